@@ -1,0 +1,55 @@
+# Each target does all of its own set-up on a machine with Python 3.11 or newer and make.
+#   make demo       train on generated data, two minutes on two cores
+#   make test       lint, types and the tests; what continuous integration runs
+#   make test-slow  the tests on real data and of many minutes
+#   make bench      every benchmark; results in benchmarks/results
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types unit test-slow bench format clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(READY)
+
+# The stamp is newer than pyproject.toml exactly when the packages it asks for are installed.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "daskxml needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/daskxml demo
+
+test: lint types unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -m slow
+
+bench: $(READY)
+	@set -e; for file in $$(grep -l __main__ benchmarks/*.py); do \
+	  echo "== $$file"; $(BIN)/python $$file; done
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

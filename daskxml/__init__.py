@@ -1,0 +1,53 @@
+"""daskxml: adaptive training of sparse extreme multi-label classifiers on a Dask cluster.
+
+>>> import daskxml
+>>> sorted(daskxml.__all__)[:3]
+['ClusterError', 'ConfigError', 'DaskxmlError']
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from daskxml._version import __version__
+from daskxml.errors import (
+    ClusterError,
+    ConfigError,
+    DaskxmlError,
+    InputError,
+    ModelError,
+    TrainingError,
+)
+
+if TYPE_CHECKING:
+    from daskxml.model.trained import Model
+    from daskxml.runtime.client import Run, load, train
+
+__all__ = [
+    "ClusterError",
+    "ConfigError",
+    "DaskxmlError",
+    "InputError",
+    "Model",
+    "ModelError",
+    "Run",
+    "TrainingError",
+    "__version__",
+    "load",
+    "train",
+]
+
+# Loaded on first use: `import daskxml` must cost little and load neither Dask nor CuPy.
+_HOMES = {
+    "Model": "daskxml.model.trained",
+    "Run": "daskxml.runtime.client",
+    "load": "daskxml.runtime.client",
+    "train": "daskxml.runtime.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

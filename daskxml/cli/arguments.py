@@ -1,0 +1,128 @@
+"""What each command of ``daskxml`` takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from daskxml._version import __version__
+from daskxml.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are exceptions of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+
+def build_parser() -> Parser:
+    """Return the parser of the whole command line.
+
+    Examples
+    --------
+    >>> build_parser().parse_args(["evaluate", "runs/first", "test.txt", "--k", "1,5"]).k
+    (1, 5)
+    """
+    parser = Parser(prog="daskxml", description="Train sparse extreme multi-label classifiers.")
+    parser.add_argument("--version", action="version", version=f"daskxml {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (add, summary) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        add(command)
+    return parser
+
+
+def _add_train(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "config", metavar="RUN.toml", help="run file, or the name of one that comes along"
+    )
+    command.add_argument("--train", nargs="+", metavar="FILE", help="training rows")
+    command.add_argument("--test", nargs="+", metavar="FILE", help="test rows")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument(
+        "--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"
+    )
+    where.add_argument("--workers", type=_positive, metavar="N", help="local workers")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="SECTION.KEY=VALUE",
+        help="override a value of the run file; may be given again",
+    )
+    command.add_argument(
+        "--out", metavar="DIR", help="where the run is written (default: in runs/)"
+    )
+    command.add_argument("--resume", metavar="DIR", help="go on from this run's last checkpoint")
+
+
+def _add_evaluate(command: argparse.ArgumentParser) -> None:
+    _add_model_and_data(command)
+    command.add_argument("--k", type=_ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_predict(command: argparse.ArgumentParser) -> None:
+    _add_model_and_data(command)
+    command.add_argument("--top-k", type=_positive, default=5, metavar="K", help="labels a row")
+    command.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE.npz",
+        help="scores as SciPy CSR; replaced if it is there",
+    )
+
+
+def _add_inspect(command: argparse.ArgumentParser) -> None:
+    command.add_argument("data", nargs="+", metavar="FILE", help="text, plain or gzipped")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_generate(command: argparse.ArgumentParser) -> None:
+    command.add_argument("out", metavar="OUT", help="file to write; .gz compresses; replaced")
+    command.add_argument("--rows", type=_positive, default=24_000, help="(default: %(default)s)")
+    command.add_argument("--features", type=_positive, default=5_000, help="(default: %(default)s)")
+    command.add_argument("--labels", type=_positive, default=2_000, help="(default: %(default)s)")
+    command.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    command.add_argument(
+        "--test", metavar="FILE", help="also write a sixth as many test rows of the same kind"
+    )
+
+
+def _add_demo(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--out", metavar="DIR", help="where the run is written (default: in runs/)"
+    )
+    command.add_argument("--workers", type=_positive, default=2, metavar="N", help="(default: 2)")
+
+
+def _add_model_and_data(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="DIR", help="directory of a run or a model")
+    command.add_argument("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_positive(part.strip()) for part in text.split(",")}))
+
+
+_COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
+    "train": (_add_train, "train a model as a run file says"),
+    "evaluate": (_add_evaluate, "score a trained model on labelled rows"),
+    "predict": (_add_predict, "write a trained model's best labels of every row"),
+    "inspect": (_add_inspect, "describe a data file and its problems"),
+    "generate": (_add_generate, "write generated rows with something to learn"),
+    "demo": (_add_demo, "generate data, train on two local workers, and show what came out"),
+}
+
+Options = Any  # an argparse.Namespace with the attributes that the functions above name

@@ -1,0 +1,65 @@
+"""From the arguments to one command, and from its errors to one line and an exit status.
+
+Only the chosen command's module is imported, so that ``daskxml --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from daskxml.cli.arguments import build_parser
+from daskxml.errors import DaskxmlError
+
+FAILED, INTERRUPTED = 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Parameters
+    ----------
+    argv
+        The arguments without the program's name; None takes the process's own.
+
+    Returns
+    -------
+    0, or 2 after an error that the user can mend (one line on stderr), or 130 after Ctrl-C.
+
+    Examples
+    --------
+    >>> main(["generate", "/tmp", "--rows", "none"])
+    2
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except DaskxmlError as error:
+        if "--debug" in arguments:
+            raise
+        return _fail(error.message)
+    except BrokenPipeError:  # `daskxml inspect FILE | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if "--debug" in arguments or error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}")
+    except KeyboardInterrupt:
+        print("daskxml: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = build_parser().parse_args(arguments)
+    command = importlib.import_module(f"daskxml.cli.{options.command}")
+    status: int = command.run(options)
+    sys.stdout.flush()
+    return status
+
+
+def _fail(message: str) -> int:
+    print(f"daskxml: error: {message}", file=sys.stderr)
+    return FAILED

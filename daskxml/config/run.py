@@ -1,0 +1,200 @@
+"""One run, resolved: every section of its run file with every value."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from daskxml.config.decode import FieldError, decode, encode, suggestion
+from daskxml.config.sections import (
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    EvaluationSection,
+    RunSection,
+    TrainingSection,
+)
+from daskxml.config.source import Source, read_source
+from daskxml.data.cards import load_card
+from daskxml.errors import ConfigError
+from daskxml.model.spec import ModelSpec
+from daskxml.optim import OptimizerConfig
+from daskxml.strategies import STRATEGIES
+
+Built = TypeVar("Built")
+
+_SECTIONS: dict[str, type[Any]] = {
+    "run": RunSection,
+    "data": DataSection,
+    "model": ModelSpec,
+    "optimizer": OptimizerConfig,
+    "strategy": object,  # the Config of the strategy that it names
+    "training": TrainingSection,
+    "evaluation": EvaluationSection,
+    "checkpoint": CheckpointSection,
+    "cluster": ClusterSection,
+}
+_FROM_DATA = ("features", "labels")  # fields of a ModelSpec that no run file holds
+DEFAULT_STRATEGY = "adaptive-sgd"
+
+
+def _default_strategy() -> Any:
+    return STRATEGIES[DEFAULT_STRATEGY].Config()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides a run, in the sections of its run file.
+
+    Attributes
+    ----------
+    model
+        The model's shape, with 1 feature and 1 label until `model_spec` is told the data's.
+    strategy_name, strategy
+        The key in `daskxml.strategies.STRATEGIES`, and that strategy's ``Config``.
+    """
+
+    training: TrainingSection
+    run: RunSection = field(default_factory=RunSection)
+    data: DataSection = field(default_factory=DataSection)
+    model: ModelSpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    strategy_name: str = DEFAULT_STRATEGY
+    strategy: Any = field(default_factory=_default_strategy)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    cluster: ClusterSection = field(default_factory=ClusterSection)
+
+    def __post_init__(self) -> None:
+        rank = int(self.training.target_metric.partition("@")[2])
+        if self.training.target and rank not in self.evaluation.k:
+            raise ConfigError(
+                f"[training] target_metric = {self.training.target_metric!r} is never measured: "
+                f"add {rank} to [evaluation] k = {list(self.evaluation.k)}"
+            )
+
+    def model_spec(self, features: int, labels: int) -> ModelSpec:
+        """Return the model for data of so many columns."""
+        return dataclasses.replace(self.model, features=features, labels=labels)
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Return every section with every value, as `load_run_config` takes them."""
+        tables = {}
+        for name in _SECTIONS:
+            skip = _FROM_DATA if name == "model" else ()
+            tables[name] = encode(getattr(self, name), skip)
+        tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
+        return tables
+
+    def to_toml(self) -> str:
+        """Return the resolved run as TOML; loading it gives an equal `RunConfig`.
+
+        Examples
+        --------
+        >>> config = load_run_config({"training": {"epochs": 2}})
+        >>> "epochs = 2.0" in config.to_toml()
+        True
+        """
+        return tomli_w.dumps(self.as_dict())
+
+
+def load_run_config(
+    source: str | Path | Mapping[str, Any] | RunConfig,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+) -> RunConfig:
+    """Read and check a run file.
+
+    Parameters
+    ----------
+    source
+        A TOML file, the bare name of one that comes with daskxml (``"quickstart"``), a
+        dictionary of sections, or a run that is resolved already.
+    overrides
+        ``"section.key=value"`` texts, or a mapping of ``"section.key"`` to values; they win.
+
+    Raises
+    ------
+    ConfigError
+        One line with the place, what is wrong there, and what is allowed.
+
+    Examples
+    --------
+    >>> config = load_run_config({"training": {"epochs": 2}}, ["model.hidden=[64, 32]"])
+    >>> config.training.epochs, config.model.hidden
+    (2.0, (64, 32))
+    >>> load_run_config({"training": {"epoch": 2}})
+    Traceback (most recent call last):
+    daskxml.errors.ConfigError: run configuration: [training] unknown key 'epoch', did you mean
+    'epochs'?
+    """
+    read = read_source(source.as_dict() if isinstance(source, RunConfig) else source)
+    read.override(overrides)
+    for section in read.tables:
+        if section not in _SECTIONS:
+            hint = suggestion(section, _SECTIONS)
+            raise ConfigError(f"{read.place(section)} is not a section{hint}")
+    _apply_card(read)
+    return _build_run(read)
+
+
+def _apply_card(source: Source) -> None:
+    """Let the dataset card speak where the run file is silent."""
+    table = source.tables.get("data", {})
+    if isinstance(table.get("card"), str) and table["card"]:
+        card = _located(source, "data", lambda: load_card(table["card"]), key="card")
+        source.tables["data"] = card.data_values() | table
+
+
+def _build_run(source: Source) -> RunConfig:
+    built = {name: _section(source, name) for name in _SECTIONS if name != "strategy"}
+    name, config = _strategy(source)
+    try:
+        return RunConfig(**built, strategy_name=name, strategy=config)
+    except ConfigError as error:
+        raise ConfigError(f"{source.name}: {error}") from error
+
+
+def _section(source: Source, name: str) -> Any:
+    table = source.tables.get(name, {})
+    if name != "model":
+        return _located(source, name, lambda: decode(_SECTIONS[name], table))
+
+    def build() -> ModelSpec:
+        for key in _FROM_DATA:
+            if key in table:
+                raise FieldError(key, f"unknown key {key!r}: it is [data] {key}")
+        return decode(ModelSpec, {**table, "features": 1, "labels": 1})
+
+    return _located(source, name, build)
+
+
+def _strategy(source: Source) -> tuple[str, Any]:
+    table = dict(source.tables.get("strategy", {}))
+    name = table.pop("name", DEFAULT_STRATEGY)
+
+    def build() -> Any:
+        if name not in STRATEGIES:
+            hint = suggestion(str(name), STRATEGIES)
+            raise FieldError("name", f"name = {name!r}: no such strategy{hint}")
+        return decode(STRATEGIES[name].Config, table)
+
+    return name, _located(source, "strategy", build)
+
+
+def _located(source: Source, section: str, build: Callable[[], Built], key: str = "") -> Built:
+    """Return what `build` makes; its errors gain the place of the key that they name."""
+    try:
+        return build()
+    except ConfigError as error:
+        problem = str(error).removeprefix(f"{section}.")
+        if isinstance(error, FieldError):
+            key = error.key
+        for named in source.tables.get(section, {}) if not key else ():
+            key = named if re.match(rf"{re.escape(named)}\b", problem) else key
+        raise ConfigError(f"{source.place(section, key)} {problem}") from error

@@ -1,0 +1,181 @@
+"""The sections of a run file that belong to no other layer, with every default stated once.
+
+``[model]``, ``[optimizer]`` and ``[strategy]`` are the dataclasses of those packages.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from daskxml.config.fields import bounded, check_ranges, size
+from daskxml.errors import ConfigError
+
+METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSection:
+    """``[run]``: the name that the reports show, and the seed of every random choice."""
+
+    name: str = ""
+    seed: int = bounded(0, low=0, high=2**63 - 1)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """``[data]``: which files, how they are written, and how they lie on the workers.
+
+    Attributes
+    ----------
+    train, test
+        Paths, globs or fsspec URLs; relative ones count from the working directory.
+    card
+        A dataset card (a name in ``datasets/``, or a TOML file) whose format, base and
+        propensity constants replace the defaults below; a value in the run file wins over it.
+    format, feature_base, label_base
+        How ids are written; ``auto`` looks at the data (files with a header count from 0).
+    features, labels
+        Columns; 0 takes them from the header or from the data.
+    normalize
+        ``l2`` scales each row to unit length.
+    residency
+        ``replicate`` keeps all rows on every worker, ``shard`` a share on each, ``auto`` the
+        first where the rows take at most `replicate_budget` bytes.
+    block_bytes
+        Text read by one parsing task.
+    partitions
+        Pieces that the shuffled rows are cut into; 0 chooses by the size of the data.
+    propensity_a, propensity_b
+        Constants of the propensity model of Jain et al. (KDD 2016).
+    """
+
+    train: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    card: str = ""
+    format: Literal["auto", "xml", "libsvm"] = "auto"
+    feature_base: Literal["auto", 0, 1] = "auto"
+    label_base: Literal[0, 1] = 0
+    features: int = bounded(0, low=0, high=2**31 - 1)
+    labels: int = bounded(0, low=0, high=2**31 - 1)
+    normalize: Literal["l2", "none"] = "l2"
+    residency: Literal["auto", "replicate", "shard"] = "auto"
+    replicate_budget: int = size("1GiB")
+    block_bytes: int = size("16MiB")
+    partitions: int = bounded(0, low=0, high=100_000)
+    propensity_a: float = bounded(0.55, low=0, high=10)
+    propensity_b: float = bounded(1.5, low=0, high=100)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSection:
+    """``[training]``: when the run ends: at the first of these that is reached.
+
+    Attributes
+    ----------
+    megabatches, epochs, minutes
+        Limits; 0 is no limit. Minutes count training, not reading and not evaluation.
+    target_metric, target
+        The run ends once the metric on the test rows is at least the target; 0 is no target.
+    logits_budget
+        Bytes for the matrix of a batch's scores; above it the labels are walked in chunks.
+    """
+
+    megabatches: int = bounded(0, low=0)
+    epochs: float = bounded(0.0, low=0)
+    minutes: float = bounded(0.0, low=0)
+    target_metric: str = "P@1"
+    target: float = bounded(0.0, low=0, high=1)
+    logits_budget: int = size("256MiB")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        metric = "|".join(METRICS)
+        if not re.fullmatch(rf"({metric})@[1-9]\d*", self.target_metric):
+            raise ConfigError(
+                f"target_metric = {self.target_metric!r}: must be one of "
+                f"{', '.join(METRICS)} followed by @k, like P@1"
+            )
+        if not (self.megabatches or self.epochs or self.minutes or self.target):
+            raise ConfigError(
+                "megabatches, epochs, minutes and target are all 0, so the run would never end: "
+                "give at least one"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSection:
+    """``[evaluation]``: how often (in mega-batches) and at which ranks the test rows are scored."""
+
+    every: int = bounded(1, low=1)
+    k: tuple[int, ...] = bounded((1, 3, 5), low=1, high=1000)
+    batch_rows: int = bounded(512, low=1, high=1_000_000)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.k or list(self.k) != sorted(set(self.k)):
+            raise ConfigError(
+                f"k = {list(self.k)}: must be ranks in ascending order, each once, like [1, 3, 5]"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSection:
+    """``[checkpoint]``: every how many merges one is written (0: never), and how many are kept."""
+
+    every: int = bounded(10, low=0)
+    keep: int = bounded(2, low=1)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSection:
+    """``[cluster]``: the local cluster that is made where no scheduler is given, and its workers.
+
+    Attributes
+    ----------
+    workers
+        Local worker processes; 0 is one for every two cores, at least one.
+    threads
+        Threads of each worker's kernels; 0 divides the cores among the workers of a machine.
+    device
+        ``auto`` takes the GPU where a worker has one.
+    """
+
+    workers: int = bounded(0, low=0, high=4096)
+    threads: int = bounded(0, low=0, high=4096)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def workers_on(self, cores: int) -> int:
+        """Return the number of local workers on a machine of `cores` cores.
+
+        Examples
+        --------
+        >>> ClusterSection().workers_on(1), ClusterSection().workers_on(8)
+        (1, 4)
+        >>> ClusterSection(workers=3).workers_on(8)
+        3
+        """
+        return self.workers or max(1, cores // 2)
+
+    def threads_on(self, cores: int, workers: int) -> int:
+        """Return the kernel threads of one of `workers` workers that share `cores` cores.
+
+        Examples
+        --------
+        >>> ClusterSection().threads_on(8, 3), ClusterSection().threads_on(2, 4)
+        (2, 1)
+        """
+        return self.threads or max(1, cores // max(1, workers))

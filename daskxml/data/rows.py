@@ -1,0 +1,278 @@
+"""Rows of sparse matrices on the host: taken, cut, put together, scaled, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from daskxml.types import Array, Csr, Partition
+
+
+@njit(nogil=True, cache=True)
+def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
+    """Sort the ids of every row in place and merge equal ones; return how many were merged.
+
+    Values of equal ids are summed in their order; `values` may be empty, for labels. `indptr` is
+    changed to match, and what lies behind its last entry is left over.
+    """
+    fill, start = 0, indptr[0]
+    for row in range(indptr.size - 1):
+        stop = indptr[row + 1]
+        order = start + np.argsort(ids[start:stop], kind="mergesort")
+        sorted_ids = ids[order]
+        sorted_values = values[order] if values.size else values
+        for i in range(stop - start):
+            if i and sorted_ids[i] == sorted_ids[i - 1]:
+                if values.size:
+                    values[fill - 1] += sorted_values[i]
+                continue
+            ids[fill] = sorted_ids[i]
+            if values.size:
+                values[fill] = sorted_values[i]
+            fill += 1
+        indptr[row + 1] = fill
+        start = stop
+    return start - fill
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def copy_rows(indptr, source, rows, starts, target):  # type: ignore[no-untyped-def]
+    """Copy the entries of chosen rows from `source` to `target`; row i begins at starts[i]."""
+    for i in range(rows.size):
+        begin, fill = indptr[rows[i]], starts[i]
+        for k in range(starts[i + 1] - fill):
+            target[fill + k] = source[begin + k]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def scale_rows(indptr, data):  # type: ignore[no-untyped-def]
+    """Divide every row by its L2 norm, in place, unless the norm is 0."""
+    for row in range(indptr.size - 1):
+        squares = 0.0
+        for k in range(indptr[row], indptr[row + 1]):
+            squares += np.float64(data[k]) * np.float64(data[k])
+        if squares > 0.0:
+            scale = 1.0 / np.sqrt(squares)
+            for k in range(indptr[row], indptr[row + 1]):
+                data[k] = np.float32(data[k] * scale)
+
+
+def take_csr(csr: Csr, rows: Array) -> Csr:
+    """Copy chosen rows of a matrix, in the order given; see `take_rows`."""
+    sizes = csr.indptr[rows + 1] - csr.indptr[rows]
+    indptr = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(sizes, out=indptr[1:])
+    indices = np.empty(int(indptr[-1]), np.int32)
+    copy_rows(csr.indptr, csr.indices, rows, indptr, indices)
+    if csr.data is None:
+        return Csr(indptr, indices, None, csr.columns)
+    data = np.empty(int(indptr[-1]), np.float32)
+    copy_rows(csr.indptr, csr.data, rows, indptr, data)
+    return Csr(indptr, indices, data, csr.columns)
+
+
+def take_rows(partition: Partition, rows: Array) -> Partition:
+    """Copy chosen rows of a partition.
+
+    Parameters
+    ----------
+    partition
+        Features ``(rows, F)`` and labels ``(rows, L)``.
+    rows
+        ``(count,)`` int64 row numbers, in any order, possibly repeated.
+
+    Raises
+    ------
+    IndexError
+        A row number is negative or too large.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> partition = parse_bytes(b"0 1:1\\n1 2:2\\n2 3:3\\n").partition
+    >>> take_rows(partition, np.array([2, 0])).labels.indices
+    array([2, 0], dtype=int32)
+    """
+    rows = np.ascontiguousarray(rows, np.int64)
+    if rows.size and not (rows.min() >= 0 and rows.max() < partition.rows):
+        raise IndexError(f"row numbers must lie in 0 to {partition.rows - 1}")
+    return Partition(take_csr(partition.features, rows), take_csr(partition.labels, rows))
+
+
+def slice_csr(csr: Csr, start: int, stop: int) -> Csr:
+    """Rows `start` to `stop` of a matrix; indices and data are views."""
+    first, last = int(csr.indptr[start]), int(csr.indptr[stop])
+    indptr = csr.indptr[start : stop + 1] - first
+    data = None if csr.data is None else csr.data[first:last]
+    return Csr(indptr, csr.indices[first:last], data, csr.columns)
+
+
+def slice_rows(partition: Partition, start: int, stop: int) -> Partition:
+    """Rows `start` to `stop` of a partition, without copying indices and values.
+
+    Raises
+    ------
+    IndexError
+        Unless ``0 <= start <= stop <= partition.rows``.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> slice_rows(parse_bytes(b"0 1:1\\n1 2:2\\n2 3:3\\n").partition, 1, 3).labels.indices
+    array([1, 2], dtype=int32)
+    """
+    if not 0 <= start <= stop <= partition.rows:
+        raise IndexError(f"rows {start} to {stop} of a partition of {partition.rows}")
+    return Partition(
+        slice_csr(partition.features, start, stop), slice_csr(partition.labels, start, stop)
+    )
+
+
+def concatenate_csr(parts: Sequence[Csr]) -> Csr:
+    """Put matrices below each other; see `concatenate`."""
+    sizes = np.concatenate([np.diff(part.indptr) for part in parts])
+    indptr = np.zeros(sizes.size + 1, np.int64)
+    np.cumsum(sizes, out=indptr[1:])
+    values = [part.data for part in parts if part.data is not None]
+    data = np.concatenate(values) if len(values) == len(parts) else None
+    indices = np.concatenate([part.indices for part in parts])
+    return Csr(indptr, indices, data, max(part.columns for part in parts))
+
+
+def concatenate(partitions: Sequence[Partition]) -> Partition:
+    """Put partitions below each other, in their order; the largest number of columns counts.
+
+    Raises
+    ------
+    ValueError
+        There are no partitions.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> partition = parse_bytes(b"0 1:1\\n1 2:2\\n").partition
+    >>> concatenate([partition, partition]).labels.indices
+    array([0, 1, 0, 1], dtype=int32)
+    """
+    if not partitions:
+        raise ValueError("concatenate needs at least one partition")
+    return Partition(
+        concatenate_csr([part.features for part in partitions]),
+        concatenate_csr([part.labels for part in partitions]),
+    )
+
+
+def split_rows(partition: Partition, destination: Array, parts: int) -> list[Partition]:
+    """Deal rows out to parts, each keeping their order.
+
+    Parameters
+    ----------
+    partition
+        The rows.
+    destination
+        ``(rows,)`` integers: the part, 0 to ``parts - 1``, that each row goes to.
+    parts
+        Number of partitions returned; some may be empty.
+
+    Raises
+    ------
+    ValueError
+        A destination is out of range, or there is not one for every row.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> partition = parse_bytes(b"0 1:1\\n1 2:2\\n2 3:3\\n").partition
+    >>> [part.labels.indices.tolist() for part in split_rows(partition, np.array([1, 0, 1]), 2)]
+    [[1], [0, 2]]
+    """
+    destination = np.asarray(destination, np.int64)
+    if destination.shape != (partition.rows,):
+        raise ValueError(f"{destination.shape} destinations for {partition.rows} rows")
+    if destination.size and not (destination.min() >= 0 and destination.max() < parts):
+        raise ValueError(f"destinations must lie in 0 to {parts - 1}")
+    order = np.argsort(destination, kind="stable")
+    edges = np.cumsum(np.bincount(destination, minlength=parts))[:-1]
+    return [take_rows(partition, rows) for rows in np.split(order, edges)]
+
+
+def unit_rows(csr: Csr) -> Csr:
+    """Scale the rows to unit L2 length in place, leaving rows of zeros; return the same matrix.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> unit_rows(parse_bytes(b"0 1:3 2:4\\n").partition.features).data
+    array([0.6, 0.8], dtype=float32)
+    """
+    if csr.data is None:
+        raise ValueError("unit_rows needs a matrix with values")
+    scale_rows(csr.indptr, csr.data)
+    return csr
+
+
+def label_counts(csr: Csr, labels: int | None = None) -> Array:
+    """How many rows have each label: ``(labels,)`` int64, by default for all columns.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> label_counts(parse_bytes(b"0,2 1:1\\n2 1:1\\n").partition.labels)
+    array([1, 0, 2])
+    """
+    return np.bincount(csr.indices, minlength=csr.columns if labels is None else labels)
+
+
+def to_scipy(csr: Csr) -> Any:
+    """The matrix as ``scipy.sparse.csr_matrix`` of float32, sharing its arrays.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> to_scipy(parse_bytes(b"0,2 1:1\\n2 1:1\\n").partition.labels).toarray()
+    array([[1., 0., 1.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    from scipy.sparse import csr_matrix
+
+    data = np.ones(csr.nonzeros, np.float32) if csr.data is None else csr.data
+    return csr_matrix((data, csr.indices, csr.indptr), shape=(csr.rows, csr.columns))
+
+
+def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
+    """Check and convert a sparse or dense matrix; the argument is not changed.
+
+    Parameters
+    ----------
+    matrix
+        ``(rows, columns)``: anything that ``scipy.sparse.csr_array`` accepts.
+    ones
+        Whether it holds labels: explicit zeros are dropped, and no values are kept.
+
+    Raises
+    ------
+    ValueError
+        Not two-dimensional, or a value is NaN or infinite or does not fit float32.
+
+    Examples
+    --------
+    >>> from_scipy(np.array([[0.0, 2.0], [1.0, 0.0]])).indices
+    array([1, 0], dtype=int32)
+    """
+    from scipy.sparse import csr_array
+
+    if getattr(matrix, "ndim", 2) != 2:
+        raise ValueError(f"a matrix has two dimensions, not {matrix.ndim}")
+    copy = csr_array(matrix, copy=True)
+    copy.sum_duplicates()  # sorts as well
+    if ones:
+        copy.eliminate_zeros()
+    with np.errstate(over="ignore"):
+        data = copy.data.astype(np.float32)
+    if not np.isfinite(data).all():
+        raise ValueError("the matrix holds NaN, infinite values or values that do not fit float32")
+    indptr, indices = copy.indptr.astype(np.int64), copy.indices.astype(np.int32)
+    return Csr(indptr, indices, None if ones else data, int(copy.shape[1]))

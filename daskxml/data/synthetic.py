@@ -1,0 +1,275 @@
+"""Generated multi-label data with Zipf-distributed labels and features and something to learn.
+
+Every label owns a prototype, a few features that speak for it. A row draws labels by a
+Zipf-Mandelbrot law, then its words: most from the prototypes of its labels, the others from a
+Zipf-Mandelbrot background. Counts of words become TF-IDF-like values. The rows are drawn block by
+block, each from its own seed, so that memory is bounded and any block can be made alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from daskxml.errors import ConfigError, InputError
+from daskxml.types import Csr, Partition
+
+BLOCK_ROWS = 4096
+VALUE_STEPS = 10_000  # values are multiples of 1e-4, so that text holds them exactly
+_STREAMS = {"train": 0, "test": 1, "world": 2}
+SplitName = Literal["train", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticSpec:
+    """The generator's parameters.
+
+    Attributes
+    ----------
+    rows, test_rows, features, labels
+        Sizes of the two files.
+    features_per_row, labels_per_row
+        Means; a row has at least one label and usually at least one feature.
+    feature_exponent, label_exponent, flatness
+        The r-th most frequent of them has a probability proportional to
+        ``(r + flatness) ** -exponent``.
+    prototype_features
+        Features in each label's prototype.
+    noise
+        Share of a row's words that come from the background.
+    seed
+        Of everything.
+    """
+
+    rows: int
+    test_rows: int = 0
+    features: int
+    labels: int
+    features_per_row: float = 30.0
+    labels_per_row: float = 2.5
+    feature_exponent: float = 1.0
+    label_exponent: float = 1.0
+    flatness: float = 5.0
+    prototype_features: int = 12
+    noise: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "features", "labels", "prototype_features"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        for name in ("test_rows", "seed", "feature_exponent", "label_exponent", "flatness"):
+            _check(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+        for name in ("features_per_row", "labels_per_row"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        _check("noise", self.noise, 0 <= self.noise <= 1, "from 0 to 1")
+
+    def rows_of(self, split: SplitName) -> int:
+        """Return the number of rows of one of the two files."""
+        return self.rows if split == "train" else self.test_rows
+
+
+@dataclass(frozen=True)
+class World:
+    """What all rows share.
+
+    Attributes
+    ----------
+    label_cdf, feature_cdf
+        Cumulative probabilities by rank, ``(labels,)`` and ``(features,)``.
+    label_ids, feature_ids
+        The id of each rank.
+    prototypes
+        ``(labels, prototype_features)`` feature ids.
+    idf
+        ``(features,)`` weight of a word, greater for rarer ones.
+    """
+
+    label_cdf: np.ndarray
+    feature_cdf: np.ndarray
+    label_ids: np.ndarray
+    feature_ids: np.ndarray
+    prototypes: np.ndarray
+    idf: np.ndarray
+
+
+def generate(spec: SyntheticSpec) -> tuple[Partition, Partition]:
+    """Return the training and the test rows, whole in memory.
+
+    Examples
+    --------
+    >>> train, test = generate(SyntheticSpec(rows=100, test_rows=20, features=50, labels=10))
+    >>> train.rows, test.rows, train.features.columns, train.labels.columns
+    (100, 20, 50, 10)
+    """
+    return _whole(spec, "train"), _whole(spec, "test")
+
+
+def write_xml(path: str | Path, spec: SyntheticSpec, split: SplitName = "train") -> Path:
+    """Write one split as text with a header line, gzipped where the name ends in ``.gz``.
+
+    The file appears under its name only once it is whole. It holds exactly the values of
+    `generate`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with opener(partial, "wt", encoding="ascii") as file:
+            _write_rows(file, spec, split)
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def blocks(spec: SyntheticSpec, split: SplitName) -> Iterator[Partition]:
+    """Yield one split in blocks of at most `BLOCK_ROWS` rows.
+
+    Examples
+    --------
+    >>> [block.rows for block in blocks(SyntheticSpec(rows=5000, features=9, labels=3), "train")]
+    [4096, 904]
+    """
+    world, total = make_world(spec), spec.rows_of(split)
+    for number, start in enumerate(range(0, total, BLOCK_ROWS)):
+        rng = np.random.default_rng([spec.seed, _STREAMS[split], number])
+        yield make_block(spec, world, min(BLOCK_ROWS, total - start), rng)
+
+
+def make_world(spec: SyntheticSpec) -> World:
+    """Draw the ranks' ids and the prototypes, and weigh the words."""
+    rng = np.random.default_rng([spec.seed, _STREAMS["world"]])
+    label_p = zipf_mandelbrot(spec.labels, spec.label_exponent, spec.flatness)
+    feature_p = zipf_mandelbrot(spec.features, spec.feature_exponent, spec.flatness)
+    feature_ids = rng.permutation(spec.features)
+    # The square root flattens the law: rare words speak for a label more than their share.
+    flat_cdf = np.cumsum(np.sqrt(feature_p) / np.sqrt(feature_p).sum())
+    prototypes = _draw(flat_cdf, spec.labels * spec.prototype_features, rng)
+    expected = np.empty(spec.features)
+    expected[feature_ids] = feature_p * spec.features_per_row
+    return World(
+        label_cdf=np.cumsum(label_p),
+        feature_cdf=np.cumsum(feature_p),
+        label_ids=rng.permutation(spec.labels),
+        feature_ids=feature_ids,
+        prototypes=feature_ids[prototypes].reshape(spec.labels, -1),
+        idf=np.log1p(1.0 / expected),
+    )
+
+
+def make_block(spec: SyntheticSpec, world: World, rows: int, rng: np.random.Generator) -> Partition:
+    """Draw `rows` rows: labels first, then words that depend on them."""
+    counts = 1 + rng.poisson(spec.labels_per_row - 1, rows)
+    owners = np.repeat(np.arange(rows), counts)
+    drawn = world.label_ids[_draw(world.label_cdf, owners.size, rng)]
+    owners, drawn, _ = _distinct(owners, drawn, spec.labels)
+    labels = _csr(rows, owners, drawn, None, spec.labels)
+
+    counts = 1 + rng.poisson(spec.features_per_row - 1, rows)
+    owners = np.repeat(np.arange(rows), counts)
+    words = world.feature_ids[_draw(world.feature_cdf, owners.size, rng)]
+    meant = rng.random(owners.size) >= spec.noise
+    words[meant] = _prototype_words(world, labels, owners[meant], rng)
+    owners, words, repeats = _distinct(owners, words, spec.features)
+    steps = np.rint((1 + np.log(repeats)) * world.idf[words] * VALUE_STEPS)
+    values = (np.maximum(steps, 1) / VALUE_STEPS).astype(np.float32)
+    return Partition(_csr(rows, owners, words, values, spec.features), labels)
+
+
+def zipf_mandelbrot(count: int, exponent: float, flatness: float) -> np.ndarray:
+    """Return ``(count,)`` probabilities proportional to ``(rank + flatness) ** -exponent``.
+
+    Examples
+    --------
+    >>> zipf_mandelbrot(2, 1.0, 0.0).round(3).tolist()
+    [0.667, 0.333]
+    """
+    weights = (np.arange(1, count + 1) + flatness) ** -exponent
+    return weights / weights.sum()
+
+
+def _prototype_words(
+    world: World, labels: Csr, owners: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return for each owner row a word of one of its labels, the first of a prototype most."""
+    first, last = labels.indptr[owners], labels.indptr[owners + 1]
+    label = labels.indices[first + (rng.random(owners.size) * (last - first)).astype(np.int64)]
+    width = world.prototypes.shape[1]
+    return world.prototypes[label, (rng.random(owners.size) ** 1.5 * width).astype(np.int64)]
+
+
+def _draw(cdf: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    ranks = np.searchsorted(cdf, rng.random(count), side="right")
+    return np.minimum(ranks, cdf.size - 1)  # the last cumulative sum may be a bit below 1
+
+
+def _distinct(
+    owners: np.ndarray, ids: np.ndarray, columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sort pairs by row and id; return them once each, with how often each came."""
+    keys, repeats = np.unique(owners * columns + ids, return_counts=True)
+    return keys // columns, keys % columns, repeats
+
+
+def _csr(
+    rows: int, owners: np.ndarray, ids: np.ndarray, values: np.ndarray | None, columns: int
+) -> Csr:
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=rows))])
+    return Csr(indptr.astype(np.int64), ids.astype(np.int32), values, columns)
+
+
+def _whole(spec: SyntheticSpec, split: SplitName) -> Partition:
+    parts = list(blocks(spec, split))
+    return Partition(
+        _stack([part.features for part in parts], spec.features, with_data=True),
+        _stack([part.labels for part in parts], spec.labels, with_data=False),
+    )
+
+
+def _stack(parts: list[Csr], columns: int, *, with_data: bool) -> Csr:
+    lengths = [np.diff(part.indptr) for part in parts]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([[], *lengths]))])
+    indices = np.concatenate([np.empty(0, np.int32), *(part.indices for part in parts)])
+    data = [part.data for part in parts if part.data is not None]
+    values = np.concatenate([np.empty(0, np.float32), *data]) if with_data else None
+    return Csr(indptr.astype(np.int64), indices.astype(np.int32), values, columns)
+
+
+def _write_rows(file: IO[str], spec: SyntheticSpec, split: SplitName) -> None:
+    file.write(f"{spec.rows_of(split)} {spec.features} {spec.labels}\n")
+    for block in blocks(spec, split):
+        file.writelines(_lines(block))
+
+
+def _lines(block: Partition) -> Iterator[str]:
+    values = np.asarray(block.features.data, np.float64)
+    steps = np.rint(values * VALUE_STEPS).astype(np.int64)
+    pairs = [
+        f"{word}:{step // VALUE_STEPS}.{step % VALUE_STEPS:04d}"
+        for word, step in zip(block.features.indices.tolist(), steps.tolist(), strict=True)
+    ]
+    names = list(map(str, block.labels.indices.tolist()))
+    words, labels = block.features.indptr.tolist(), block.labels.indptr.tolist()
+    for row in range(block.rows):
+        head = ",".join(names[labels[row] : labels[row + 1]])
+        yield f"{head} {' '.join(pairs[words[row] : words[row + 1]])}\n"
+
+
+def _check(name: str, value: float, is_valid: bool, allowed: str) -> None:
+    if not is_valid or not math.isfinite(value):
+        raise ConfigError(f"{name} = {value}: must be {allowed}")

@@ -1,0 +1,48 @@
+"""The exceptions that daskxml raises on purpose; the command line prints each as one line."""
+
+from __future__ import annotations
+
+
+class DaskxmlError(Exception):
+    """Something the user can mend: the message says what, where, and what to do."""
+
+    @property
+    def message(self) -> str:
+        """The one line that the command line prints."""
+        return " ".join(str(self).split())
+
+
+class InputError(DaskxmlError):
+    """Data that cannot be read.
+
+    Parameters
+    ----------
+    problem
+        What is wrong and what to do, without the place.
+    path, line
+        The file (or URL) and the line, counted from 1, where it is wrong.
+    """
+
+    def __init__(self, problem: str, path: str | None = None, line: int | None = None) -> None:
+        super().__init__(problem, path, line)  # all three, so that pickling keeps them
+        self.problem, self.path, self.line = problem, path, line
+
+    def __str__(self) -> str:
+        place = [str(part) for part in (self.path, self.line) if part is not None]
+        return ":".join(place) + ": " + self.problem if place else self.problem
+
+
+class ConfigError(DaskxmlError):
+    """A run file, or an option, with a wrong key or value."""
+
+
+class ModelError(DaskxmlError):
+    """A run directory that is damaged, of another version, or in the way."""
+
+
+class TrainingError(DaskxmlError):
+    """A run that cannot go on: its loss is not finite, or its model does not fit."""
+
+
+class ClusterError(DaskxmlError):
+    """A scheduler that cannot be reached, or workers that cannot take part."""

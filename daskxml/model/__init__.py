@@ -1,0 +1,1 @@
+"""Models: their description, their parameters in one flat array, and the perceptron itself."""

@@ -1,0 +1,148 @@
+"""A multi-layer perceptron over sparse rows: forward, and backward with the update in it.
+
+With ``A0 = x`` and ``A(i+1) = act(A(i) W(i) + b(i))`` the last hidden layer feeds
+:class:`daskxml.model.output.OutputLayer`, which returns the gradient by it; then, top down,
+``delta = gradient * act'`` and ``gradient = delta W.T`` with the old weights, before
+``A.T delta`` goes to the optimizer. The first layer's ``x.T delta`` touches only the rows of the
+features in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from daskxml.model.batch import Buffers, Placed, Updates, batch_rows, placed, stream_key
+from daskxml.model.output import OutputLayer
+from daskxml.model.spec import ModelSpec
+from daskxml.ops import KEEP_ALL, Drop, Kernels
+from daskxml.types import Array, Segment
+
+
+class Mlp:
+    """The layers over one set of parameters, with the buffers that a step needs.
+
+    Parameters
+    ----------
+    parameters
+        Views by name, as :class:`daskxml.model.parameters.Layout` gives them.
+    max_rows
+        The largest batch.
+    budget_bytes
+        The most that the matrix of logits may take; beyond, labels are walked in blocks.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, kernels: Kernels, parameters: dict[str, Array],
+        max_rows: int, budget_bytes: int,
+    ) -> None:  # fmt: skip
+        self.spec, self.kernels, self.parameters = spec, kernels, parameters
+        self.buffers = Buffers(kernels)
+        self.output = OutputLayer(
+            kernels, parameters["output.weight"], parameters["output.bias"],
+            spec.loss, budget_bytes,
+        )  # fmt: skip
+        self.reserve(max_rows)
+
+    def reserve(self, max_rows: int) -> None:
+        """Allocate for batches of up to ``max_rows`` rows."""
+        for layer, units in enumerate(self.spec.hidden):
+            self.buffers.reserve(f"hidden{layer}", max_rows * units)
+            self.buffers.reserve(f"delta{layer}", max_rows * units)
+            self.buffers.reserve(f"bias{layer}", units)
+        if not self.spec.hidden:
+            self.buffers.reserve("input", max_rows * self.spec.features)
+        self.output.reserve(max_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return self.buffers.nbytes + self.output.buffers.nbytes
+
+    def step(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> float:
+        """Update with the mean gradient over the batch; the sum of the rows' losses.
+
+        ``key`` seeds dropout; see :class:`daskxml.ops.Drop`.
+        """
+        pieces = tuple(placed(batch))
+        layers = self._forward(pieces, batch_rows(batch), key)
+        loss, gradient = self.output.step(layers[-1], pieces, lr, updates)
+        self._backward(pieces, layers, gradient, lr, key, updates)
+        return loss
+
+    def top_k(self, batch: Sequence[Segment], scores: Array, ids: Array) -> None:
+        """Fill ``scores`` float32 and ``ids`` int32 ``(rows, k)``; nothing is dropped."""
+        hidden = self._forward(tuple(placed(batch)), batch_rows(batch), None)[-1]
+        self.output.top_k(hidden, scores, ids)
+
+    def _forward(self, pieces: Sequence[Placed], rows: int, key: int | None) -> list[Array]:
+        """The output of every hidden layer ``(rows, units)``; of none, the dense input."""
+        if not self.spec.hidden:
+            return [self._dense_input(pieces, rows, key)]
+        layers: list[Array] = []
+        for layer, units in enumerate(self.spec.hidden):
+            out = self.buffers.matrix(f"hidden{layer}", rows, units)
+            if layer == 0:
+                self._sparse_forward(out, pieces, key)
+            else:
+                self.kernels.fill_rows(out, self.parameters[f"hidden{layer}.bias"])
+                weight = self.parameters[f"hidden{layer}.weight"]
+                self.kernels.gemm(out, layers[-1], weight, beta=1.0)
+            self.kernels.activate(out, self.spec.activation)
+            self.kernels.dropout(out, self._unit_drop(layer, key))
+            layers.append(out)
+        return layers
+
+    def _sparse_forward(self, out: Array, pieces: Sequence[Placed], key: int | None) -> None:
+        weight, bias = self.parameters["hidden0.weight"], self.parameters["hidden0.bias"]
+        for piece in pieces:
+            x, rows = piece.segment.partition.features, piece.segment.rows
+            drop = self._feature_drop(piece, key)
+            self.kernels.sparse_forward(out[piece.span], x, rows, weight, bias, drop)
+
+    def _dense_input(self, pieces: Sequence[Placed], rows: int, key: int | None) -> Array:
+        out = self.buffers.matrix("input", rows, self.spec.features)
+        for piece in pieces:
+            x, chosen = piece.segment.partition.features, piece.segment.rows
+            self.kernels.densify(out[piece.span], x, chosen, self._feature_drop(piece, key))
+        return out
+
+    def _backward(
+        self, pieces: Sequence[Placed], layers: list[Array], gradient: Array, lr: float,
+        key: int, updates: Updates,
+    ) -> None:  # fmt: skip
+        for layer in reversed(range(len(self.spec.hidden))):
+            delta = gradient
+            self.kernels.dropout(delta, self._unit_drop(layer, key))
+            self.kernels.activation_gradient(
+                delta, layers[layer], self.spec.activation, 1.0 - self.spec.dropout
+            )
+            if layer > 0:
+                gradient = self.buffers.matrix(f"delta{layer - 1}", *layers[layer - 1].shape)
+                weight = self.parameters[f"hidden{layer}.weight"]
+                self.kernels.gemm(gradient, delta, weight.T)
+                name, before = f"hidden{layer}.weight", layers[layer - 1]
+                updates.product(name, slice(None), before, delta, lr)
+            else:
+                self._update_first(pieces, delta, lr, key, updates)
+            sums = self.buffers.vector(f"bias{layer}", self.spec.hidden[layer])
+            self.kernels.column_sums(sums, delta)
+            updates.dense(f"hidden{layer}.bias", sums, lr)
+
+    def _update_first(
+        self, pieces: Sequence[Placed], delta: Array, lr: float, key: int, updates: Updates
+    ) -> None:
+        for piece in pieces:
+            x, rows = piece.segment.partition.features, piece.segment.rows
+            drop = self._feature_drop(piece, key)
+            updates.sparse_product("hidden0.weight", x, rows, delta[piece.span], lr, drop)
+
+    def _unit_drop(self, layer: int, key: int | None) -> Drop:
+        if key is None or self.spec.dropout == 0.0:
+            return KEEP_ALL
+        return Drop(rate=self.spec.dropout, key=stream_key(key, layer + 1))
+
+    def _feature_drop(self, piece: Placed, key: int | None) -> Drop:
+        rate = self.spec.feature_dropout
+        if key is None or rate == 0.0:
+            return KEEP_ALL
+        return Drop(rate=rate, key=stream_key(key, 0), first_row=piece.first_row)

@@ -1,0 +1,283 @@
+"""A trained model on disk: ``model.safetensors`` and the ``model.json`` that describes it.
+
+The two files change together although each is renamed on its own. The description of the new
+arrays is on the disk as ``model.json.next`` before they take their place, and becomes
+``model.json`` after it; a reader takes whichever description has the size and the SHA-256 of the
+arrays that are there. So a writer that is killed at any moment leaves the old model or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from daskxml._version import __version__
+from daskxml.errors import ConfigError, ModelError
+from daskxml.model.parameters import Layout
+from daskxml.model.spec import ModelSpec
+from daskxml.model.tensors import Arrays, read_tensors, rename, replacing, save_tensors
+
+__all__ = ["ModelHeader", "holds_model", "read_model", "write_model"]
+
+FORMAT: Final = "daskxml-model"
+FORMAT_VERSION: Final = 1
+TENSORS_NAME: Final = "model.safetensors"
+HEADER_NAME: Final = "model.json"
+LABEL_COUNTS: Final = "label_counts"
+_NEXT_NAME: Final = "model.json.next"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelHeader:
+    """What a model's arrays do not say about themselves.
+
+    Attributes
+    ----------
+    spec
+        Sizes, layers and loss.
+    normalize
+        How a row was scaled before training, and must be before predicting: "l2" or "none".
+    feature_base, label_base
+        The first id in the text files that it was trained on, 0 or 1.
+    propensity_a, propensity_b
+        Constants of PSP@k and PSnDCG@k, see ``daskxml.metrics.propensities``.
+    training_rows
+        Number of rows that the label counts were taken over.
+    training
+        Anything else worth keeping, of the kinds that JSON knows.
+
+    Examples
+    --------
+    >>> ModelHeader(spec=ModelSpec(features=3, labels=2), training_rows=10).normalize
+    'l2'
+    """
+
+    spec: ModelSpec
+    training_rows: int
+    normalize: str = "l2"
+    feature_base: int = 0
+    label_base: int = 0
+    propensity_a: float = 0.55
+    propensity_b: float = 1.5
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.normalize not in ("l2", "none"):
+            raise ConfigError(f"normalize = {self.normalize!r}: must be 'l2' or 'none'")
+        for name in ("feature_base", "label_base"):
+            if getattr(self, name) not in (0, 1):
+                raise ConfigError(f"{name} = {getattr(self, name)!r}: must be 0 or 1")
+        if not (isinstance(self.training_rows, int) and self.training_rows >= 0):
+            raise ConfigError(f"training_rows = {self.training_rows!r}: must be a whole number")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as ``model.json`` holds them."""
+        return {
+            "spec": self.spec.as_dict(),
+            "preprocessing": {
+                "normalize": self.normalize,
+                "feature_base": self.feature_base,
+                "label_base": self.label_base,
+            },
+            "propensity": {"a": self.propensity_a, "b": self.propensity_b},
+            "training_rows": self.training_rows,
+            "training": dict(self.training),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelHeader:
+        """Undo ``as_dict``.
+
+        Raises
+        ------
+        KeyError, TypeError, ConfigError
+            If something is missing or not what it should be.
+        """
+        return cls(
+            spec=ModelSpec.from_dict(values["spec"]),
+            propensity_a=float(values["propensity"]["a"]),
+            propensity_b=float(values["propensity"]["b"]),
+            training_rows=values["training_rows"],
+            training=dict(values["training"]),
+            **values["preprocessing"],
+        )
+
+
+def holds_model(directory: str | Path) -> bool:
+    """Whether there is a model, or what is left of one, in ``directory``.
+
+    Examples
+    --------
+    >>> holds_model("/no/such/directory")
+    False
+    """
+    return any((Path(directory) / name).exists() for name in (HEADER_NAME, TENSORS_NAME))
+
+
+def write_model(
+    directory: str | Path,
+    header: ModelHeader,
+    parameters: Mapping[str, npt.NDArray[np.float32]],
+    label_counts: npt.NDArray[np.int64],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write a model directory; it is made where missing, and an old model stays until the end.
+
+    Parameters
+    ----------
+    directory
+        Where to; other files in it are left alone.
+    header
+        What to write beside the arrays.
+    parameters
+        By name, of the shapes of ``Layout(header.spec)``, float32.
+    label_counts
+        ``(labels,)``: in how many training rows each label occurs.
+    overwrite
+        Whether a model that is there may be replaced.
+
+    Raises
+    ------
+    ModelError
+        If there is a model already, the arrays do not match the header, or the disk is full.
+    """
+    directory = Path(directory)
+    if holds_model(directory) and not overwrite:
+        raise ModelError(f"{directory}: holds a model already; choose another directory")
+    arrays: Arrays = {**parameters, LABEL_COUNTS: np.asarray(label_counts, dtype=np.int64)}
+    _check_arrays(directory, header.spec, arrays)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(
+            f"{directory}: cannot be made ({error.strerror}); choose another"
+        ) from error
+    tensors = directory / TENSORS_NAME
+    with replacing(tensors) as partial:
+        save_tensors(partial, arrays, {"format": FORMAT})
+        _write_header(directory / _NEXT_NAME, header, partial)
+    rename(directory / _NEXT_NAME, directory / HEADER_NAME)
+
+
+def read_model(directory: str | Path) -> tuple[ModelHeader, Arrays, npt.NDArray[np.int64]]:
+    """Read a model directory, and make sure that it is whole.
+
+    Returns
+    -------
+    header
+        What ``model.json`` says.
+    parameters
+        By name, read-only, mapped from the file.
+    label_counts
+        ``(labels,)`` int64.
+
+    Raises
+    ------
+    ModelError
+        If something is missing, damaged, or of another version.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise ModelError(f"{directory}: no such directory; give the --out directory of a run")
+    if not holds_model(directory):
+        raise ModelError(f"{directory}: holds no model ({HEADER_NAME} is missing); train one first")
+    header = _matching_header(directory)
+    arrays, _ = read_tensors(directory / TENSORS_NAME, verify=False)  # the whole file just was
+    _check_arrays(directory, header.spec, arrays)
+    label_counts = arrays.pop(LABEL_COUNTS)
+    return header, arrays, label_counts
+
+
+def _write_header(path: Path, header: ModelHeader, tensors: Path) -> None:
+    """Describe the arrays that lie in ``tensors`` under another name still."""
+    described = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "daskxml_version": __version__,
+        **header.as_dict(),
+        "tensors": {"file": TENSORS_NAME, **_fingerprint(tensors)},
+    }
+    described["sha256"] = _signature(described)
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+
+
+def _matching_header(directory: Path) -> ModelHeader:
+    """The description of the arrays that are there; see the head of this module."""
+    tensors = directory / TENSORS_NAME
+    try:
+        found = _fingerprint(tensors)
+    except OSError as error:
+        raise ModelError(f"{tensors}: cannot be read ({error.strerror}); restore it") from error
+    failure: ModelError | None = None
+    for name in (HEADER_NAME, _NEXT_NAME, HEADER_NAME):  # twice: a writer may be between the two
+        try:
+            return _read_header(directory / name, found)
+        except ModelError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
+    """Parse one description, and compare it with the ``found`` size and digest of the arrays."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        version = (values["format"], values["format_version"])
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); restore it") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: damaged (not a model's description); restore it") from error
+    if version != (FORMAT, FORMAT_VERSION):
+        raise ModelError(
+            f"{path}: is {version[0]} {version[1]}, but daskxml {__version__} reads {FORMAT} "
+            f"{FORMAT_VERSION}; use daskxml {values.get('daskxml_version')}, which wrote it"
+        )
+    if values.get("sha256") != _signature(values):
+        raise ModelError(f"{path}: damaged or edited (its checksum differs); restore it")
+    try:
+        header, said = ModelHeader.from_dict(values), dict(values["tensors"])
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise ModelError(f"{path}: damaged ({error!r}); restore it") from error
+    for key in ("size_bytes", "sha256"):
+        if said.get(key) != found[key]:
+            tensors = path.with_name(TENSORS_NAME)
+            raise ModelError(
+                f"{tensors}: damaged ({key} is {found[key]}, {path.name} says {said.get(key)}); "
+                "restore it, or train again"
+            )
+    return header
+
+
+def _signature(described: Mapping[str, Any]) -> str:
+    """SHA-256 of a description but for the signature itself, however it is laid out."""
+    signed = {key: value for key, value in described.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size_bytes": path.stat().st_size, "sha256": digest}
+
+
+def _check_arrays(directory: Path, spec: ModelSpec, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Refuse arrays that are not the parameters of ``spec`` and the label counts."""
+    wanted: dict[str, tuple[tuple[int, ...], str]]
+    wanted = {name: (slot.shape, "float32") for name, slot in Layout(spec).slots.items()}
+    wanted[LABEL_COUNTS] = ((spec.labels,), "int64")
+    for name in sorted(wanted.keys() | arrays.keys()):
+        found = (arrays[name].shape, str(arrays[name].dtype)) if name in arrays else "nothing"
+        if found != wanted.get(name):
+            raise ModelError(
+                f"{directory}: array {name!r} is {found}, but its spec asks for "
+                f"{wanted.get(name, 'nothing')}; these are not of one model"
+            )

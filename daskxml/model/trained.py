@@ -1,0 +1,291 @@
+"""The trained model that a user holds: predict, evaluate, save, load. It needs no cluster."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from daskxml.data.rows import unit_rows
+from daskxml.errors import ConfigError, InputError
+from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.model.matrices import feature_blocks, label_csr
+from daskxml.model.parameters import Layout
+from daskxml.model.spec import ModelSpec
+from daskxml.model.store import ModelHeader, read_model, write_model
+from daskxml.types import Csr, Partition, Segment
+
+if TYPE_CHECKING:
+    from daskxml.training.replica import Replica
+
+Ids = npt.NDArray[np.int32]
+Scores = npt.NDArray[np.float32]
+
+_BATCH_ROWS = 512  # of evaluation in a run, too, so that both round alike
+_SMALLEST = np.float32(np.finfo(np.float32).smallest_subnormal)
+
+
+class Model:
+    """A trained classifier, on the CPU.
+
+    Parameters
+    ----------
+    header
+        Sizes, preprocessing and constants.
+    parameters
+        Arrays by name, as ``Layout(header.spec)`` has them, float32; held, not copied.
+    label_counts
+        ``(labels,)`` int64: in how many training rows each label occurs.
+    threads
+        How many to compute with; 0 takes every core that this process may use.
+
+    Examples
+    --------
+    >>> spec = ModelSpec(features=3, labels=2, hidden=())
+    >>> weights = {"output.weight": np.eye(2, 3, dtype=np.float32),
+    ...            "output.bias": np.zeros(2, np.float32)}
+    >>> header = ModelHeader(spec=spec, training_rows=10)
+    >>> model = Model(header, weights, np.array([4, 6]), threads=1)
+    >>> model.predict_top_k([[0.0, 5.0, 0.0]], k=2)[0]
+    array([[1, 0]], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        header: ModelHeader,
+        parameters: Mapping[str, npt.NDArray[np.float32]],
+        label_counts: npt.NDArray[np.int64],
+        *,
+        threads: int = 0,
+    ) -> None:
+        self.header = header
+        self.parameters = dict(parameters)
+        self.label_counts = label_counts
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._replica: Replica | None = None
+        self._lock = threading.Lock()  # a replica has one set of buffers
+
+    @classmethod
+    def load(cls, directory: str | Path, *, threads: int = 0) -> Model:
+        """Read a model directory, or the directory of a run.
+
+        Raises
+        ------
+        ModelError
+            If it holds no model, or one that is damaged or of another version.
+        """
+        return cls(*read_model(directory), threads=threads)
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
+        """Write ``model.safetensors`` and ``model.json``; see ``daskxml.model.store``.
+
+        Raises
+        ------
+        ModelError
+            If there is a model and ``overwrite`` is not set, or the disk is full.
+        """
+        arguments = (directory, self.header, self.parameters, self.label_counts)
+        write_model(*arguments, overwrite=overwrite)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Sizes, layers and loss."""
+        return self.header.spec
+
+    @property
+    def inverse_propensity(self) -> npt.NDArray[np.float64]:
+        """``(labels,)``: what a hit of each label counts in PSP@k and PSnDCG@k."""
+        header = self.header
+        constants = (header.propensity_a, header.propensity_b)
+        return propensities(self.label_counts, header.training_rows, *constants)
+
+    def predict(self, X: Any, top_k: int = 5) -> scipy.sparse.csr_matrix:
+        """Score the best labels of each row.
+
+        Parameters
+        ----------
+        X
+            ``(rows, features)``: SciPy sparse of any format, dense numbers, or a ``Partition``;
+            it is scaled here as the training rows were.
+        top_k
+            How many labels a row gets, or all that there are.
+
+        Returns
+        -------
+        ``(rows, labels)`` CSR float32 of probabilities, columns ascending, ``top_k`` positive
+        entries a row. Sorting a row by score gives ``predict_top_k``'s order: see there.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features or a value that is not finite.
+        ConfigError
+            If ``top_k`` is below 1.
+        """
+        ids, scores = self.predict_top_k(X, min(top_k, self.spec.labels))
+        rows, found = ids.shape
+        order = np.argsort(ids, axis=1)
+        return scipy.sparse.csr_matrix(
+            (
+                np.take_along_axis(scores, order, axis=1).reshape(-1),
+                np.take_along_axis(ids, order, axis=1).reshape(-1),
+                np.arange(rows + 1, dtype=np.int64) * found,
+            ),
+            shape=(rows, self.spec.labels),
+        )
+
+    def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
+        """Rank the best labels of each row.
+
+        Labels are ranked by their logits. Where probabilities round to equal ones although the
+        logits differ, as they do near 0 and 1, the lower is moved by the smallest step there is,
+        so that the scores alone, ties to the lowest id, tell the same order.
+
+        Returns
+        -------
+        ids
+            ``(rows, k)`` int32, best first; -1 where there are fewer than ``k`` labels.
+        scores
+            ``(rows, k)`` float32 probabilities; minus infinity where the id is -1.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features or a value that is not finite.
+        ConfigError
+            If ``k`` is below 1.
+        """
+        if k < 1:
+            raise ConfigError(f"top_k = {k}: must be at least 1")
+        blocks = feature_blocks(X, self.spec.features)
+        found = [(np.empty((0, k), np.int32), np.empty((0, k), np.float32))]
+        found += [self._rank(block, k) for block in blocks]
+        ids, scores = zip(*found, strict=True)
+        return np.concatenate(ids), np.concatenate(scores)
+
+    def evaluate(self, X: Any, Y: Any = None, k: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
+        """Compute P@k, nDCG@k, PSP@k, PSnDCG@k and recall@k; see ``daskxml.metrics``.
+
+        Parameters
+        ----------
+        X
+            As for ``predict``.
+        Y
+            ``(rows, labels)``: what is not zero is a true label. May be left out if X is a
+            ``Partition``, which has its own.
+        k
+            The cut-offs.
+
+        Raises
+        ------
+        InputError
+            If X or Y does not match the model.
+        ConfigError
+            If a cut-off is below 1.
+        """
+        if Y is None and not isinstance(X, Partition):
+            raise InputError("Y is missing: give the true labels, a row for each row of X")
+        Y = X.labels if Y is None else Y
+        zero = MetricSums.zero(k)
+        ids, _ = self.predict_top_k(X, zero.ks[-1])
+        labels = label_csr(Y, ids.shape[0], self.spec.labels)
+        return metric_sums(ids, labels, self.inverse_propensity, zero.ks).result()
+
+    def _rank(self, features: Csr, k: int) -> tuple[Ids, Scores]:
+        """``predict_top_k`` of a block that may be changed."""
+        if self.header.normalize == "l2":
+            unit_rows(features)
+        labels = Csr(np.zeros(features.rows + 1, np.int64), np.empty(0, np.int32), None, 0)
+        segment = Segment(Partition(features, labels), np.arange(features.rows))
+        with self._lock:
+            if self._replica is None:
+                self._replica = _replica(self.spec, self.parameters, self.threads)
+            ids, scores = self._replica.top_k([segment], k)
+            ids, scores = np.array(ids), np.array(scores)  # they may be the replica's buffers
+        _separate_ties(ids, scores)
+        return ids, scores
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and processes get the arrays, and make a replica of their own."""
+        return _restored, (self.header, self.parameters, self.label_counts, self.threads)
+
+    def __repr__(self) -> str:
+        sizes = " -> ".join(map(str, (self.spec.features, *self.spec.hidden, self.spec.labels)))
+        return f"<daskxml.Model {sizes}, {self.spec.loss}>"
+
+
+def evaluate_partitions(
+    model: Model, partitions: Iterable[Partition], k: Sequence[int] = (1, 3, 5)
+) -> MetricSums:
+    """Sum the metrics over partitions, one at a time, as they come from a file.
+
+    Parameters
+    ----------
+    model
+        What to evaluate.
+    partitions
+        Host rows as parsed, not scaled, of the model's numbers of features and labels.
+    k
+        The cut-offs.
+
+    Raises
+    ------
+    InputError
+        If features or labels are not as many as the model's.
+    ConfigError
+        If a cut-off is below 1.
+
+    Examples
+    --------
+    >>> spec = ModelSpec(features=2, labels=2, hidden=())
+    >>> weights = {"output.weight": np.eye(2, dtype=np.float32),
+    ...            "output.bias": np.zeros(2, np.float32)}
+    >>> model = Model(ModelHeader(spec=spec, training_rows=9), weights, np.array([4, 6]), threads=1)
+    >>> rows = Csr(np.array([0, 1]), np.array([1], np.int32), np.ones(1, np.float32), columns=2)
+    >>> evaluate_partitions(model, [Partition(rows, rows)], k=(1,)).result()["P@1"]
+    1.0
+    """
+    sums = MetricSums.zero(k)
+    weights = model.inverse_propensity
+    for partition in partitions:
+        ids, _ = model.predict_top_k(partition, sums.ks[-1])
+        sums += metric_sums(ids, partition.labels, weights, sums.ks)
+    return sums
+
+
+def _replica(spec: ModelSpec, parameters: Mapping[str, Any], threads: int) -> Replica:
+    """Put the parameters where the kernels can use them."""
+    from daskxml.ops import get_kernels
+    from daskxml.optim import OptimizerConfig
+    from daskxml.training.replica import Replica  # lies above the model, and needs it
+
+    kernels = get_kernels("cpu", threads)
+    replica = Replica(spec, OptimizerConfig(), kernels, max_batch_rows=_BATCH_ROWS)
+    for name, view in Layout(spec).views(replica.flat).items():
+        view[...] = kernels.to_device(parameters[name])
+    return replica
+
+
+def _restored(header: ModelHeader, parameters: Any, label_counts: Any, threads: int) -> Model:
+    return Model(header, parameters, label_counts, threads=threads)
+
+
+def _separate_ties(ids: Ids, scores: Scores) -> None:
+    """Lower scores in place until sorting by score, then by id, gives the order of the columns."""
+    k = ids.shape[1]
+    found = ids >= 0
+    for column in range(k):
+        floor = _SMALLEST * np.float32(k - column)  # room below for those that follow
+        here = found[:, column]
+        scores[here, column] = np.maximum(scores[here, column], floor)
+    for column in range(1, k):
+        last, this = scores[:, column - 1], scores[:, column]
+        tied = (this == last) & (ids[:, column] < ids[:, column - 1])
+        wrong = found[:, column] & (tied | (this > last))
+        this[wrong] = np.nextafter(last[wrong], np.float32(0))

@@ -1,0 +1,112 @@
+"""Numba kernels on dense arrays: activations, dropout and the flat vectors that merging uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from daskxml.ops.numba_math import exp32
+from daskxml.ops.numba_sparse import kept
+
+_ONE = np.float32(1.0)
+_ZERO = np.float32(0.0)
+_NORM_BLOCK = 1 << 16
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def relu(x: Any) -> None:
+    """``x = max(x, 0)``; NaN stays."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[i, j] = _ZERO if x[i, j] <= _ZERO else x[i, j]
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+def sigmoid(x: Any) -> None:
+    """``x = 1 / (1 + exp(-x))``."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[i, j] = _ONE / (_ONE + exp32(-x[i, j]))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def relu_gradient(delta: Any, active: Any) -> None:
+    """``delta = 0`` where the unit was not active."""
+    for i in range(delta.shape[0]):
+        for j in range(delta.shape[1]):
+            delta[i, j] = _ZERO if active[i, j] <= _ZERO else delta[i, j]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def sigmoid_gradient(delta: Any, active: Any, keep: Any) -> None:
+    """``delta *= a * (1 - a)`` with ``a = keep * active``, the value before dropout scaled it."""
+    for i in range(delta.shape[0]):
+        for j in range(delta.shape[1]):
+            value = keep * active[i, j]
+            delta[i, j] *= value * (_ONE - value)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def dropout(x: Any, first_row: int, key: Any, limit: Any, scale: Any) -> None:
+    """Zero a unit or scale it, by the hash of its place in the batch."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[i, j] = kept(x[i, j], key, (first_row + i) * x.shape[1] + j, limit, scale)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def column_sums(out: Any, x: Any) -> None:
+    """``out[j] = x[:, j].sum()``, row by row."""
+    out[:] = _ZERO
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[j] += x[i, j]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def scale(out: Any, x: Any, factor: Any) -> None:
+    """``out = factor * x``."""
+    for i in range(out.shape[0]):
+        out[i] = factor * x[i]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def add_scaled(out: Any, x: Any, factor: Any) -> None:
+    """``out += factor * x``."""
+    for i in range(out.shape[0]):
+        out[i] += factor * x[i]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def momentum(out: Any, current: Any, previous: Any, gamma: Any) -> None:
+    """``out += gamma * (current - previous)``."""
+    for i in range(out.shape[0]):
+        out[i] += gamma * (current[i] - previous[i])
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})  # type: ignore[untyped-decorator]
+def squared_norm(x: Any) -> float:
+    """Sum of squares in float64, in blocks whose sums are added in order."""
+    total = 0.0
+    for start in range(0, x.shape[0], _NORM_BLOCK):
+        part = 0.0
+        for i in range(start, min(start + _NORM_BLOCK, x.shape[0])):
+            value = np.float64(x[i])
+            part += value * value
+        total += part
+    return total
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def all_finite(words: Any) -> bool:
+    """Whether no exponent is all ones; ``words`` are the floats' bits as uint32."""
+    mask = np.uint32(0x7F800000)
+    for start in range(0, words.shape[0], _NORM_BLOCK):
+        bad = False
+        for i in range(start, min(start + _NORM_BLOCK, words.shape[0])):
+            bad |= (words[i] & mask) == mask
+        if bad:
+            return False
+    return True

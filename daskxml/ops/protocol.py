@@ -1,0 +1,269 @@
+"""What a device must be able to do: the one interface between the model and its arrays.
+
+Symbols: ``rows`` of the batch (B), ``features`` (F), hidden ``units`` (H), a ``block`` of labels
+(Lb). A block of logits is *label-major*, ``(block, rows)``: one contiguous row per label. Arrays
+marked "in place" are overwritten. All floats are float32 unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from daskxml.types import Array, Csr
+
+T = TypeVar("T")
+LabelWork = Callable[[int, int, int], None]  # (lane, first label, label behind the last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Which entries dropout zeroes: a hash of their place in the batch, the same on any device.
+
+    Entry ``(row, column)`` is kept when the upper half of number ``(first_row + row) * columns +
+    column`` of SplitMix64's stream ``key`` is at least ``rate * 2**32``; kept values are divided
+    by ``1 - rate``.
+
+    Attributes
+    ----------
+    rate
+        Share that is dropped, in [0, 1); 0 keeps everything.
+    key
+        64 bits: the stream.
+    first_row
+        The place in the batch of the array's first row (a segment's offset).
+
+    Examples
+    --------
+    >>> Drop(rate=0.5, key=7).scale
+    2.0
+    """
+
+    rate: float = 0.0
+    key: int = 0
+    first_row: int = 0
+
+    @property
+    def limit(self) -> int:
+        """The rate as a 32-bit threshold."""
+        return int(self.rate * 2.0**32)
+
+    @property
+    def scale(self) -> float:
+        """What kept values are multiplied by."""
+        return 1.0 / (1.0 - self.rate)
+
+
+KEEP_ALL = Drop()
+
+
+class Kernels(Protocol):
+    """The kernels of one device, with a fixed number of *lanes* that work side by side.
+
+    The same inputs and the same number of lanes give the same bits.
+    """
+
+    @property
+    def name(self) -> str:
+        """``cpu`` or ``cuda``."""
+
+    @property
+    def lanes(self) -> int:
+        """How many label ranges are walked at the same time: threads of a CPU, 1 on a GPU."""
+
+    def close(self) -> None:
+        """Give back threads; the kernels may not be used after."""
+
+    # -- arrays ---------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
+        """A new array, aligned to 64 bytes; its contents are arbitrary."""
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
+        """A new array of zeros, aligned to 64 bytes."""
+
+    def to_device(self, value: T) -> T:
+        """An array, ``Csr``, ``Partition`` or ``Segment`` where the kernels can read it.
+
+        Returns the very same object where it is there already.
+        """
+
+    def to_host(self, value: T) -> T:
+        """The same as NumPy arrays; no copy where they are that already."""
+
+    # -- flat vectors: what merging needs ---------------------------------------------------------
+
+    def copy(self, out: Array, x: Array) -> None:
+        """``out = x``, both ``(n,)``, in place."""
+
+    def fill(self, out: Array, value: float) -> None:
+        """``out = value`` everywhere, any shape and dtype, in place."""
+
+    def sum64(self, x: Array) -> float:
+        """The sum of ``(n,)`` float64, in order."""
+
+    def scale(self, out: Array, x: Array, factor: float) -> None:
+        """``out = factor * x``, in place."""
+
+    def add_scaled(self, out: Array, x: Array, factor: float) -> None:
+        """``out += factor * x``, in place."""
+
+    def momentum(self, out: Array, current: Array, previous: Array, gamma: float) -> None:
+        """``out += gamma * (current - previous)``, in place."""
+
+    def squared_norm(self, x: Array) -> float:
+        """Sum of squares of ``(n,)`` in float64; the same bits for any number of lanes."""
+
+    def all_finite(self, x: Array) -> bool:
+        """Whether ``(n,)`` holds neither NaN nor infinity."""
+
+    # -- sparse rows ------------------------------------------------------------------------------
+
+    def nonzeros(self, x: Csr, rows: Array) -> int:
+        """Stored entries of ``rows`` ``(count,)`` int64."""
+
+    def row_lengths(self, out: Array, x: Csr, rows: Array) -> None:
+        """``out[i]`` (float32) = stored entries of ``rows[i]``."""
+
+    def sparse_forward(
+        self, out: Array, x: Csr, rows: Array, weight: Array, bias: Array, drop: Drop = KEEP_ALL
+    ) -> None:
+        """``out (count, units) = x[rows] @ weight (features, units) + bias``, in place."""
+
+    def sparse_update(
+        self, weight: Array, x: Csr, rows: Array, delta: Array, factor: float,
+        drop: Drop = KEEP_ALL,
+    ) -> None:  # fmt: skip
+        """``weight += factor * x[rows].T @ delta``; touches the features of ``rows`` only."""
+
+    def densify(self, out: Array, x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> None:
+        """``out (count, features) = x[rows]``, in place."""
+
+    # -- dense layers -----------------------------------------------------------------------------
+
+    def gemm(
+        self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        """``out = alpha * a @ b + beta * out``, in place; transposed views cost nothing."""
+
+    def fill_rows(self, out: Array, row: Array) -> None:
+        """``out[i] = row`` for every row, in place."""
+
+    def column_sums(self, out: Array, x: Array) -> None:
+        """``out[j] = sum of x[:, j]``, in place."""
+
+    def activate(self, x: Array, activation: str) -> None:
+        """``relu`` or ``sigmoid`` of ``(rows, units)``, in place."""
+
+    def activation_gradient(
+        self, delta: Array, active: Array, activation: str, keep: float = 1.0
+    ) -> None:
+        """``delta *= activation'``, in place, from the layer's output.
+
+        ``keep`` (1 - dropout rate) undoes the scaling of outputs that dropout kept; ``delta`` of
+        the others must be zero already.
+        """
+
+    def dropout(self, x: Array, drop: Drop) -> None:
+        """Zero or scale the entries of ``(rows, units)``, in place (outputs and deltas alike)."""
+
+    # -- blocks of labels -------------------------------------------------------------------------
+
+    def block_labels(self, rows: int, labels: int) -> int:
+        """How many labels this device likes in a block of logits for ``rows`` rows."""
+
+    def for_label_blocks(self, labels: int, block: int, work: LabelWork) -> int:
+        """Call ``work(lane, start, stop)`` for all blocks; returns how many lanes were used.
+
+        A lane owns consecutive labels, walks them in ascending order, and lanes are in ascending
+        order too. Calls of different lanes may run at the same time.
+        """
+
+    def target_weights(
+        self, row_weight: Array, label_weight: Array, lengths: Array, factor: float,
+        each_row: bool,
+    ) -> None:  # fmt: skip
+        """What rows and their labels weigh, all ``(rows,)``, in place.
+
+        ``each_row`` (softmax): a row with ``lengths`` labels weighs ``factor``, each label its
+        even share, a row without labels 0. Otherwise (sigmoid) each weighs ``factor``.
+        """
+
+    def target_logits(
+        self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array,
+        first_row: int, first_label: int,
+    ) -> None:  # fmt: skip
+        """``out[first_row + i] += sum of (logits + bias)`` at ``rows[i]``'s labels in the block.
+
+        ``out`` is ``(rows,)`` float64, ``logits`` the block ``(block, rows)`` whose first label is
+        ``first_label``, ``bias`` the block's ``(block,)``.
+        """
+
+    def softmax_block(
+        self, logits: Array, bias: Array, peak: Array, total: Array, part: Array
+    ) -> None:
+        """One block of an online softmax (Milakov and Gimelshein 2018), in place.
+
+        Raises ``peak (rows,)`` to cover ``logits + bias``, leaves ``exp(logits + bias - peak)`` in
+        ``logits``, and keeps ``total (rows,)`` float64 the sum of all exponentials so far relative
+        to the new peak. ``part (rows,)`` is scratch. Start from ``-inf`` and 0.
+        """
+
+    def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
+        """Join lanes: ``(lanes, rows)`` each into ``(rows,)``, in place."""
+
+    def softmax_factors(
+        self, out: Array, reference: Array, peak: Array, total: Array, weight: Array
+    ) -> None:
+        """``out = weight * exp(reference - peak) / total``, all ``(rows,)``, in place.
+
+        It turns a block that was left relative to the peak ``reference`` into probabilities.
+        """
+
+    def softmax_losses(
+        self, out: Array, peak: Array, total: Array, lane_target: Array, lengths: Array
+    ) -> None:
+        """``out (rows,)`` float64 ``= peak + log(total) - mean target logit``; 0 without labels.
+
+        ``lane_target (lanes, rows)`` holds the sums of the target logits, lane by lane.
+        """
+
+    def scale_columns(self, delta: Array, factors: Array, row_sums: Array) -> None:
+        """``delta (block, rows) *= factors (rows,)``; ``row_sums (block,)`` of it. In place."""
+
+    def sigmoid_block(self, logits: Array, bias: Array, weight: float, row_sums: Array) -> None:
+        """``logits = weight * sigmoid(logits + bias)``; ``row_sums (block,)`` of it. In place."""
+
+    def softplus_sums(self, loss: Array, logits: Array, bias: Array, part: Array) -> None:
+        """``loss[r] += sum over the block of log(1 + exp(logits + bias))``, float64."""
+
+    def subtract_targets(
+        self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array,
+        first_row: int, first_label: int,
+    ) -> None:  # fmt: skip
+        """Subtract ``weights[first_row + i]`` at ``rows[i]``'s labels, from ``row_sums`` too."""
+
+    def top_k_block(
+        self, logits: Array, bias: Array, first_label: int, scores: Array, ids: Array
+    ) -> None:
+        """Insert a block's ``logits + bias`` into the best ``(rows, k)``; start from -inf and -1.
+
+        Blocks must come in ascending order of labels; among equals the lowest label is kept.
+        """
+
+    def merge_top_k(
+        self, lane_scores: Array, lane_ids: Array, scores: Array, ids: Array
+    ) -> None:
+        """Join lanes ``(lanes, rows, k)`` into ``(rows, k)``, in place."""
+
+    def softmax_scores(self, scores: Array, ids: Array, peak: Array, total: Array) -> None:
+        """Ranked logits ``(rows, k)`` into probabilities ``exp(s - peak) / total``, in place.
+
+        Where rounding makes two probabilities equal although the logits were not, the lower is
+        moved by as little as float32 allows if its label is the lower one, so that ranking by
+        score, lowest label first on ties, gives the same order again. Empty places stay -inf.
+        """
+
+    def sigmoid_scores(self, scores: Array, ids: Array) -> None:
+        """Ranked logits ``(rows, k)`` into ``1 / (1 + exp(-s))``, in place, as above."""

@@ -1,0 +1,1 @@
+"""The Dask runtime: a run lives in the scheduler, its replicas in the workers."""

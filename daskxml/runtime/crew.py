@@ -1,0 +1,156 @@
+"""The workers of a run as the scheduler sees them: who is there, who is lost, and asking them.
+
+A worker goes by its Dask name in the strategy and the history, and by its address in Dask; a
+worker that is started again under its old name is a new `Hand`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed import Client, Future
+
+from daskxml.errors import ClusterError
+
+
+class WorkerGone(Exception):  # noqa: N818 - an event, not an error
+    """The worker was lost before it answered."""
+
+
+@dataclass(eq=False)
+class Hand:
+    """One worker process.
+
+    Attributes
+    ----------
+    name, address
+        Its name in the history, and where it listens.
+    lost
+        Set once the scheduler has lost it.
+    turns
+        Leases given to it so far; they run in this order.
+    generation
+        Of the model that it holds; -1 before it has one.
+    train_shards, test_shards
+        What it is known to hold, where the data is sharded.
+    """
+
+    name: str
+    address: str
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    turns: int = 0
+    generation: int = -1
+    speed: float = 0.0
+    train_shards: set[int] = field(default_factory=set)
+    test_shards: set[int] = field(default_factory=set)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the worker is gone."""
+        return self.lost.is_set()
+
+
+class Crew:
+    """The workers of one run, and the futures that are theirs.
+
+    Parameters
+    ----------
+    client
+        Asynchronous client on the scheduler's loop.
+    run
+        Name of the run; part of every key.
+    """
+
+    def __init__(self, client: Client, run: str) -> None:
+        self.client, self.run = client, run
+        self.hands: dict[str, Hand] = {}  # by name: those that take part
+        self.candidates: dict[str, Hand] = {}  # by address: those that get ready to join
+        self._numbers = itertools.count()
+
+    def at(self, address: str) -> Hand | None:
+        """Return the worker at an address."""
+        found = (hand for hand in self.hands.values() if hand.address == address)
+        return self.candidates.get(address) or next(found, None)
+
+    def dismiss(self, hand: Hand) -> bool:
+        """Forget a lost worker; return whether it took part."""
+        self.candidates.pop(hand.address, None)
+        if self.hands.get(hand.name) is not hand:
+            return False
+        del self.hands[hand.name]
+        return True
+
+    def submit(self, hand: Hand, what: str, task: Callable[..., Any], *args: Any) -> Future:
+        """Start a task on this worker and no other; ``what`` is its name on the dashboard."""
+        return self.client.submit(
+            task,
+            *args,
+            key=f"daskxml-{what}-{self.run}-{next(self._numbers)}",
+            workers=[hand.address],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+
+    async def ask(self, hand: Hand, what: str, task: Callable[..., Any], *args: Any) -> Any:
+        """Run a task on this worker and return its result.
+
+        Raises
+        ------
+        WorkerGone
+            If the worker is lost first.
+        """
+        if hand.is_lost:
+            raise WorkerGone(hand.name)
+        future = self.submit(hand, what, task, *args)
+        answer = asyncio.ensure_future(future.result())
+        lost = asyncio.ensure_future(hand.lost.wait())
+        try:
+            await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                raise WorkerGone(hand.name)
+            return await answer
+        finally:
+            for waiting in (answer, lost):
+                waiting.cancel()
+            await asyncio.gather(answer, lost, return_exceptions=True)
+            future.release()
+
+    async def ask_all(
+        self, hands: Iterable[Hand], what: str, task: Callable[..., Any], *args: Any
+    ) -> dict[str, Any]:
+        """Ask several at once; an answer is a result, or the exception in its place."""
+        hands = list(hands)
+        asked = [self.ask(hand, what, task, *args) for hand in hands]
+        return self._by_name(hands, await asyncio.gather(*asked, return_exceptions=True))
+
+    async def ask_each(
+        self, hands: Sequence[Hand], what: str, task: Callable[..., Any], args: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Ask several at once, each with its own tuple of arguments."""
+        asked = [self.ask(h, what, task, *own) for h, own in zip(hands, args, strict=True)]
+        return self._by_name(hands, await asyncio.gather(*asked, return_exceptions=True))
+
+    @staticmethod
+    def _by_name(hands: Sequence[Hand], answers: Sequence[Any]) -> dict[str, Any]:
+        return {hand.name: answer for hand, answer in zip(hands, answers, strict=True)}
+
+
+def first_failure(answers: dict[str, Any]) -> BaseException | None:
+    """Return an exception among the answers that is not the loss of a worker."""
+    failures = (a for a in answers.values() if isinstance(a, BaseException))
+    return next((f for f in failures if not isinstance(f, WorkerGone)), None)
+
+
+def lost_any(answers: dict[str, Any]) -> bool:
+    """Whether a worker was lost before it answered."""
+    return any(isinstance(answer, WorkerGone) for answer in answers.values())
+
+
+def broken_ring(answers: dict[str, Any]) -> bool:
+    """Whether a merge failed because somebody could not be reached."""
+    return any(isinstance(answer, (WorkerGone, ClusterError)) for answer in answers.values())

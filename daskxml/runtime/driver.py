@@ -1,0 +1,368 @@
+"""One run, driven on the scheduler's loop: load the data, enlist workers, carry out a session.
+
+The driver owns the futures and the events of a run, so a run does not need the client that
+started it. What it decides itself is only how workers come and go; everything else is the
+session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from typing import Any
+
+from distributed import Client, Future
+
+from daskxml.config import RunConfig
+from daskxml.errors import ClusterError, ConfigError, DaskxmlError
+from daskxml.model.parameters import Layout
+from daskxml.model.store import ModelHeader
+from daskxml.runtime import worker as tasks
+from daskxml.runtime.crew import Crew, Hand, WorkerGone
+from daskxml.runtime.enlisting import Enlister
+from daskxml.runtime.executor import Executor
+from daskxml.runtime.journal import Journal
+from daskxml.runtime.loading import Placed, load
+from daskxml.strategies import STRATEGIES
+from daskxml.strategies.protocol import WorkerJoined, WorkerLost
+from daskxml.training import orders
+from daskxml.training.session import Limits, Session
+
+TICK_S = 0.25
+PATIENCE_S = 60.0  # how long a run waits for a worker when it has none
+RESTART = "restart"
+STATES = {
+    "idle": "starting",
+    "train": "training",
+    "merge": "merging",
+    "evaluate": "evaluating",
+    "checkpoint": "writing a checkpoint",
+    "lost": "waiting for workers",
+    "over": "ending",
+}
+
+
+class Driver:
+    """Drives one run.
+
+    Parameters
+    ----------
+    client
+        Asynchronous client on the scheduler's loop.
+    run
+        Name of the run.
+    config
+        The resolved run file; its paths are seen by the workers.
+    run_dir
+        Where checkpoints and the model go; None for nowhere.
+    checkpoint
+        Path of the checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run: str,
+        config: RunConfig,
+        run_dir: str | None = None,
+        checkpoint: str | None = None,
+    ) -> None:
+        self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
+        self.crew = Crew(client, run)
+        self.journal = Journal()
+        self.queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.stored: tuple[dict[str, Any], str] | None = None
+        self.executor: Executor | None = None
+        self.enlister: Enlister | None = None
+        self._checkpoint = checkpoint
+        self._stop_reason = ""
+        self._told = 0  # mega-batches that the journal has
+        self._present: dict[str, str] = {}  # address to name, of every worker of the cluster
+        self._arrived = asyncio.Event()
+
+    # -------------------------------------------- what the scheduler tells us
+
+    def worker_added(self, address: str, name: str) -> None:
+        """Take note of a worker; it is enlisted if the run is under way."""
+        self._present[address] = name
+        self._arrived.set()
+        if self.enlister is not None:
+            self.enlister.enlist(address, name, self._present)
+
+    def worker_removed(self, address: str) -> None:
+        """Take note of a lost worker."""
+        self._present.pop(address, None)
+        hand = self.crew.at(address)
+        if hand is not None and not hand.is_lost:
+            hand.lost.set()
+            self.queue.put_nowait(hand)
+
+    def task_failed(self, key: str) -> None:
+        """Hear that a lease raised."""
+        future = self.executor.lease_of(key) if self.executor else None
+        if future is not None:
+            self.queue.put_nowait(future)
+
+    def lease_reported(self, lease: int, loss_sum: float, busy_s: float) -> None:
+        """Hear that a lease is done."""
+        self.queue.put_nowait(orders.LeaseReport(lease, loss_sum, busy_s))
+
+    def stop(self, reason: str) -> None:
+        """End the run at a merge, soon."""
+        self._stop_reason = self._stop_reason or reason
+        self.queue.put_nowait(orders.StopRequest(reason))
+
+    # ------------------------------------------------------------- life cycle
+
+    async def drive(self) -> None:
+        """Go from files to a model; the journal tells how it ended."""
+        try:
+            await self._drive()
+        except DaskxmlError as error:
+            self.journal.end_badly(error)
+        except Exception as error:
+            self.journal.end_badly(error, traceback.format_exc())
+
+    async def _drive(self) -> None:
+        await self._await_workers()
+        await self._check_run_dir()
+        if self._checkpoint:
+            session = await self._anywhere(tasks.read_session, self._checkpoint)
+            self.stored = (session, self._checkpoint)
+        self.journal.state("loading")
+        placed = Placed(**self.stored[0]["placed"]) if self.stored else None
+        self.data = await load(self.client, self.config, self.run, len(self._present), placed)
+        self._announce()
+        reason = RESTART
+        while reason == RESTART:
+            await self._await_workers()
+            reason = await self._play()
+            if reason == RESTART or self.run_dir is not None:
+                await self.pack_up()
+        self.journal.end_well(reason, run_dir=self.run_dir)
+
+    async def _await_workers(self) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not self._present:
+            self.journal.state("waiting for workers")
+            self._arrived.clear()
+            if time.monotonic() > deadline_s:
+                raise ClusterError(
+                    f"no worker came within {PATIENCE_S:.0f} s; start some with 'dask worker'"
+                )
+            await asyncio.wait([asyncio.ensure_future(self._arrived.wait())], timeout=1.0)
+
+    async def _anywhere(self, task: Any, *args: Any) -> Any:
+        """Run a small task on some worker."""
+        return await self.client.submit(task, *args, pure=False)
+
+    async def _check_run_dir(self) -> None:
+        if self.run_dir is None:
+            return
+        path = f"{self.run_dir}/run.toml"
+        if not await self._anywhere(tasks.sees_file, path):
+            raise ClusterError(
+                f"the workers do not see {path}: choose a folder that they share with this machine"
+            )
+
+    def _announce(self) -> None:
+        facts, test = self.data.facts, self.data.test_facts
+        self.journal.event(
+            "started",
+            run=self.run,
+            strategy=self.config.strategy_name,
+            rows=facts.rows,
+            test_rows=test.rows if test else 0,
+            features=facts.features,
+            labels=facts.labels,
+            parameters=Layout(self.data.spec).count,
+            residency="replicate" if self.data.is_replicated else "shard",
+            workers=sorted(self._present.values()),
+        )
+
+    # ---------------------------------------------------------------- session
+
+    async def _play(self) -> str:
+        """Carry out a session from the last checkpoint to its end; return the reason."""
+        session = self.session = self._new_session()
+        executor = Executor(self.crew, session, self.data, self._deliver, self._warn)
+        executor.seed, executor.stored = self.config.run.seed, self.stored
+        executor.store = (self.run_dir, self.config.checkpoint.keep) if self.run_dir else None
+        rows = session.strategy.max_batch_rows()
+        enlister = Enlister(self.crew, executor, self.config, self.data, rows, self._warn)
+        self.executor = executor
+        hands = await enlister.enlist_first(dict(self._present))
+        self.enlister = enlister
+        if not hands:
+            return RESTART
+        known = {hand.address for hand in hands}
+        for address in self._present.keys() - known:  # arrived while the first got ready
+            enlister.enlist(address, self._present[address], self._present)
+        pending = session.start([hand.name for hand in hands], time.monotonic())
+        if self._stop_reason:
+            self.queue.put_nowait(orders.StopRequest(self._stop_reason))
+        return await self._loop(session, executor, enlister, pending)
+
+    def _new_session(self) -> Session:
+        config = self.config
+        strategy = STRATEGIES[config.strategy_name](config.strategy)
+        count = Layout(self.data.spec).count
+        stored = self.stored[0] if self.stored else None
+        session = Session(strategy, self._limits(), self.data.placement(), count, stored)
+        if self._told > session.generation:
+            self.journal.event("rewound", megabatch=session.generation)
+        self._told = session.generation
+        return session
+
+    def _limits(self) -> Limits:
+        training = self.config.training
+        if training.target and self.data.test_facts is None:
+            raise ConfigError("training.target needs test rows: give data.test")
+        return Limits(
+            megabatches=training.megabatches,
+            epochs=training.epochs,
+            train_s=training.minutes * 60.0,
+            target_metric=training.target_metric,
+            target=training.target,
+            evaluate_every=self.config.evaluation.every,
+            checkpoint_every=self.config.checkpoint.every,
+            ks=self.config.evaluation.k,
+            can_checkpoint=self.run_dir is not None,
+        )
+
+    async def _loop(
+        self,
+        session: Session,
+        executor: Executor,
+        enlister: Enlister,
+        pending: list[orders.Order],
+    ) -> str:
+        while True:
+            for order in pending:
+                if isinstance(order, orders.StopOrder):
+                    self._tell(session)
+                    await self._store_model(order.reason)
+                    return order.reason
+                if isinstance(order, orders.RestartOrder):
+                    self._warn("every worker was lost; going back to the last checkpoint")
+                    return RESTART
+                executor.carry_out(order)
+            self._tell(session)
+            pending = await self._next_orders(session, executor)
+            pending += self._welcome(session, enlister)
+
+    async def _next_orders(self, session: Session, executor: Executor) -> list[orders.Order]:
+        """Wait for something to happen; return what the session wants done about it."""
+        try:
+            item = await asyncio.wait_for(self.queue.get(), TICK_S)
+        except TimeoutError:
+            return session.tick(time.monotonic())
+        if isinstance(item, Hand):
+            return await self._worker_lost(item, session, executor)
+        return await self._react(item, session, executor)
+
+    async def _react(self, item: Any, session: Session, executor: Executor) -> list[orders.Order]:
+        if isinstance(item, Future):
+            raise await item.exception()
+        if isinstance(item, BaseException):
+            raise item
+        if isinstance(item, orders.LeaseReport):
+            executor.lease_ended(item.lease)
+        if isinstance(item, orders.CheckpointReport):
+            self.stored = executor.stored
+        return session.handle(item, time.monotonic())
+
+    async def _worker_lost(
+        self, hand: Hand, session: Session, executor: Executor
+    ) -> list[orders.Order]:
+        """Tell the session of a loss, but first what happened before it: a merge may be done."""
+        if not self.crew.dismiss(hand):
+            return []
+        self.journal.event("worker", event="lost", worker=hand.name)
+        self.crew.hands[hand.name] = hand  # until the session has heard of it
+        later: list[Any] = []
+        while executor.barrier_is_open() or not self.queue.empty():
+            await executor.settle_barrier()
+            while not self.queue.empty():
+                item = self.queue.get_nowait()
+                if isinstance(item, Hand):
+                    later.append(item)
+                else:
+                    for order in await self._react(item, session, executor):
+                        executor.carry_out(order)
+        for item in later:
+            self.queue.put_nowait(item)
+        self.crew.dismiss(hand)
+        return session.handle(WorkerLost(hand.name), time.monotonic())
+
+    def _welcome(self, session: Session, enlister: Enlister) -> list[orders.Order]:
+        """Let workers join that are ready, unless a merge is under way."""
+        pending: list[orders.Order] = []
+        if session.stage in ("train", "evaluate", "checkpoint"):
+            for hand in enlister.newcomers(session.generation):
+                self.journal.event("worker", event="joined", worker=hand.name)
+                pending += session.handle(WorkerJoined(hand.name), time.monotonic())
+        return pending
+
+    def _tell(self, session: Session) -> None:
+        """Tell the journal what is new."""
+        for row in session.history[self._told : session.closed_rows]:
+            self.journal.event("megabatch", row=row)
+        self._told = max(self._told, session.closed_rows)
+        self.journal.state(
+            STATES[session.stage],
+            megabatch=session.generation + 1,
+            rows=session.rows_merged + session.log.rows,
+            epoch=(session.rows_merged + session.log.rows) / self.data.facts.rows,
+        )
+
+    def _deliver(self, report: Any) -> None:
+        self.queue.put_nowait(report)
+
+    def _warn(self, text: str) -> None:
+        self.journal.event("warning", text=text)
+
+    # ----------------------------------------------------------------- result
+
+    async def _store_model(self, reason: str) -> None:
+        """Write the model from whichever worker answers."""
+        if self.run_dir is None:
+            return
+        self.journal.state("writing the model")
+        header = self.header(reason)
+        for hand in list(self.crew.hands.values()):
+            try:
+                args = (self.run, self.run_dir, header)
+                return await self.crew.ask(hand, "model", tasks.store_model, *args)
+            except WorkerGone:
+                continue
+        raise ClusterError("every worker was lost before the model was written; resume the run")
+
+    def header(self, reason: str) -> ModelHeader:
+        """Return what is written beside the model."""
+        data = self.config.data
+        history = self.session.history
+        return ModelHeader(
+            spec=self.data.spec,
+            training_rows=self.data.facts.rows,
+            normalize=data.normalize,
+            feature_base=self.data.facts.feature_base,
+            label_base=data.label_base,
+            propensity_a=data.propensity_a,
+            propensity_b=data.propensity_b,
+            training={"ended": reason, "megabatches": len(history)},
+        )
+
+    async def pack_up(self) -> None:
+        """Stop what is under way and leave the workers."""
+        if self.enlister is not None:
+            await self.enlister.close()
+        if self.executor is not None:
+            await self.executor.close()
+        self.enlister = self.executor = None
+        hands = list(self.crew.hands.values())
+        await self.crew.ask_all(hands, "end", tasks.stand_up, self.run)
+        self.crew.hands, self.crew.candidates = {}, {}
+        while not self.queue.empty():
+            self.queue.get_nowait()

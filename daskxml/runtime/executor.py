@@ -1,0 +1,274 @@
+"""Orders of a session, carried out as Dask futures.
+
+Leases are pinned to their worker; each reports itself through the worker's event log when it is
+done, and its future is released at once (a held future would be executed again if its worker
+died). Merging is all or nothing: every worker reduces into a scratch model, and only when all have
+it are they told to commit. A worker lost before that undoes the merge, one lost after it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from distributed import Future
+
+from daskxml.errors import ClusterError, DaskxmlError
+from daskxml.metrics import MetricSums
+from daskxml.runtime import worker as tasks
+from daskxml.runtime.crew import Crew, Hand, WorkerGone, broken_ring, first_failure, lost_any
+from daskxml.runtime.loading import LoadedData
+from daskxml.strategies.protocol import Measured
+from daskxml.training.ledger import Span
+from daskxml.training.orders import (
+    CheckpointOrder,
+    CheckpointReport,
+    EvaluateOrder,
+    EvaluationReport,
+    LeaseOrder,
+    MeasureOrder,
+    MergeOrder,
+    MergeReport,
+    Order,
+    PlaceOrder,
+    Report,
+)
+from daskxml.training.session import Session
+
+MERGE_ATTEMPTS = 4
+LOSS_NOTICE_S = 3.0  # a peer notices a death before the scheduler does
+
+
+class Executor:
+    """Carries out the orders of one session.
+
+    Parameters
+    ----------
+    crew
+        The workers.
+    session
+        Whose orders these are; read for its placement, never written to.
+    data
+        The partitions on the workers.
+    report
+        Called with every report that comes back.
+    warn
+        Called with one line for the user.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        session: Session,
+        data: LoadedData,
+        report: Callable[[Report | BaseException], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.crew, self.session = crew, session
+        self.train, self.test, self.label_counts = data.train, data.test, data.label_counts
+        self.seed = 0
+        self._report, self._warn = report, warn
+        self._leases: dict[int, Future] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self.barrier: asyncio.Task[None] | None = None
+        self.store: tuple[str, int] | None = None  # run directory, checkpoints to keep
+        self.stored: tuple[dict[str, Any], str] | None = None  # last session and checkpoint
+        self._attempt = 0
+
+    def carry_out(self, order: Order) -> None:
+        """Start what an order asks for; a report comes back when it is done."""
+        match order:
+            case LeaseOrder():
+                self.lease(order)
+            case MeasureOrder():
+                self.barrier = self._start(self._measure(order))
+            case MergeOrder():
+                self.barrier = self._start(self._merge(order))
+            case EvaluateOrder():
+                self._start(self._evaluate(order))
+            case CheckpointOrder():
+                self._start(self._checkpoint(order))
+            case PlaceOrder():
+                for hand in list(self.crew.hands.values()):
+                    self._start(self.let_hold(hand))
+
+    # ---------------------------------------------------------------- leases
+
+    def lease(self, order: LeaseOrder) -> None:
+        """Start a lease on its worker."""
+        hand = self.crew.hands[order.worker]
+        spans = self._missing_spans(hand, order)
+        parts = [self._fetch_span(span) for span in spans]
+        parcel = tasks.Parcel(spans)
+        future = self.crew.submit(
+            hand, "lease", tasks.run_lease, self.crew.run, hand.turns, order, parcel, parts
+        )
+        hand.turns += 1
+        self._leases[order.lease] = future
+
+    def _missing_spans(self, hand: Hand, order: LeaseOrder) -> tuple[Span, ...]:
+        if self.session.placement.is_replicated:
+            return ()
+        every = (span for batch in order.batches for span in batch)
+        return tuple(span for span in every if span.stream not in hand.train_shards)
+
+    def _fetch_span(self, span: Span) -> Future:
+        return self.crew.client.submit(
+            tasks.fetch_rows,
+            self.train.futures[span.stream],
+            tasks.Parcel((span,)),
+            self.train.rows[span.stream],
+            self.seed,
+            pure=False,
+            key=f"daskxml-fetch-{self.crew.run}-{span.epoch}-{span.stream}-{span.start}-{span.stop}",
+        )
+
+    def lease_ended(self, lease: int) -> None:
+        """Release a lease's future."""
+        future = self._leases.pop(lease, None)
+        if future is not None:
+            future.release()
+
+    def lease_of(self, key: str) -> Future | None:
+        """Return the future of an open lease by its key."""
+        return next((f for f in self._leases.values() if f.key == key), None)
+
+    # --------------------------------------------------------------- barriers
+
+    async def _measure(self, order: MeasureOrder) -> Report | None:
+        hands = [self.crew.hands[name] for name in order.workers]
+        answers = await self.crew.ask_all(hands, "norm", tasks.squared_norm, self.crew.run)
+        if lost_any(answers):
+            return None
+        _raise(first_failure(answers))
+        return Measured(answers, self.session.parameters)
+
+    async def _merge(self, order: MergeOrder) -> Report | None:
+        hands = [self.crew.hands[name] for name in order.weights]
+        for _ in range(MERGE_ATTEMPTS):
+            answers = await self._reduce(order, hands)
+            if not broken_ring(answers):
+                _raise(first_failure(answers))
+                commit = (self.crew.run, order.generation)
+                committed = await self.crew.ask_all(hands, "commit", tasks.commit_merge, *commit)
+                _raise(first_failure(committed))
+                for hand in hands:
+                    hand.generation = order.generation
+                return MergeReport(sum(answers.values()))
+            if await _is_loss_noticed(hands):
+                return None
+        raise first_failure(answers) or ClusterError("the workers cannot merge")
+
+    async def _reduce(self, order: MergeOrder, hands: list[Hand]) -> dict[str, Any]:
+        self._attempt += 1
+        plan = tasks.RingPlan(
+            self.crew.run,
+            order.generation,
+            self._attempt,
+            tuple(hand.address for hand in hands),
+            tuple(order.weights[hand.name] for hand in hands),
+            order.momentum,
+        )
+        ranks = [(plan, rank) for rank in range(len(hands))]
+        asked = asyncio.ensure_future(
+            self.crew.ask_each(hands, "merge", tasks.merge_replica, ranks)
+        )
+        losses = [asyncio.ensure_future(hand.lost.wait()) for hand in hands]
+        await asyncio.wait({asked, *losses}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            left = [hand for hand in hands if not hand.is_lost]
+            await self.crew.ask_all(left, "abort", tasks.abort_merge, plan)
+        for loss in losses:
+            loss.cancel()
+        return await asked
+
+    def barrier_is_open(self) -> bool:
+        """Whether a measurement or a merge is under way."""
+        return self.barrier is not None and not self.barrier.done()
+
+    async def settle_barrier(self) -> None:
+        """Wait until a merge that is under way is done, or undone."""
+        if self.barrier is not None:
+            await asyncio.wait({self.barrier})
+
+    # ------------------------------------------------------- other long tasks
+
+    async def _evaluate(self, order: EvaluateOrder) -> Report | None:
+        hand = self.crew.hands[order.worker]
+        is_replicated = self.session.placement.is_replicated
+        named = {shard for shard, _, _ in order.pieces}
+        missing = tuple(sorted(named - hand.test_shards)) if not is_replicated else ()
+        parts = [self.test.futures[shard] for shard in missing]
+        args = (self.crew.run, order, tasks.Parcel(missing), parts)
+        sums: MetricSums = await self.crew.ask(hand, "evaluate", tasks.evaluate_pieces, *args)
+        return EvaluationReport(order.order, sums)
+
+    async def _checkpoint(self, order: CheckpointOrder) -> Report | None:
+        assert self.store is not None
+        run_dir, keep = self.store
+        session = self.session.plain()
+        args = (self.crew.run, run_dir, order.megabatch, session, keep)
+        hand = self.crew.hands[order.worker]
+        try:
+            path = await self.crew.ask(hand, "checkpoint", tasks.store_checkpoint, *args)
+            self.stored = (session, path)
+        except DaskxmlError as error:
+            self._warn(f"no checkpoint at mega-batch {order.megabatch}: {error.message}")
+        return CheckpointReport()
+
+    async def let_hold(self, hand: Hand) -> None:
+        """Bring a worker the rows that it is to hold."""
+        placement = self.session.placement
+        train, test = placement.train_shards(hand.name), placement.test_shards(hand.name)
+        if placement.is_replicated:
+            args: tuple[Any, ...] = (self.train.futures, self.test.futures, self.label_counts)
+            await self.crew.ask(hand, "load", tasks.hold_all, self.crew.run, *args)
+            return
+        shards = tasks.Shares(tuple(train), tuple(test))
+        parts = [self.train.futures[i] for i in train], [self.test.futures[i] for i in test]
+        await self.crew.ask(
+            hand, "load", tasks.hold, self.crew.run, shards, *parts, self.label_counts
+        )
+        hand.train_shards |= set(train)
+        hand.test_shards |= set(test)
+
+    def _start(self, work: Coroutine[Any, Any, Report | None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._deliver(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _deliver(self, work: Coroutine[Any, Any, Report | None]) -> None:
+        try:
+            report = await work
+        except WorkerGone:
+            return  # the session hears of it as WorkerLost
+        except Exception as error:
+            self._report(error)
+        else:
+            if report is not None:
+                self._report(report)
+
+    async def close(self) -> None:
+        """Stop whatever is under way."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for lease in list(self._leases):
+            self.lease_ended(lease)
+
+
+def _raise(failure: BaseException | None) -> None:
+    if failure is not None:
+        raise failure
+
+
+async def _is_loss_noticed(hands: list[Hand]) -> bool:
+    """Give the scheduler time to notice what the ring has noticed."""
+    waits = [asyncio.ensure_future(hand.lost.wait()) for hand in hands]
+    done, _ = await asyncio.wait(waits, timeout=LOSS_NOTICE_S, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    return bool(done)

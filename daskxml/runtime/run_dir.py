@@ -1,0 +1,114 @@
+"""The directory of a run, as the client that started it keeps it.
+
+==================  ============================================================
+``run.toml``        the resolved run file
+``history.jsonl``   one object a mega-batch, see `daskxml.training.history`
+``checkpoints/``    written by a worker, see `daskxml.training.checkpoint`
+``model.*``         written by a worker at the end, see `daskxml.model.store`
+``.lock``           locked while a client follows the run
+==================  ============================================================
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from daskxml.config import RunConfig
+from daskxml.errors import ConfigError, ModelError
+from daskxml.training.checkpoint import latest_checkpoint
+from daskxml.training.history import append_history, read_history, write_history
+
+RUN_FILE, HISTORY_FILE, LOCK_FILE = "run.toml", "history.jsonl", ".lock"
+
+
+class RunDir:
+    """A directory that is this run's alone, while the context is open; or no directory."""
+
+    def __init__(self, path: Path | None, checkpoint: str | None) -> None:
+        self.path, self.checkpoint = path, checkpoint
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def open(cls, out: str | Path | None, resume: str | Path | None) -> RunDir:
+        """Check where a run is to be written.
+
+        Raises
+        ------
+        ConfigError
+            If `out` and `resume` contradict each other.
+        ModelError
+            If `out` holds a run, or `resume` holds none.
+        """
+        if resume is not None:
+            if out is not None and Path(out).absolute() != Path(resume).absolute():
+                raise ConfigError(
+                    "--out and --resume name two directories: a run goes on in its own"
+                )
+            path = Path(resume).absolute()
+            if not (path / RUN_FILE).exists():
+                raise ModelError(f"{path}: no run to resume here (there is no {RUN_FILE})")
+            return cls(path, str(latest_checkpoint(path)))
+        if out is None:
+            return cls(None, None)
+        path = Path(out).absolute()
+        if any((path / name).exists() for name in (RUN_FILE, HISTORY_FILE, "model.json")):
+            raise ModelError(
+                f"{path}: holds a run already; choose another --out, or go on with it by --resume"
+            )
+        return cls(path, None)
+
+    @property
+    def path_for_workers(self) -> str | None:
+        """The directory as text."""
+        return None if self.path is None else str(self.path)
+
+    def __enter__(self) -> RunDir:
+        """Make the directory and lock it."""
+        if self.path is None:
+            return self
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / LOCK_FILE).open("w")
+        except OSError as error:
+            raise ModelError(f"{self.path}: cannot be written to ({error.strerror})") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise ModelError(f"{self.path}: a run is under way in this directory") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Unlock it."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def begin(self, config: RunConfig) -> None:
+        """Write the resolved run file."""
+        if self.path is not None:
+            (self.path / RUN_FILE).write_text(config.to_toml(), encoding="utf-8")
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the history so far; the run cuts it back to its checkpoint."""
+        if self.path is None or not (self.path / HISTORY_FILE).exists():
+            return []
+        return read_history(self.path / HISTORY_FILE)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a mega-batch to the history."""
+        if self.path is not None:
+            append_history(self.path / HISTORY_FILE, row)
+
+    def rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the history."""
+        if self.path is not None:
+            write_history(self.path / HISTORY_FILE, rows)

@@ -1,0 +1,149 @@
+"""The scheduler plugin: runs live here, whoever started them.
+
+It gives each run an asynchronous client on the scheduler's own loop, passes on what the scheduler
+sees (workers that come and go, tasks that fail, reports of leases), and answers clients, which
+start runs, read their journals and stop them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tomllib
+from typing import Any
+
+from distributed import Client, Scheduler, SchedulerPlugin
+
+from daskxml.config import load_run_config
+from daskxml.errors import ClusterError
+from daskxml.runtime.driver import Driver
+from daskxml.runtime.worker import PLUGIN, TOPIC, MembersPlugin
+
+NEWS_S = 10.0  # how long a client that reads a journal waits for news
+
+
+class RunsPlugin(SchedulerPlugin):
+    """All runs of a scheduler."""
+
+    name = PLUGIN
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Answer clients from now on."""
+        self.scheduler = scheduler
+        self.drivers: dict[str, Driver] = {}
+        self.owners: dict[str, str] = {}  # run to the client that it ends with
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._client: Client | None = None
+        scheduler.handlers |= {
+            "daskxml_start": self.start_run,
+            "daskxml_read": self.read_run,
+            "daskxml_stop": self.stop_run,
+            "daskxml_holder": self.holder_of,
+            "daskxml_forget": self.forget_run,
+        }
+
+    async def close(self) -> None:
+        """End every run, and the client that belongs to them."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    # ----------------------------------------------------------------- clients
+
+    async def start_run(
+        self, config: str, owner: str, run_dir: str | None, checkpoint: str | None
+    ) -> str:
+        """Start a run from a resolved run file in TOML; return its name."""
+        client = await self._own_client()
+        run = secrets.token_hex(4)
+        driver = Driver(client, run, load_run_config(tomllib.loads(config)), run_dir, checkpoint)
+        for state in self.scheduler.workers.values():
+            driver.worker_added(state.address, str(state.name))
+        self.drivers[run], self.owners[run] = driver, owner
+        self._tasks[run] = asyncio.create_task(self._drive(run, driver))
+        return run
+
+    async def _drive(self, run: str, driver: Driver) -> None:
+        await driver.drive()
+        if driver.run_dir is not None or driver.journal.has_failed:
+            await driver.pack_up()
+
+    async def _own_client(self) -> Client:
+        """Return the client on this loop; the workers' plugin comes with it."""
+        if self._client is None:
+            self._client = await Client(
+                self.scheduler.address,
+                asynchronous=True,
+                name="daskxml",
+                security=self.scheduler.security,
+                set_as_default=False,
+            )
+            await self._client.register_plugin(MembersPlugin())
+        return self._client
+
+    async def read_run(self, run: str, since: int, version: int) -> dict[str, Any]:
+        """Return what is new in a run's journal; waits a while for news."""
+        return await self._driver(run).journal.read(since, version, NEWS_S)
+
+    async def stop_run(self, run: str, reason: str) -> None:
+        """End a run at a merge, soon."""
+        self._driver(run).stop(reason)
+
+    async def holder_of(self, run: str) -> dict[str, Any]:
+        """Return the address of a worker that has the model of a run that is over."""
+        driver = self._driver(run)
+        hand = next(iter(driver.crew.hands.values()), None)
+        if hand is None:
+            raise ClusterError("every worker was lost before the model was fetched")
+        return {"address": hand.address, "header": driver.header("").as_dict()}
+
+    async def forget_run(self, run: str) -> None:
+        """Free what a run that is over still holds."""
+        driver = self.drivers.pop(run, None)
+        self.owners.pop(run, None)
+        task = self._tasks.pop(run, None)
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if driver is not None:
+            await driver.pack_up()
+
+    def _driver(self, run: str) -> Driver:
+        if run not in self.drivers:
+            raise ClusterError(f"no run {run} on this scheduler")
+        return self.drivers[run]
+
+    # ------------------------------------------------------ what the cluster does
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Tell the runs of a worker that came."""
+        name = str(scheduler.workers[worker].name)
+        for driver in self.drivers.values():
+            driver.worker_added(worker, name)
+
+    def remove_worker(
+        self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
+        """Tell the runs of a worker that is gone."""
+        for driver in self.drivers.values():
+            driver.worker_removed(worker)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """End the runs of a client that is gone; they leave a checkpoint."""
+        for run, owner in self.owners.items():
+            if owner == client:
+                self.drivers[run].stop("client gone")
+
+    def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Tell the runs of a task that failed."""
+        if finish == "erred":
+            for driver in self.drivers.values():
+                driver.task_failed(key)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Pass on the report of a lease."""
+        if topic == TOPIC and msg.get("run") in self.drivers:
+            driver = self.drivers[msg["run"]]
+            driver.lease_reported(msg["lease"], msg["loss_sum"], msg["busy_s"])

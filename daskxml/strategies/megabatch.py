@@ -1,0 +1,155 @@
+"""The bookkeeping of a mega-batch that strategies with dynamic scheduling share.
+
+Who has been leased what, who did how much, when everything is back, and what a lost worker takes
+with it. The algorithm that uses it says how large batches are, at which rate, and with which
+weights the replicas merge. All functions return a new state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from daskxml.strategies.dispatch import Load, next_lease_rows
+from daskxml.strategies.protocol import Command, Lease, LeaseDone, Measure
+
+_SMOOTHING = 0.5  # share of the newest lease in the measured throughput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """A worker's part in this mega-batch.
+
+    Attributes
+    ----------
+    batch_size
+        Its batch size, kept as a real number.
+    updates, rows
+        What it has done since the last merge.
+    leased_rows, leases
+        What it has been given and not yet reported.
+    rows_per_s
+        Its measured throughput; 0 while nothing is measured.
+    came_late
+        It arrived in the middle of this mega-batch.
+    """
+
+    batch_size: float
+    updates: int = 0
+    rows: int = 0
+    leased_rows: int = 0
+    leases: int = 0
+    rows_per_s: float = 0.0
+    came_late: bool = False
+
+    @property
+    def batch_rows(self) -> int:
+        """The batch size in whole rows."""
+        return max(1, round(self.batch_size))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """Where the run stands; ``phase`` is ``"idle"``, ``"train"``, ``"measure"`` or ``"merge"``."""
+
+    remaining_rows: int
+    phase: str = "idle"
+    is_draining: bool = False
+    members: Mapping[str, Member] = field(default_factory=dict)
+
+
+def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key that puts worker 2 before worker 10.
+
+    >>> sorted(["10", "2", "gpu-b", "gpu-a"], key=natural_order)
+    ['2', '10', 'gpu-a', 'gpu-b']
+    """
+    parts = re.findall(r"\d+|\D+", name)
+    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts)
+
+
+def admit(state: State, worker: str, batch_size: float) -> State:
+    """Add a worker whose replica equals the global model."""
+    member = Member(batch_size=batch_size, came_late=state.phase != "idle")
+    return replace(state, members={**state.members, worker: member})
+
+
+def dismiss(state: State, worker: str) -> State:
+    """Remove a lost worker; its unmerged rows are to be leased again."""
+    members = dict(state.members)
+    lost = members.pop(worker, None)
+    if lost is None:
+        return state
+    remaining = state.remaining_rows + lost.rows + lost.leased_rows
+    phase = "idle" if state.phase == "idle" else "train"
+    return replace(state, remaining_rows=remaining, members=members, phase=phase)
+
+
+def count(state: State, done: LeaseDone) -> State:
+    """Book a finished lease."""
+    member = state.members[done.worker]
+    measured = done.rows / done.busy_s if done.busy_s > 0.0 else member.rows_per_s
+    known = member.rows_per_s or measured
+    member = replace(
+        member,
+        updates=member.updates + done.updates,
+        rows=member.rows + done.rows,
+        leased_rows=member.leased_rows - done.rows,
+        leases=member.leases - 1,
+        rows_per_s=known + _SMOOTHING * (measured - known),
+    )
+    return replace(state, members={**state.members, done.worker: member})
+
+
+def next_megabatch(batch_sizes: Mapping[str, float], state: State, rows: int) -> State:
+    """Start counting anew, with these batch sizes (the old one where none is given)."""
+    members = {
+        name: Member(batch_size=batch_sizes.get(name, m.batch_size), rows_per_s=m.rows_per_s)
+        for name, m in state.members.items()
+    }
+    return State(remaining_rows=rows, members=members)
+
+
+def lease_out(state: State, rate: Callable[[Member], float]) -> tuple[State, tuple[Command, ...]]:
+    """Lease while anybody should take more; measure once everything is back."""
+    leases: list[Command] = []
+    members, remaining = dict(state.members), state.remaining_rows
+    while not state.is_draining and (lease := _next_lease(members, remaining, rate)):
+        leases.append(lease)
+        member = members[lease.worker]
+        members[lease.worker] = replace(
+            member, leased_rows=member.leased_rows + lease.rows, leases=member.leases + 1
+        )
+        remaining -= lease.rows
+    is_over = state.is_draining or remaining == 0
+    state = replace(state, members=members, remaining_rows=remaining)
+    if members and is_over and all(m.leases == 0 for m in members.values()):
+        return replace(state, phase="measure"), (Measure(),)
+    return state, tuple(leases)
+
+
+def _next_lease(
+    members: Mapping[str, Member], remaining_rows: int, rate: Callable[[Member], float]
+) -> Lease | None:
+    loads = {
+        name: Load(m.batch_rows, m.rows_per_s, m.leased_rows, m.leases)
+        for name, m in members.items()
+    }
+    for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
+        rows = next_lease_rows(name, loads, remaining_rows)
+        if rows:
+            return Lease(name, rows, loads[name].batch_rows, rate(members[name]))
+    return None
+
+
+def plain(state: State) -> dict[str, Any]:
+    """Return the state as JSON values."""
+    return asdict(state)
+
+
+def restore(values: dict[str, Any]) -> State:
+    """Return the state that ``plain`` was made from."""
+    members = {name: Member(**member) for name, member in values["members"].items()}
+    return State(**{**values, "members": members})

@@ -1,0 +1,1 @@
+"""Training: the replica of a worker and the records of a run."""

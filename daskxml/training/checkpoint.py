@@ -1,0 +1,91 @@
+"""Checkpoints: ``checkpoints/NNNNNN.safetensors``, each complete, each replaced as a whole.
+
+One file holds the global model, the one before it (for the momentum) and, as JSON in its metadata,
+the session: strategy, ledger and history. Worker-local state (replicas) is not needed, since a
+checkpoint is taken between a merge and the next mega-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from daskxml.errors import ModelError
+from daskxml.model.tensors import read_tensors, write_tensors
+from daskxml.types import Array
+
+FOLDER = "checkpoints"
+FORMAT_VERSION = "1"
+
+
+def write_checkpoint(
+    run_dir: str | Path,
+    megabatch: int,
+    models: dict[str, Array],
+    session: dict[str, Any],
+    keep: int,
+) -> Path:
+    """Write one, then remove all but the newest ``keep``.
+
+    Parameters
+    ----------
+    run_dir
+        Directory of the run.
+    megabatch
+        How many merges the model has been through; names the file.
+    models
+        ``current`` and ``previous``, flat ``(size,)`` float32.
+    session
+        JSON values, see ``Session.plain``.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written; the older ones are as they were.
+    """
+    folder = Path(run_dir) / FOLDER
+    path = folder / f"{megabatch:06d}.safetensors"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"{folder}: cannot be made ({error.strerror})") from error
+    write_tensors(path, models, {"format": FORMAT_VERSION, "session": json.dumps(session)})
+    for old in checkpoints(run_dir)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def checkpoints(run_dir: str | Path) -> list[Path]:
+    """Return the checkpoints of a run, oldest first."""
+    return sorted((Path(run_dir) / FOLDER).glob("[0-9]*.safetensors"))
+
+
+def latest_checkpoint(run_dir: str | Path) -> Path:
+    """Return the newest checkpoint.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    found = checkpoints(run_dir)
+    if not found:
+        raise ModelError(f"{run_dir}: no checkpoint to resume from; start the run without --resume")
+    return found[-1]
+
+
+def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the models (``current``, ``previous``) and the session of a checkpoint.
+
+    Raises
+    ------
+    ModelError
+        If it is damaged or of another version.
+    """
+    models, metadata = read_tensors(path)
+    if metadata.get("format") != FORMAT_VERSION or not {"current", "previous"} <= models.keys():
+        raise ModelError(
+            f"{path}: not a checkpoint of this version; delete it to resume from the one before"
+        )
+    return models, json.loads(metadata["session"])

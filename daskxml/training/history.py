@@ -1,0 +1,139 @@
+"""The record of a run: one JSON object a mega-batch, in ``history.jsonl``.
+
+``rows`` and ``epoch`` count from the beginning of the run; ``wall_s`` is since its start, with
+evaluation; ``train_s``, ``merge_s`` and ``eval_s`` are of this mega-batch. ``workers`` has, for
+every worker whose replica was merged, its leases as lists of ``[epoch, stream, start, stop]``:
+together they are the rows of this mega-batch, each once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daskxml.errors import ModelError
+from daskxml.strategies.protocol import WorkerView
+from daskxml.training.ledger import Span
+
+
+@dataclass
+class Tally:
+    """What one worker did in this mega-batch."""
+
+    rows: int = 0
+    updates: int = 0
+    busy_s: float = 0.0
+    loss_sum: float = 0.0
+
+
+class MegabatchLog:
+    """Collects what becomes one row of the history."""
+
+    def __init__(self, megabatch: int, begun_s: float) -> None:
+        self.megabatch, self.begun_s, self.trained_s = megabatch, begun_s, begun_s
+        self.tallies: dict[str, Tally] = {}
+        self.views: Mapping[str, WorkerView] = {}
+        self.weights: Mapping[str, float] = {}
+        self.perturbed = False
+        self.events: list[dict[str, Any]] = []
+
+    @property
+    def rows(self) -> int:
+        """Rows done so far in this mega-batch."""
+        return sum(tally.rows for tally in self.tallies.values())
+
+    def count(self, worker: str, rows: int, updates: int, busy_s: float, loss_sum: float) -> None:
+        """Book a lease."""
+        tally = self.tallies.setdefault(worker, Tally())
+        tally.rows += rows
+        tally.updates += updates
+        tally.busy_s += busy_s
+        tally.loss_sum += loss_sum
+
+    def drop(self, worker: str) -> None:
+        """Forget a lost worker's unmerged work."""
+        self.tallies.pop(worker, None)
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Note something worth telling."""
+        self.events.append(event)
+
+    def trained(self, views: Mapping[str, WorkerView], now_s: float) -> None:
+        """All leases are back."""
+        self.views, self.trained_s = views, now_s
+
+    def weigh(self, weights: Mapping[str, float], perturbed: bool) -> None:
+        """Note how the replicas are merged."""
+        self.weights, self.perturbed = weights, perturbed
+
+    def row(self, rows: int, epoch: float, spans: Mapping[str, list[list[Span]]]) -> dict[str, Any]:
+        """Return this mega-batch's row; times of merge and evaluation are still to come."""
+        loss_sum = sum(tally.loss_sum for tally in self.tallies.values())
+        return {
+            "megabatch": self.megabatch,
+            "rows": rows,
+            "epoch": epoch,
+            "wall_s": 0.0,
+            "train_s": self.trained_s - self.begun_s,
+            "merge_s": 0.0,
+            "eval_s": 0.0,
+            "loss": loss_sum / max(1, self.rows),
+            "metrics": {},
+            "workers": {name: self._worker(name, spans.get(name, [])) for name in self.weights},
+            "perturbed": self.perturbed,
+            "merged_bytes": 0,
+            "events": self.events,
+        }
+
+    def _worker(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
+        tally, view = self.tallies.get(name, Tally()), self.views[name]
+        return {
+            "updates": tally.updates,
+            "rows": tally.rows,
+            "batch_rows": view.batch_rows,
+            "lr": view.lr,
+            "weight": self.weights[name],
+            "busy_s": tally.busy_s,
+            "idle_s": max(0.0, self.trained_s - self.begun_s - tally.busy_s),
+            "leases": [[list(span) for span in lease] for lease in spans],
+        }
+
+
+def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[str, Any]:
+    """Describe a worker's arrival or loss; ``rows`` went back to be leased again."""
+    return {"kind": kind, "worker": worker, "after_s": after_s, "rows_returned": rows}
+
+
+def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the whole history, one JSON object a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def append_history(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one mega-batch."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Read a history.
+
+    Raises
+    ------
+    ModelError
+        If the file is missing or a line is not JSON.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ModelError(f"{path}: no history of a run here ({error.strerror})") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            raise ModelError(f"{path}:{number}: not a line of JSON; the file is damaged") from None
+    return rows

@@ -1,0 +1,134 @@
+"""Which worker holds which rows: everything on every worker, or shards sized by measured speed.
+
+Pure: names, sizes and speeds in, an assignment out. The runtime carries it out, and a worker that
+is leased rows that it does not hold has them fetched for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+Owners = dict[int, str]  # shard -> worker
+
+
+def assign_shards(
+    shard_rows: Sequence[int], speeds: Mapping[str, float], owners: Mapping[int, str] | None = None
+) -> Owners:
+    """Spread shards so that every worker holds rows in proportion to its speed.
+
+    A shard stays where it is unless its owner is gone or holds too much.
+
+    Examples
+    --------
+    >>> assign_shards([10, 10, 10], {"a": 2.0, "b": 1.0})
+    {0: 'a', 1: 'a', 2: 'b'}
+    >>> assign_shards([10, 10, 10], {"a": 1.0}, {0: "a", 1: "a", 2: "b"})
+    {0: 'a', 1: 'a', 2: 'a'}
+    """
+    if not speeds:
+        return {}
+    fair = _fair_rows(sum(shard_rows), speeds)
+    held = dict.fromkeys(speeds, 0.0)
+    result: Owners = {}
+    slack = max(shard_rows, default=0) / 2.0
+    for shard, owner in sorted((owners or {}).items()):
+        if owner in held and held[owner] + shard_rows[shard] <= fair[owner] + slack:
+            result[shard] = owner
+            held[owner] += shard_rows[shard]
+    for shard in range(len(shard_rows)):
+        if shard not in result:
+            worker = max(held, key=lambda name: fair[name] - held[name])
+            result[shard] = worker
+            held[worker] += shard_rows[shard]
+    return dict(sorted(result.items()))
+
+
+def _fair_rows(rows: int, speeds: Mapping[str, float]) -> dict[str, float]:
+    known = [speed for speed in speeds.values() if speed > 0.0]
+    typical = sum(known) / len(known) if known else 1.0
+    weights = {name: speed if speed > 0.0 else typical for name, speed in speeds.items()}
+    total = sum(weights.values())
+    return {name: rows * weight / total for name, weight in weights.items()}
+
+
+@dataclass
+class Placement:
+    """Where the training and the test rows lie.
+
+    Attributes
+    ----------
+    is_replicated
+        Every worker holds every row.
+    train_rows, test_rows
+        Rows of each shard.
+    train_owners, test_owners
+        Shard to worker; empty where replicated.
+    """
+
+    is_replicated: bool
+    train_rows: tuple[int, ...]
+    test_rows: tuple[int, ...]
+    train_owners: Owners = field(default_factory=dict)
+    test_owners: Owners = field(default_factory=dict)
+
+    def streams(self) -> tuple[int, ...]:
+        """Rows of each stream of the ledger: one over all rows, or one a shard."""
+        return (sum(self.train_rows),) if self.is_replicated else self.train_rows
+
+    def spread(self, speeds: Mapping[str, float]) -> None:
+        """Assign the shards to the workers that are there now."""
+        if not self.is_replicated:
+            self.train_owners = assign_shards(self.train_rows, speeds, self.train_owners)
+            self.test_owners = assign_shards(self.test_rows, speeds, self.test_owners)
+
+    def train_shards(self, worker: str) -> list[int]:
+        """Shards that ``worker`` is to hold, also the streams that it prefers."""
+        return _held(worker, self.is_replicated, self.train_rows, self.train_owners)
+
+    def test_shards(self, worker: str) -> list[int]:
+        """Test shards that ``worker`` is to hold."""
+        return _held(worker, self.is_replicated, self.test_rows, self.test_owners)
+
+    def split_test(self, speeds: Mapping[str, float]) -> dict[str, list[tuple[int, int, int]]]:
+        """Return (shard, start, stop) pieces of all test rows for each worker, by speed."""
+        if not self.is_replicated:
+            pieces: dict[str, list[tuple[int, int, int]]] = {name: [] for name in speeds}
+            for shard, owner in self.test_owners.items():
+                pieces[owner].append((shard, 0, self.test_rows[shard]))
+            return pieces
+        whole = [(shard, 0, rows) for shard, rows in enumerate(self.test_rows)]
+        return split_pieces(whole, speeds)
+
+
+def _held(
+    worker: str, is_replicated: bool, shard_rows: Sequence[int], owners: Mapping[int, str]
+) -> list[int]:
+    if is_replicated:
+        return list(range(len(shard_rows)))
+    return [shard for shard, owner in owners.items() if owner == worker]
+
+
+def split_pieces(
+    pieces: Sequence[tuple[int, int, int]], speeds: Mapping[str, float]
+) -> dict[str, list[tuple[int, int, int]]]:
+    """Cut (shard, start, stop) pieces among workers in proportion to their speeds.
+
+    >>> split_pieces([(0, 0, 90)], {"a": 2.0, "b": 1.0})
+    {'a': [(0, 0, 60)], 'b': [(0, 60, 90)]}
+    """
+    rows = sum(stop - start for _, start, stop in pieces)
+    fair = _fair_rows(rows, speeds)
+    result: dict[str, list[tuple[int, int, int]]] = {name: [] for name in speeds}
+    queue, given, due = list(pieces), 0, 0.0
+    for index, name in enumerate(speeds):
+        due += fair[name]
+        quota = (rows if index == len(speeds) - 1 else round(due)) - given
+        while quota > 0 and queue:
+            shard, start, stop = queue.pop(0)
+            middle = min(stop, start + quota)
+            result[name].append((shard, start, middle))
+            quota, given = quota - (middle - start), given + (middle - start)
+            if middle < stop:
+                queue.insert(0, (shard, middle, stop))
+    return result

@@ -1,0 +1,101 @@
+"""The command line's frame: one line for every error, exit statuses, and a quick --help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import daskxml
+from daskxml.cli import generate as generate_command
+from daskxml.cli import main
+from daskxml.errors import ConfigError
+
+HEAVY = ("dask", "distributed", "numpy", "numba", "scipy", "rich", "cupy")
+
+
+def failure(capsys, *arguments):
+    assert main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("daskxml: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["trian"], "invalid choice: 'trian'"),
+        (["train"], "the following arguments are required: RUN.toml"),
+        (["train", "quickstart", "--workers", "0"], "'0' is not a whole number of at least 1"),
+        (["train", "quickstart", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
+        (["train", "quikstart"], "no such run file, did you mean 'quickstart'?"),
+        (["train", "quickstart", "--set", "strategy.lrr=1"], "did you mean 'lr'?"),
+        (["evaluate", "runs/first", "x.txt", "--k", "1,b"], "'b' is not a whole number"),
+        (["predict", "runs/first", "x.txt"], "the following arguments are required: --out"),
+        (["generate", "rows.txt", "--seed", "-1"], "seed = -1: must be at least 0"),
+    ],
+)
+def test_wrong_arguments_are_one_line(capsys, arguments, expected):
+    assert expected in failure(capsys, *arguments)
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    with pytest.raises(ConfigError, match="seed = -1"):
+        main(["generate", str(tmp_path / "rows.txt"), "--seed", "-1", "--debug"])
+
+
+def test_interruption_is_130(capsys, monkeypatch):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generate_command, "run", interrupted)
+    assert main(["generate", "rows.txt"]) == 130
+    assert capsys.readouterr().err == "daskxml: interrupted\n"
+
+
+def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
+    def refused(options):
+        raise PermissionError(13, "Permission denied", "rows.txt")
+
+    monkeypatch.setattr(generate_command, "run", refused)
+    assert "rows.txt: Permission denied" in failure(capsys, "generate", "rows.txt")
+
+
+def test_help_and_version_load_nothing_heavy():
+    code = (
+        "import sys\nfrom daskxml.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as left:\n    assert left.code == 0\n"
+        f"assert not set(sys.modules) & {set(HEAVY)!r}"
+    )
+    for option in ("--version", "--help"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, option], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        assert daskxml.__version__ in done.stdout or "COMMAND" in done.stdout
+
+
+def test_module_runs_as_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "daskxml.cli", "inspect"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("daskxml: error: the following arguments are required")
+
+
+def test_generate_writes_both_files(capsys, tmp_path):
+    train, test = tmp_path / "train.txt.gz", tmp_path / "test.txt"
+    sizes = ["--rows", "60", "--features", "30", "--labels", "8", "--seed", "2"]
+    assert main(["generate", str(train), *sizes, "--test", str(test)]) == 0
+    assert test.read_text().splitlines()[0] == "10 30 8"
+    assert capsys.readouterr().out == f"wrote 60 rows to {train}\nwrote 10 rows to {test}\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    command = f"{sys.executable} -m daskxml.cli --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

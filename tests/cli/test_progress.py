@@ -1,0 +1,123 @@
+"""The display of a run's progress, on a terminal and off it."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+from rich.console import Console
+
+from daskxml.cli.progress import (
+    LiveProgress,
+    PlainProgress,
+    Seen,
+    busy_share,
+    make_progress,
+    render,
+)
+
+WORKER = {
+    "updates": 50,
+    "rows": 3200,
+    "batch_rows": 64,
+    "lr": 0.5,
+    "weight": 0.25,
+    "busy_s": 3.0,
+    "idle_s": 1.0,
+}
+ROW = {
+    "megabatch": 4,
+    "rows": 12800,
+    "epoch": 1.25,
+    "train_s": 1.5,
+    "merge_s": 0.1,
+    "loss": 3.5,
+    "metrics": {"P@1": 0.5, "P@3": 0.25, "PSP@1": 0.125},
+    "workers": {"tcp://a:1": WORKER, "tcp://b:2": {**WORKER, "batch_rows": 32}},
+}
+STARTED = {
+    "kind": "started",
+    "workers": ["a", "b"],
+    "rows": 24000,
+    "test_rows": 4000,
+    "features": 5000,
+    "labels": 2000,
+    "parameters": 898000,
+}
+EVENTS = [
+    {"kind": "status", "state": "loading", "dashboard": "http://x:8787"},
+    STARTED,
+    {"kind": "status", "state": "training", "megabatch": 1, "rows": 1234},
+    {"kind": "megabatch", "row": ROW},
+    {"kind": "status", "state": "merging", "megabatch": 2, "rows": 15000},
+    {"kind": "worker", "worker": "b", "change": "lost"},
+    {"kind": "warning", "text": "every worker was lost"},
+    {"kind": "rewound", "megabatch": 3},
+    {"kind": "something else", "of": "a later version"},
+    {"kind": "ended", "reason": "epochs"},
+]
+LINES = [
+    "loading",
+    "24,000 rows and 4,000 test rows, 5,000 features, 2,000 labels, 898,000 parameters",
+    "training",
+    "mega-batch 4  epoch 1.25  12,800 rows  4,000 rows/s  loss 3.5000  P@1 0.5000  P@3 0.2500",
+    "worker b lost",
+    "every worker was lost",
+    "going on after mega-batch 3",
+    "ended: epochs",
+]
+
+
+def test_off_a_terminal_there_is_a_line_for_each_piece_of_news(capsys):
+    progress = make_progress("demo")
+    assert isinstance(progress, PlainProgress)
+    with progress:
+        for event in EVENTS:
+            progress(event)
+    assert capsys.readouterr().out.splitlines() == LINES
+
+
+def test_a_picture_shows_the_run_and_its_workers():
+    seen = Seen("demo")
+    for event in EVENTS:
+        seen.apply(event)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render(seen))
+    text = console.file.getvalue()
+    for piece in (
+        "demo  ended: epochs  15,000 rows",
+        "mega-batch 4",
+        "4,000 rows/s",
+        "P@1 0.5000",
+        "worker b lost",
+        "http://x:8787",
+    ):
+        assert piece in text
+    row = next(line for line in text.splitlines() if line.startswith("tcp://b:2"))
+    assert row.split() == ["tcp://b:2", "32", "50", "3,200", "0.5", "0.250", "75%"]
+
+
+def test_an_unevaluated_megabatch_keeps_the_last_metrics():
+    seen = Seen("demo")
+    seen.apply({"kind": "megabatch", "row": ROW})
+    seen.apply({"kind": "megabatch", "row": {**ROW, "megabatch": 5, "metrics": {}}})
+    assert seen.metrics["P@1"] == 0.5
+    assert seen.row["megabatch"] == 5
+
+
+def test_on_a_terminal_events_may_come_from_any_thread():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with LiveProgress("demo", console) as progress:
+        thread = threading.Thread(target=lambda: [progress(event) for event in EVENTS])
+        thread.start()
+        thread.join()
+    assert "ended: epochs" in console.file.getvalue()
+
+
+def test_a_run_that_fails_leaves_the_word_to_its_error(capsys):
+    PlainProgress("demo")({"kind": "ended", "reason": "error", "error": {}})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_worker_without_times_is_not_busy():
+    assert busy_share({}) == 0.0

@@ -1,0 +1,59 @@
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from daskxml.errors import ConfigError
+from daskxml.metrics import MetricSums
+from daskxml.metrics.sums import UNIT_BITS
+
+
+def one_row() -> MetricSums:
+    half = 1 << (UNIT_BITS - 1)
+    return replace(
+        MetricSums.zero((1, 2)),
+        rows=1,
+        hits=(1, 1),
+        ndcg=(half, half),
+        attained=(half, half),
+        attainable=(2 * half, 4 * half),
+    )
+
+
+def test_zero_is_neutral_and_counts_add_up() -> None:
+    assert one_row() + MetricSums.zero((1, 2)) == one_row()
+    total = sum([one_row()] * 3, MetricSums.zero((1, 2)))
+    assert total.rows == 3
+    assert total.hits == (3, 3)
+
+
+def test_the_result_is_ordered_by_metric_and_divides_each_by_its_own() -> None:
+    result = one_row().result()
+    assert list(result) == [
+        "P@1", "P@2", "nDCG@1", "nDCG@2", "PSP@1", "PSP@2",
+        "PSnDCG@1", "PSnDCG@2", "recall@1", "recall@2", "rows", "rows_without_labels",
+    ]  # fmt: skip
+    assert (result["P@1"], result["P@2"]) == (1.0, 0.5)
+    assert (result["PSP@1"], result["PSP@2"]) == (0.5, 0.25)
+    assert result["nDCG@1"] == 0.5
+    assert result["PSnDCG@1"] == 0.0  # nothing attainable
+    assert result["rows"] == 1
+
+
+def test_no_rows_give_zeros() -> None:
+    assert set(MetricSums.zero((1, 5)).result().values()) == {0.0}
+
+
+def test_sums_cross_processes() -> None:
+    assert pickle.loads(pickle.dumps(one_row())) == one_row()
+
+
+def test_different_cut_offs_do_not_add() -> None:
+    with pytest.raises(ConfigError, match="cannot be added"):
+        MetricSums.zero((1,)) + MetricSums.zero((1, 3))
+
+
+@pytest.mark.parametrize("ks", [(), (0,), (1, 1), (1.5,), (-3, 1)])
+def test_cut_offs_that_make_no_sense_are_refused(ks: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        MetricSums.zero(ks)

@@ -1,0 +1,92 @@
+"""Imports go one way, and what must not be loaded is not."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import daskxml
+
+PACKAGE = Path(daskxml.__file__).parent
+LAYERS = (
+    ("errors", "types", "_version"),
+    ("data", "ops", "metrics"),
+    ("model", "optim", "combine"),
+    ("strategies",),
+    ("config",),
+    ("training",),
+    ("runtime", "simulator"),
+    ("dashboard", "estimator", "cli"),
+)
+RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+DASK = {"dask", "distributed", "tornado", "bokeh"}
+MAY_IMPORT_DASK = ("runtime/", "dashboard/", "data/ingest")
+MAY_IMPORT_CUPY = ("ops/cupy",)
+# Imports inside a function that point upwards; every one needs a reason.
+UPWARDS = {
+    ("model.trained", "training"),  # the model that a user holds predicts with a replica
+}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def name_of(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree, *, everywhere):
+    """Yield the full names that a module imports when it is loaded, or anywhere in it."""
+    pending = list(ast.iter_child_nodes(tree))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if everywhere or not (is_function or is_typing):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def own(names):
+    """Return the rooms among imported names."""
+    return {name.split(".")[1] for name in names if name.startswith("daskxml.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_downwards(path):
+    name, tree = name_of(path), ast.parse(path.read_text())
+    room = name.split(".")[0]
+    assert room in RANK, f"say in LAYERS where {room} belongs"
+    for other in own(imports(tree, everywhere=True)) - {room}:
+        is_excused = (name, other) in UPWARDS and other not in own(imports(tree, everywhere=False))
+        assert RANK[other] <= RANK[room] or is_excused, f"{name} imports {other}, which lies above"
+
+
+def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle():
+    edges = set()
+    for path in MODULES:
+        room = name_of(path).split(".")[0]
+        rooms = own(imports(ast.parse(path.read_text()), everywhere=False))
+        edges |= {(room, other) for other in rooms if other != room}
+    assert not {(a, b) for a, b in edges if (b, a) in edges}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_dask_and_cupy_stay_in_their_rooms(path):
+    place = path.relative_to(PACKAGE).as_posix()
+    loaded = {name.split(".")[0] for name in imports(ast.parse(path.read_text()), everywhere=True)}
+    assert not loaded & DASK or place.startswith(MAY_IMPORT_DASK)
+    assert not loaded & {"cupy", "cupyx"} or place.startswith(MAY_IMPORT_CUPY)
+
+
+def test_importing_the_package_loads_neither_dask_nor_cupy():
+    code = "import sys, daskxml; print(sorted(set(sys.modules) & {'dask', 'distributed', 'cupy'}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
