@@ -158,7 +158,7 @@ def medians(mib: int, rounds: int, piece_kib: int) -> dict[str, float]:
     }
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None
+            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -13,7 +13,7 @@ import daskxml
 
 PACKAGE = Path(daskxml.__file__).parent
 LAYERS = (
-    ("errors", "types", "_version"),
+    ("errors", "types", "fields", "_version"),
     ("data", "ops", "metrics"),
     ("model", "optim", "combine"),
     ("strategies",),

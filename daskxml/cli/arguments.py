@@ -38,7 +38,10 @@ def build_parser() -> Parser:
 
 def _add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "config", metavar="RUN.toml", help="run file, or the name of one that comes along"
+        "config",
+        nargs="?",
+        metavar="RUN.toml",
+        help="run file, or the name of one that comes along; may be left out with --resume",
     )
     command.add_argument("--train", nargs="+", metavar="FILE", help="training rows")
     command.add_argument("--test", nargs="+", metavar="FILE", help="test rows")

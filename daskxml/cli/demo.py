@@ -28,6 +28,6 @@ def run(options: Options) -> int:
         "data.test": str(test),
         "cluster.workers": options.workers,
     }
-    train_and_report(load_run_config("quickstart", values), out=out)
+    status = train_and_report(load_run_config("quickstart", values), out)
     print(f"\nTry: daskxml evaluate {out} {test}")
-    return 0
+    return status

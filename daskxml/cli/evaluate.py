@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from daskxml.cli.arguments import Options
-from daskxml.cli.report import metrics_table, print_table
+from daskxml.cli.report import print_metrics
 from daskxml.cli.rows import read_partitions
 from daskxml.model.trained import Model, evaluate_partitions
 
@@ -17,5 +17,5 @@ def run(options: Options) -> int:
     if options.json:
         print(json.dumps(metrics))
     else:
-        print_table(metrics_table(metrics))
+        print_metrics(metrics)
     return 0

@@ -107,6 +107,7 @@ class PlainProgress:
 
     def __init__(self, title: str) -> None:
         self.seen = Seen(title)
+        self._told_states: set[str] = set()
 
     def __enter__(self) -> PlainProgress:
         """Start showing."""
@@ -117,20 +118,20 @@ class PlainProgress:
 
     def __call__(self, event: Event) -> None:
         """Print the event's line, if it has one."""
-        before = self.seen.state
         self.seen.apply(event)
-        line = self._line(event, before)
+        line = self._line(event)
         if line:
             print(line, flush=True)
 
-    def _line(self, event: Event, before: str) -> str:
+    def _line(self, event: Event) -> str:
         match event.get("kind"):
             case "megabatch":
                 return row_line(self.seen.row)
             case kind if kind in NOTES:
                 return self.seen.notes[-1]
-            # Every mega-batch passes through several states: only the first of a run are news.
-            case "status" if self.seen.state != before and not self.seen.row:
+            # Every mega-batch passes through several states: only those before the first are news.
+            case "status" if self.seen.state not in self._told_states and not self.seen.row:
+                self._told_states.add(self.seen.state)
                 return self.seen.state
             case "ended" if event.get("reason") != "error":  # the error is told by itself
                 return self.seen.state

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 
 
-def metrics_table(metrics: Mapping[str, float], title: str = "") -> Table:
+def metrics_table(metrics: Mapping[str, float]) -> Table:
     """Lay out ``{"P@1": 0.6, ...}`` with a row for each metric and a column for each k.
 
     Examples
@@ -23,21 +23,32 @@ def metrics_table(metrics: Mapping[str, float], title: str = "") -> Table:
         if at:
             cells.setdefault(metric, {})[int(rank)] = value
     ranks = sorted({rank for row in cells.values() for rank in row})
-    table = Table(title=title or None, title_justify="left")
+    table = Table()
     table.add_column("")
     for k in ranks:
         table.add_column(f"@{k}", justify="right")
     for metric, values in cells.items():
         table.add_row(metric, *(f"{values[k]:.4f}" if k in values else "" for k in ranks))
-    if "rows" in metrics:
-        without = int(metrics.get("rows_without_labels", 0))
-        table.caption = f"{int(metrics['rows']):,} rows, {without:,} of them without labels"
     return table
 
 
-def print_table(table: RenderableType) -> None:
-    """Print to the terminal, or plainly where stdout is none."""
-    Console(highlight=False).print(table)
+def print_metrics(metrics: Mapping[str, float]) -> None:
+    """Print metrics as a table, with the rows that they are of.
+
+    Examples
+    --------
+    >>> print_metrics({"P@1": 0.5, "rows": 1024, "rows_without_labels": 3})
+    ┏━━━┳━━━━━━━━┓
+    ┃   ┃     @1 ┃
+    ┡━━━╇━━━━━━━━┩
+    │ P │ 0.5000 │
+    └───┴────────┘
+    1,024 rows, 3 of them without labels
+    """
+    Console(highlight=False).print(metrics_table(metrics))
+    if "rows" in metrics:
+        without = int(metrics.get("rows_without_labels", 0))
+        print(f"{int(metrics['rows']):,} rows, {without:,} of them without labels")
 
 
 def print_lines(lines: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from daskxml.data.blocks import plan_blocks, read_header
 from daskxml.data.faults import Dialect
-from daskxml.data.parse import parse_block
+from daskxml.data.parse import iterate_block
 from daskxml.errors import InputError
 from daskxml.model.trained import Model
 from daskxml.types import Partition
@@ -25,7 +25,8 @@ def read_partitions(model: Model, paths: Sequence[str]) -> Iterator[Partition]:
         If a file cannot be read, is malformed, or has ids or a header that the model cannot take.
     """
     for block in plan_blocks(paths, BLOCK_BYTES):
-        yield parse_block(block, _dialect(model, block.path))
+        for parsed in iterate_block(block, _dialect(model, block.path)):
+            yield parsed.partition
 
 
 def _dialect(model: Model, path: str) -> Dialect:

@@ -9,38 +9,49 @@ from typing import Any
 
 from daskxml.cli.arguments import Options
 from daskxml.cli.progress import make_progress
-from daskxml.cli.report import metrics_table, print_lines, print_table
+from daskxml.cli.report import print_lines, print_metrics
 from daskxml.config import RunConfig, load_run_config
+from daskxml.errors import ConfigError, ModelError
 
 RUNS = Path("runs")
+INTERRUPTED = 130
 
 
 def run(options: Options) -> int:
     """Print the resolved run, train, and show what came out."""
-    overrides = list(options.overrides)
-    config = load_run_config(options.config, overrides)
-    given = {"data.train": options.train, "data.test": options.test}
-    given["cluster.workers"] = options.workers
+    config = load_run_config(_run_file(options), options.overrides)
+    given = {
+        "data.train": options.train,
+        "data.test": options.test,
+        "cluster.workers": options.workers,
+    }
     config = load_run_config(config, {key: value for key, value in given.items() if value})
-    stem = config.run.name or Path(options.config).stem
+    if not config.data.train:
+        raise ConfigError("no training data: give --train FILE, or train in the run file's [data]")
+    stem = config.run.name or Path(options.config or "run").stem
     out = options.out or options.resume or next(free_directories(stem))
-    train_and_report(config, out=out, resume=options.resume, scheduler=options.scheduler)
-    return 0
+    return train_and_report(config, out, resume=options.resume, scheduler=options.scheduler)
 
 
-def train_and_report(config: RunConfig, **arguments: Any) -> None:
-    """Train with a display of the progress, and end with the metrics and the places."""
+def train_and_report(config: RunConfig, out: str, **arguments: Any) -> int:
+    """Train with a display of the progress, end with the metrics and the places.
+
+    Returns
+    -------
+    The exit status: 130 where Ctrl-C ended the run at a merge, else 0.
+    """
     from daskxml.runtime.client import train
 
     print(config.to_toml(), flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
-        trained = train(config, on_event=progress, **arguments)
-    measured = [row for row in trained.history if row["metrics"]]
+        done = train(config, out=out, on_event=progress, **arguments)
+    measured = [row for row in done.history if row["metrics"]]
     if measured:
         last = measured[-1]
-        title = f"after {last['rows']:,} rows, {last['epoch']:.2f} epochs, {last['wall_s']:.1f} s"
-        print_table(metrics_table(last["metrics"], title))
-    print_lines({"run": str(arguments["out"]), "dashboard": progress.seen.dashboard})
+        print(f"after {last['rows']:,} rows, {last['epoch']:.2f} epochs, {last['wall_s']:.1f} s:")
+        print_metrics(last["metrics"])
+    print_lines({"ended by": done.reason, "run": out, "dashboard": progress.seen.dashboard})
+    return INTERRUPTED if done.reason == "interrupt" else 0
 
 
 def free_directories(stem: str) -> Iterator[str]:
@@ -58,3 +69,15 @@ def free_directories(stem: str) -> Iterator[str]:
         if not path.exists():
             yield str(path)
         number += 1
+
+
+def _run_file(options: Options) -> str:
+    """Return the run file that is named, or that of the run to go on with."""
+    if options.config:
+        return str(options.config)
+    if not options.resume:
+        raise ConfigError("no run file: give RUN.toml, or --resume DIR")
+    stored = Path(options.resume) / "run.toml"
+    if not stored.is_file():
+        raise ModelError(f"{options.resume}: no run to resume here (there is no run.toml)")
+    return str(stored)

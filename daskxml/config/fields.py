@@ -7,44 +7,13 @@ import re
 from typing import Any
 
 from daskxml.errors import ConfigError
+from daskxml.fields import bounded, check_ranges
+
+__all__ = ["bounded", "check_ranges", "parse_size", "size", "size_text"]
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)}
 _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)}
-
-
-def bounded(
-    default: Any,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-) -> Any:
-    """Give a dataclass field a default and a range, both checked by `check_ranges`.
-
-    Parameters
-    ----------
-    default
-        The value where the run file says nothing.
-    low, high
-        The least and the greatest allowed value; for a tuple, of each of its values.
-    above
-        A bound that is itself not allowed.
-
-    Examples
-    --------
-    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-    ... class Oven:
-    ...     shelves: int = bounded(2, low=1)
-    ...     def __post_init__(self):
-    ...         check_ranges(self)
-    >>> Oven(shelves=0)
-    Traceback (most recent call last):
-    daskxml.errors.ConfigError: shelves = 0: must be at least 1
-    """
-    return dataclasses.field(
-        default=default, metadata={"low": low, "high": high, "above": above, "unit": ""}
-    )
 
 
 def size(default: str) -> Any:
@@ -90,38 +59,3 @@ def size_text(count: int) -> int | str:
         if count and count % _UNITS[unit.lower()] == 0:
             return f"{count // _UNITS[unit.lower()]}{unit}"
     return count
-
-
-def check_ranges(section: Any) -> None:
-    """Refuse a dataclass whose fields lie outside the ranges given by `bounded` and `size`.
-
-    Raises
-    ------
-    ConfigError
-        Naming the field, the value and the allowed range.
-    """
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if "low" in field.metadata and not _within(number, field.metadata):
-                allowed = _allowed(field.metadata)
-                raise ConfigError(f"{field.name} = {value}: must be {allowed}")
-
-
-def _within(number: float, limits: Any) -> bool:
-    low, high, above = limits["low"], limits["high"], limits["above"]
-    return (
-        (low is None or number >= low)
-        and (high is None or number <= high)
-        and (above is None or number > above)
-        and abs(number) < float("inf")  # false for a NaN as well
-    )
-
-
-def _allowed(limits: Any) -> str:
-    low, high, above = limits["low"], limits["high"], limits["above"]
-    if low is not None and high is not None:
-        return f"from {low} to {high}"
-    if above is not None:
-        return f"above {above}" + (f", at most {high}" if high is not None else "")
-    return f"at least {low}" if low is not None else f"at most {high}"

@@ -101,7 +101,7 @@ class RunConfig:
         >>> "epochs = 2.0" in config.to_toml()
         True
         """
-        return tomli_w.dumps(self.as_dict())
+        return _one_line_lists(tomli_w.dumps(self.as_dict()))
 
 
 def load_run_config(
@@ -185,6 +185,15 @@ def _strategy(source: Source) -> tuple[str, Any]:
         return decode(STRATEGIES[name].Config, table)
 
     return name, _located(source, "strategy", build)
+
+
+def _one_line_lists(toml: str) -> str:
+    """Join the lists that tomli-w writes with a line for each item; texts hold no line breaks."""
+
+    def join(match: re.Match[str]) -> str:
+        return f"[{', '.join(line.strip().removesuffix(',') for line in match[1].splitlines())}]"
+
+    return re.sub(r"(?<== )\[\n((?:    .*,\n)+)\]$", join, toml, flags=re.MULTILINE)
 
 
 def _located(source: Source, section: str, build: Callable[[], Built], key: str = "") -> Built:

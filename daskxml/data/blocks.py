@@ -21,7 +21,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from daskxml.data.streams import inflate, join_lines, prefetch, read_chunks
-from daskxml.data.tokens import LARGEST_ID, NEWLINE, PADDING
+from daskxml.data.words import LARGEST_ID, NEWLINE, PADDING
 from daskxml.errors import InputError
 from daskxml.types import Array
 

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from daskxml.data.tokens import LARGEST_ID
+from daskxml.data.words import LARGEST_ID
 
 QUOTED_CHARACTERS = 40
 VALUE = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

@@ -20,7 +20,7 @@ from daskxml.data.blocks import Block, count_lines_before, pad_text, read_texts
 from daskxml.data.faults import Dialect, explain_token
 from daskxml.data.rows import concatenate, tidy_rows
 from daskxml.data.scanning import Limits, Store, Tally, parse_rows
-from daskxml.data.tokens import LARGEST_ID, NEWLINE, PADDING
+from daskxml.data.words import LARGEST_ID, NEWLINE, PADDING
 from daskxml.errors import InputError
 from daskxml.types import Array, Csr, Partition
 
@@ -109,8 +109,8 @@ def parse_padded(text: Array, dialect: Dialect, *, blank_rows: bool, path: str |
     """Parse a uint8 array that ends in `PADDING` newlines which are not part of the text."""
     length = text.size - PADDING
     limits = Limits(
-        dialect.feature_base, count_or_most(dialect.features),
-        dialect.label_base, count_or_most(dialect.labels),
+        dialect.feature_base, count_or_most(dialect.features, dialect.feature_base),
+        dialect.label_base, count_or_most(dialect.labels, dialect.label_base),
     )  # fmt: skip
     store = make_store(text[:length])
     tally = parse_rows(text, length, blank_rows, limits, store)
@@ -119,9 +119,10 @@ def parse_padded(text: Array, dialect: Dialect, *, blank_rows: bool, path: str |
     return assemble(store, tally, dialect)
 
 
-def count_or_most(count: int | None) -> int:
-    """The count, or the largest possible one where it is not known."""
-    return LARGEST_ID + 1 if count is None else min(count, LARGEST_ID + 1)
+def count_or_most(count: int | None, base: int) -> int:
+    """The count, or the largest possible one where it is not known or larger."""
+    most = LARGEST_ID + 1 - base
+    return most if count is None else min(count, most)
 
 
 def fault_at(text: Array, fault: int, dialect: Dialect, path: str | None) -> InputError:

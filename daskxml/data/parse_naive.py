@@ -1,4 +1,4 @@
-"""The slow, obvious twin of `parse`: plain Python on strings of bytes, for tests and for reading."""
+"""The slow, obvious twin of `parse`: plain Python on bytes, for tests and for reading."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from daskxml.data.faults import VALUE, Dialect, explain_token
-from daskxml.data.tokens import LARGEST_ID
+from daskxml.data.words import LARGEST_ID
 from daskxml.errors import InputError
 from daskxml.types import Array, Csr, Partition
 

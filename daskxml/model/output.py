@@ -51,6 +51,7 @@ class OutputLayer:
         reserve("bias gradient", self.labels)
         for name in ("lane peak", "lane part", "lane factors"):
             reserve(name, lanes * rows)
+        reserve("lane pair", lanes * 2 * rows)
         for name in ("lane total", "lane target", "lane loss"):
             reserve(name, lanes * rows, "float64")
         for name in ("peak", "lengths", "row weight", "label weight"):
@@ -80,9 +81,9 @@ class OutputLayer:
         walk.weigh_targets(each_row=self.loss == "softmax")
         if self.loss == "softmax":
             walk.exponentials()
-            lanes = walk.each_block(lambda *where: walk.softmax_update(*where, lr, updates))
+            lanes = walk.each_block(lambda i, a, b: walk.softmax_update(i, a, b, lr, updates))
             return walk.softmax_loss(), walk.gradient(lanes)
-        lanes = walk.each_block(lambda *where: walk.sigmoid_update(*where, lr, updates))
+        lanes = walk.each_block(lambda i, a, b: walk.sigmoid_update(i, a, b, lr, updates))
         return walk.sigmoid_loss(), walk.gradient(lanes)
 
     def top_k(self, hidden: Array, scores: Array, ids: Array) -> None:
@@ -95,7 +96,7 @@ class OutputLayer:
                 self.buffers.cube("lane ids", lanes, rows, k))  # fmt: skip
         self.kernels.fill(best[0], float("-inf"))
         self.kernels.fill(best[1], -1)
-        used = walk.each_block(lambda *where: walk.rank(*where, *best))
+        used = walk.each_block(lambda i, a, b: walk.rank(i, a, b, best[0], best[1]))
         self.kernels.merge_top_k(best[0][:used], best[1][:used], scores, ids)
         if self.loss == "softmax":
             walk.join_lanes(used)
@@ -139,6 +140,7 @@ class _Walk:
         self.bias_gradient = buffers.vector("bias gradient", layer.labels)
         self.lane_peak = buffers.matrix("lane peak", lanes, rows)
         self.lane_part = buffers.matrix("lane part", lanes, rows)
+        self.lane_pair = buffers.cube("lane pair", lanes, 2, rows)
         self.lane_factors = buffers.matrix("lane factors", lanes, rows)
         self.lane_total = buffers.matrix("lane total", lanes, rows)
         self.lane_target = buffers.matrix("lane target", lanes, rows)
@@ -206,9 +208,7 @@ class _Walk:
             self.lane_peak[:used], self.lane_total[:used], self.peak, self.total
         )
 
-    def softmax_update(
-        self, lane: int, start: int, stop: int, lr: float, updates: Updates
-    ) -> None:
+    def softmax_update(self, lane: int, start: int, stop: int, lr: float, updates: Updates) -> None:
         """The second walk: from exponentials to the gradient, and on."""
         if self.whole:
             block = self.logits[0, start:stop]
@@ -222,14 +222,14 @@ class _Walk:
         self.kernels.scale_columns(block, factors, self.bias_gradient[start:stop])
         self._update(block, lane, start, stop, lr, updates)
 
-    def sigmoid_update(
-        self, lane: int, start: int, stop: int, lr: float, updates: Updates
-    ) -> None:
+    def sigmoid_update(self, lane: int, start: int, stop: int, lr: float, updates: Updates) -> None:
         """The only walk of the sigmoid loss."""
         block, bias = self.logits_of(lane, start, stop), self.layer.bias[start:stop]
         self._add_target_logits(block, lane, start, stop)
-        self.kernels.softplus_sums(self.lane_loss[lane], block, bias, self.lane_part[lane])
-        self.kernels.sigmoid_block(block, bias, 1.0 / self.rows, self.bias_gradient[start:stop])
+        self.kernels.sigmoid_block(
+            block, bias, 1.0 / self.rows, self.bias_gradient[start:stop],
+            self.lane_loss[lane], self.lane_pair[lane],
+        )  # fmt: skip
         self._update(block, lane, start, stop, lr, updates)
 
     def _update(
@@ -244,9 +244,7 @@ class _Walk:
             )  # fmt: skip
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
-        self.kernels.gemm(
-            self.lane_gradient[lane], block.T, self.layer.weight[span], beta=beta
-        )
+        self.kernels.gemm(self.lane_gradient[lane], block.T, self.layer.weight[span], beta=beta)
         updates.product("output.weight", span, block.T, self.hidden, lr)
         updates.dense("output.bias", bias_gradient, lr, rows=span)
 
@@ -270,8 +268,6 @@ class _Walk:
     def rank(self, lane: int, start: int, stop: int, scores: Array, ids: Array) -> None:
         """Insert the block into the lane's best k, and sum its exponentials for softmax."""
         block = self.logits_of(lane, start, stop)
-        self.kernels.top_k_block(
-            block, self.layer.bias[start:stop], start, scores[lane], ids[lane]
-        )
+        self.kernels.top_k_block(block, self.layer.bias[start:stop], start, scores[lane], ids[lane])
         if self.layer.loss == "softmax":
             self._exponentiate(block, lane, start, stop)

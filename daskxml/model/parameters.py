@@ -92,10 +92,10 @@ class Layout:
 def initial_parameters(spec: ModelSpec, seed: int) -> Array:
     """A NumPy flat array of initial parameters, the same bits for the same seed on any machine.
 
-    Weights are uniform in ±init_scale·sqrt(6 / fan-in) before ReLU (He et al. 2015) and in
-    ±init_scale·sqrt(3 / fan-in) elsewhere. The fan-in of the first layer counts as 1, because rows
-    have unit length: their many features are not as many independent inputs of size 1. Biases
-    are zero but the output's, which are ``output_bias``.
+    Weights are uniform in ±init_scale·sqrt(g / fan-in), with g = 6 between hidden layers of ReLU
+    (He et al. 2015) and 3, a variance of 1 / fan-in, elsewhere. The first layer's fan-in counts as
+    no more than its units: a sparse row of unit length is not as many inputs as there are
+    features. Biases are zero but the output's, which are ``output_bias``.
 
     Examples
     --------

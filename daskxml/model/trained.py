@@ -28,7 +28,6 @@ Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 
 _BATCH_ROWS = 512  # of evaluation in a run, too, so that both round alike
-_SMALLEST = np.float32(np.finfo(np.float32).smallest_subnormal)
 
 
 class Model:
@@ -118,8 +117,9 @@ class Model:
 
         Returns
         -------
-        ``(rows, labels)`` CSR float32 of probabilities, columns ascending, ``top_k`` positive
-        entries a row. Sorting a row by score gives ``predict_top_k``'s order: see there.
+        ``(rows, labels)`` CSR float32 of probabilities, columns ascending, ``top_k`` entries a
+        row, stored even where one rounds to 0. Sorting a row's entries by score, ties to the
+        lowest id, gives the order of ``predict_top_k``.
 
         Raises
         ------
@@ -143,9 +143,9 @@ class Model:
     def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
         """Rank the best labels of each row.
 
-        Labels are ranked by their logits. Where probabilities round to equal ones although the
-        logits differ, as they do near 0 and 1, the lower is moved by the smallest step there is,
-        so that the scores alone, ties to the lowest id, tell the same order.
+        Labels are ranked by their logits, ties to the lowest id. Where probabilities round to
+        equal ones although the logits differ, as they do near 0 and 1, one is moved by the
+        smallest step there is if the ids would not tell the order.
 
         Returns
         -------
@@ -207,8 +207,6 @@ class Model:
             if self._replica is None:
                 self._replica = _replica(self.spec, self.parameters, self.threads)
             ids, scores = self._replica.top_k([segment], k)
-            ids, scores = np.array(ids), np.array(scores)  # they may be the replica's buffers
-        _separate_ties(ids, scores)
         return ids, scores
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -274,18 +272,3 @@ def _replica(spec: ModelSpec, parameters: Mapping[str, Any], threads: int) -> Re
 
 def _restored(header: ModelHeader, parameters: Any, label_counts: Any, threads: int) -> Model:
     return Model(header, parameters, label_counts, threads=threads)
-
-
-def _separate_ties(ids: Ids, scores: Scores) -> None:
-    """Lower scores in place until sorting by score, then by id, gives the order of the columns."""
-    k = ids.shape[1]
-    found = ids >= 0
-    for column in range(k):
-        floor = _SMALLEST * np.float32(k - column)  # room below for those that follow
-        here = found[:, column]
-        scores[here, column] = np.maximum(scores[here, column], floor)
-    for column in range(1, k):
-        last, this = scores[:, column - 1], scores[:, column]
-        tied = (this == last) & (ids[:, column] < ids[:, column - 1])
-        wrong = found[:, column] & (tied | (this > last))
-        this[wrong] = np.nextafter(last[wrong], np.float32(0))

@@ -11,19 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
 from daskxml.types import Array
-
-_CORE = "OPENBLAS_CORETYPE"
-_WIDE = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}  # what its wide kernels are compiled for
 
 
 def gemm(out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
@@ -88,6 +81,8 @@ def _float(value: float) -> Any:
 def _orientation(matrix: Array) -> tuple[bytes, int]:
     """``N`` or ``T`` and the leading dimension of a matrix as rows."""
     rows, columns = matrix.shape
+    if rows == 0 or columns == 0:
+        return b"N", max(1, columns)
     down, across = matrix.strides[0] // 4, matrix.strides[1] // 4
     if across == 1 or columns == 1:
         return b"N", down if rows > 1 else max(1, columns)
@@ -98,8 +93,8 @@ def _orientation(matrix: Array) -> tuple[bytes, int]:
 
 @functools.cache
 def _sgemm() -> Callable[..., None]:
-    with _core_type(_wanted_core()):
-        from scipy.linalg import cython_blas
+    from scipy.linalg import cython_blas
+
     for library in _libraries():
         library.set_num_threads(1)
     return _function(cython_blas.__pyx_capi__["sgemm"])
@@ -120,37 +115,3 @@ def _libraries() -> list[Any]:
     """SciPy's own BLAS, or every BLAS where NumPy and SciPy share one."""
     found = ThreadpoolController().select(user_api="blas").lib_controllers
     return [lib for lib in found if "scipy.libs" in (lib.filepath or "")] or list(found)
-
-
-def _wanted_core() -> str | None:
-    """The core to ask OpenBLAS for where it does not know the processor, else None.
-
-    OpenBLAS 0.3.31 takes an EPYC of 2024 (family 26) for a Haswell and leaves half of the speed:
-    256 x 128 x 21,764 in 11.5 ms instead of 6.7 on one core.
-    """
-    if _CORE in os.environ or sys.platform != "linux":
-        return None
-    known = {lib.info().get("architecture") for lib in ThreadpoolController().lib_controllers}
-    flags = _processor_flags()
-    return "SKYLAKEX" if known & {"Haswell", "Zen"} and flags >= _WIDE else None
-
-
-def _processor_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
-
-
-@contextmanager
-def _core_type(core: str | None) -> Iterator[None]:
-    """OpenBLAS reads the variable when it is loaded; nobody else should see it."""
-    if core is None:
-        yield
-        return
-    os.environ[_CORE] = core
-    try:
-        yield
-    finally:
-        del os.environ[_CORE]

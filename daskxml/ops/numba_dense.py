@@ -15,7 +15,7 @@ _ZERO = np.float32(0.0)
 _NORM_BLOCK = 1 << 16
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def relu(x: Any) -> None:
     """``x = max(x, 0)``; NaN stays."""
     for i in range(x.shape[0]):
@@ -23,7 +23,7 @@ def relu(x: Any) -> None:
             x[i, j] = _ZERO if x[i, j] <= _ZERO else x[i, j]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 def sigmoid(x: Any) -> None:
     """``x = 1 / (1 + exp(-x))``."""
     for i in range(x.shape[0]):
@@ -31,7 +31,7 @@ def sigmoid(x: Any) -> None:
             x[i, j] = _ONE / (_ONE + exp32(-x[i, j]))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def relu_gradient(delta: Any, active: Any) -> None:
     """``delta = 0`` where the unit was not active."""
     for i in range(delta.shape[0]):
@@ -39,7 +39,7 @@ def relu_gradient(delta: Any, active: Any) -> None:
             delta[i, j] = _ZERO if active[i, j] <= _ZERO else delta[i, j]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def sigmoid_gradient(delta: Any, active: Any, keep: Any) -> None:
     """``delta *= a * (1 - a)`` with ``a = keep * active``, the value before dropout scaled it."""
     for i in range(delta.shape[0]):
@@ -48,7 +48,7 @@ def sigmoid_gradient(delta: Any, active: Any, keep: Any) -> None:
             delta[i, j] *= value * (_ONE - value)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def dropout(x: Any, first_row: int, key: Any, limit: Any, scale: Any) -> None:
     """Zero a unit or scale it, by the hash of its place in the batch."""
     for i in range(x.shape[0]):
@@ -56,7 +56,7 @@ def dropout(x: Any, first_row: int, key: Any, limit: Any, scale: Any) -> None:
             x[i, j] = kept(x[i, j], key, (first_row + i) * x.shape[1] + j, limit, scale)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def column_sums(out: Any, x: Any) -> None:
     """``out[j] = x[:, j].sum()``, row by row."""
     out[:] = _ZERO
@@ -65,28 +65,28 @@ def column_sums(out: Any, x: Any) -> None:
             out[j] += x[i, j]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def scale(out: Any, x: Any, factor: Any) -> None:
     """``out = factor * x``."""
     for i in range(out.shape[0]):
         out[i] = factor * x[i]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def add_scaled(out: Any, x: Any, factor: Any) -> None:
     """``out += factor * x``."""
     for i in range(out.shape[0]):
         out[i] += factor * x[i]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def momentum(out: Any, current: Any, previous: Any, gamma: Any) -> None:
     """``out += gamma * (current - previous)``."""
     for i in range(out.shape[0]):
         out[i] += gamma * (current[i] - previous[i])
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
 def squared_norm(x: Any) -> float:
     """Sum of squares in float64, in blocks whose sums are added in order."""
     total = 0.0
@@ -99,7 +99,7 @@ def squared_norm(x: Any) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def all_finite(words: Any) -> bool:
     """Whether no exponent is all ones; ``words`` are the floats' bits as uint32."""
     mask = np.uint32(0x7F800000)

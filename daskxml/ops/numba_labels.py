@@ -2,6 +2,8 @@
 
 A block is ``(labels, rows)``: one contiguous row per label. All loops therefore run along the
 batch, where maximum, sum and exponential are elementwise and vectorise without any reduction.
+Where something is divided, ``error_model="numpy"`` keeps Numba from testing for zero each time,
+which would stop the vectoriser.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, fastmath={"contract"})
 def softmax_block(logits: Any, bias: Any, peak: Any, total: Any, part: Any) -> None:
     """Add the bias, raise ``peak``, ``logits = exp(logits - peak)``, rescale and add to ``total``.
 
@@ -44,7 +46,7 @@ def softmax_block(logits: Any, bias: Any, peak: Any, total: Any, part: Any) -> N
         total[r] += part[r]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def merge_softmax(peaks: Any, totals: Any, peak: Any, total: Any) -> None:
     """Several lanes' ``(peak, total)`` into one, lane by lane."""
     peak[:] = peaks[0]
@@ -58,14 +60,14 @@ def merge_softmax(peaks: Any, totals: Any, peak: Any, total: Any) -> None:
             peak[r] = top
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, error_model="numpy")
 def softmax_factors(out: Any, reference: Any, peak: Any, total: Any, weight: Any) -> None:
     """``out = weight * exp(reference - peak) / total``."""
     for r in range(out.shape[0]):
         out[r] = weight[r] * exp32(reference[r] - peak[r]) / total[r]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
 def scale_columns(delta: Any, factors: Any, row_sums: Any) -> None:
     """``delta *= factors`` and ``row_sums[l] = delta[l].sum()``."""
     for label in range(delta.shape[0]):
@@ -77,42 +79,42 @@ def scale_columns(delta: Any, factors: Any, row_sums: Any) -> None:
         row_sums[label] = total
 
 
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})  # type: ignore[untyped-decorator]
-def sigmoid_block(logits: Any, bias: Any, weight: Any, row_sums: Any) -> None:
-    """``logits = weight * sigmoid(logits + bias)`` and ``row_sums[l] = logits[l].sum()``."""
-    for label in range(logits.shape[0]):
-        total = _ZERO
-        for r in range(logits.shape[1]):
-            value = weight * (_ONE / (_ONE + exp32(-(logits[label, r] + bias[label]))))
-            logits[label, r] = value
-            total += value
-        row_sums[label] = total
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def _row_sum(row: Any) -> Any:
+    """A function of its own: reassociation would break the rounding trick inside ``exp32``."""
+    total = _ZERO
+    for value in row:
+        total += value
+    return total
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
-def softplus_sums(loss: Any, logits: Any, bias: Any, part: Any) -> None:
-    """``loss[r] += sum over l of log(1 + exp(logits[l, r] + bias[l]))``.
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+def sigmoid_block(logits: Any, bias: Any, weight: Any, row_sums: Any, loss: Any, part: Any) -> None:
+    """``z = logits + bias; logits = weight * sigmoid(z); loss += log(1 + exp(z))`` by column.
 
-    Sixteen labels share one logarithm: their ``1 + exp(-|z|)`` lie in 1..2, so the product stays
-    below 2**16. ``part`` is scratch of one float32 a row.
+    One exponential ``e = exp(-|z|)`` serves both. Sixteen labels share one logarithm: their
+    ``1 + e`` lie in 1..2, so the product stays below 2**16. ``part (2, rows)`` is scratch.
     """
     rows = logits.shape[1]
+    product, positive = part[0], part[1]
     for first in range(0, logits.shape[0], 16):
-        last = min(first + 16, logits.shape[0])
-        part[:rows] = _ONE
-        for label in range(first, last):
+        product[:] = _ONE
+        positive[:] = _ZERO
+        for label in range(first, min(first + 16, logits.shape[0])):
+            row, shift = logits[label], bias[label]
             for r in range(rows):
-                value = logits[label, r] + bias[label]
-                part[r] *= _ONE + exp32(-abs(value))
+                z = row[r] + shift
+                above = max(z, _ZERO)
+                e = exp32(z - above - above)
+                product[r] *= _ONE + e
+                positive[r] += above
+                row[r] = (e if z <= _ZERO else _ONE) * (weight / (_ONE + e))
+            row_sums[label] = _row_sum(row)
         for r in range(rows):
-            loss[r] += np.log(part[r])
-    for label in range(logits.shape[0]):
-        for r in range(rows):
-            value = logits[label, r] + bias[label]
-            loss[r] += _ZERO if value <= _ZERO else value
+            loss[r] += np.log(np.float64(product[r])) + positive[r]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def top_k_block(logits: Any, bias: Any, first_label: int, scores: Any, ids: Any) -> None:
     """Insert a block into each row's best k; an equal score never displaces a lower label."""
     k = scores.shape[1]
@@ -131,7 +133,7 @@ def top_k_block(logits: Any, bias: Any, first_label: int, scores: Any, ids: Any)
                 lowest[r] = scores[r, k - 1]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _insert(scores: Any, ids: Any, value: Any, label: Any) -> None:
     place = scores.shape[0] - 1
     while place > 0 and value > scores[place - 1]:
@@ -142,7 +144,7 @@ def _insert(scores: Any, ids: Any, value: Any, label: Any) -> None:
     ids[place] = label
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def merge_top_k(lane_scores: Any, lane_ids: Any, scores: Any, ids: Any) -> None:
     """Lanes hold ascending labels: inserting them in order keeps the lowest label on ties."""
     for r in range(scores.shape[0]):
@@ -155,7 +157,7 @@ def merge_top_k(lane_scores: Any, lane_ids: Any, scores: Any, ids: Any) -> None:
                             lane_ids[lane, r, place])  # fmt: skip
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, error_model="numpy")
 def target_weights(
     row_weight: Any, label_weight: Any, lengths: Any, factor: Any, each_row: bool
 ) -> None:
@@ -166,7 +168,7 @@ def target_weights(
         label_weight[r] = row_weight[r] / max(lengths[r], _ONE) if each_row else factor
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, error_model="numpy")
 def softmax_losses(out: Any, peak: Any, total: Any, lane_target: Any, lengths: Any) -> None:
     """``out = peak + log(total) - target / length``; 0 for a row without labels."""
     for r in range(out.shape[0]):
@@ -179,7 +181,7 @@ def softmax_losses(out: Any, peak: Any, total: Any, lane_target: Any, lengths: A
             out[r] = 0.0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def sum64(x: Any) -> float:
     """The sum, in order."""
     total = 0.0
@@ -188,7 +190,7 @@ def sum64(x: Any) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, error_model="numpy")
 def softmax_scores(scores: Any, ids: Any, peak: Any, total: Any) -> None:
     """Logits to probabilities, then :func:`_separate`."""
     for r in range(scores.shape[0]):
@@ -199,7 +201,7 @@ def softmax_scores(scores: Any, ids: Any, peak: Any, total: Any) -> None:
         _separate(scores[r], ids[r])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, error_model="numpy")
 def sigmoid_scores(scores: Any, ids: Any) -> None:
     """Logits to probabilities, then :func:`_separate`."""
     for r in range(scores.shape[0]):
@@ -209,7 +211,7 @@ def sigmoid_scores(scores: Any, ids: Any) -> None:
         _separate(scores[r], ids[r])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _separate(scores: Any, ids: Any) -> None:
     """Nudge scores that rounding made equal, where the labels' order would reverse the rank."""
     last = 0
@@ -224,7 +226,7 @@ def _separate(scores: Any, ids: Any) -> None:
             scores[place - 1] = np.nextafter(scores[place], np.float32(np.inf))
 
 
-@njit(inline="always", cache=True)  # type: ignore[untyped-decorator]
+@njit(inline="always", cache=True)
 def _reversed(scores: Any, ids: Any, place: Any) -> Any:
     above, below = scores[place - 1], scores[place]
     return below > above or (below == above and ids[place] < ids[place - 1])

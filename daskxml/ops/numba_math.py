@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -31,7 +31,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _bits(typing_context: Any, value: Any) -> Any:
     """The 32 bits of a float32, as an int32."""
 
@@ -41,7 +41,7 @@ def _bits(typing_context: Any, value: Any) -> Any:
     return types.int32(types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _power_of_two(typing_context: Any, rounded: Any) -> Any:
     """2**n as a float32, n being in the low bits of an int32 (taken modulo 2**8 with the bias)."""
 
@@ -54,7 +54,7 @@ def _power_of_two(typing_context: Any, rounded: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@njit(inline="always", cache=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@njit(inline="always", cache=True, fastmath={"contract"})
 def exp32(x: Any) -> Any:
     """``exp(x)`` in float32 to 2 units in the last place; 0 below -87.3, exp(88.3) above 88.3.
 
@@ -70,7 +70,7 @@ def exp32(x: Any) -> Any:
     return _ZERO if x <= _LOWEST else result
 
 
-@njit(inline="always", cache=True)  # type: ignore[untyped-decorator]
+@njit(inline="always", cache=True)
 def hash64(key: Any, index: Any) -> Any:
     """Number ``index`` of the stream ``key``: SplitMix64 (Steele, Lea and Flood 2014)."""
     z = np.uint64(key) + (np.uint64(index) + np.uint64(1)) * _GOLDEN

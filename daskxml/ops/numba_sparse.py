@@ -17,13 +17,13 @@ from daskxml.ops.numba_math import hash64
 _ZERO = np.float32(0.0)
 
 
-@njit(inline="always", cache=True)  # type: ignore[untyped-decorator]
+@njit(inline="always", cache=True)
 def kept(value: Any, key: Any, counter: Any, limit: Any, scale: Any) -> Any:
     """``value * scale``, or zero where the hash of ``counter`` falls below ``limit``."""
     return value * scale if (hash64(key, counter) >> np.uint64(32)) >= limit else _ZERO
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def forward(
     out: Any, indptr: Any, indices: Any, data: Any, rows: Any, weight: Any, bias: Any,
     start: int, stop: int, first_row: int, columns: int, key: Any, limit: Any, scale: Any,
@@ -41,7 +41,7 @@ def forward(
                 out[i, c] += value * weight[feature, c]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def update(
     weight: Any, indptr: Any, indices: Any, data: Any, rows: Any, delta: Any, factor: Any,
     start: int, stop: int, first_row: int, columns: int, key: Any, limit: Any, scale: Any,
@@ -55,11 +55,12 @@ def update(
             if limit > 0:
                 value = kept(value, key, (first_row + i) * columns + feature, limit, scale)
             step = factor * value
-            for c in range(start, stop):
-                weight[feature, c] += step * delta[i, c]
+            target, source = weight[feature, start:stop], delta[i, start:stop]
+            for c in range(target.shape[0]):  # from zero: no wraparound, so it vectorises
+                target[c] += step * source[c]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def densify(
     out: Any, indptr: Any, indices: Any, data: Any, rows: Any,
     first_row: int, columns: int, key: Any, limit: Any, scale: Any,
@@ -76,7 +77,7 @@ def densify(
             out[i, indices[j]] = value
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def count(indptr: Any, rows: Any) -> int:
     """The stored entries of ``rows``."""
     total = 0
@@ -85,14 +86,14 @@ def count(indptr: Any, rows: Any) -> int:
     return total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def row_lengths(out: Any, indptr: Any, rows: Any) -> None:
     """``out[i]`` = the stored entries of ``rows[i]``."""
     for i in range(rows.shape[0]):
         out[i] = indptr[rows[i] + 1] - indptr[rows[i]]
 
 
-@njit(inline="always", cache=True)  # type: ignore[untyped-decorator]
+@njit(inline="always", cache=True)
 def _first_at_least(indices: Any, start: Any, stop: Any, wanted: Any) -> Any:
     low, high = start, stop
     while low < high:
@@ -104,7 +105,7 @@ def _first_at_least(indices: Any, start: Any, stop: Any, wanted: Any) -> Any:
     return low
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def target_logits(
     out: Any, logits: Any, bias: Any, indptr: Any, indices: Any, rows: Any,
     first_row: int, first_label: int,
@@ -120,7 +121,7 @@ def target_logits(
             j += 1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def subtract_targets(
     delta: Any, bias_gradient: Any, weights: Any, indptr: Any, indices: Any, rows: Any,
     first_row: int, first_label: int,

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
 """The kernels on a CPU: BLAS products and Numba loops over NumPy arrays, shared among threads."""
 
 from __future__ import annotations
@@ -145,9 +146,7 @@ class NumpyKernels:
 
     # -- dense layers -----------------------------------------------------------------------------
 
-    def gemm(
-        self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0
-    ) -> None:
+    def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         blas.gemm(out, a, b, alpha, beta)
 
     def fill_rows(self, out: Array, row: Array) -> None:
@@ -190,9 +189,7 @@ class NumpyKernels:
         self, row_weight: Array, label_weight: Array, lengths: Array, factor: float,
         each_row: bool,
     ) -> None:  # fmt: skip
-        numba_labels.target_weights(
-            row_weight, label_weight, lengths, np.float32(factor), each_row
-        )
+        numba_labels.target_weights(row_weight, label_weight, lengths, np.float32(factor), each_row)
 
     def target_logits(
         self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array,
@@ -231,20 +228,17 @@ class NumpyKernels:
     def scale_columns(self, delta: Array, factors: Array, row_sums: Array) -> None:
         numba_labels.scale_columns(delta, factors, row_sums)
 
-    def sigmoid_block(self, logits: Array, bias: Array, weight: float, row_sums: Array) -> None:
-        numba_labels.sigmoid_block(logits, bias, np.float32(weight), row_sums)
-
-    def softplus_sums(self, loss: Array, logits: Array, bias: Array, part: Array) -> None:
-        numba_labels.softplus_sums(loss, logits, bias, part)
+    def sigmoid_block(
+        self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array
+    ) -> None:
+        numba_labels.sigmoid_block(logits, bias, np.float32(weight), row_sums, loss, part)
 
     def top_k_block(
         self, logits: Array, bias: Array, first_label: int, scores: Array, ids: Array
     ) -> None:
         numba_labels.top_k_block(logits, bias, first_label, scores, ids)
 
-    def merge_top_k(
-        self, lane_scores: Array, lane_ids: Array, scores: Array, ids: Array
-    ) -> None:
+    def merge_top_k(self, lane_scores: Array, lane_ids: Array, scores: Array, ids: Array) -> None:
         numba_labels.merge_top_k(lane_scores, lane_ids, scores, ids)
 
     def softmax_scores(self, scores: Array, ids: Array, peak: Array, total: Array) -> None:

@@ -20,10 +20,10 @@ def relocate(value: object, move: Callable[[Array], Array]) -> object:
     True
     """
     if isinstance(value, Csr):
-        parts = (value.indptr, value.indices, value.data)
-        moved = tuple(None if part is None else move(part) for part in parts)
-        same = all(new is old for new, old in zip(moved, parts, strict=True))
-        return value if same else Csr(*moved, value.columns)
+        indptr, indices = move(value.indptr), move(value.indices)
+        data = None if value.data is None else move(value.data)
+        same = indptr is value.indptr and indices is value.indices and data is value.data
+        return value if same else Csr(indptr, indices, data, value.columns)
     if isinstance(value, Partition):
         features, labels = relocate(value.features, move), relocate(value.labels, move)
         if features is value.features and labels is value.labels:

@@ -142,9 +142,7 @@ class Kernels(Protocol):
 
     # -- dense layers -----------------------------------------------------------------------------
 
-    def gemm(
-        self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0
-    ) -> None:
+    def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """``out = alpha * a @ b + beta * out``, in place; transposed views cost nothing."""
 
     def fill_rows(self, out: Array, row: Array) -> None:
@@ -232,11 +230,14 @@ class Kernels(Protocol):
     def scale_columns(self, delta: Array, factors: Array, row_sums: Array) -> None:
         """``delta (block, rows) *= factors (rows,)``; ``row_sums (block,)`` of it. In place."""
 
-    def sigmoid_block(self, logits: Array, bias: Array, weight: float, row_sums: Array) -> None:
-        """``logits = weight * sigmoid(logits + bias)``; ``row_sums (block,)`` of it. In place."""
+    def sigmoid_block(
+        self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array
+    ) -> None:
+        """``logits = weight * sigmoid(logits + bias)``; ``row_sums (block,)`` of it. In place.
 
-    def softplus_sums(self, loss: Array, logits: Array, bias: Array, part: Array) -> None:
-        """``loss[r] += sum over the block of log(1 + exp(logits + bias))``, float64."""
+        Adds ``log(1 + exp(logits + bias))``, summed over the block, to ``loss (rows,)`` float64.
+        ``part (2, rows)`` is scratch.
+        """
 
     def subtract_targets(
         self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array,
@@ -252,9 +253,7 @@ class Kernels(Protocol):
         Blocks must come in ascending order of labels; among equals the lowest label is kept.
         """
 
-    def merge_top_k(
-        self, lane_scores: Array, lane_ids: Array, scores: Array, ids: Array
-    ) -> None:
+    def merge_top_k(self, lane_scores: Array, lane_ids: Array, scores: Array, ids: Array) -> None:
         """Join lanes ``(lanes, rows, k)`` into ``(rows, k)``, in place."""
 
     def softmax_scores(self, scores: Array, ids: Array, peak: Array, total: Array) -> None:

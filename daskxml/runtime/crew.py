@@ -84,7 +84,9 @@ class Crew:
         del self.hands[hand.name]
         return True
 
-    def submit(self, hand: Hand, what: str, task: Callable[..., Any], *args: Any) -> Future:
+    def submit(
+        self, hand: Hand, what: str, task: Callable[..., Any], *args: Any, priority: int = 0
+    ) -> Future:
         """Start a task on this worker and no other; ``what`` is its name on the dashboard."""
         return self.client.submit(
             task,
@@ -94,6 +96,7 @@ class Crew:
             allow_other_workers=False,
             pure=False,
             retries=0,
+            priority=priority,
         )
 
     async def ask(self, hand: Hand, what: str, task: Callable[..., Any], *args: Any) -> Any:

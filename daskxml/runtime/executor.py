@@ -101,9 +101,9 @@ class Executor:
         spans = self._missing_spans(hand, order)
         parts = [self._fetch_span(span) for span in spans]
         parcel = tasks.Parcel(spans)
-        future = self.crew.submit(
-            hand, "lease", tasks.run_lease, self.crew.run, hand.turns, order, parcel, parts
-        )
+        args = (self.crew.run, hand.turns, order, parcel, parts)
+        # Dask keeps no order among tasks that are submitted within a tenth of a second.
+        future = self.crew.submit(hand, "lease", tasks.run_lease, *args, priority=-hand.turns)
         hand.turns += 1
         self._leases[order.lease] = future
 

@@ -169,7 +169,7 @@ class RingPort:
 
     async def _perform(self, key: RingKey, ring: RingRound) -> RingStats:
         if self._is_over(key) or key in self._jobs:
-            raise ClusterError(f"{key} has been run here: start a new attempt")
+            raise ClusterError(f"{key} is over here: start a new attempt")
         self._refuse_before(key)
         job = self._jobs[key] = asyncio.create_task(ring.run())
         try:

@@ -175,7 +175,10 @@ class CommLink:
 
 
 async def open_link(comm: Comm) -> Link:
-    """Turn an established comm, on which nothing is on its way, into a link.
+    """Turn an established comm into a link.
+
+    Nothing may be on its way to this end, or the comm's stream might have read it already: a
+    sender waits for the receiver's "ready", and the acknowledgement follows at least one piece.
 
     Parameters
     ----------
@@ -207,11 +210,9 @@ def host_bytes(piece: Array) -> memoryview:
 
 
 async def _readable(connection: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    descriptor = connection.fileno()
-    loop.add_reader(descriptor, readable.cancel)
+    loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), connection.fileno()
+    loop.add_reader(descriptor, readable.set)
     try:
-        await asyncio.wait({readable})
+        await readable.wait()
     finally:
         loop.remove_reader(descriptor)

@@ -110,7 +110,7 @@ class RingRound:
     async def run(self) -> RingStats:
         """Ring, and clean up whatever happens; raises OSError, saying which neighbour failed."""
         started_s = time.perf_counter()
-        if self._term.ranks == 1:
+        if self._term.ranks == 1 or self._term.size == 0:
             loop = asyncio.get_running_loop()
             await _settle(loop.run_in_executor(None, reduce_alone, self._term))
             return RingStats(sent_bytes=0, wait_s=0.0, total_s=time.perf_counter() - started_s)
@@ -225,7 +225,7 @@ def _blaming(peer: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConnectionError(f"{peer} is gone or silent ({error or 'time is up'})") from error
+        raise ConnectionError(f"{peer} is gone or silent ({str(error) or 'time is up'})") from error
 
 
 async def _beside(following: asyncio.Task[None], wanted: Awaitable[Result]) -> Result:
@@ -234,7 +234,7 @@ async def _beside(following: asyncio.Task[None], wanted: Awaitable[Result]) -> R
     try:
         await asyncio.wait({future, following}, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
-            following.result()  # raises, unless there was nothing to send (an empty model)
+            following.result()  # raises: the next rank cannot have everything yet
         return await future
     finally:
         await _stop(future)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distributed import Worker, WorkerPlugin, get_worker
+from distributed import Worker, WorkerPlugin, get_worker, secede
 from distributed.protocol import to_serialize
 
 from daskxml.data.rows import take_rows
@@ -40,7 +40,15 @@ class Seat:
         self.is_closed = False
 
     def take_turn(self, number: int) -> None:
-        """Wait until all leases before ``number`` are done."""
+        """Wait until all leases before ``number`` are done.
+
+        A lease may be started before the one that it must follow, whose rows are still on their
+        way: then it leaves its place in the worker's thread pool to that one.
+        """
+        with self.turn:
+            is_early = self.next_lease != number
+        if is_early:
+            secede()
         with self.turn:
             self.turn.wait_for(lambda: self.is_closed or self.next_lease == number)
             if self.is_closed:

@@ -29,25 +29,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
 from daskxml.errors import ConfigError
-from daskxml.strategies import megabatch
-from daskxml.strategies.megabatch import Member, State, natural_order
-from daskxml.strategies.protocol import (
-    Begin,
-    Command,
-    Drain,
-    Event,
-    LeaseDone,
-    Measured,
-    Merge,
-    Merged,
-    Started,
-    WorkerJoined,
-    WorkerLost,
-    WorkerView,
-)
+from daskxml.fields import bounded, check_ranges
+from daskxml.strategies.megabatch import MegabatchStrategy, Member, natural_order
+from daskxml.strategies.protocol import Measured, Merge
+
+Sizes = Mapping[str, float]
+Updates = Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,36 +67,26 @@ class Config:
         Divide perturbed weights by their sum.
     """
 
-    lr: float = 1.0
-    batch_max: int = 256
-    batch_min: int = 0
-    batch_initial: int = 0
-    beta: float = 0.0
-    megabatch_batches: int = 100
-    rule: str = "damped"
-    momentum: float = 0.9
-    perturbation: float = 0.1
-    perturbation_threshold: float = 0.1
-    norm: str = "rms"
+    lr: float = bounded(1.0, above=0)
+    batch_max: int = bounded(256, low=1)
+    batch_min: int = bounded(0, low=0)
+    batch_initial: int = bounded(0, low=0)
+    beta: float = bounded(0.0, low=0)
+    megabatch_batches: int = bounded(100, low=1)
+    rule: Literal["damped", "paper"] = "damped"
+    momentum: float = bounded(0.9, low=0, below=1)
+    perturbation: float = bounded(0.1, low=0, below=1)
+    perturbation_threshold: float = bounded(0.1, low=0)
+    norm: Literal["rms", "literal"] = "rms"
     renormalize: bool = True
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         low, high = self.bounds
-        _check("strategy.lr", self.lr, 0.0 < self.lr < math.inf, "a positive number")
-        _check("strategy.batch_max", high, high >= 1, "at least 1")
-        _check("strategy.batch_min", low, 1 <= low <= high, f"1 to batch_max = {high}")
-        first = self.first_batch_size
-        _check("strategy.batch_initial", first, low <= first <= high, f"{low} to {high}")
-        _check("strategy.beta", self.beta, 0.0 <= self.beta < math.inf, "at least 0")
-        count = self.megabatch_batches
-        _check("strategy.megabatch_batches", count, count >= 1, "at least 1")
-        _check("strategy.rule", self.rule, self.rule in ("damped", "paper"), "'damped' or 'paper'")
-        _check("strategy.momentum", self.momentum, 0.0 <= self.momentum < 1.0, "0 to below 1")
-        delta = self.perturbation
-        _check("strategy.perturbation", delta, 0.0 <= delta < 1.0, "0 to below 1")
-        threshold = self.perturbation_threshold
-        _check("strategy.perturbation_threshold", threshold, threshold >= 0.0, "at least 0")
-        _check("strategy.norm", self.norm, self.norm in ("rms", "literal"), "'rms' or 'literal'")
+        if low > high:
+            raise ConfigError(f"batch_min = {low}: must be at most batch_max = {high}")
+        if not low <= self.first_batch_size <= high:
+            raise ConfigError(f"batch_initial = {self.batch_initial}: must be from {low} to {high}")
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -123,55 +104,43 @@ class Config:
         return self.megabatch_batches * self.batch_max
 
 
-def _check(name: str, value: object, is_valid: bool, allowed: str) -> None:
-    if not is_valid:
-        raise ConfigError(f"{name} = {value!r} is out of range; allowed: {allowed}")
-
-
-def scale_batch_sizes(
-    batch_sizes: Mapping[str, float], updates: Mapping[str, int], config: Config
-) -> dict[str, float]:
+def scale_batch_sizes(sizes: Sizes, updates: Updates, config: Config) -> dict[str, float]:
     """Algorithm 1: larger batches for workers that made more updates than the mean.
 
     Examples
     --------
-    >>> config = Config(batch_max=64, batch_min=8, batch_initial=32, beta=4.0, rule="paper")
+    >>> config = Config(batch_max=64, batch_min=8, beta=4.0, rule="paper")
     >>> scale_batch_sizes({"a": 32.0, "b": 32.0}, {"a": 6, "b": 2}, config)
     {'a': 40.0, 'b': 24.0}
     """
     low, high = config.bounds
-    mean = sum(updates.values()) / len(updates)
+    mean = sum(updates.values()) / max(1, len(updates))
     if mean == 0.0:
-        return dict(batch_sizes)
+        return dict(sizes)
     if config.rule == "damped":
-        return {
-            worker: min(max(size * math.sqrt(updates[worker] / mean), low), high)
-            for worker, size in batch_sizes.items()
-        }
+        damped = {w: size * math.sqrt(updates[w] / mean) for w, size in sizes.items()}
+        return {w: min(max(size, low), high) for w, size in damped.items()}
     beta = config.beta or low / 2.0
-    scaled = {w: size + beta * (updates[w] - mean) for w, size in batch_sizes.items()}
-    return {w: scaled[w] if low <= scaled[w] <= high else batch_sizes[w] for w in scaled}
+    scaled = {w: size + beta * (updates[w] - mean) for w, size in sizes.items()}
+    return {w: scaled[w] if low <= scaled[w] <= high else sizes[w] for w in scaled}
 
 
-def normalized_weights(
-    batch_sizes: Mapping[str, float], updates: Mapping[str, int]
-) -> dict[str, float]:
-    """Algorithm 2, lines 1 to 6: by batch size where all updates are equal, else by updates."""
-    shares: Mapping[str, float] = batch_sizes if len(set(updates.values())) == 1 else updates
+def normalized_weights(sizes: Sizes, updates: Updates) -> dict[str, float]:
+    """Algorithm 2, lines 1 to 6: by batch size where all updates are equal, else by updates.
+
+    >>> normalized_weights({"a": 30.0, "b": 10.0}, {"a": 5, "b": 5})
+    {'a': 0.75, 'b': 0.25}
+    """
+    shares: Sizes = sizes if len(set(updates.values())) == 1 else updates
     total = sum(shares.values())
     return {worker: share / total for worker, share in shares.items()}
 
 
-def perturb_weights(
-    weights: Mapping[str, float], updates: Mapping[str, int], config: Config
-) -> dict[str, float]:
+def perturb_weights(weights: Sizes, updates: Updates, config: Config) -> dict[str, float]:
     """Algorithm 2, lines 8 and 9: more weight to the most updated replica, less to the least.
 
-    Examples
-    --------
-    >>> config = Config(renormalize=False)
-    >>> perturb_weights({"a": 0.75, "b": 0.25}, {"a": 3, "b": 1}, config)
-    {'a': 0.8250000000000001, 'b': 0.225}
+    >>> perturb_weights({"a": 0.5, "b": 0.5}, {"a": 3, "b": 2}, Config(renormalize=False))
+    {'a': 0.55, 'b': 0.45}
     """
     order = sorted(updates, key=natural_order)
     most, least = max(order, key=updates.__getitem__), min(order, key=updates.__getitem__)
@@ -183,81 +152,41 @@ def perturb_weights(
 
 
 def are_regularized(measured: Measured, config: Config) -> bool:
-    """Algorithm 2, line 7: whether every replica's norm per parameter is below the threshold."""
+    """Algorithm 2, line 7: whether every replica's norm per parameter is below the threshold.
+
+    >>> are_regularized(Measured({"a": 1.0}, parameters=400), Config(perturbation_threshold=0.06))
+    True
+    """
     count = measured.parameters
     divisor = math.sqrt(count) if config.norm == "rms" else float(count)
     largest = math.sqrt(max(measured.squared_norms.values()))
     return largest / divisor < config.perturbation_threshold
 
 
-class AdaptiveSgd:
+class AdaptiveSgd(MegabatchStrategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
-    Config = Config
-
     def __init__(self, config: Config) -> None:
+        super().__init__(config.first_batch_size, config.batch_max, config.megabatch_rows)
         self.config = config
 
-    def initial_state(self) -> State:
-        """Return the state before any worker is known."""
-        return State(remaining_rows=self.config.megabatch_rows)
+    def rate(self, member: Member) -> float:
+        """Linear scaling: lr_i = lr b_i / b_max."""
+        return self.config.lr * member.batch_size / self.config.batch_max
 
-    def max_batch_rows(self) -> int:
-        """Return b_max."""
-        return self.config.batch_max
-
-    def step(self, state: State, event: Event) -> tuple[State, tuple[Command, ...]]:
-        """Return the state after ``event``, and what is to be done."""
-        state = self._hear(state, event)
-        if isinstance(event, Measured) and state.phase == "measure":
-            return replace(state, phase="merge"), (self._merge(state, event),)
-        return megabatch.lease_out(state, self._lr) if state.phase == "train" else (state, ())
-
-    def view(self, state: State) -> dict[str, WorkerView]:
-        """Return batch size, rate and throughput of every worker."""
-        return {
-            name: WorkerView(m.batch_rows, self._lr(m), m.rows_per_s)
-            for name, m in state.members.items()
-        }
-
-    plain = staticmethod(megabatch.plain)
-    restore = staticmethod(megabatch.restore)
-
-    def _hear(self, state: State, event: Event) -> State:
-        first = float(self.config.first_batch_size)
-        match event:
-            case Started(workers):
-                members = {n: state.members.get(n, Member(batch_size=first)) for n in workers}
-                return replace(state, members=members)
-            case Begin():
-                return replace(state, phase="train")
-            case WorkerJoined(worker):
-                return megabatch.admit(state, worker, first)
-            case WorkerLost(worker):
-                return megabatch.dismiss(state, worker)
-            case LeaseDone():
-                return megabatch.count(state, event)
-            case Merged():
-                return self._scale(state)
-            case Drain():
-                return replace(state, is_draining=True)
-        return state
-
-    def _scale(self, state: State) -> State:
-        steady = {name: m for name, m in state.members.items() if not m.came_late}
+    def scale(self, members: Mapping[str, Member]) -> dict[str, float]:
+        """Algorithm 1, for the workers that were there from the beginning."""
+        steady = {name: m for name, m in members.items() if not m.came_late}
         sizes = {name: m.batch_size for name, m in steady.items()}
-        updates = {name: m.updates for name, m in steady.items()}
-        sizes = scale_batch_sizes(sizes, updates, self.config) if steady else sizes
-        return megabatch.next_megabatch(sizes, state, self.config.megabatch_rows)
+        return scale_batch_sizes(sizes, {n: m.updates for n, m in steady.items()}, self.config)
 
-    def _merge(self, state: State, measured: Measured) -> Merge:
-        sizes = {name: m.batch_size for name, m in state.members.items()}
-        updates = {name: m.updates for name, m in state.members.items()}
-        weights = normalized_weights(sizes, updates)
+    def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
+        """Algorithm 2, up to the sum itself."""
+        updates = {name: m.updates for name, m in members.items()}
+        weights = normalized_weights({n: m.batch_size for n, m in members.items()}, updates)
         perturbed = len(set(updates.values())) > 1 and are_regularized(measured, self.config)
         if perturbed:
             weights = perturb_weights(weights, updates, self.config)
         return Merge(weights, self.config.momentum, perturbed)
 
-    def _lr(self, member: Member) -> float:
-        return self.config.lr * member.batch_size / self.config.batch_max
+    Config = Config  # at the end, where it hides nothing

@@ -13,7 +13,22 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from daskxml.strategies.dispatch import Load, next_lease_rows
-from daskxml.strategies.protocol import Command, Lease, LeaseDone, Measure
+from daskxml.strategies.protocol import (
+    Begin,
+    Command,
+    Drain,
+    Event,
+    Lease,
+    LeaseDone,
+    Measure,
+    Measured,
+    Merge,
+    Merged,
+    Started,
+    WorkerJoined,
+    WorkerLost,
+    WorkerView,
+)
 
 _SMOOTHING = 0.5  # share of the newest lease in the measured throughput
 
@@ -68,6 +83,25 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """
     parts = re.findall(r"\d+|\D+", name)
     return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts)
+
+
+def hear(state: State, event: Event, batch_size: float) -> State:
+    """Book an event that means the same to every strategy; new workers get ``batch_size``."""
+    match event:
+        case Started(workers):
+            members = {n: state.members.get(n, Member(batch_size=batch_size)) for n in workers}
+            return replace(state, members=members)
+        case Begin():
+            return replace(state, phase="train")
+        case WorkerJoined(worker):
+            return admit(state, worker, batch_size)
+        case WorkerLost(worker):
+            return dismiss(state, worker)
+        case LeaseDone():
+            return count(state, event)
+        case Drain() if state.phase != "idle":
+            return replace(state, is_draining=True)
+    return state
 
 
 def admit(state: State, worker: str, batch_size: float) -> State:
@@ -144,12 +178,63 @@ def _next_lease(
     return None
 
 
-def plain(state: State) -> dict[str, Any]:
-    """Return the state as JSON values."""
-    return asdict(state)
+class MegabatchStrategy:
+    """A strategy of dynamic scheduling but for its rules, which a subclass adds.
 
+    Parameters
+    ----------
+    first_batch_size
+        Batch size of a worker that is new, 1 to ``max_batch_size``.
+    max_batch_size
+        No batch is ever larger.
+    megabatch_rows
+        Rows between two merges.
+    """
 
-def restore(values: dict[str, Any]) -> State:
-    """Return the state that ``plain`` was made from."""
-    members = {name: Member(**member) for name, member in values["members"].items()}
-    return State(**{**values, "members": members})
+    def __init__(self, first_batch_size: int, max_batch_size: int, megabatch_rows: int) -> None:
+        self._first, self._largest, self._rows = first_batch_size, max_batch_size, megabatch_rows
+
+    def rate(self, member: Member) -> float:
+        """Return a worker's learning rate."""
+        raise NotImplementedError
+
+    def scale(self, members: Mapping[str, Member]) -> dict[str, float]:
+        """Return the next batch sizes; the old one stays where none is given."""
+        raise NotImplementedError
+
+    def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
+        """Return how the replicas are merged."""
+        raise NotImplementedError
+
+    def initial_state(self) -> State:
+        """Return the state before any worker is known."""
+        return State(remaining_rows=self._rows)
+
+    def max_batch_rows(self) -> int:
+        """Return the largest batch that is ever leased."""
+        return self._largest
+
+    def step(self, state: State, event: Event) -> tuple[State, tuple[Command, ...]]:
+        """Return the state after ``event``, and what is to be done."""
+        if isinstance(event, Merged):
+            return next_megabatch(self.scale(state.members), state, self._rows), ()
+        if isinstance(event, Measured) and state.phase == "measure":
+            return replace(state, phase="merge"), (self.merge(state.members, event),)
+        state = hear(state, event, float(self._first))
+        return lease_out(state, self.rate) if state.phase == "train" else (state, ())
+
+    def view(self, state: State) -> dict[str, WorkerView]:
+        """Return batch size, rate and throughput of every worker."""
+        return {
+            name: WorkerView(m.batch_rows, self.rate(m), m.rows_per_s)
+            for name, m in state.members.items()
+        }
+
+    def plain(self, state: State) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return asdict(state)
+
+    def restore(self, plain: dict[str, Any]) -> State:
+        """Return the state that ``plain`` was made from."""
+        members = {name: Member(**member) for name, member in plain["members"].items()}
+        return State(**{**plain, "members": members})

@@ -29,7 +29,9 @@ def failure(capsys, *arguments):
     [
         ([], "the following arguments are required: COMMAND"),
         (["trian"], "invalid choice: 'trian'"),
-        (["train"], "the following arguments are required: RUN.toml"),
+        (["train"], "no run file: give RUN.toml, or --resume DIR"),
+        (["train", "--resume", "absent"], "absent: no run to resume here"),
+        (["train", "quickstart"], "no training data: give --train FILE"),
         (["train", "quickstart", "--workers", "0"], "'0' is not a whole number of at least 1"),
         (["train", "quickstart", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
         (["train", "quikstart"], "no such run file, did you mean 'quickstart'?"),

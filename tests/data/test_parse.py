@@ -19,6 +19,7 @@ from daskxml.types import Partition
 SPACES = st.sampled_from([" ", "  ", "\t", " \t ", " \r "])
 ENDS = st.sampled_from(["", " ", "\t", "\r", " # a comment 1:2", "#"])
 IDS = st.one_of(st.integers(0, 30), st.integers(0, 10**7), st.integers(0, 2**31 - 2))
+SCRAPS = b"|:|,|-|#|\n| |e|.|\0|x|nan|inf|2147483647|99999999999|1e99|qid:1|\xff".split(b"|")
 VALUES = st.one_of(
     st.sampled_from(["0", "1", "-0", "+.5", "5.", "1e3", "1E-3", "00012.50", ".25e+2", "1e-50"]),
     st.floats(-1e6, 1e6, width=32).map(repr),
@@ -68,11 +69,13 @@ def assert_agree(text: bytes, dialect: Dialect, blank_rows: bool) -> None:
     try:
         expected = parse_bytes_naive(text, dialect, blank_rows=blank_rows)
     except InputError as error:
-        with pytest.raises(InputError) as caught:
-            parse_bytes(text, dialect, blank_rows=blank_rows)
-        assert (caught.value.line, caught.value.problem) == (error.line, error.problem)
+        refusal = error
     else:
         assert_same(parse_bytes(text, dialect, blank_rows=blank_rows).partition, expected)
+        return
+    with pytest.raises(InputError) as caught:
+        parse_bytes(text, dialect, blank_rows=blank_rows)
+    assert (caught.value.line, caught.value.problem) == (refusal.line, refusal.problem)
 
 
 @settings(max_examples=300, deadline=None)
@@ -90,8 +93,7 @@ def test_corrupted_text_fails_as_the_naive_twin_fails(
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(text)))
         cut = data.draw(st.integers(0, 3))
-        scrap = data.draw(st.sampled_from([b"", b":", b",", b"-", b"#", b"\n", b" ", b"e", b".", b"\0",
-                                           b"x", b"nan", b"inf", b"99999999999", b"1e99", b"qid:1", b"\xff"]))  # fmt: skip
+        scrap = data.draw(st.sampled_from(SCRAPS))
         text = text[:at] + scrap + text[at + cut :]
     assert_agree(text, dialect, blank_rows)
 
@@ -111,7 +113,8 @@ def test_long_spellings_are_within_one_unit_in_the_last_place(value: float, digi
     if not np.isfinite(expected):
         return
     found = parse_bytes(f" 0:{spelling}".encode()).partition.features.data[0]
-    below, above = np.nextafter(expected, np.float32([-np.inf, np.inf]))
+    with np.errstate(over="ignore"):
+        below, above = np.nextafter(expected, np.float32([-np.inf, np.inf]))
     assert below <= found <= above
 
 
@@ -226,7 +229,9 @@ def test_the_line_of_a_fault_is_counted_from_the_beginning_of_the_file(tmp_path,
     path = tmp_path / ("rows.txt" + suffix)
     text = b"401 50 7\n" + ROWS + b"1 2:oops\n"
     path.write_bytes(gzip.compress(text) if suffix else text)
+    *whole, last = plan_blocks([str(path)], 500)
+    for block in whole:
+        parse_block(block, Dialect(features=50, labels=7))
     with pytest.raises(InputError) as caught:
-        for block in plan_blocks([str(path)], 500):
-            parse_block(block, Dialect(features=50, labels=7))
+        parse_block(last, Dialect(features=50, labels=7))
     assert (caught.value.path, caught.value.line) == (str(path), 402)

@@ -46,7 +46,7 @@ class FatalKernels(NaiveMergeKernels):
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         client.register_plugin(PortPlugin())
@@ -90,7 +90,10 @@ async def merge(key, rank, addresses, weights, size, kernels=None):
 async def merge_two_runs(rank, addresses, sizes):
     """Two rings at once on one worker."""
     weights = [1.0] * len(addresses)
-    parts = [merge((run, 1, 0), rank, addresses, weights, size) for run, size in zip("ab", sizes)]
+    parts = [
+        merge((run, 1, 0), rank, addresses, weights, size)
+        for run, size in zip("ab", sizes, strict=True)
+    ]
     return await asyncio.gather(*parts)
 
 
@@ -229,6 +232,21 @@ def test_a_worker_killed_in_the_middle_fails_the_others_who_may_ring_again(
     left = [ring[0], ring[2]]
     merged = merge_all(client, (key[0], 1, 1), left, [0.4, 0.6], 1000)
     assert merged == [plain_merge([0.4, 0.6], 1000).tobytes()] * 2
+
+
+def test_a_neighbour_that_never_starts_is_not_waited_for_for_ever(client, addresses):
+    impatient = RingOptions(idle_timeout_s=0.2)
+
+    def set_options(options, dask_worker):
+        dask_worker.plugins["ring-port"].port.options = options
+
+    client.run(set_options, impatient)
+    part = client.submit(
+        merge, ("idle", 1, 0), 0, addresses[:2], [1.0] * 2, 10, workers=addresses[:1], pure=False
+    )
+    message, _ = part.result(timeout=10)
+    client.run(set_options, OPTIONS)
+    assert "gone or silent (" in message  # whose patience ends first is open
 
 
 def test_options_are_checked():

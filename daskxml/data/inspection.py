@@ -1,0 +1,226 @@
+"""What a data set holds, found in one reading, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from daskxml.data.blocks import Block, Header, plan_blocks, read_header
+from daskxml.data.census import Census, Spread
+from daskxml.data.faults import Dialect
+from daskxml.data.parse import detect_feature_base, iterate_block
+
+BLOCK_BYTES = 1 << 25
+DEFAULT_HIDDEN = 128
+MIB = 1 << 20
+FEW = 5  # a label seen at most so often is called rare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What `inspect_file` found.
+
+    Attributes
+    ----------
+    format, gzipped, feature_base
+        The kind of text, whether any file is compressed, and the smallest feature id (0 or 1).
+    rows, features, labels
+        Rows found, and columns: as declared by the header, or the largest id found plus one.
+    seen_features, seen_labels
+        Columns with at least one entry.
+    features_per_row, labels_per_row
+        Their mean, median and maximum.
+    sparsity
+        Share of the feature matrix that is zero.
+    unseen_labels, single_labels, rare_labels, top_label_share
+        Shares of the labels with no row, with one, with 1 to 5; share of rows with the top label.
+    csr_mib, model_mib
+        Memory of the parsed rows, and of a network with 128 hidden units in float32, in MiB.
+    problems
+        One sentence each.
+    """
+
+    format: str
+    gzipped: bool
+    feature_base: int
+    rows: int
+    features: int
+    labels: int
+    seen_features: int
+    seen_labels: int
+    features_per_row: Spread
+    labels_per_row: Spread
+    sparsity: float
+    unseen_labels: float
+    single_labels: float
+    rare_labels: float
+    top_label_share: float
+    csr_mib: float
+    model_mib: float
+    problems: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The same in words, a line each, for a terminal."""
+        zipped = ", gzipped" if self.gzipped else ""
+        pairs = {
+            "format": f"{self.format}{zipped}, features from {self.feature_base}",
+            "rows": f"{self.rows:,}",
+            "features": f"{self.features:,} ({self.seen_features:,} seen)",
+            "labels": f"{self.labels:,} ({self.seen_labels:,} seen)",
+            "features per row": spell_spread(self.features_per_row),
+            "labels per row": spell_spread(self.labels_per_row),
+            "sparsity": f"{self.sparsity:.4%} of the feature matrix is zero",
+            "label counts": f"{self.unseen_labels:.1%} of the labels never seen, "
+            f"{self.single_labels:.1%} once, {self.rare_labels:.1%} 1 to {FEW} times; "
+            f"top label in {self.top_label_share:.1%} of the rows",
+            "memory": f"{self.csr_mib:,.1f} MiB of rows, {self.model_mib:,.1f} MiB of model"
+            f" ({DEFAULT_HIDDEN} hidden units)",
+            "problems": f"{len(self.problems)}" if self.problems else "none",
+        }
+        described = [f"{name:<18}{text}" for name, text in pairs.items()]
+        return described + [f"  - {problem}" for problem in self.problems]
+
+
+def spell_spread(spread: Spread) -> str:
+    """A spread in words."""
+    return f"mean {spread.mean:.1f}, median {spread.median:g}, largest {spread.largest:,}"
+
+
+def inspect_file(
+    paths: str | Sequence[str],
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Inspection:
+    """Read a data set once and describe it.
+
+    Parameters
+    ----------
+    paths
+        One or several files, globs or fsspec URLs that together are one data set.
+    block_bytes
+        Text parsed at a time.
+    storage_options
+        Passed to fsspec.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, or at the first malformed row.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/inspect.txt", b"3 9 2\\n0 1:1 8:2\\n 4:1\\n")
+    >>> found = inspect_file("memory://inspect.txt")
+    >>> found.rows, found.seen_features, found.problems[0]
+    (2, 3, 'the header declares 3 rows, but 2 were found; fetch or write the file again')
+    """
+    names = [paths] if isinstance(paths, str) else list(paths)
+    blocks = plan_blocks(names, block_bytes, storage_options)
+    files = list(dict.fromkeys(block.path for block in blocks))
+    headers = [read_header(file, storage_options) for file in files]
+    census = Census.empty()
+    for block in blocks:
+        for parsed in iterate_block(block, Dialect()):
+            census = census.plus(parsed)
+    return conclude(census, blocks, [header for header in headers if header], len(files))
+
+
+def conclude(
+    census: Census, blocks: Sequence[Block], headers: Sequence[Header], files: int
+) -> Inspection:
+    """Turn the counts into a description."""
+    header = join_headers(headers)
+    least = int(census.features.values[0]) if census.features.values.size else None
+    base = 0 if header else detect_feature_base(least)
+    features, labels = count_columns(census, header, base)
+    rows = int(census.features_per_row.counts.sum())
+    entries, label_entries = (int(c.counts.sum()) for c in (census.features, census.labels))
+    seen = census.labels.counts
+    model = DEFAULT_HIDDEN * (features + 1) + labels * (DEFAULT_HIDDEN + 1)
+    return Inspection(
+        format="XML repository's format (with header)" if header else "libSVM text (no header)",
+        gzipped=any(block.path.endswith(".gz") for block in blocks),
+        feature_base=base,
+        rows=rows,
+        features=features,
+        labels=labels,
+        seen_features=census.features.values.size,
+        seen_labels=census.labels.values.size,
+        features_per_row=Spread.of(census.features_per_row),
+        labels_per_row=Spread.of(census.labels_per_row),
+        sparsity=1 - entries / max(1, rows * features),
+        unseen_labels=1 - seen.size / max(1, labels, seen.size),
+        single_labels=int((seen == 1).sum()) / max(1, labels),
+        rare_labels=int((seen <= FEW).sum()) / max(1, labels),
+        top_label_share=int(seen.max(initial=0)) / max(1, rows),
+        csr_mib=(16 * (rows + 1) + 8 * entries + 4 * label_entries) / MIB,
+        model_mib=4 * model / MIB,
+        problems=tuple(find_problems(census, headers, rows, files)),
+    )
+
+
+def join_headers(headers: Sequence[Header]) -> Header | None:
+    """One header for all files: rows added, the largest counts of columns; None without any."""
+    if not headers:
+        return None
+    return Header(
+        sum(header.rows for header in headers),
+        max(header.features for header in headers),
+        max(header.labels for header in headers),
+    )
+
+
+def count_columns(census: Census, header: Header | None, base: int) -> tuple[int, int]:
+    """Columns of features and of labels: declared, else seen."""
+    if header:
+        return header.features, header.labels
+    most = int(census.features.values.max(initial=base - 1))
+    return most + 1 - base, int(census.labels.values.max(initial=-1)) + 1
+
+
+def find_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
+    """What the user may want to mend, a sentence each."""
+    found = [*header_problems(census, headers, rows, files)]
+    counted = {
+        "rows have no label": census.labels_per_row.count_of(0),
+        "rows have no feature": census.features_per_row.count_of(0),
+        "rows have features that do not ascend; they are sorted when read": census.unsorted_rows,
+        "features repeat an id of their row; their values are summed": census.merged_features,
+        "labels repeat an id of their row; they count once": census.merged_labels,
+    }
+    found += [f"{count:,} {problem}" for problem, count in counted.items() if count]
+    return found
+
+
+def header_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
+    """Where the headers and the rows disagree."""
+    header = join_headers(headers)
+    if header is None:
+        return [] if rows else ["there are no rows"]
+    found = []
+    if len(headers) < files:
+        found.append(
+            f"{files - len(headers)} of {files} files have no header; give all of them one"
+        )
+    if len({(one.features, one.labels) for one in headers}) > 1:
+        found.append("the headers of the files declare different counts; make them equal")
+    if header.rows != rows:
+        problem = f"the header declares {header.rows:,} rows, but {rows:,} were found"
+        found.append(f"{problem}; fetch or write the file again")
+    for kind, seen, columns in (
+        ("feature", census.features, header.features),
+        ("label", census.labels, header.labels),
+    ):
+        most, used = int(seen.values.max(initial=-1)), int((seen.values < columns).sum())
+        if most >= columns:
+            found.append(f"{kind} id {most} is out of range: the header declares {columns:,}")
+        if used < columns:
+            found.append(f"{columns - used:,} of {columns:,} {kind} ids are never used")
+    return found

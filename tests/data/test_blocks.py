@@ -1,0 +1,200 @@
+"""Blocks cover every line once; what cannot be read is refused with its path."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import threading
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import read_block
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.data.blocks import (
+    PADDING,
+    Block,
+    Header,
+    count_lines_before,
+    plan_blocks,
+    read_header,
+    read_texts,
+)
+from daskxml.data.streams import inflate, join_lines, prefetch
+from daskxml.errors import InputError
+
+LINES = st.lists(st.binary(max_size=9).map(lambda b: b.translate(None, b"\n\0")), max_size=12)
+
+
+def text_of(block: Block) -> bytes:
+    return b"".join(text[:-PADDING].tobytes() for text, _ in read_texts(block))
+
+
+@settings(max_examples=150, deadline=None)
+@given(LINES, st.integers(1, 40), st.booleans())
+def test_blocks_cut_as_fsspec_does(lines: list[bytes], block_bytes: int, ended: bool) -> None:
+    body = b"0 1:1\n" + b"\n".join(lines) + b"\n" * ended
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe("/cut.txt", body)
+    blocks = plan_blocks(["memory://cut.txt"], block_bytes)
+    assert b"".join(map(text_of, blocks)) == body
+    lines_before = 0
+    with filesystem.open("/cut.txt") as file:
+        for block in blocks:
+            assert block.stop is not None
+            assert block.stop - block.start <= block_bytes
+            theirs = read_block(file, block.start, block.stop - block.start, b"\n")
+            assert text_of(block) == theirs
+            assert not theirs or count_lines_before(block) == lines_before
+            lines_before += theirs.count(b"\n")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_header_and_byte_order_mark_are_left_out(tmp_path, name: str, mark: bytes) -> None:
+    content = mark + b"2 5 3\r\n0 1:1\n1 4:1\n"
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert read_header(str(path)) == Header(rows=2, features=5, labels=3)
+    blocks = plan_blocks([str(path)], 3)
+    assert all(block.has_header for block in blocks)
+    assert b"".join(map(text_of, blocks)) == b"0 1:1\n1 4:1\n"
+
+
+@pytest.mark.parametrize(
+    "line", [b"2 5", b"2 5 3 4", b"1 5:2 3", b"-2 5 3", b"1,2 3 4", b"", b"2.0 5 3", b" 1:2"]
+)
+def test_other_lines_are_no_header(tmp_path, line: bytes) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(line + b"\n0 1:1\n")
+    assert read_header(str(path)) is None
+    assert text_of(plan_blocks([str(path)], 99)[0]) == line + b"\n0 1:1\n"
+
+
+def test_a_header_with_too_many_columns_is_refused(tmp_path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"1 99999999999 3\n")
+    with pytest.raises(InputError, match=r"a\.txt:1: the header declares more than"):
+        read_header(str(tmp_path / "a.txt"))
+
+
+def test_globs_expand_in_order_and_paths_become_absolute(tmp_path, monkeypatch) -> None:
+    for name in ("b.txt", "a.txt", "c.dat", "d[1].txt"):
+        (tmp_path / name).write_bytes(b"0 1:1\n")
+    (tmp_path / "e.txt").mkdir()
+    monkeypatch.chdir(tmp_path)
+    names = [Path(block.path).name for block in plan_blocks(["*.txt"], 99)]
+    assert names == ["a.txt", "b.txt", "d[1].txt"]
+    assert [block.path for block in plan_blocks(["d[1].txt"], 99)] == [str(tmp_path / "d[1].txt")]
+    fsspec.filesystem("memory").pipe("/glob/x.txt", b"0 1:1\n")
+    assert [b.path for b in plan_blocks(["memory://glob/*.txt"], 99)] == ["memory:///glob/x.txt"]
+
+
+def test_a_block_can_be_pickled(tmp_path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"0 1:1\n")
+    [block] = plan_blocks([str(tmp_path / "a.txt")], 99, {"auto_mkdir": False})
+    assert pickle.loads(pickle.dumps(block)) == block
+    assert text_of(block) == b"0 1:1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("empty.txt", b"", "the file is empty"),
+        ("empty.txt.gz", gzip.compress(b""), "the file is empty"),
+        ("zero.txt.gz", b"", "the file is empty"),
+        ("nul.txt", b"0 1:1\n\0\0", "holds NUL bytes"),
+        ("a.npy", b"\x93NUMPY", "a NumPy file"),
+        ("a.txt", gzip.compress(b"0 1:1\n"), "does not end in .gz"),
+        ("a.bz2", b"BZh9", "bzip2 data"),
+        ("plain.gz", b"0 1:1\n", "the gzip stream is damaged"),
+        ("cut.gz", gzip.compress(b"0 1:1\n")[:10], "the gzip stream ends early"),
+    ],
+)
+def test_files_that_are_not_text_are_refused(tmp_path, name, content, words) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words) as caught:
+        plan_blocks([str(path)], 99)
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("absent.txt", "no such file"),
+        ("absent-*.txt", "no file matches"),
+        ("", "is a directory"),
+        ("nosuch://x.txt", "cannot be read .*nosuch"),
+        ("memory://absent.txt", "no such file"),
+    ],
+)
+def test_paths_that_cannot_be_opened_are_refused(tmp_path, name: str, words: str) -> None:
+    path = name if "://" in name else str(tmp_path / name)
+    with pytest.raises(InputError, match=words):
+        plan_blocks([path], 99)
+
+
+class LockedFileSystem(MemoryFileSystem):
+    """A file system that shows its files but lets nobody read them."""
+
+    protocol = "locked"
+
+    def _open(self, path, *_args, **_options):
+        raise PermissionError(path)
+
+
+def test_a_file_that_may_not_be_read_is_refused() -> None:
+    fsspec.register_implementation("locked", LockedFileSystem, clobber=True)
+    fsspec.filesystem("memory").pipe("/secret.txt", b"0 1:1\n")
+    with pytest.raises(InputError, match=r"locked://secret\.txt: may not be read"):
+        plan_blocks(["locked://secret.txt"], 99)
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip"])
+def test_a_harmed_gzip_stream_names_the_line_reached(tmp_path, harm: str) -> None:
+    path = tmp_path / "a.gz"
+    lines = b"".join(b"%d %d:1\n" % (i % 7, i * 7919 % 1000) for i in range(4000))
+    whole = gzip.compress(b"0 1:1\n") + gzip.compress(lines)
+    path.write_bytes(whole)
+    [block] = plan_blocks([str(path)], 99)
+    path.write_bytes(whole[:-9] if harm == "cut" else whole[:-6] + b"\0\0" + whole[-4:])
+    words = "ends early" if harm == "cut" else "is damaged"
+    with pytest.raises(InputError, match=words) as caught:
+        text_of(block)
+    assert caught.value.path == str(path)
+    assert 2 <= (caught.value.line or 0) <= 4002
+
+
+def test_a_file_that_shrank_is_refused(tmp_path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"0 1:1\n" * 9)
+    blocks = plan_blocks([str(path)], 20)
+    path.write_bytes(b"0 1:1\n")
+    with pytest.raises(InputError, match="shrank while it was read"):
+        text_of(blocks[-1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.binary(max_size=20), max_size=8), st.integers(1, 30))
+def test_streams_keep_every_byte(pieces: list[bytes], text_bytes: int) -> None:
+    text = b"".join(pieces)
+    stored = b"".join(gzip.compress(piece) for piece in pieces) + b"\0" * 5
+    with fsspec.filesystem("memory").open("/stream.gz", "wb") as file:
+        file.write(stored)
+    with fsspec.open("memory://stream.gz") as file:
+        chunks = list(prefetch(inflate(file, text_bytes)))
+    assert all(len(chunk) <= text_bytes for chunk in chunks)
+    assert b"".join(chunks) == text
+    joined = list(join_lines(iter(chunks)))
+    assert b"".join(joined) == text
+    assert all(piece.endswith(b"\n") for piece in joined[:-1])
+
+
+def test_prefetch_ends_its_thread_when_it_is_left() -> None:
+    chunks = prefetch(iter([b"a", b"b", b"c"]))
+    assert next(chunks) == b"a"
+    chunks.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("daskxml-read")]

@@ -1,0 +1,109 @@
+"""Gradients of the whole perceptron against numeric ones, in float64 on the naive kernels."""
+
+import numpy as np
+import pytest
+
+from daskxml.model.batch import Buffers, stream_key
+from daskxml.model.mlp import Mlp
+from daskxml.model.parameters import Layout
+from daskxml.model.spec import ModelSpec
+from daskxml.ops import Drop, get_kernels
+from daskxml.ops.naive import NaiveKernels, dense_rows, drop_factors, sigmoid
+from daskxml.types import Csr, Partition, Segment
+
+ROWS, KEY = 5, 12345
+
+
+class Collect:
+    """Updates that keep the gradients instead of applying them."""
+
+    def __init__(self, parameters):
+        self.gradient = {name: np.zeros(value.shape) for name, value in parameters.items()}
+
+    def dense(self, name, grad, lr, rows=slice(None)):
+        self.gradient[name][rows] += grad
+
+    def product(self, name, rows, left, right, lr):
+        self.gradient[name][rows] += left.T @ right
+
+    def sparse_product(self, name, x, rows, delta, lr, drop):
+        self.gradient[name] += dense_rows(x, rows, drop).T @ delta
+
+
+def make_csr(rng, rows, columns, ones):
+    dense = rng.random((rows, columns)) < 0.4
+    dense[1] = False  # a row without entries
+    counts = dense.sum(axis=1)
+    indices = np.nonzero(dense)[1].astype(np.int32)
+    data = None if ones else rng.standard_normal(len(indices))
+    return Csr(np.append(0, np.cumsum(counts)), indices, data, columns)
+
+
+def make_case(spec, seed=0):
+    rng = np.random.default_rng(seed)
+    part = Partition(make_csr(rng, 4, spec.features, False), make_csr(rng, 4, spec.labels, True))
+    batch = [Segment(part, np.array([3, 1])), Segment(part, np.array([0, 0, 2]))]
+    layout = Layout(spec)
+    return batch, layout, rng.standard_normal(layout.size)
+
+
+def reference_loss(spec, parameters, batch):
+    """The mean loss, straight from its definition, on dense matrices."""
+    x = np.concatenate([dense_rows(s.partition.features, s.rows) for s in batch])
+    y = np.concatenate([dense_rows(s.partition.labels, s.rows) for s in batch])
+    if spec.feature_dropout:
+        drop = Drop(rate=spec.feature_dropout, key=stream_key(KEY, 0))
+        x = x * drop_factors(*x.shape, drop)
+    for layer in range(len(spec.hidden)):
+        x = x @ parameters[f"hidden{layer}.weight"] + parameters[f"hidden{layer}.bias"]
+        x = np.maximum(x, 0) if spec.activation == "relu" else sigmoid(x)
+        if spec.dropout:
+            drop = Drop(rate=spec.dropout, key=stream_key(KEY, layer + 1))
+            x = x * drop_factors(*x.shape, drop)
+    z = x @ parameters["output.weight"].T + parameters["output.bias"]
+    if spec.loss == "sigmoid":
+        return (np.logaddexp(0, z) - y * z).sum() / len(y)
+    log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
+    return -(log_p * y / np.maximum(y.sum(axis=1, keepdims=True), 1)).sum() / len(y)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+@pytest.mark.parametrize("hidden", [(), (4,), (4, 3), (4, 3, 5)])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("budget_bytes", [1 << 20, 8])
+def test_loss_and_gradient(loss, activation, hidden, dropout, budget_bytes):
+    spec = ModelSpec(features=6, labels=7, hidden=hidden, activation=activation, loss=loss,
+                     dropout=dropout, feature_dropout=dropout / 2)  # fmt: skip
+    batch, layout, flat = make_case(spec)
+    parameters = layout.views(flat)
+    kernels = NaiveKernels("float64", lanes=2, block=3)
+    mlp, updates = Mlp(spec, kernels, parameters, ROWS, budget_bytes), Collect(parameters)
+    total = mlp.step(batch, 0.1, KEY, updates)
+    assert total / ROWS == pytest.approx(reference_loss(spec, parameters, batch), rel=1e-10)
+    for name, values in parameters.items():
+        for place in np.ndindex(values.shape):
+            numeric = slope(spec, parameters, batch, values, place)
+            assert updates.gradient[name][place] == pytest.approx(numeric, abs=2e-7), (name, place)
+
+
+def slope(spec, parameters, batch, values, place, step=1e-6):
+    """The central difference of the loss by one parameter."""
+    kept = values[place]
+    values[place] = kept + step
+    above = reference_loss(spec, parameters, batch)
+    values[place] = kept - step
+    below = reference_loss(spec, parameters, batch)
+    values[place] = kept
+    return (above - below) / (2 * step)
+
+
+def test_buffers_grow_and_are_reused():
+    buffers = Buffers(get_kernels("cpu", 1))
+    buffers.reserve("a", 10)
+    first = buffers.vector("a", 10)
+    buffers.reserve("a", 4)
+    assert np.shares_memory(first, buffers.vector("a", 10))
+    buffers.reserve("a", 20)
+    assert not np.shares_memory(first, buffers.vector("a", 20))
+    assert buffers.cube("a", 2, 3, 2).shape == (2, 3, 2)

@@ -1,0 +1,180 @@
+"""A replica's step on the fast kernels."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from daskxml.errors import ConfigError
+from daskxml.model.parameters import initial_parameters
+from daskxml.model.spec import ModelSpec
+from daskxml.ops import get_kernels
+from daskxml.ops.naive import NaiveKernels
+from daskxml.optim import OptimizerConfig
+from daskxml.training.replica import Replica
+from daskxml.types import Csr, Partition, Segment
+
+FEATURES, LABELS, ROWS = 40, 300, 64
+
+
+def make_csr(rng, columns, each, ones=False):
+    counts = rng.integers(0, each + 1, ROWS)
+    ids = [np.sort(rng.choice(columns, count, replace=False)) for count in counts]
+    indices = np.concatenate(ids).astype(np.int32)
+    data = None if ones else rng.random(len(indices), dtype=np.float32)
+    return Csr(np.append(0, np.cumsum(counts)), indices, data, columns)
+
+
+@pytest.fixture(scope="module")
+def partition():
+    rng = np.random.default_rng(0)
+    return Partition(make_csr(rng, FEATURES, 9), make_csr(rng, LABELS, 6, ones=True))
+
+
+def make_replica(kernels=None, rows=ROWS, budget=1 << 28, **options):
+    spec = ModelSpec(**{"features": FEATURES, "labels": LABELS, "hidden": (24,), **options})
+    kernels = kernels or get_kernels("cpu", 2)
+    replica = Replica(
+        spec, OptimizerConfig(), kernels, max_batch_rows=rows, logits_budget_bytes=budget
+    )
+    kernels.copy(replica.flat, initial_parameters(spec, 5))
+    return replica
+
+
+def train(replica, partition, steps=4, rows=None):
+    order = np.random.default_rng(1).permutation(ROWS)[: rows or ROWS]
+    return [replica.step([Segment(partition, order)], 0.5, key).loss_sum for key in range(steps)]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("hidden", [(), (24,), (24, 16)])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_fast_kernels_train_as_the_naive_ones_do(partition, loss, hidden, threads):
+    options = {"loss": loss, "hidden": hidden, "dropout": 0.3, "feature_dropout": 0.2}
+    fast = make_replica(get_kernels("cpu", threads), **options)
+    slow = make_replica(NaiveKernels("float64"), **options)
+    np.testing.assert_allclose(train(fast, partition), train(slow, partition), rtol=1e-5)
+    np.testing.assert_allclose(fast.flat, slow.flat, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("budget", [1, 10_000, 60_000])
+def test_labels_in_chunks_equal_the_whole(partition, loss, budget):
+    whole, cut = make_replica(loss=loss), make_replica(loss=loss, budget=budget)
+    assert cut.memory_bytes <= whole.memory_bytes or budget == 1
+    np.testing.assert_allclose(train(cut, partition), train(whole, partition), rtol=1e-5)
+    np.testing.assert_allclose(cut.flat, whole.flat, atol=1e-5)
+    batch = [Segment(partition, np.arange(ROWS))]
+    np.testing.assert_allclose(cut.top_k(batch, 5)[1], whole.top_k(batch, 5)[1], rtol=1e-4)
+
+
+def test_several_segments_equal_one(partition):
+    one, several = (make_replica(dropout=0.2, feature_dropout=0.2) for _ in range(2))
+    rows = np.arange(ROWS)
+    first = one.step([Segment(partition, rows)], 0.5, 9)
+    pieces = [Segment(partition, rows[:10]), Segment(partition, rows[:0])]
+    second = several.step([*pieces, Segment(partition, rows[10:])], 0.5, 9)
+    assert first.rows == second.rows == ROWS
+    assert first.nonzeros == second.nonzeros == partition.features.nonzeros
+    assert second.loss_sum == pytest.approx(first.loss_sum, rel=1e-6)
+    np.testing.assert_allclose(several.flat, one.flat, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_same_bits_on_the_same_number_of_threads(partition, loss):
+    runs = []
+    for _ in range(3):
+        replica = make_replica(loss=loss, dropout=0.5)
+        losses = train(replica, partition)
+        runs.append((losses, replica.flat.tobytes()))
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_a_smaller_batch_after_a_larger_one_leaves_no_trace(partition):
+    used, fresh = make_replica(), make_replica()
+    train(used, partition, steps=1)
+    used.kernels.copy(used.flat, initial_parameters(used.spec, 5))
+    assert train(used, partition, rows=7) == train(fresh, partition, rows=7)
+    assert (used.flat == fresh.flat).all()
+
+
+def test_padding_stays_zero(partition):
+    replica = make_replica(hidden=(7,), labels=LABELS)
+    train(replica, partition)
+    for view in replica.parameters.values():
+        view[...] = 0.0
+    assert not replica.flat.any()
+
+
+def test_rows_without_labels_and_empty_batches(partition):
+    empty = np.flatnonzero(np.diff(partition.labels.indptr) == 0)
+    assert len(empty) > 1
+    replica = make_replica()
+    before = replica.flat.copy()
+    assert replica.step([Segment(partition, empty)], 0.5, 0).loss_sum == 0.0
+    assert (replica.flat == before).all()
+    assert replica.step([], 0.5, 0).rows == 0
+    sigmoid = make_replica(loss="sigmoid")
+    assert sigmoid.step([Segment(partition, empty)], 0.5, 0).loss_sum > 0.0
+
+
+def test_extreme_logits_stay_finite(partition):
+    replica = make_replica()
+    replica.parameters["output.bias"][:] = np.linspace(-1e4, 1e4, LABELS)
+    assert np.isfinite(train(replica, partition)).all()
+    assert replica.kernels.all_finite(replica.flat)
+
+
+def test_top_k_over_batches_equals_all_scores(partition):
+    replica = make_replica(rows=10)
+    replica.parameters["output.weight"][100:200] = replica.parameters["output.weight"][:100]
+    segments = [Segment(partition, np.arange(37)), Segment(partition, np.arange(37, ROWS))]
+    ids, scores = replica.top_k(segments, 7)
+    dense = replica.scores(segments)
+    np.testing.assert_allclose(dense.sum(axis=1), 1.0, rtol=1e-5)
+    order = np.argsort(-dense, axis=1, kind="stable")[:, :7]
+    assert (ids == order).all()
+    assert (np.take_along_axis(dense, order, axis=1) == scores).all()
+
+
+def test_more_places_than_labels_and_no_rows(partition):
+    replica = make_replica()
+    ids, scores = replica.top_k([Segment(partition, np.arange(3))], LABELS + 2)
+    assert (ids[:, -2:] == -1).all()
+    assert np.isneginf(scores[:, -2:]).all()
+    assert (np.sort(ids[:, :-2], axis=1) == np.arange(LABELS)).all()
+    assert replica.top_k([], 3)[0].shape == (0, 3)
+
+
+def test_resize_and_limits(partition):
+    replica = make_replica(rows=8)
+    with pytest.raises(ConfigError, match="64 rows exceeds max_batch_rows = 8"):
+        train(replica, partition)
+    replica.resize(ROWS)
+    replica.resize(4)
+    assert replica.max_batch_rows == ROWS
+    larger = make_replica()
+    assert train(replica, partition) == train(larger, partition)
+    for call in (lambda: replica.resize(0), lambda: replica.top_k([], 0)):
+        with pytest.raises(ConfigError, match="must be at least 1"):
+            call()
+    with pytest.raises(ConfigError, match="max_batch_rows = 0"):
+        make_replica(rows=0)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_steps_allocate_nothing_that_stays(partition, loss):
+    replica = make_replica(loss=loss, labels=LABELS)
+    train(replica, partition, steps=2)
+    held = replica.memory_bytes
+    tracemalloc.start()
+    try:
+        train(replica, partition, steps=3)
+        before, _ = tracemalloc.get_traced_memory()
+        train(replica, partition, steps=20)
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 20_000
+    assert peak - before < 60_000  # a matrix of logits would be 76,800
+    assert replica.memory_bytes == held
