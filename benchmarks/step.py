@@ -11,6 +11,7 @@ EmbeddingBag (sum, with weights a row's values, sparse gradient) and Linear with
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -156,19 +157,63 @@ def torch_batch(shape: Shape, partition: Partition, turn: int) -> tuple[Any, ...
     )
 
 
-def interleaved_ms(steps: dict[str, Callable[[int], object]], repeats: int) -> dict[str, float]:
-    """The median time of each, a few steps at a time in turns."""
+def interleaved_ms(
+    steps: dict[str, Callable[[int], object]], repeats: int
+) -> dict[str, list[float]]:
+    """A round's mean time of each, round by round, in turns."""
     times: dict[str, list[float]] = defaultdict(list)
     for step in steps.values():
         for turn in range(3):
             step(turn)
     for _ in range(repeats):
         for name, step in steps.items():
+            start = time.perf_counter()
             for turn in range(BATCHES):
-                start = time.perf_counter()
                 step(turn)
-                times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
+            times[name].append((time.perf_counter() - start) / BATCHES * 1e3)
+    return dict(times)
+
+
+def median_ratio(above: list[float], below: list[float]) -> float:
+    """The median over rounds, so that what slows a whole round cancels out."""
+    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
+
+
+class TimedKernels:
+    """Kernels that add up the time spent in each; for one lane."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self.spent_s: dict[str, float] = defaultdict(float)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._kernels, name)
+        if not callable(found) or name == "for_label_blocks":
+            return found
+
+        def timed(*operands: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return found(*operands, **options)
+            finally:
+                self.spent_s[name] += time.perf_counter() - start
+
+        return timed
+
+
+def breakdown_ms(shape: Shape, steps: int = 20) -> dict[str, float]:
+    """Milliseconds of a step by kernel on one lane, largest first."""
+    kernels: Any = TimedKernels(get_kernels("cpu", 1))
+    step = our_step(shape, make_partition(shape), kernels)
+    step(0)
+    kernels.spent_s.clear()
+    start = time.perf_counter()
+    for turn in range(steps):
+        step(turn)
+    whole_s = time.perf_counter() - start
+    kernels.spent_s["between kernels"] = whole_s - sum(kernels.spent_s.values())
+    largest = sorted(kernels.spent_s.items(), key=lambda item: -item[1])
+    return {name: round(spent / steps * 1e3, 3) for name, spent in largest}
 
 
 def measure(shape: Shape, threads: int, repeats: int) -> dict[str, Any]:
@@ -178,13 +223,13 @@ def measure(shape: Shape, threads: int, repeats: int) -> dict[str, Any]:
     peer = torch_step(shape, partition, threads)
     if peer is not None:
         steps["torch"] = peer
-    medians = interleaved_ms(steps, repeats)
+    times = interleaved_ms(steps, repeats)
     kernels.close()
     row: dict[str, Any] = {"shape": shape.name, "rows": shape.rows, "threads": threads}
-    row |= {f"{name}_ms": round(value, 2) for name, value in medians.items()}
-    row["floor_share"] = round(medians["floor"] / medians["ours"], 2)
-    if "torch" in medians:
-        row["times_torch"] = round(medians["torch"] / medians["ours"], 2)
+    row |= {f"{name}_ms": round(statistics.median(ms), 2) for name, ms in times.items()}
+    row["floor_share"] = median_ratio(times["floor"], times["ours"])
+    if "torch" in times:
+        row["times_torch"] = median_ratio(times["torch"], times["ours"])
     return row
 
 
@@ -202,7 +247,13 @@ def main() -> None:
     ]
     from machine import write_result
 
-    write_result("step", rows, blas_core=blas_core())
+    chosen = [shape for shape in SHAPES if options.shape in shape.name]
+    breakdown = {shape.name: breakdown_ms(shape) for shape in chosen}
+    for name, parts in breakdown.items():
+        top = ", ".join(f"{kernel} {ms}" for kernel, ms in list(parts.items())[:6])
+        print(f"{name}, 1 thread, ms a step: {top}")
+    asked = os.environ.get("OPENBLAS_CORETYPE")  # may hold OpenBLAS below what the machine can
+    write_result("step", rows, blas_core=blas_core(), asked_core=asked, breakdown_ms=breakdown)
 
 
 if __name__ == "__main__":

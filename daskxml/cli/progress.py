@@ -79,7 +79,7 @@ class Seen:
         elif kind in NOTES:
             self.notes.append(NOTES[kind].format_map(event))
         elif kind == "ended":
-            self.state = f"ended: {event.get('reason', '')}".rstrip(": ")
+            self.rows, self.state = 0, f"ended: {event.get('reason', '')}".rstrip(": ")
 
 
 class Progress(Protocol):

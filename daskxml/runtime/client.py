@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import tempfile
@@ -214,6 +215,7 @@ class _Follower:
     def __init__(self, client: Client, config: RunConfig, place: RunDir, on_event: OnEvent) -> None:
         self.client, self.config, self.place, self.on_event = client, config, place, on_event
         self.history = place.history()
+        self.seen = 0  # events
 
     def follow(self) -> Run:
         self.client.register_plugin(RunsPlugin())
@@ -235,27 +237,35 @@ class _Follower:
         return self.client.sync(getattr(self.client.scheduler, handler), **values)
 
     def _read(self, run: str) -> Mapping[str, Any]:
-        """Pass events on until the run is over; Ctrl-C asks it to end and goes on reading."""
-        seen, version, interrupts = 0, -1, 0
+        """Pass events on until the run is over.
+
+        Ctrl-C asks the run to end at a merge, with a checkpoint; a second one is not waited for.
+        """
+        self.seen, version, interrupts = 0, -1, 0
         while True:
             try:
-                news = self._call("daskxml_read", run=run, since=seen, version=version)
+                news = self._call("daskxml_read", run=run, since=self.seen, version=version)
+                version = news["version"]
+                if ended := self._pass_on(news):
+                    return ended
             except KeyboardInterrupt:
                 interrupts += 1
                 if interrupts > 1:
                     raise
                 self._call("daskxml_stop", run=run, reason="interrupt")
-                continue
-            version = news["version"]
-            self.on_event(news["status"])
-            for event in news["events"]:
-                seen += 1
-                self._book(event)
-                if event["kind"] == "ended":
-                    return dict(event)
+
+    def _pass_on(self, news: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        self.on_event(news["status"])
+        for event in news["events"]:
+            self.seen += 1
+            self._book(event)
+            if event["kind"] == "ended":
+                return dict(event)
+        return None
 
     def _book(self, event: dict[str, Any]) -> None:
         if event["kind"] == "megabatch":
+            event["row"] = json.loads(json.dumps(event["row"]))  # messages make tuples of lists
             self.history.append(event["row"])
             self.place.append(event["row"])
         elif event["kind"] == "rewound":

@@ -76,6 +76,18 @@ class Crew:
         found = (hand for hand in self.hands.values() if hand.address == address)
         return self.candidates.get(address) or next(found, None)
 
+    def hand(self, name: str) -> Hand:
+        """Return a worker that takes part.
+
+        Raises
+        ------
+        WorkerGone
+            If it does not any more.
+        """
+        if name not in self.hands:
+            raise WorkerGone(name)
+        return self.hands[name]
+
     def dismiss(self, hand: Hand) -> bool:
         """Forget a lost worker; return whether it took part."""
         self.candidates.pop(hand.address, None)

@@ -277,23 +277,24 @@ class Driver:
         self, hand: Hand, session: Session, executor: Executor
     ) -> list[orders.Order]:
         """Tell the session of a loss, but first what happened before it: a merge may be done."""
-        if not self.crew.dismiss(hand):
+        if self.crew.hands.get(hand.name) is not hand:  # it had not joined yet
+            self.crew.dismiss(hand)
             return []
         self.journal.event("worker", event="lost", worker=hand.name)
-        self.crew.hands[hand.name] = hand  # until the session has heard of it
-        later: list[Any] = []
+        losses: list[Hand] = []
         while executor.barrier_is_open() or not self.queue.empty():
             await executor.settle_barrier()
             while not self.queue.empty():
                 item = self.queue.get_nowait()
                 if isinstance(item, Hand):
-                    later.append(item)
-                else:
-                    for order in await self._react(item, session, executor):
-                        executor.carry_out(order)
-        for item in later:
-            self.queue.put_nowait(item)
+                    losses.append(item)
+                    continue
+                for order in await self._react(item, session, executor):
+                    executor.carry_out(order)
+        for loss in losses:
+            self.queue.put_nowait(loss)
         self.crew.dismiss(hand)
+        executor.worker_lost(hand)
         return session.handle(WorkerLost(hand.name), time.monotonic())
 
     def _welcome(self, session: Session, enlister: Enlister) -> list[orders.Order]:

@@ -69,7 +69,7 @@ class Executor:
         self.train, self.test, self.label_counts = data.train, data.test, data.label_counts
         self.seed = 0
         self._report, self._warn = report, warn
-        self._leases: dict[int, Future] = {}
+        self._leases: dict[int, tuple[Hand, Future]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.barrier: asyncio.Task[None] | None = None
         self.store: tuple[str, int] | None = None  # run directory, checkpoints to keep
@@ -97,7 +97,7 @@ class Executor:
 
     def lease(self, order: LeaseOrder) -> None:
         """Start a lease on its worker."""
-        hand = self.crew.hands[order.worker]
+        hand = self.crew.hand(order.worker)
         spans = self._missing_spans(hand, order)
         parts = [self._fetch_span(span) for span in spans]
         parcel = tasks.Parcel(spans)
@@ -105,7 +105,7 @@ class Executor:
         # Dask keeps no order among tasks that are submitted within a tenth of a second.
         future = self.crew.submit(hand, "lease", tasks.run_lease, *args, priority=-hand.turns)
         hand.turns += 1
-        self._leases[order.lease] = future
+        self._leases[order.lease] = hand, future
 
     def _missing_spans(self, hand: Hand, order: LeaseOrder) -> tuple[Span, ...]:
         if self.session.placement.is_replicated:
@@ -126,18 +126,22 @@ class Executor:
 
     def lease_ended(self, lease: int) -> None:
         """Release a lease's future."""
-        future = self._leases.pop(lease, None)
-        if future is not None:
-            future.release()
+        if lease in self._leases:
+            self._leases.pop(lease)[1].release()
+
+    def worker_lost(self, lost: Hand) -> None:
+        """Release the leases of a lost worker, which Dask would keep waiting for it."""
+        for lease in [n for n, (hand, _) in self._leases.items() if hand is lost]:
+            self.lease_ended(lease)
 
     def lease_of(self, key: str) -> Future | None:
         """Return the future of an open lease by its key."""
-        return next((f for f in self._leases.values() if f.key == key), None)
+        return next((f for _, f in self._leases.values() if f.key == key), None)
 
     # --------------------------------------------------------------- barriers
 
     async def _measure(self, order: MeasureOrder) -> Report | None:
-        hands = [self.crew.hands[name] for name in order.workers]
+        hands = [self.crew.hand(name) for name in order.workers]
         answers = await self.crew.ask_all(hands, "norm", tasks.squared_norm, self.crew.run)
         if lost_any(answers):
             return None
@@ -145,7 +149,7 @@ class Executor:
         return Measured(answers, self.session.parameters)
 
     async def _merge(self, order: MergeOrder) -> Report | None:
-        hands = [self.crew.hands[name] for name in order.weights]
+        hands = [self.crew.hand(name) for name in order.weights]
         for _ in range(MERGE_ATTEMPTS):
             answers = await self._reduce(order, hands)
             if not broken_ring(answers):
@@ -195,7 +199,7 @@ class Executor:
     # ------------------------------------------------------- other long tasks
 
     async def _evaluate(self, order: EvaluateOrder) -> Report | None:
-        hand = self.crew.hands[order.worker]
+        hand = self.crew.hand(order.worker)
         is_replicated = self.session.placement.is_replicated
         named = {shard for shard, _, _ in order.pieces}
         missing = tuple(sorted(named - hand.test_shards)) if not is_replicated else ()
@@ -209,7 +213,7 @@ class Executor:
         run_dir, keep = self.store
         session = self.session.plain()
         args = (self.crew.run, run_dir, order.megabatch, session, keep)
-        hand = self.crew.hands[order.worker]
+        hand = self.crew.hand(order.worker)
         try:
             path = await self.crew.ask(hand, "checkpoint", tasks.store_checkpoint, *args)
             self.stored = (session, path)

@@ -26,6 +26,7 @@ class RunsPlugin(SchedulerPlugin):
     """All runs of a scheduler."""
 
     name = PLUGIN
+    idempotent = True  # every client registers it; the first one stays
 
     async def start(self, scheduler: Scheduler) -> None:
         """Answer clients from now on."""

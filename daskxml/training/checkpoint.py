@@ -7,6 +7,7 @@ checkpoint is taken between a merge and the next mega-batch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,15 @@ def write_checkpoint(
         raise ModelError(f"{folder}: cannot be made ({error.strerror})") from error
     write_tensors(path, models, {"format": FORMAT_VERSION, "session": json.dumps(session)})
     for old in checkpoints(run_dir)[:-keep]:
-        old.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # one too many does no harm
+            old.unlink()
     return path
 
 
 def checkpoints(run_dir: str | Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
-    return sorted((Path(run_dir) / FOLDER).glob("[0-9]*.safetensors"))
+    found = (Path(run_dir) / FOLDER).glob("[0-9]*.safetensors")
+    return sorted(found, key=lambda path: (len(path.stem), path.stem))  # past 999,999 as well
 
 
 def latest_checkpoint(run_dir: str | Path) -> Path:
@@ -84,8 +87,11 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
         If it is damaged or of another version.
     """
     models, metadata = read_tensors(path)
-    if metadata.get("format") != FORMAT_VERSION or not {"current", "previous"} <= models.keys():
+    try:
+        if metadata["format"] != FORMAT_VERSION or not {"current", "previous"} <= models.keys():
+            raise ValueError
+        return models, json.loads(metadata["session"])
+    except (KeyError, ValueError):
         raise ModelError(
             f"{path}: not a checkpoint of this version; delete it to resume from the one before"
-        )
-    return models, json.loads(metadata["session"])
+        ) from None

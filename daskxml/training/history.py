@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.errors import ModelError
+from daskxml.model.tensors import replacing
 from daskxml.strategies.protocol import WorkerView
 from daskxml.training.ledger import Span
 
@@ -85,7 +86,7 @@ class MegabatchLog:
             "workers": {name: self._worker(name, spans.get(name, [])) for name in self.weights},
             "perturbed": self.perturbed,
             "merged_bytes": 0,
-            "events": self.events,
+            "events": list(self.events),
         }
 
     def _worker(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
@@ -108,14 +109,30 @@ def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[
 
 
 def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write the whole history, one JSON object a line."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    """Write the whole history, one JSON object a line, in the place of what was there.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written; what was there is unchanged.
+    """
+    with replacing(path) as partial:
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def append_history(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one mega-batch."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    """Add one mega-batch.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror}); free space") from error
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
@@ -124,16 +141,22 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     Raises
     ------
     ModelError
-        If the file is missing or a line is not JSON.
+        If the file is missing, or a line is no JSON object.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ModelError(f"{path}: no history of a run here ({error.strerror})") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            raise ModelError(f"{path}:{number}: not a line of JSON; the file is damaged") from None
-    return rows
+    except UnicodeDecodeError:
+        raise ModelError(f"{path}: not a text file; the history is damaged") from None
+    return [_parse_row(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _parse_row(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        if isinstance(row, dict):
+            return row
+    except json.JSONDecodeError:
+        pass
+    raise ModelError(f"{path}:{number}: not a JSON object; the history is damaged")

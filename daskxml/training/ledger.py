@@ -128,18 +128,20 @@ class Ledger:
 
     def plain(self) -> dict[str, Any]:
         """Return the ledger as JSON values; only between mega-batches, when nothing is leased."""
-        if self.held or self.returned:
+        if self.held:
             raise RuntimeError("a ledger can be stored only when every leased row is merged")
         return {
             "stream_rows": list(self.stream_rows),
             "epoch": self.epoch,
             "cursors": list(self.cursors),
+            "returned": [list(span) for span in self.returned],
         }
 
     @classmethod
     def restore(cls, plain: dict[str, Any]) -> Ledger:
         """Return the ledger that ``plain`` was made from."""
-        return cls(tuple(plain["stream_rows"]), plain["epoch"], list(plain["cursors"]))
+        returned = [Span(*span) for span in plain["returned"]]
+        return cls(tuple(plain["stream_rows"]), plain["epoch"], list(plain["cursors"]), returned)
 
 
 def _rotated(streams: Collection[int], epoch: int) -> Sequence[int]:

@@ -6,7 +6,7 @@ is leased rows that it does not hold has them fetched for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Owners = dict[int, str]  # shard -> worker
@@ -17,7 +17,8 @@ def assign_shards(
 ) -> Owners:
     """Spread shards so that every worker holds rows in proportion to its speed.
 
-    A shard stays where it is unless its owner is gone or holds too much.
+    A shard stays where it is unless its owner is gone, or moving it evens out the load: in the
+    end no two workers differ by more than one shard from what their speeds would give them.
 
     Examples
     --------
@@ -28,20 +29,30 @@ def assign_shards(
     """
     if not speeds:
         return {}
-    fair = _fair_rows(sum(shard_rows), speeds)
-    held = dict.fromkeys(speeds, 0.0)
-    result: Owners = {}
-    slack = max(shard_rows, default=0) / 2.0
-    for shard, owner in sorted((owners or {}).items()):
-        if owner in held and held[owner] + shard_rows[shard] <= fair[owner] + slack:
-            result[shard] = owner
-            held[owner] += shard_rows[shard]
+    excess = {name: -fair for name, fair in _fair_rows(sum(shard_rows), speeds).items()}
+    result = {s: owner for s, owner in (owners or {}).items() if owner in excess}
+    for shard, owner in result.items():
+        excess[owner] += shard_rows[shard]
     for shard in range(len(shard_rows)):
         if shard not in result:
-            worker = max(held, key=lambda name: fair[name] - held[name])
-            result[shard] = worker
-            held[worker] += shard_rows[shard]
+            result[shard] = min(excess, key=excess.__getitem__)
+            excess[result[shard]] += shard_rows[shard]
+    _level(result, excess, shard_rows)
     return dict(sorted(result.items()))
+
+
+def _level(owners: Owners, excess: dict[str, float], shard_rows: Sequence[int]) -> None:
+    """Move the smallest shard of the fullest worker while that makes two workers more equal."""
+    while True:
+        fullest, emptiest = max(excess, key=excess.__getitem__), min(excess, key=excess.__getitem__)
+        held = [s for s, owner in owners.items() if owner == fullest and shard_rows[s]]
+        shard = min(held, key=shard_rows.__getitem__, default=None)
+        gap = (excess[fullest] - excess[emptiest]) * (1.0 - 1e-9)  # a gain, not a rounding error
+        if shard is None or shard_rows[shard] >= gap:
+            return
+        owners[shard] = emptiest
+        excess[fullest] -= shard_rows[shard]
+        excess[emptiest] += shard_rows[shard]
 
 
 def _fair_rows(rows: int, speeds: Mapping[str, float]) -> dict[str, float]:
@@ -82,9 +93,19 @@ class Placement:
             self.train_owners = assign_shards(self.train_rows, speeds, self.train_owners)
             self.test_owners = assign_shards(self.test_rows, speeds, self.test_owners)
 
+    def fits(self, workers: Collection[str]) -> bool:
+        """Whether every shard is with one of these workers."""
+        train = {self.train_owners.get(shard) for shard in range(len(self.train_rows))}
+        test = {self.test_owners.get(shard) for shard in range(len(self.test_rows))}
+        return self.is_replicated or train | test <= set(workers)
+
     def train_shards(self, worker: str) -> list[int]:
-        """Shards that ``worker`` is to hold, also the streams that it prefers."""
+        """Shards that ``worker`` is to hold."""
         return _held(worker, self.is_replicated, self.train_rows, self.train_owners)
+
+    def preferred_streams(self, worker: str) -> list[int]:
+        """Streams of the ledger whose rows ``worker`` holds and others do not."""
+        return [] if self.is_replicated else self.train_shards(worker)
 
     def test_shards(self, worker: str) -> list[int]:
         """Test shards that ``worker`` is to hold."""

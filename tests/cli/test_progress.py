@@ -85,7 +85,7 @@ def test_a_picture_shows_the_run_and_its_workers():
     console.print(render(seen))
     text = console.file.getvalue()
     for piece in (
-        "demo  ended: epochs  15,000 rows",
+        "demo  ended: epochs",
         "mega-batch 4",
         "4,000 rows/s",
         "P@1 0.5000",

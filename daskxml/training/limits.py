@@ -1,0 +1,64 @@
+"""When a run ends, and how often it evaluates and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When a run ends (zero is no limit), and how often it evaluates and checkpoints.
+
+    Attributes
+    ----------
+    megabatches, epochs, train_s
+        The run ends at the first merge at or after one of these.
+    target_metric, target
+        The run ends once an evaluation gives at least ``target``.
+    evaluate_every, checkpoint_every
+        In mega-batches. The last one is always evaluated and checkpointed.
+    ks
+        Ranks of the metrics.
+    can_checkpoint
+        There is a place to write to.
+    """
+
+    megabatches: int = 0
+    epochs: float = 0.0
+    train_s: float = 0.0
+    target_metric: str = "P@1"
+    target: float = 0.0
+    evaluate_every: int = 1
+    checkpoint_every: int = 10
+    ks: tuple[int, ...] = (1, 3, 5)
+    can_checkpoint: bool = False
+
+    def reached(self, history: Sequence[Mapping[str, Any]]) -> str:
+        """Return which limit the run has reached after these mega-batches, or ``""``.
+
+        Examples
+        --------
+        >>> Limits(epochs=2.0).reached([{"epoch": 2.0, "train_s": 1.0, "merge_s": 0.1}])
+        'epochs'
+        """
+        if self.megabatches and len(history) >= self.megabatches:
+            return "megabatches"
+        if self.epochs and history and history[-1]["epoch"] >= self.epochs:
+            return "epochs"
+        return "minutes" if self.is_time_up(history, 0.0) else ""
+
+    def is_time_up(self, history: Sequence[Mapping[str, Any]], since_merge_s: float) -> bool:
+        """Whether training has taken as long as it may; evaluation does not count."""
+        done_s = sum(row["train_s"] + row["merge_s"] for row in history)
+        return self.train_s > 0.0 and done_s + since_merge_s >= self.train_s
+
+    def is_checkpoint_due(self, megabatches: int, *, is_last: bool) -> bool:
+        """Whether a checkpoint is to be written after so many mega-batches."""
+        every = self.checkpoint_every
+        return self.can_checkpoint and (is_last or (every > 0 and megabatches % every == 0))
+
+    def is_target_met(self, metrics: Mapping[str, float]) -> bool:
+        """Whether an evaluation is good enough to end the run."""
+        return self.target > 0.0 and metrics[self.target_metric] >= self.target

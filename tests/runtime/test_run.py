@@ -1,0 +1,218 @@
+"""Whole runs on a real cluster of processes: what they write, and what they survive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import replay
+from distributed import Client, LocalCluster, Worker
+
+import daskxml
+from daskxml.model.parameters import Layout
+
+FIELDS = {
+    "megabatch", "rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "metrics",
+    "workers", "perturbed", "merged_bytes",
+}  # fmt: skip
+WORKER_FIELDS = {"updates", "rows", "batch_rows", "lr", "weight", "busy_s", "idle_s"}
+Data = dict[str, Path]
+Values = dict[str, Any]
+
+
+def flat_model(run: daskxml.Run) -> Any:
+    layout = Layout(run.model.spec)
+    flat = np.zeros(layout.size, dtype=np.float32)
+    for name, view in layout.views(flat).items():
+        view[...] = run.model.parameters[name]
+    return flat
+
+
+def check_run(run: daskxml.Run, data: Data, values: Values) -> None:
+    """The history accounts for every row, and for the model."""
+    replay.check_ledger(run.history, 1500)
+    expected = replay.replayed_model(data["train"], values, run.history)
+    np.testing.assert_allclose(flat_model(run), expected, rtol=2e-3, atol=2e-5)
+
+
+def test_a_run_on_disk(client: Client, data: Data, values: Values, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = daskxml.train(values, client=client, train=data["train"], test=data["test"], out=out)
+    assert len(run.history) == 8
+    assert run.reason == "megabatches"
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert lines == run.history
+    for row in lines:
+        assert row.keys() >= FIELDS
+        assert row["metrics"]["rows"] == 400
+        assert all(worker.keys() >= WORKER_FIELDS for worker in row["workers"].values())
+    assert lines[-1]["rows"] == 8 * 12 * 32
+    assert (out / "run.toml").exists()
+    assert [path.stem for path in sorted((out / "checkpoints").iterdir())] == ["000006", "000008"]
+    check_run(run, data, values)
+    loaded = daskxml.load(out)
+    assert np.array_equal(loaded.parameters["output.weight"], run.model.parameters["output.weight"])
+    assert run.metrics["P@1"] > 0.2
+
+
+def test_a_run_in_memory_with_sharded_rows(client: Client, data: Data, values: Values) -> None:
+    values["data"] = {"residency": "shard"}
+    events: list[Any] = []
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"], on_event=events.append
+    )
+    started = next(event for event in events if event["kind"] == "started")
+    assert started["residency"] == "shard"
+    for row in run.history:
+        assert row["metrics"]["rows"] == 400
+    spans = [
+        (epoch, stream, place)
+        for row in run.history
+        for worker in row["workers"].values()
+        for lease in worker["leases"]
+        for epoch, stream, start, stop in lease
+        for place in range(start, stop)
+    ]
+    assert len(spans) == len(set(spans)) == 8 * 12 * 32
+    assert len({span for span in spans if span[0] == 0}) == 1500, "the first epoch is whole"
+    replicated = daskxml.train(
+        values | {"data": {"residency": "replicate"}}, client=client, train=data["train"],
+        test=data["test"],
+    )  # fmt: skip
+    assert abs(run.metrics["P@1"] - replicated.metrics["P@1"]) < 0.15
+
+
+def die_in(method: str, at_call: int) -> Callable[[Worker], None]:
+    """Return a function that makes one worker kill itself in a call of a `Member` method."""
+
+    def arm(dask_worker: Worker) -> None:
+        from daskxml.training.member import Member
+
+        original, calls = getattr(Member, method), []
+
+        def deadly(self: Any, *args: Any) -> Any:
+            calls.append(None)
+            if len(calls) == at_call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(self, *args)
+
+        setattr(Member, method, deadly)
+
+    return arm
+
+
+def die_in_ring(at_call: int) -> Callable[[Worker], None]:
+    """Return a function that makes one worker kill itself in the middle of an all-reduce."""
+
+    def arm(dask_worker: Worker) -> None:
+        from daskxml.ops.numpy_kernels import NumpyKernels
+
+        original, calls = NumpyKernels.momentum, []
+
+        def deadly(self: Any, *args: Any) -> None:
+            calls.append(None)
+            if len(calls) == at_call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            original(self, *args)
+
+        NumpyKernels.momentum = deadly  # type: ignore[method-assign]
+
+    return arm
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [die_in("lease", 5), die_in_ring(3), die_in("commit", 3), die_in("evaluate", 3),
+     die_in("squared_norm", 3)],
+    ids=["mega-batch", "merge", "commit", "evaluation", "norm"],
+)  # fmt: skip
+def test_a_worker_is_killed(
+    cluster: LocalCluster, client: Client, data: Data, values: Values, arm: Callable[..., None]
+) -> None:
+    address = cluster.scheduler_info["workers"]
+    victim = next(a for a, state in address.items() if str(state["name"]) == "1")
+    client.run(arm, workers=[victim])
+    events: list[Any] = []
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"], on_event=events.append
+    )
+    changes = [event["event"] for event in events if event["kind"] == "worker"]
+    assert changes[0] == "lost"
+    assert len(run.history) == 8
+    assert all(row["metrics"]["rows"] == 400 for row in run.history)
+    check_run(run, data, values)
+
+
+def test_a_worker_joins_and_the_run_is_interrupted(
+    data: Data, values: Values, tmp_path: Path
+) -> None:
+    values["training"] = {"megabatches": 1_000_000}
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        is_interrupted = False
+
+        def watch(event: Any) -> None:
+            nonlocal is_interrupted
+            if event["kind"] != "megabatch":
+                return
+            if event["row"]["megabatch"] == 2:
+                cluster.scale(2)
+            rows = [worker["rows"] for worker in event["row"]["workers"].values()]
+            if len(rows) == 2 and all(rows) and not is_interrupted:
+                is_interrupted = True
+                raise KeyboardInterrupt
+
+        run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
+    assert run.reason == "interrupt"
+    assert len(run.history[0]["workers"]) == 1
+    assert sorted(run.history[-1]["workers"]) == ["0", "1"]
+    replay.check_ledger(run.history, 1500)
+
+
+def test_every_worker_is_lost(data: Data, values: Values, tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path / "dask", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        client.run(die_in("lease", 30))
+        out = tmp_path / "run"
+        events: list[Any] = []
+        run = daskxml.train(
+            values, client=client, train=data["train"], out=out, on_event=events.append
+        )
+    assert "rewound" in [event["kind"] for event in events]
+    assert [row["megabatch"] for row in run.history] == list(range(1, 9))
+    check_run(run, data, values)
+
+
+def test_resume_gives_the_same_bits(data: Data, values: Values, tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path / "dask") as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        def train(megabatches: int, **where: Any) -> daskxml.Run:
+            overrides = {"training.megabatches": megabatches}
+            return daskxml.train(
+                values, client=client, train=data["train"], test=data["test"],
+                overrides=overrides, **where,
+            )  # fmt: skip
+
+        whole = train(10, out=tmp_path / "whole")
+        train(5, out=tmp_path / "parts")
+        resumed = train(10, resume=tmp_path / "parts")
+    assert np.array_equal(flat_model(whole), flat_model(resumed))
+    assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
+    assert whole.metrics == resumed.metrics
+    lines = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
+    assert len(lines) == 10
