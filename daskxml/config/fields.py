@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from fractions import Fraction
 from typing import Any
 
 from daskxml.errors import ConfigError
@@ -44,7 +45,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f"{text!r} is not a size: write it like 256MiB, 1.5GB or 4096")
-    return round(float(match[1]) * _UNITS[match[2].lower()])
+    return round(Fraction(match[1]) * _UNITS[match[2].lower()])
 
 
 def size_text(count: int) -> int | str:

@@ -191,7 +191,8 @@ def _one_line_lists(toml: str) -> str:
     """Join the lists that tomli-w writes with a line for each item; texts hold no line breaks."""
 
     def join(match: re.Match[str]) -> str:
-        return f"[{', '.join(line.strip().removesuffix(',') for line in match[1].splitlines())}]"
+        lines = match[1][:-1].split("\n")
+        return "[" + ", ".join(line.strip().removesuffix(",") for line in lines) + "]"
 
     return re.sub(r"(?<== )\[\n((?:    .*,\n)+)\]$", join, toml, flags=re.MULTILINE)
 

@@ -106,7 +106,7 @@ def find_line(text: str, section: str, key: str = "") -> int | None:
     (4, None)
     """
     current, found = "", None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if header := re.match(r"\s*\[\s*([\w-]+)\s*\]", line):
             current = header[1]
             found = number if current == section else found

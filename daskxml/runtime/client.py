@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed import Client, LocalCluster
 
+from daskxml._version import __version__
 from daskxml.config import RunConfig, load_run_config
 from daskxml.errors import ClusterError, ConfigError
 from daskxml.model.store import ModelHeader
@@ -218,7 +219,7 @@ class _Follower:
         self.seen = 0  # events
 
     def follow(self) -> Run:
-        self.client.register_plugin(RunsPlugin())
+        self._install()
         self.place.begin(self.config)
         run = self._call(
             "daskxml_start",
@@ -231,10 +232,26 @@ class _Follower:
             ended = self._read(run)
             return self._result(run, ended)
         finally:
-            self._call("daskxml_forget", run=run)
+            with contextlib.suppress(ClusterError):
+                self._call("daskxml_forget", run=run)
+
+    def _install(self) -> None:
+        try:
+            self.client.register_plugin(RunsPlugin())
+        except ImportError as error:
+            address = self.client.scheduler.address
+            raise ClusterError(
+                f"{address}: the scheduler cannot import daskxml ({error}); "
+                f"install daskxml {__version__} in its environment"
+            ) from error
 
     def _call(self, handler: str, **values: Any) -> Any:
-        return self.client.sync(getattr(self.client.scheduler, handler), **values)
+        try:
+            return self.client.sync(getattr(self.client.scheduler, handler), **values)
+        except OSError as error:  # which Dask's CommClosedError is
+            hint = f"; go on with --resume {self.place.path}" if self.place.path else ""
+            address = self.client.scheduler.address
+            raise ClusterError(f"{address}: the scheduler does not answer any more{hint}") from error
 
     def _read(self, run: str) -> Mapping[str, Any]:
         """Pass events on until the run is over.

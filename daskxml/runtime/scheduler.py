@@ -67,9 +67,10 @@ class RunsPlugin(SchedulerPlugin):
         return run
 
     async def _drive(self, run: str, driver: Driver) -> None:
-        await driver.drive()
-        if driver.run_dir is not None or driver.journal.has_failed:
-            await driver.pack_up()
+        with driver.client.as_current():
+            await driver.drive()
+            if driver.journal.has_failed:
+                await driver.pack_up()
 
     async def _own_client(self) -> Client:
         """Return the client on this loop; the workers' plugin comes with it."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from daskxml.config import load_run_config
 from daskxml.data import ingest
-from daskxml.data.faults import Dialect
 from daskxml.data.blocks import plan_blocks, read_header
+from daskxml.data.faults import Dialect
 from daskxml.data.parse import parse_block
 from daskxml.strategies import STRATEGIES
 from daskxml.training.ledger import Span, cut_batches

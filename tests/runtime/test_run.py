@@ -61,6 +61,20 @@ def test_a_run_on_disk(client: Client, data: Data, values: Values, tmp_path: Pat
     assert run.metrics["P@1"] > 0.2
 
 
+def check_shards(run: daskxml.Run) -> None:
+    """No row is counted twice, the first epoch is whole, and no row is missing."""
+    places = [
+        (epoch, stream, place)
+        for row in run.history
+        for worker in row["workers"].values()
+        for lease in worker["leases"]
+        for epoch, stream, start, stop in lease
+        for place in range(start, stop)
+    ]
+    assert len(places) == len(set(places)) == run.history[-1]["rows"] == 8 * 12 * 32
+    assert len({place for place in places if place[0] == 0}) == 1500
+
+
 def test_a_run_in_memory_with_sharded_rows(client: Client, data: Data, values: Values) -> None:
     values["data"] = {"residency": "shard"}
     events: list[Any] = []
@@ -71,16 +85,7 @@ def test_a_run_in_memory_with_sharded_rows(client: Client, data: Data, values: V
     assert started["residency"] == "shard"
     for row in run.history:
         assert row["metrics"]["rows"] == 400
-    spans = [
-        (epoch, stream, place)
-        for row in run.history
-        for worker in row["workers"].values()
-        for lease in worker["leases"]
-        for epoch, stream, start, stop in lease
-        for place in range(start, stop)
-    ]
-    assert len(spans) == len(set(spans)) == 8 * 12 * 32
-    assert len({span for span in spans if span[0] == 0}) == 1500, "the first epoch is whole"
+    check_shards(run)
     replicated = daskxml.train(
         values | {"data": {"residency": "replicate"}}, client=client, train=data["train"],
         test=data["test"],
@@ -133,10 +138,9 @@ def die_in_ring(at_call: int) -> Callable[[Worker], None]:
     ids=["mega-batch", "merge", "commit", "evaluation", "norm"],
 )  # fmt: skip
 def test_a_worker_is_killed(
-    cluster: LocalCluster, client: Client, data: Data, values: Values, arm: Callable[..., None]
+    client: Client, data: Data, values: Values, arm: Callable[..., None]
 ) -> None:
-    address = cluster.scheduler_info["workers"]
-    victim = next(a for a, state in address.items() if str(state["name"]) == "1")
+    victim = next(iter(client.scheduler_info()["workers"]))
     client.run(arm, workers=[victim])
     events: list[Any] = []
     run = daskxml.train(
@@ -147,6 +151,19 @@ def test_a_worker_is_killed(
     assert len(run.history) == 8
     assert all(row["metrics"]["rows"] == 400 for row in run.history)
     check_run(run, data, values)
+
+
+def test_a_worker_is_killed_that_held_shards(client: Client, data: Data, values: Values) -> None:
+    victim = next(iter(client.scheduler_info()["workers"]))
+    client.run(die_in("lease", 5), workers=[victim])
+    values["data"] = {"residency": "shard"}
+    events: list[Any] = []
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"], on_event=events.append
+    )
+    assert "lost" in [event.get("event") for event in events]
+    assert all(row["metrics"]["rows"] == 400 for row in run.history)
+    check_shards(run)
 
 
 def test_a_worker_joins_and_the_run_is_interrupted(
@@ -201,6 +218,7 @@ def test_resume_gives_the_same_bits(data: Data, values: Values, tmp_path: Path) 
                      local_directory=tmp_path / "dask") as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
+
         def train(megabatches: int, **where: Any) -> daskxml.Run:
             overrides = {"training.megabatches": megabatches}
             return daskxml.train(

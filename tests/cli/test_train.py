@@ -1,0 +1,74 @@
+"""train, evaluate, predict and resume as a user types them, on a local cluster of one worker."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import scipy.sparse
+
+from daskxml.cli import main
+from daskxml.config import load_run_config
+from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
+
+ROWS = SyntheticSpec(rows=1500, test_rows=200, features=200, labels=30, seed=9)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return a folder with rows and a run of four mega-batches."""
+    folder = tmp_path_factory.mktemp("train")
+    train = write_xml(folder / "train.txt", ROWS, "train")
+    test = write_xml(folder / "test.txt", ROWS, "test")
+    settings = ["training.megabatches=4", "strategy.batch_max=32", "strategy.megabatch_batches=10"]
+    options = [f"--set={setting}" for setting in [*settings, "model.hidden=[16]"]]
+    files = ["--train", str(train), "--test", str(test), "--out", str(folder / "run")]
+    assert main(["train", "quickstart", *files, "--workers", "1", *options]) == 0
+    return folder
+
+
+def history(folder):
+    text = (folder / "run" / "history.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_run_directory_holds_the_resolved_run_the_history_and_the_model(trained):
+    config = load_run_config(trained / "run" / "run.toml")
+    assert config.training.megabatches == 4
+    assert config.model.hidden == (16,)
+    assert config.cluster.workers == 1
+    assert [row["megabatch"] for row in history(trained)] == [1, 2, 3, 4]
+    assert {"model.json", "model.safetensors"} <= {p.name for p in (trained / "run").iterdir()}
+
+
+def test_evaluate_agrees_with_the_history_and_with_a_count_of_what_predict_wrote(trained, capsys):
+    run, test = str(trained / "run"), str(trained / "test.txt")
+    assert main(["evaluate", run, test, "--json"]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics == history(trained)[-1]["metrics"]
+    out = trained / "scores.npz"
+    assert main(["predict", run, test, "--top-k", "1", "--out", str(out)]) == 0
+    scores, labels = scipy.sparse.load_npz(out), generate(ROWS)[1].labels
+    hits = 0
+    for row in range(200):
+        truth = labels.indices[labels.indptr[row] : labels.indptr[row + 1]]
+        hits += int(scores[row].indices[0] in truth)
+    assert metrics["P@1"] == hits / 200
+
+
+def test_a_directory_that_holds_a_run_is_refused(trained, capsys):
+    before = history(trained)
+    files = ["--train", str(trained / "train.txt"), "--out", str(trained / "run")]
+    assert main(["train", "quickstart", *files, "--workers", "1"]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert history(trained) == before
+
+
+def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
+    before = history(trained)
+    run = str(trained / "run")
+    assert main(["train", "--resume", run, "--set", "training.megabatches=5"]) == 0
+    after = history(trained)
+    assert after[:4] == before
+    assert [row["megabatch"] for row in after] == [1, 2, 3, 4, 5]
+    assert "ended by   megabatches" in capsys.readouterr().out

@@ -1,0 +1,493 @@
+"""Algorithms 1 and 2 of Adaptive SGD, worked out by hand, and what must hold at any speed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual_cluster import VirtualCluster
+
+from daskxml.errors import ConfigError
+from daskxml.strategies.adaptive_sgd import (
+    AdaptiveSgd,
+    Config,
+    are_regularized,
+    normalized_weights,
+    perturb_weights,
+    scale_batch_sizes,
+)
+from daskxml.strategies.megabatch import Member
+from daskxml.strategies.protocol import (
+    Begin,
+    Drain,
+    Lease,
+    LeaseDone,
+    Measure,
+    Measured,
+    Merge,
+    Merged,
+    Started,
+    WorkerJoined,
+    WorkerLost,
+)
+
+NORMS = Measured({"a": 0.0, "b": 0.0}, 4)  # below every threshold
+FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
+    (Started(("a", "b")), []),
+    (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("a", 64, 1, 1.0), []),
+    (LeaseDone("a", 64, 1, 1.0), []),
+    (LeaseDone("b", 64, 1, 2.0), []),
+    (LeaseDone("b", 64, 1, 2.0), [Measure()]),
+]
+
+
+def strategy(**changes):
+    """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch."""
+    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **changes}))
+
+
+def follow(machine, state, trace):
+    """Feed events; compare commands, leases in short as "worker rows"."""
+    for event, expected in trace:
+        state, commands = machine.step(state, event)
+        short = [f"{c.worker} {c.rows}" if isinstance(c, Lease) else c for c in commands]
+        assert short == expected, event
+    return state
+
+
+def sizes(state):
+    return {name: member.batch_size for name, member in state.members.items()}
+
+
+def after_first(machine):
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
+    state, (merge,) = machine.step(state, NORMS)
+    return state, merge
+
+
+def test_a_trace_of_two_megabatches_under_the_papers_rule():
+    machine = strategy(rule="paper", lr=2.0)
+    # Nothing is measured at first: each gets one batch to run and one to wait. Then a does 64 rows
+    # a second and b 32. Of 8 batches a does 5 and b 3; mean u = 4, so b_a would become
+    # 64 + 4 (5 - 4) = 68, above b_max: skipped; b_b = 64 - 4 (4 - 3) = 60.
+    state, merge = after_first(machine)
+    # alpha = 5/8, 3/8; perturbed: 0.625 * 1.1 = 0.6875 and 0.375 * 0.9 = 0.3375, sum 1.025
+    assert merge.weights == pytest.approx({"a": 0.6875 / 1.025, "b": 0.3375 / 1.025})
+    assert (merge.momentum, merge.perturbed, state.phase) == (0.9, True, "merge")
+    state, commands = machine.step(state, Merged())
+    assert (commands, state.phase, state.remaining_rows) == ((), "idle", 512)
+    assert sizes(state) == {"a": 64.0, "b": 60.0}
+    # linear scaling: lr_b = 2 * 60 / 64
+    assert {n: (v.batch_rows, v.lr) for n, v in machine.view(state).items()} == {
+        "a": (64, 2.0),
+        "b": (60, 1.875),
+    }
+    state = follow(
+        machine,
+        state,
+        [  # rows left behind each lease: 448, 388, 324, 264
+            (Begin(), ["a 64", "b 60", "a 64", "b 60"]),
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 200
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 136
+            (LeaseDone("b", 60, 1, 1.875), ["b 60"]),  # 76
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 12: less than a batch
+            (LeaseDone("a", 64, 1, 1.0), ["a 12"]),  # 0: a remainder is an update as well
+            (LeaseDone("a", 64, 1, 1.0), []),
+            (LeaseDone("a", 12, 1, 0.1875), []),
+            (LeaseDone("b", 60, 1, 1.875), []),
+            (LeaseDone("b", 60, 1, 1.875), [Measure()]),
+        ],
+    )
+    # u = 6 and 3, mean 4.5: b_a would become 70, skipped; b_b = 60 - 4 * 1.5 = 54
+    state, (merge,) = machine.step(state, Measured({"a": 4.0, "b": 0.01}, 4))  # RMS 1 and 0.05
+    assert merge == Merge({"a": 6 / 9, "b": 3 / 9}, 0.9, perturbed=False)
+    state, _ = machine.step(state, Merged())
+    assert sizes(state) == {"a": 64.0, "b": 54.0}
+
+
+def test_the_damped_rule_on_the_same_trace():
+    machine = strategy()
+    state, merge = after_first(machine)
+    assert merge.weights["a"] == pytest.approx(0.6875 / 1.025)  # merging knows no rule
+    state, _ = machine.step(state, Merged())
+    # 64 (5/4)^1/2 = 71.6 is clamped to 64; 64 (3/4)^1/2 = 55.43 stays a real number
+    assert sizes(state) == pytest.approx({"a": 64.0, "b": 64.0 * math.sqrt(0.75)})
+    assert machine.view(state)["b"].batch_rows == 55
+    assert machine.view(state)["b"].lr == pytest.approx(math.sqrt(0.75))
+
+
+def test_a_trace_of_three_workers():
+    machine = strategy(rule="paper", megabatch_batches=9, renormalize=False)
+    batch = {name: LeaseDone(name, 64, 1, busy) for name, busy in (("1", 1.0), ("2", 9.0))}
+    batch["10"] = LeaseDone("10", 64, 1, 9.0)
+    state = follow(
+        machine,
+        machine.initial_state(),
+        [
+            (Started(("10", "2", "1")), []),
+            (Begin(), ["1 64", "2 64", "10 64", "1 64", "2 64", "10 64"]),  # natural order
+            (batch["1"], ["1 64"]),
+            (batch["1"], ["1 64"]),
+            (batch["1"], ["1 64"]),
+            (batch["1"], []),
+            (batch["1"], []),
+            (batch["2"], []),
+            (batch["10"], []),
+            (batch["10"], []),
+            (batch["2"], [Measure()]),
+        ],
+    )
+    # u = 5, 2, 2: alpha = 5/9, 2/9, 2/9; r = 1; of 2 and 10, which tie, s = 2, the lowest id
+    state, (merge,) = machine.step(state, Measured({"1": 0.0, "2": 0.0, "10": 0.03}, 4))
+    assert merge.perturbed
+    assert merge.weights == pytest.approx({"1": 5.5 / 9, "2": 1.8 / 9, "10": 2 / 9})
+    # mean u = 3: b_1 would become 72, skipped; b_2 = b_10 = 64 - 4
+    state, _ = machine.step(state, Merged())
+    assert sizes(state) == {"1": 64.0, "2": 60.0, "10": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("batch_sizes", "updates", "expected"),
+    [
+        ((32, 32), (6, 2), (40, 24)),  # mean 4: +- 4 * 2
+        ((64, 64), (6, 2), (64, 56)),  # the faster would pass b_max
+        ((60, 12), (6, 4), (64, 8)),  # exactly at the bounds is allowed
+        ((61, 11), (6, 4), (61, 11)),  # a hair beyond is not: both steps are skipped
+        ((32, 32, 32), (3, 3, 3), (32, 32, 32)),
+        ((32, 32, 32), (4, 4, 1), (36, 36, 24)),  # mean 3
+        ((32.5, 20.25), (3, 2), (34.5, 18.25)),  # real numbers
+    ],
+)
+def test_algorithm_1_as_printed(batch_sizes, updates, expected):
+    config = Config(batch_max=64, rule="paper")  # b_min 8, beta 4
+    names = "abc"[: len(updates)]
+    scaled = scale_batch_sizes(
+        dict(zip(names, batch_sizes, strict=True)), dict(zip(names, updates, strict=True)), config
+    )
+    assert tuple(scaled.values()) == expected
+
+
+def test_the_damped_rule_by_hand():
+    config = Config(batch_max=100, batch_min=10)
+    damped = scale_batch_sizes({"a": 50.0, "b": 50.0}, {"a": 9, "b": 1}, config)
+    assert damped == pytest.approx({"a": 50 * math.sqrt(1.8), "b": 50 * math.sqrt(0.2)})
+    # a worker without any update goes to b_min, where it will do the most
+    assert scale_batch_sizes({"a": 50.0, "b": 50.0}, {"a": 2, "b": 0}, config)["b"] == 10.0
+    assert scale_batch_sizes({"a": 50.0}, {"a": 7}, config) == {"a": 50.0}
+    assert scale_batch_sizes({"a": 50.0, "b": 20.0}, {"a": 0, "b": 0}, config)["b"] == 20.0
+    assert scale_batch_sizes({}, {}, config) == {}
+
+
+def test_weights_by_batch_size_where_updates_are_equal():
+    assert normalized_weights({"a": 48.0, "b": 16.0}, {"a": 4, "b": 4}) == {"a": 0.75, "b": 0.25}
+    assert normalized_weights({"a": 48.0, "b": 16.0}, {"a": 1, "b": 3}) == {"a": 0.25, "b": 0.75}
+
+
+def test_equal_updates_are_not_perturbed():
+    machine = strategy(batch_initial=32, megabatch_batches=2)  # four batches of 32
+    state = follow(
+        machine,
+        machine.initial_state(),
+        [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
+        + [(LeaseDone(w, 32, 1, 1.0), []) for w in "aba"]
+        + [(LeaseDone("b", 32, 1, 1.0), [Measure()])],
+    )
+    _, (merge,) = machine.step(state, NORMS)
+    assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False)
+
+
+def test_perturbation_literal_and_renormalized():
+    weights, updates = {"a": 0.6, "b": 0.4}, {"a": 3, "b": 2}
+    literal = perturb_weights(weights, updates, Config(renormalize=False))
+    assert literal == pytest.approx({"a": 0.66, "b": 0.36})  # sums to 1.02
+    again = perturb_weights(weights, updates, Config())
+    assert again == pytest.approx({"a": 0.66 / 1.02, "b": 0.36 / 1.02})
+    assert weights == {"a": 0.6, "b": 0.4}
+
+
+def test_ties_go_to_the_lowest_worker_in_natural_order():
+    weights = dict.fromkeys(("10", "9", "2"), 1 / 3)
+    config = Config(renormalize=False)
+    most = perturb_weights(weights, {"10": 5, "9": 5, "2": 1}, config)
+    assert [round(most[n] * 3, 3) for n in ("10", "9", "2")] == [1.0, 1.1, 0.9]
+    least = perturb_weights(weights, {"10": 1, "9": 1, "2": 5}, config)
+    assert [round(least[n] * 3, 3) for n in ("10", "9", "2")] == [1.0, 0.9, 1.1]
+
+
+def test_the_two_readings_of_the_norm_per_parameter():
+    # 100 parameters, ||w|| = 0.9 and 2: RMS 0.09 and 0.2, literally 0.009 and 0.02
+    measured = Measured({"a": 0.81, "b": 4.0}, 100)
+    assert not are_regularized(measured, Config(norm="rms"))
+    assert are_regularized(measured, Config(norm="rms", perturbation_threshold=0.21))
+    assert are_regularized(measured, Config(norm="literal"))
+    assert not are_regularized(measured, Config(norm="literal", perturbation_threshold=0.015))
+    # the threshold itself is not below the threshold
+    assert not are_regularized(Measured({"a": 25.0}, 100), Config(perturbation_threshold=0.5))
+
+
+def test_momentum_and_first_batch_size_are_passed_on():
+    machine = strategy(momentum=0.25, batch_initial=16, lr=0.5)
+    assert machine.initial_state().remaining_rows == 8 * 64  # in batches of b_max all the same
+    assert machine.max_batch_rows() == 64
+    state, _ = machine.step(machine.initial_state(), Started(("a",)))
+    state, leases = machine.step(state, Begin())
+    assert leases == (Lease("a", 16, 16, 0.125), Lease("a", 16, 16, 0.125))
+    cluster = VirtualCluster(machine, {"a": 10.0})
+    cluster.run(2)
+    assert [merge for _, merge in cluster.merges] == 2 * [Merge({"a": 1.0}, 0.25, perturbed=False)]
+
+
+def test_a_real_batch_size_is_leased_in_whole_rows():
+    machine = strategy()
+    state = machine.restore(
+        {
+            **machine.plain(machine.initial_state()),
+            "members": {"a": machine_member(41.6), "b": machine_member(41.4)},
+        }
+    )
+    state, _ = machine.step(state, Started(("a", "b")))
+    _, leases = machine.step(state, Begin())
+    assert [(lease.worker, lease.batch_rows) for lease in leases[:2]] == [("a", 42), ("b", 41)]
+    assert leases[0].lr == pytest.approx(41.6 / 64)  # the rate follows the real number
+
+
+def machine_member(batch_size):
+    machine = strategy()
+    state, _ = machine.step(machine.initial_state(), Started(("x",)))
+    return {**machine.plain(state)["members"]["x"], "batch_size": batch_size}
+
+
+# --------------------------------------------------------- workers come and go
+
+
+def test_a_late_joiner_is_merged_but_not_scaled():
+    machine = strategy(rule="paper")
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:-1])  # b has a batch left
+    state = follow(machine, state, [(WorkerJoined("c"), [])])
+    state = follow(machine, state, [(LeaseDone("b", 64, 1, 2.0), [Measure()])])
+    state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0, "c": 9.0}, 4))
+    assert merge.weights == {"a": 5 / 8, "b": 3 / 8, "c": 0.0}
+    state, _ = machine.step(state, Merged())
+    assert sizes(state) == {"a": 64.0, "b": 60.0, "c": 64.0}  # as without c
+    assert not state.members["c"].came_late  # from now on it is one of them
+    state, leases = machine.step(state, Begin())
+    assert {lease.worker for lease in leases} == {"a", "b", "c"}
+
+
+def test_a_joiner_takes_leases_at_once():
+    machine = strategy()
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:2])
+    state = follow(machine, state, [(WorkerJoined("c"), ["c 64", "c 64"])])
+    assert state.members["c"].came_late
+
+
+def test_a_joiner_between_megabatches_is_not_late():
+    machine = strategy()
+    state, _ = after_first(machine)
+    state, _ = machine.step(state, Merged())
+    state = follow(machine, state, [(WorkerJoined("c"), [])])
+    assert not state.members["c"].came_late
+
+
+def test_a_worker_lost_while_idle_leaves_a_whole_megabatch():
+    machine = strategy()
+    state, _ = after_first(machine)
+    state, _ = machine.step(state, Merged())
+    state = follow(machine, state, [(WorkerLost("a"), [])])
+    assert (state.phase, state.remaining_rows, list(state.members)) == ("idle", 512, ["b"])
+
+
+def test_a_worker_lost_in_training_has_its_rows_leased_again():
+    machine = strategy()
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:6])
+    # a has done 3 batches and holds 2; b has done 1 and holds 2, so nothing more for it now
+    assert state.remaining_rows == 0
+    state = follow(machine, state, [(WorkerLost("a"), [])])
+    assert state.remaining_rows == 5 * 64
+    state = follow(machine, state, [(LeaseDone("b", 64, 1, 2.0), ["b 64"])])
+    assert state.remaining_rows == 4 * 64
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_worker_lost_at_the_merge_takes_it_back(is_measured):
+    machine = strategy()
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
+    if is_measured:
+        state, _ = machine.step(state, NORMS)
+    # b did 3 batches; a's 5, 320 rows, are leased again at 32 rows a second: no more than a
+    # second's worth at once, so a batch, and another one to wait
+    state = follow(machine, state, [(WorkerLost("a"), ["b 64", "b 64"])])
+    assert (state.phase, state.remaining_rows) == ("train", 3 * 64)
+    state = follow(
+        machine,
+        state,
+        [(LeaseDone("b", 64, 1, 2.0), ["b 64"])] * 3
+        + [(LeaseDone("b", 64, 1, 2.0), []), (LeaseDone("b", 64, 1, 2.0), [Measure()])],
+    )
+    _, (merge,) = machine.step(state, Measured({"b": 0.0}, 4))
+    assert merge == Merge({"b": 1.0}, 0.9, perturbed=False)
+
+
+def test_an_unknown_worker_that_is_lost_changes_nothing():
+    machine = strategy()
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:4])
+    assert machine.step(state, WorkerLost("z"))[0] == state
+
+
+def test_a_measurement_out_of_turn_is_ignored():
+    machine = strategy()
+    state, _ = after_first(machine)
+    assert machine.step(state, NORMS) == (state, ())
+
+
+def test_drain_merges_what_is_done():
+    machine = strategy(rule="paper")
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:3])  # a: 1 done, 2 out
+    state = follow(
+        machine,
+        state,
+        [
+            (Drain(), []),
+            (LeaseDone("a", 64, 1, 1.0), []),
+            (LeaseDone("b", 64, 1, 2.0), []),
+            (LeaseDone("b", 64, 1, 2.0), []),
+            (LeaseDone("a", 64, 1, 1.0), [Measure()]),
+        ],
+    )
+    state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0}, 4))
+    assert merge.weights == {"a": 0.6, "b": 0.4}
+    state, _ = machine.step(state, Merged())
+    assert (state.is_draining, state.remaining_rows) == (False, 512)
+
+
+def test_drain_between_megabatches_does_not_spoil_the_next():
+    machine = strategy()
+    state, _ = machine.step(machine.initial_state(), Started(("a", "b")))
+    state = follow(machine, state, [(Drain(), [])])
+    follow(machine, state, FIRST_MEGABATCH[1:2])
+
+
+# --------------------------------------------------------------- virtual time
+
+
+def updates_after(config, speeds, merges):
+    cluster = VirtualCluster(AdaptiveSgd(config), speeds)
+    cluster.run(merges)
+    return [list(updates.values()) for updates, _ in cluster.merges]
+
+
+def test_the_papers_rule_freezes_on_two_workers_at_one_to_two():
+    # u = 33 and 67 of 100 batches, mean 50: the slow one's step, 64 - 4 * 17, falls below b_min
+    # and the fast one's exceeds b_max. Both are skipped, and so nothing ever changes.
+    cluster = VirtualCluster(AdaptiveSgd(Config(batch_max=64, rule="paper")), {"a": 1.0, "b": 2.0})
+    cluster.run(10)
+    assert sizes(cluster.state) == {"a": 64.0, "b": 64.0}
+    assert all(updates["b"] >= 1.9 * updates["a"] for updates, _ in cluster.merges)
+
+
+@pytest.mark.parametrize("batch_max", [64, 1024])
+@pytest.mark.parametrize("speeds", [(1.0, 2.0), (1.0, 0.92, 0.84, 0.76)])
+def test_the_damped_rule_equalizes_the_updates(speeds, batch_max):
+    named = {str(i): batch_max * speed for i, speed in enumerate(speeds)}
+    for updates in updates_after(Config(batch_max=batch_max), named, 20)[10:]:
+        assert max(updates) <= 1.1 * min(updates)
+
+
+def test_equal_workers_stay_equal():
+    for updates in updates_after(Config(batch_max=64), {"a": 64.0, "b": 64.0}, 3):
+        assert updates == [50, 50]
+
+
+SCRIPTS = st.lists(
+    st.tuples(st.integers(0, 12), st.sampled_from(["lose", "join", "drain"]), st.integers(0, 7)),
+    max_size=12,
+)
+CONFIGS = st.builds(
+    Config,
+    batch_max=st.integers(8, 100),
+    megabatch_batches=st.integers(1, 12),
+    rule=st.sampled_from(["paper", "damped"]),
+    perturbation=st.floats(0.0, 0.9),
+)
+
+
+@given(CONFIGS, st.lists(st.floats(0.5, 500.0), min_size=1, max_size=5), SCRIPTS, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_every_megabatch_is_merged_whole_whoever_comes_and_goes(config, speeds, script, is_small):
+    """The cluster itself checks rows, deadlocks, immutability and JSON; here the rest."""
+    named = {str(i): speed for i, speed in enumerate(speeds)}
+    cluster = VirtualCluster(AdaptiveSgd(config), named, norm=0.0 if is_small else 1e9)
+    low, high = config.bounds
+    for steps, action, number in script:
+        for _ in range(steps):
+            cluster.advance()
+        there = sorted(cluster.queues)
+        if action == "lose" and len(there) > 1:
+            cluster.lose(there[number % len(there)])
+        elif action == "join" and cluster.barrier is None:
+            cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number)
+        elif action == "drain" and cluster.barrier is None and any(cluster.updates().values()):
+            cluster.is_drained = True
+            cluster.tell(Drain())
+        assert all(low <= m.batch_size <= high for m in cluster.state.members.values())
+    cluster.run(len(cluster.merges) + 2)
+    for updates, merge in cluster.merges:
+        assert sum(merge.weights.values()) == pytest.approx(1.0)
+        assert min(merge.weights.values()) >= 0.0
+        assert merge.perturbed == (is_small and len(set(updates.values())) > 1)
+    assert all(lease.rows >= 1 and low <= lease.batch_rows <= high for lease in cluster.leases)
+
+
+# -------------------------------------------------------------------- settings
+
+
+def test_the_defaults_are_the_papers():
+    config = Config(batch_max=1024)
+    assert config.bounds == (128, 1024)  # b_min = b_max / 8
+    assert config.first_batch_size == 1024
+    assert config.megabatch_rows == 100 * 1024
+    assert (config.momentum, config.perturbation, config.perturbation_threshold) == (0.9, 0.1, 0.1)
+    # beta = b_min / 2 = 64
+    scaled = scale_batch_sizes(
+        {"a": 512.0, "b": 512.0}, {"a": 5, "b": 3}, Config(batch_max=1024, rule="paper")
+    )
+    assert scaled == {"a": 576.0, "b": 448.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lr": 0.0}, "lr = 0.0: must be above 0"),
+        ({"lr": math.inf}, "lr = inf: must be above 0"),
+        ({"lr": math.nan}, "lr = nan: must be above 0"),
+        ({"batch_max": 0}, "batch_max = 0: must be at least 1"),
+        ({"batch_max": 8, "batch_min": 9}, "batch_min = 9: must be at most batch_max = 8"),
+        ({"batch_max": 64, "batch_initial": 65}, "batch_initial = 65: must be from 8 to 64"),
+        ({"batch_max": 64, "batch_initial": 7}, "batch_initial = 7: must be from 8 to 64"),
+        ({"beta": -1.0}, "beta = -1.0: must be at least 0"),
+        ({"megabatch_batches": 0}, "megabatch_batches = 0: must be at least 1"),
+        ({"rule": "linear"}, "rule = 'linear': must be one of 'damped', 'paper'"),
+        ({"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),
+        ({"perturbation": 1.0}, "perturbation = 1.0: must be at least 0, below 1"),
+        ({"perturbation_threshold": -0.1}, "perturbation_threshold = -0.1: must be at least 0"),
+        ({"norm": "l1"}, "norm = 'l1': must be one of 'rms', 'literal'"),
+    ],
+)
+def test_wrong_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        Config(**changes)
+    assert str(caught.value) == message
+
+
+def test_a_state_restored_is_the_state_that_was_stored():
+    machine = strategy()
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:5])
+    assert isinstance(machine.restore(machine.plain(state)).members["a"], Member)
+    assert machine.restore(machine.plain(state)) == state
