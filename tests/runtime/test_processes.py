@@ -91,9 +91,8 @@ def test_train_evaluate_predict(
     assert evaluated.returncode == 0, evaluated.stderr
     assert json.loads(evaluated.stdout) == last["metrics"]
 
-    predicted = daskxml_command(
-        "predict", out, data["test"], "--top-k", 5, "--out", tmp_path / "p.npz"
-    )
+    target = tmp_path / "predicted.npz"
+    predicted = daskxml_command("predict", out, data["test"], "--top-k", 5, "--out", target)
     assert predicted.returncode == 0, predicted.stderr
     scores = scipy.sparse.load_npz(target)
     assert scores.shape == (400, 60)
