@@ -8,7 +8,7 @@
 # A scheduler or a worker: --entrypoint dask ... scheduler
 
 # Any Debian or Ubuntu with Python 3.11 or newer.
-ARG BASE=docker.io/library/debian:bookworm-slim
+ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
 RUN python3 -c 'import ensurepip' 2>/dev/null || \

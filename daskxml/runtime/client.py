@@ -25,6 +25,8 @@ from daskxml.runtime.scheduler import RunsPlugin
 
 CONNECT_S = "10s"
 DASHBOARD_PORT = 8787
+# Ctrl-C at a terminal reaches the workers too: they go on, until the run ends at a merge.
+IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 OnEvent = Callable[[Mapping[str, Any]], None]
 Paths = str | Path | Iterable[str | Path]
 
@@ -195,6 +197,7 @@ def _local_cluster(config: RunConfig) -> Iterator[LocalCluster]:
             dashboard_address=_dashboard_address(),
             local_directory=folder,
             silence_logs=50,
+            preload=[IGNORE_INTERRUPTS],
         ) as cluster,
     ):
         yield cluster
@@ -250,8 +253,8 @@ class _Follower:
             return self.client.sync(getattr(self.client.scheduler, handler), **values)
         except OSError as error:  # which Dask's CommClosedError is
             hint = f"; go on with --resume {self.place.path}" if self.place.path else ""
-            address = self.client.scheduler.address
-            raise ClusterError(f"{address}: the scheduler does not answer any more{hint}") from error
+            problem = f"the scheduler does not answer any more{hint}"
+            raise ClusterError(f"{self.client.scheduler.address}: {problem}") from error
 
     def _read(self, run: str) -> Mapping[str, Any]:
         """Pass events on until the run is over.

@@ -314,8 +314,8 @@ class Driver:
         self.journal.state(
             STATES[session.stage],
             megabatch=session.generation + 1,
-            rows=session.rows_merged + session.log.rows,
-            epoch=(session.rows_merged + session.log.rows) / self.data.facts.rows,
+            rows=session.rows_done,
+            epoch=session.rows_done / self.data.facts.rows,
         )
 
     def _deliver(self, report: Any) -> None:

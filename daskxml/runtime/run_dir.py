@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import IO, Any
 
 from daskxml.config import RunConfig
 from daskxml.errors import ConfigError, ModelError
-from daskxml.training.checkpoint import latest_checkpoint
+from daskxml.training.checkpoint import checkpoints, latest_checkpoint
 from daskxml.training.history import append_history, read_history, write_history
 
 RUN_FILE, HISTORY_FILE, LOCK_FILE = "run.toml", "history.jsonl", ".lock"
@@ -88,9 +89,19 @@ class RunDir:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Unlock it."""
-        if self._lock is not None:
-            self._lock.close()
+        """Unlock it; a run that failed before its first merge leaves nothing in the way."""
+        if self.path is None or self._lock is None:
+            return
+        if error is not None and self.checkpoint is None and not self._has_results():
+            for name in (RUN_FILE, LOCK_FILE):
+                (self.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+        self._lock.close()
+
+    def _has_results(self) -> bool:
+        assert self.path is not None
+        return (self.path / HISTORY_FILE).exists() or bool(checkpoints(self.path))
 
     def begin(self, config: RunConfig) -> None:
         """Write the resolved run file."""

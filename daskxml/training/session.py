@@ -81,6 +81,11 @@ class Session:
         """Rows counted in the global model."""
         return int(self.history[-1]["rows"]) if self.history else 0
 
+    @property
+    def rows_done(self) -> int:
+        """Rows merged, and rows of this mega-batch that are not yet."""
+        return self.rows_merged + (self.log.rows if self.stage in ("train", "merge") else 0)
+
     def plain(self) -> dict[str, Any]:
         """Return the session between two mega-batches as JSON values."""
         return {
