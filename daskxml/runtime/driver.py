@@ -12,35 +12,24 @@ import time
 import traceback
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client
 
 from daskxml.config import RunConfig
 from daskxml.errors import ClusterError, ConfigError, DaskxmlError
 from daskxml.model.parameters import Layout
 from daskxml.model.store import ModelHeader
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.crew import Crew, Hand, WorkerGone
+from daskxml.runtime.crew import Crew, WorkerGone
 from daskxml.runtime.enlisting import Enlister
 from daskxml.runtime.executor import Executor
 from daskxml.runtime.journal import Journal
 from daskxml.runtime.loading import Placed, load
+from daskxml.runtime.play import RESTART, Play
 from daskxml.strategies import STRATEGIES
-from daskxml.strategies.protocol import WorkerJoined, WorkerLost
 from daskxml.training import orders
 from daskxml.training.session import Limits, Session
 
-TICK_S = 0.25
 PATIENCE_S = 60.0  # how long a run waits for a worker when it has none
-RESTART = "restart"
-STATES = {
-    "idle": "starting",
-    "train": "training",
-    "merge": "merging",
-    "evaluate": "evaluating",
-    "checkpoint": "writing a checkpoint",
-    "lost": "waiting for workers",
-    "over": "ending",
-}
 
 
 class Driver:
@@ -147,11 +136,12 @@ class Driver:
         while not self._present:
             self.journal.state("waiting for workers")
             self._arrived.clear()
-            if time.monotonic() > deadline_s:
+            try:
+                await asyncio.wait_for(self._arrived.wait(), deadline_s - time.monotonic())
+            except TimeoutError:
                 raise ClusterError(
                     f"no worker came within {PATIENCE_S:.0f} s; start some with 'dask worker'"
-                )
-            await asyncio.wait([asyncio.ensure_future(self._arrived.wait())], timeout=1.0)
+                ) from None
 
     async def _anywhere(self, task: Any, *args: Any) -> Any:
         """Run a small task on some worker."""
@@ -184,14 +174,11 @@ class Driver:
     # ---------------------------------------------------------------- session
 
     async def _play(self) -> str:
-        """Carry out a session from the last checkpoint to its end; return the reason."""
+        """Go from the last checkpoint to the end of the run; return why it ended."""
         session = self.session = self._new_session()
-        executor = Executor(self.crew, session, self.data, self._deliver, self._warn)
-        executor.seed, executor.stored = self.config.run.seed, self.stored
-        executor.store = (self.run_dir, self.config.checkpoint.keep) if self.run_dir else None
+        executor = self.executor = self._new_executor(session)
         rows = session.strategy.max_batch_rows()
         enlister = Enlister(self.crew, executor, self.config, self.data, rows, self._warn)
-        self.executor = executor
         hands = await enlister.enlist_first(dict(self._present))
         self.enlister = enlister
         if not hands:
@@ -199,10 +186,23 @@ class Driver:
         known = {hand.address for hand in hands}
         for address in self._present.keys() - known:  # arrived while the first got ready
             enlister.enlist(address, self._present[address], self._present)
-        pending = session.start([hand.name for hand in hands], time.monotonic())
         if self._stop_reason:
             self.queue.put_nowait(orders.StopRequest(self._stop_reason))
-        return await self._loop(session, executor, enlister, pending)
+        play = Play(session, executor, enlister, self.crew, self.journal, self.queue)
+        reason = await play.carry_out(session.start([h.name for h in hands], time.monotonic()))
+        self._told, self.stored = play.told, executor.stored
+        if reason == RESTART:
+            self._warn("every worker was lost; going back to the last checkpoint")
+        else:
+            await self._store_model(reason)
+        return reason
+
+    def _new_executor(self, session: Session) -> Executor:
+        put = self.queue.put_nowait
+        executor = Executor(self.crew, session, self.data, self.config.run.seed, put, self._warn)
+        executor.stored = self.stored
+        executor.store = (self.run_dir, self.config.checkpoint.keep) if self.run_dir else None
+        return executor
 
     def _new_session(self) -> Session:
         config = self.config
@@ -230,96 +230,6 @@ class Driver:
             ks=self.config.evaluation.k,
             can_checkpoint=self.run_dir is not None,
         )
-
-    async def _loop(
-        self,
-        session: Session,
-        executor: Executor,
-        enlister: Enlister,
-        pending: list[orders.Order],
-    ) -> str:
-        while True:
-            for order in pending:
-                if isinstance(order, orders.StopOrder):
-                    self._tell(session)
-                    await self._store_model(order.reason)
-                    return order.reason
-                if isinstance(order, orders.RestartOrder):
-                    self._warn("every worker was lost; going back to the last checkpoint")
-                    return RESTART
-                executor.carry_out(order)
-            self._tell(session)
-            pending = await self._next_orders(session, executor)
-            pending += self._welcome(session, enlister)
-
-    async def _next_orders(self, session: Session, executor: Executor) -> list[orders.Order]:
-        """Wait for something to happen; return what the session wants done about it."""
-        try:
-            item = await asyncio.wait_for(self.queue.get(), TICK_S)
-        except TimeoutError:
-            return session.tick(time.monotonic())
-        if isinstance(item, Hand):
-            return await self._worker_lost(item, session, executor)
-        return await self._react(item, session, executor)
-
-    async def _react(self, item: Any, session: Session, executor: Executor) -> list[orders.Order]:
-        if isinstance(item, Future):
-            raise await item.exception()
-        if isinstance(item, BaseException):
-            raise item
-        if isinstance(item, orders.LeaseReport):
-            executor.lease_ended(item.lease)
-        if isinstance(item, orders.CheckpointReport):
-            self.stored = executor.stored
-        return session.handle(item, time.monotonic())
-
-    async def _worker_lost(
-        self, hand: Hand, session: Session, executor: Executor
-    ) -> list[orders.Order]:
-        """Tell the session of a loss, but first what happened before it: a merge may be done."""
-        if self.crew.hands.get(hand.name) is not hand:  # it had not joined yet
-            self.crew.dismiss(hand)
-            return []
-        self.journal.event("worker", event="lost", worker=hand.name)
-        losses: list[Hand] = []
-        while executor.barrier_is_open() or not self.queue.empty():
-            await executor.settle_barrier()
-            while not self.queue.empty():
-                item = self.queue.get_nowait()
-                if isinstance(item, Hand):
-                    losses.append(item)
-                    continue
-                for order in await self._react(item, session, executor):
-                    executor.carry_out(order)
-        for loss in losses:
-            self.queue.put_nowait(loss)
-        self.crew.dismiss(hand)
-        executor.worker_lost(hand)
-        return session.handle(WorkerLost(hand.name), time.monotonic())
-
-    def _welcome(self, session: Session, enlister: Enlister) -> list[orders.Order]:
-        """Let workers join that are ready, unless a merge is under way."""
-        pending: list[orders.Order] = []
-        if session.stage in ("train", "evaluate", "checkpoint"):
-            for hand in enlister.newcomers(session.generation):
-                self.journal.event("worker", event="joined", worker=hand.name)
-                pending += session.handle(WorkerJoined(hand.name), time.monotonic())
-        return pending
-
-    def _tell(self, session: Session) -> None:
-        """Tell the journal what is new."""
-        for row in session.history[self._told : session.closed_rows]:
-            self.journal.event("megabatch", row=row)
-        self._told = max(self._told, session.closed_rows)
-        self.journal.state(
-            STATES[session.stage],
-            megabatch=session.generation + 1,
-            rows=session.rows_done,
-            epoch=session.rows_done / self.data.facts.rows,
-        )
-
-    def _deliver(self, report: Any) -> None:
-        self.queue.put_nowait(report)
 
     def _warn(self, text: str) -> None:
         self.journal.event("warning", text=text)

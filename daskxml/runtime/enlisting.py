@@ -87,11 +87,14 @@ class Enlister:
         await self._copy_model(hand)
 
     async def _copy_model(self, hand: Hand) -> None:
-        for donor in list(self.crew.hands.values()):
-            if not donor.is_lost:
-                args = (self.crew.run, donor.address)
+        """Take the model from whoever gives it; `newcomers` asks again where nobody does."""
+        for donor in [donor for donor in self.crew.hands.values() if not donor.is_lost]:
+            args = (self.crew.run, donor.address)
+            try:
                 hand.generation = await self.crew.ask(hand, "start", tasks.copy_model, *args)
                 break
+            except OSError:  # the donor is gone
+                continue
         self._ready.append(hand)
 
     def newcomers(self, generation: int) -> list[Hand]:

@@ -17,7 +17,16 @@ from distributed import Future
 from daskxml.errors import ClusterError, DaskxmlError
 from daskxml.metrics import MetricSums
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.crew import Crew, Hand, WorkerGone, broken_ring, first_failure, lost_any
+from daskxml.runtime.crew import (
+    NOTICE_S,
+    Crew,
+    Hand,
+    WorkerGone,
+    broken_ring,
+    first_failure,
+    loss_of_any,
+    lost_any,
+)
 from daskxml.runtime.loading import LoadedData
 from daskxml.strategies.protocol import Measured
 from daskxml.training.ledger import Span
@@ -37,7 +46,6 @@ from daskxml.training.orders import (
 from daskxml.training.session import Session
 
 MERGE_ATTEMPTS = 4
-LOSS_NOTICE_S = 3.0  # a peer notices a death before the scheduler does
 
 
 class Executor:
@@ -62,12 +70,13 @@ class Executor:
         crew: Crew,
         session: Session,
         data: LoadedData,
+        seed: int,
         report: Callable[[Report | BaseException], None],
         warn: Callable[[str], None],
     ) -> None:
         self.crew, self.session = crew, session
         self.train, self.test, self.label_counts = data.train, data.test, data.label_counts
-        self.seed = 0
+        self.seed = seed
         self._report, self._warn = report, warn
         self._leases: dict[int, tuple[Hand, Future]] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -142,7 +151,7 @@ class Executor:
 
     async def _measure(self, order: MeasureOrder) -> Report | None:
         hands = [self.crew.hand(name) for name in order.workers]
-        answers = await self.crew.ask_all(hands, "norm", tasks.squared_norm, self.crew.run)
+        answers = await self.crew.call_all(hands, "daskxml_norm")
         if lost_any(answers):
             return None
         _raise(first_failure(answers))
@@ -154,13 +163,13 @@ class Executor:
             answers = await self._reduce(order, hands)
             if not broken_ring(answers):
                 _raise(first_failure(answers))
-                commit = (self.crew.run, order.generation)
-                committed = await self.crew.ask_all(hands, "commit", tasks.commit_merge, *commit)
+                generation = order.generation
+                committed = await self.crew.call_all(hands, "daskxml_commit", generation=generation)
                 _raise(first_failure(committed))
                 for hand in hands:
                     hand.generation = order.generation
                 return MergeReport(sum(answers.values()))
-            if await _is_loss_noticed(hands):
+            if await loss_of_any(hands, NOTICE_S):
                 return None
         raise first_failure(answers) or ClusterError("the workers cannot merge")
 
@@ -182,7 +191,8 @@ class Executor:
         await asyncio.wait({asked, *losses}, return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
             left = [hand for hand in hands if not hand.is_lost]
-            await self.crew.ask_all(left, "abort", tasks.abort_merge, plan)
+            ring = {"generation": plan.generation, "attempt": plan.attempt}
+            await self.crew.call_all(left, "daskxml_abort", **ring)
         for loss in losses:
             loss.cancel()
         return await asked
@@ -267,12 +277,3 @@ class Executor:
 def _raise(failure: BaseException | None) -> None:
     if failure is not None:
         raise failure
-
-
-async def _is_loss_noticed(hands: list[Hand]) -> bool:
-    """Give the scheduler time to notice what the ring has noticed."""
-    waits = [asyncio.ensure_future(hand.lost.wait()) for hand in hands]
-    done, _ = await asyncio.wait(waits, timeout=LOSS_NOTICE_S, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    return bool(done)

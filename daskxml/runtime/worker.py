@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from distributed import Worker, WorkerPlugin, get_worker, secede
 from distributed.protocol import to_serialize
+from distributed.utils import offload
 
 from daskxml.data.rows import take_rows
 from daskxml.errors import ClusterError
@@ -73,17 +74,40 @@ class MembersPlugin(WorkerPlugin):
     name = PLUGIN
 
     def setup(self, worker: Worker) -> None:
-        """Open the port, and serve models to workers that join."""
+        """Open the port, and answer the scheduler and workers that join."""
         self.seats: dict[str, Seat] = {}
         self.port = RingPort(worker)
-        worker.handlers["daskxml_models"] = self.send_models
+        worker.handlers |= self.handlers()
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the messages that a worker answers at once, whatever tasks it runs."""
+        return {
+            "daskxml_models": self.send_models,
+            "daskxml_norm": self.measure,
+            "daskxml_commit": self.commit,
+            "daskxml_abort": self.abort,
+        }
 
     async def teardown(self, worker: Worker) -> None:
         """Close everything."""
         for seat in self.seats.values():
             seat.close()
-        worker.handlers.pop("daskxml_models", None)
+        for name in self.handlers():
+            worker.handlers.pop(name, None)
         await self.port.close()
+
+    async def measure(self, run: str) -> float:
+        """Return the squared norm of the replica."""
+        norm: float = await offload(self.seats[run].member.squared_norm)
+        return norm
+
+    async def commit(self, run: str, generation: int) -> None:
+        """Make the merged model the global one."""
+        await offload(self.seats[run].member.commit, generation)
+
+    async def abort(self, run: str, generation: int, attempt: int) -> None:
+        """Make this worker's part in a merge fail now."""
+        self.port.abort(run, generation, attempt)
 
     async def send_models(self, run: str) -> dict[str, Any]:
         """Give the global model to a worker that joins."""
@@ -211,11 +235,6 @@ def fetch_rows(partition: Partition, span: Parcel, stream_rows: int, seed: int) 
     return take_rows(partition, span_rows(span.keys[0], stream_rows, seed))
 
 
-def squared_norm(run: str) -> float:
-    """Return the squared norm of this worker's replica."""
-    return _seat(run).member.squared_norm()
-
-
 class RingPlan(NamedTuple):
     """Who merges with whom, in which order."""
 
@@ -245,18 +264,6 @@ async def merge_replica(plan: RingPlan, rank: int) -> int:
         member.kernels,
     )
     return int(stats.sent_bytes)
-
-
-def abort_merge(plan: RingPlan) -> None:
-    """Make this worker's part in a merge fail now."""
-    plugin = _plugin()
-    worker = get_worker()
-    worker.loop.add_callback(plugin.port.abort, plan.run, plan.generation, plan.attempt)
-
-
-def commit_merge(run: str, generation: int) -> None:
-    """Make the merged model the global one."""
-    _seat(run).member.commit(generation)
 
 
 def evaluate_pieces(

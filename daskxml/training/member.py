@@ -28,6 +28,7 @@ from daskxml.training.replica import Replica
 from daskxml.types import Array, Csr, Partition, Segment
 
 _EPOCH_ORDER, _BATCH_NOISE = 1, 2  # keep the random choices of a run apart
+_LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,8 @@ class Member:
 
     def commit(self, generation: int) -> None:
         """Make the merged model in ``scratch`` the global one, and the replica equal to it."""
+        if generation == self.generation:
+            return  # told twice
         if generation != self.generation + 1:
             raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
         with self._rotation:
@@ -174,12 +177,13 @@ class Member:
         loss_sum = 0.0
         for batch in batches:
             segments = [self._segment(span, fetched) for span in batch]
-            loss_sum += self.replica.step(segments, lr, self._noise_key(batch[0])).loss_sum
+            step = self.replica.step(segments, lr, self._noise_key(batch[0]))
+            loss_sum += np.rint(step.loss_sum / _LOSS_UNIT) * _LOSS_UNIT
         if not np.isfinite(loss_sum):
             raise TrainingError(
                 f"the loss is not finite any more at learning rate {lr:g}: lower strategy.lr"
             )
-        return LeaseResult(loss_sum, time.perf_counter() - begun_s)
+        return LeaseResult(float(loss_sum), time.perf_counter() - begun_s)
 
     def _segment(self, span: Span, fetched: Mapping[Span, Partition]) -> Segment:
         if span in fetched:
