@@ -171,13 +171,15 @@ async def settle(futures: Sequence[Future]) -> None:
 
 def _plan(source: Source) -> tuple[list[Block], dict[str, Header]]:
     blocks = plan_blocks(source.paths, source.block_bytes)
-    headers: dict[str, Header] = {}
-    for path in dict.fromkeys(block.path for block in blocks):
-        header = read_header(path) if source.format != "libsvm" else None
-        if header is not None:
-            headers[path] = header
-        elif source.format == "xml" or headers:
-            raise InputError("no header 'rows features labels' on the first line", path, 1)
+    paths = list(dict.fromkeys(block.path for block in blocks))
+    if source.format == "libsvm":
+        return blocks, {}
+    read = {path: read_header(path) for path in paths}
+    headers = {path: header for path, header in read.items() if header is not None}
+    missing = [path for path in paths if path not in headers]
+    if missing and (headers or source.format == "xml"):
+        problem = "no header 'rows features labels' on the first line, as the other files have"
+        raise InputError(problem if headers else problem.split(",")[0], missing[0], 1)
     return blocks, headers
 
 
