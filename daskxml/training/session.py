@@ -69,8 +69,6 @@ class Session:
             self._restore(stored)
         self.log = MegabatchLog(self.generation + 1, 0.0)
 
-    # ------------------------------------------------------------------ state
-
     @property
     def generation(self) -> int:
         """Number of merges that the global model has been through."""
@@ -173,8 +171,6 @@ class Session:
                 self.log.weigh(weights, perturbed)
                 return orders.MergeOrder(self.generation + 1, dict(weights), momentum)
 
-    # ------------------------------------------------------------------ train
-
     def _begin(self, now_s: float) -> list[orders.Order]:
         self.stage = "train"
         self.log = MegabatchLog(self.generation + 1, now_s)
@@ -208,8 +204,6 @@ class Session:
         """Stop where the last merge left the model: nothing has been done since."""
         self._tell(protocol.Merged())
         return self._checkpoint() if self.limits.can_checkpoint else self._finish()
-
-    # ------------------------------------------------------- merge and after
 
     def _merged(self, report: orders.MergeReport, now_s: float) -> list[orders.Order]:
         self._tell(protocol.Merged())

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, strategy
 from virtual_cluster import VirtualCluster
 
 from daskxml.errors import ConfigError
 from daskxml.strategies.adaptive_sgd import (
-    AdaptiveSgd,
     Config,
     are_regularized,
     normalized_weights,
@@ -21,7 +19,6 @@ from daskxml.strategies.adaptive_sgd import (
 from daskxml.strategies.megabatch import Member
 from daskxml.strategies.protocol import (
     Begin,
-    Drain,
     Lease,
     LeaseDone,
     Measure,
@@ -29,47 +26,7 @@ from daskxml.strategies.protocol import (
     Merge,
     Merged,
     Started,
-    WorkerJoined,
-    WorkerLost,
 )
-
-NORMS = Measured({"a": 0.0, "b": 0.0}, 4)  # below every threshold
-FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
-    (Started(("a", "b")), []),
-    (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
-    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
-    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("a", 64, 1, 1.0), []),
-    (LeaseDone("a", 64, 1, 1.0), []),
-    (LeaseDone("b", 64, 1, 2.0), []),
-    (LeaseDone("b", 64, 1, 2.0), [Measure()]),
-]
-
-
-def strategy(**changes):
-    """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch."""
-    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **changes}))
-
-
-def follow(machine, state, trace):
-    """Feed events; compare commands, leases in short as "worker rows"."""
-    for event, expected in trace:
-        state, commands = machine.step(state, event)
-        short = [f"{c.worker} {c.rows}" if isinstance(c, Lease) else c for c in commands]
-        assert short == expected, event
-    return state
-
-
-def sizes(state):
-    return {name: member.batch_size for name, member in state.members.items()}
-
-
-def after_first(machine):
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
-    state, (merge,) = machine.step(state, NORMS)
-    return state, merge
 
 
 def test_a_trace_of_two_megabatches_under_the_papers_rule():
@@ -262,187 +219,6 @@ def machine_member(batch_size):
     machine = strategy()
     state, _ = machine.step(machine.initial_state(), Started(("x",)))
     return {**machine.plain(state)["members"]["x"], "batch_size": batch_size}
-
-
-# --------------------------------------------------------- workers come and go
-
-
-def test_a_late_joiner_is_merged_but_not_scaled():
-    machine = strategy(rule="paper")
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:-1])  # b has a batch left
-    state = follow(machine, state, [(WorkerJoined("c"), [])])
-    state = follow(machine, state, [(LeaseDone("b", 64, 1, 2.0), [Measure()])])
-    state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0, "c": 9.0}, 4))
-    assert merge.weights == {"a": 5 / 8, "b": 3 / 8, "c": 0.0}
-    state, _ = machine.step(state, Merged())
-    assert sizes(state) == {"a": 64.0, "b": 60.0, "c": 64.0}  # as without c
-    assert not state.members["c"].came_late  # from now on it is one of them
-    state, leases = machine.step(state, Begin())
-    assert {lease.worker for lease in leases} == {"a", "b", "c"}
-
-
-def test_a_joiner_takes_leases_at_once():
-    machine = strategy()
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:2])
-    state = follow(machine, state, [(WorkerJoined("c"), ["c 64", "c 64"])])
-    assert state.members["c"].came_late
-
-
-def test_a_joiner_between_megabatches_is_not_late():
-    machine = strategy()
-    state, _ = after_first(machine)
-    state, _ = machine.step(state, Merged())
-    state = follow(machine, state, [(WorkerJoined("c"), [])])
-    assert not state.members["c"].came_late
-
-
-def test_a_worker_lost_while_idle_leaves_a_whole_megabatch():
-    machine = strategy()
-    state, _ = after_first(machine)
-    state, _ = machine.step(state, Merged())
-    state = follow(machine, state, [(WorkerLost("a"), [])])
-    assert (state.phase, state.remaining_rows, list(state.members)) == ("idle", 512, ["b"])
-
-
-def test_a_worker_lost_in_training_has_its_rows_leased_again():
-    machine = strategy()
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:6])
-    # a has done 3 batches and holds 2; b has done 1 and holds 2, so nothing more for it now
-    assert state.remaining_rows == 0
-    state = follow(machine, state, [(WorkerLost("a"), [])])
-    assert state.remaining_rows == 5 * 64
-    state = follow(machine, state, [(LeaseDone("b", 64, 1, 2.0), ["b 64"])])
-    assert state.remaining_rows == 4 * 64
-
-
-@pytest.mark.parametrize("is_measured", [False, True])
-def test_a_worker_lost_at_the_merge_takes_it_back(is_measured):
-    machine = strategy()
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
-    if is_measured:
-        state, _ = machine.step(state, NORMS)
-    # b did 3 batches; a's 5, 320 rows, are leased again at 32 rows a second: no more than a
-    # second's worth at once, so a batch, and another one to wait
-    state = follow(machine, state, [(WorkerLost("a"), ["b 64", "b 64"])])
-    assert (state.phase, state.remaining_rows) == ("train", 3 * 64)
-    state = follow(
-        machine,
-        state,
-        [(LeaseDone("b", 64, 1, 2.0), ["b 64"])] * 3
-        + [(LeaseDone("b", 64, 1, 2.0), []), (LeaseDone("b", 64, 1, 2.0), [Measure()])],
-    )
-    _, (merge,) = machine.step(state, Measured({"b": 0.0}, 4))
-    assert merge == Merge({"b": 1.0}, 0.9, perturbed=False)
-
-
-def test_an_unknown_worker_that_is_lost_changes_nothing():
-    machine = strategy()
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:4])
-    assert machine.step(state, WorkerLost("z"))[0] == state
-
-
-def test_a_measurement_out_of_turn_is_ignored():
-    machine = strategy()
-    state, _ = after_first(machine)
-    assert machine.step(state, NORMS) == (state, ())
-
-
-def test_drain_merges_what_is_done():
-    machine = strategy(rule="paper")
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:3])  # a: 1 done, 2 out
-    state = follow(
-        machine,
-        state,
-        [
-            (Drain(), []),
-            (LeaseDone("a", 64, 1, 1.0), []),
-            (LeaseDone("b", 64, 1, 2.0), []),
-            (LeaseDone("b", 64, 1, 2.0), []),
-            (LeaseDone("a", 64, 1, 1.0), [Measure()]),
-        ],
-    )
-    state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0}, 4))
-    assert merge.weights == {"a": 0.6, "b": 0.4}
-    state, _ = machine.step(state, Merged())
-    assert (state.is_draining, state.remaining_rows) == (False, 512)
-
-
-def test_drain_between_megabatches_does_not_spoil_the_next():
-    machine = strategy()
-    state, _ = machine.step(machine.initial_state(), Started(("a", "b")))
-    state = follow(machine, state, [(Drain(), [])])
-    follow(machine, state, FIRST_MEGABATCH[1:2])
-
-
-# --------------------------------------------------------------- virtual time
-
-
-def updates_after(config, speeds, merges):
-    cluster = VirtualCluster(AdaptiveSgd(config), speeds)
-    cluster.run(merges)
-    return [list(updates.values()) for updates, _ in cluster.merges]
-
-
-def test_the_papers_rule_freezes_on_two_workers_at_one_to_two():
-    # u = 33 and 67 of 100 batches, mean 50: the slow one's step, 64 - 4 * 17, falls below b_min
-    # and the fast one's exceeds b_max. Both are skipped, and so nothing ever changes.
-    cluster = VirtualCluster(AdaptiveSgd(Config(batch_max=64, rule="paper")), {"a": 1.0, "b": 2.0})
-    cluster.run(10)
-    assert sizes(cluster.state) == {"a": 64.0, "b": 64.0}
-    assert all(updates["b"] >= 1.9 * updates["a"] for updates, _ in cluster.merges)
-
-
-@pytest.mark.parametrize("batch_max", [64, 1024])
-@pytest.mark.parametrize("speeds", [(1.0, 2.0), (1.0, 0.92, 0.84, 0.76)])
-def test_the_damped_rule_equalizes_the_updates(speeds, batch_max):
-    named = {str(i): batch_max * speed for i, speed in enumerate(speeds)}
-    for updates in updates_after(Config(batch_max=batch_max), named, 20)[10:]:
-        assert max(updates) <= 1.1 * min(updates)
-
-
-def test_equal_workers_stay_equal():
-    for updates in updates_after(Config(batch_max=64), {"a": 64.0, "b": 64.0}, 3):
-        assert updates == [50, 50]
-
-
-SCRIPTS = st.lists(
-    st.tuples(st.integers(0, 12), st.sampled_from(["lose", "join", "drain"]), st.integers(0, 7)),
-    max_size=12,
-)
-CONFIGS = st.builds(
-    Config,
-    batch_max=st.integers(8, 100),
-    megabatch_batches=st.integers(1, 12),
-    rule=st.sampled_from(["paper", "damped"]),
-    perturbation=st.floats(0.0, 0.9),
-)
-
-
-@given(CONFIGS, st.lists(st.floats(0.5, 500.0), min_size=1, max_size=5), SCRIPTS, st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_every_megabatch_is_merged_whole_whoever_comes_and_goes(config, speeds, script, is_small):
-    """The cluster itself checks rows, deadlocks, immutability and JSON; here the rest."""
-    named = {str(i): speed for i, speed in enumerate(speeds)}
-    cluster = VirtualCluster(AdaptiveSgd(config), named, norm=0.0 if is_small else 1e9)
-    low, high = config.bounds
-    for steps, action, number in script:
-        for _ in range(steps):
-            cluster.advance()
-        there = sorted(cluster.queues)
-        if action == "lose" and len(there) > 1:
-            cluster.lose(there[number % len(there)])
-        elif action == "join" and cluster.barrier is None:
-            cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number)
-        elif action == "drain" and cluster.barrier is None and any(cluster.updates().values()):
-            cluster.is_drained = True
-            cluster.tell(Drain())
-        assert all(low <= m.batch_size <= high for m in cluster.state.members.values())
-    cluster.run(len(cluster.merges) + 2)
-    for updates, merge in cluster.merges:
-        assert sum(merge.weights.values()) == pytest.approx(1.0)
-        assert min(merge.weights.values()) >= 0.0
-        assert merge.perturbed == (is_small and len(set(updates.values())) > 1)
-    assert all(lease.rows >= 1 and low <= lease.batch_rows <= high for lease in cluster.leases)
 
 
 # -------------------------------------------------------------------- settings

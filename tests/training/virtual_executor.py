@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from daskxml.metrics import MetricSums
+from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config
 from daskxml.strategies.protocol import Measured, WorkerJoined, WorkerLost
 from daskxml.training.orders import (
     CheckpointOrder,
@@ -22,6 +23,11 @@ from daskxml.training.orders import (
     RestartOrder,
     StopOrder,
 )
+from daskxml.training.placement import Placement
+from daskxml.training.session import Limits, Session
+
+MEGABATCH_ROWS = 64  # 8 batches of 8
+STAGES = ("train", "merge", "evaluate", "checkpoint")
 
 
 def rows_of(spans):
@@ -138,13 +144,14 @@ class VirtualExecutor:
                     replica.rows = Counter()
                 return MergeReport(1000 * len(weights))
             case EvaluateOrder() as order:
-                return self._evaluated(order)
+                return self.evaluated(order)
             case CheckpointOrder():
                 self.stored.append(json.loads(json.dumps(self.session.plain())))
                 return CheckpointReport()
         raise AssertionError(task)
 
-    def _evaluated(self, order):
+    def evaluated(self, order):
+        """Return the report on an order that is done, in time or too late."""
         sums = MetricSums.zero(self.session.limits.ks)
         rows = sum(stop - start for _, start, stop in order.pieces)
         hits = rows if self.session.generation >= self.good_after else 0
@@ -192,3 +199,19 @@ class VirtualExecutor:
                 every.update(rows_of(span for lease in worker["leases"] for span in lease))
         assert all(count == 1 for count in every.values())
         return every
+
+
+def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, **limits):
+    """200 training rows in two parts."""
+    where = Placement(is_replicated, (120, 80), test_rows)
+    machine = AdaptiveSgd(Config(batch_max=8, megabatch_batches=8))
+    return Session(machine, Limits(**{"ks": (1,), **limits}), where, 100, stored)
+
+
+def executor(session=None, good_after=10**9, **limits):
+    session = session or new_session(**limits)
+    return VirtualExecutor(session, {"a": 40.0, "b": 20.0}, good_after=good_after)
+
+
+def kinds(log, kind):
+    return [order for order in log if isinstance(order, kind)]

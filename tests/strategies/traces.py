@@ -1,0 +1,54 @@
+"""A mega-batch of Adaptive SGD that several tests begin with."""
+
+from __future__ import annotations
+
+from daskxml.strategies.adaptive_sgd import (
+    AdaptiveSgd,
+    Config,
+)
+from daskxml.strategies.protocol import (
+    Begin,
+    Lease,
+    LeaseDone,
+    Measure,
+    Measured,
+    Started,
+)
+
+NORMS = Measured({"a": 0.0, "b": 0.0}, 4)  # below every threshold
+FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
+    (Started(("a", "b")), []),
+    (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("a", 64, 1, 1.0), []),
+    (LeaseDone("a", 64, 1, 1.0), []),
+    (LeaseDone("b", 64, 1, 2.0), []),
+    (LeaseDone("b", 64, 1, 2.0), [Measure()]),
+]
+
+
+def strategy(**changes):
+    """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch."""
+    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **changes}))
+
+
+def follow(machine, state, trace):
+    """Feed events; compare commands, leases in short as "worker rows"."""
+    for event, expected in trace:
+        state, commands = machine.step(state, event)
+        short = [f"{c.worker} {c.rows}" if isinstance(c, Lease) else c for c in commands]
+        assert short == expected, event
+    return state
+
+
+def sizes(state):
+    return {name: member.batch_size for name, member in state.members.items()}
+
+
+def after_first(machine):
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
+    state, (merge,) = machine.step(state, NORMS)
+    return state, merge
