@@ -24,7 +24,7 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 DASK = {"dask", "distributed", "tornado", "bokeh"}
-MAY_IMPORT_DASK = ("runtime/", "dashboard/", "data/ingest")
+MAY_IMPORT_DASK = ("runtime/", "dashboard/", "data/ingest", "data/shuffle")
 MAY_IMPORT_CUPY = ("ops/cupy",)
 # Imports inside a function that point upwards; every one needs a reason.
 UPWARDS = {

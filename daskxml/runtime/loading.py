@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from distributed import Client, Future
 
 from daskxml.config import RunConfig
-from daskxml.data import ingest
-from daskxml.data.ingest import Facts, Parsed, Recipe, Shards, Source
+from daskxml.data import ingest, shuffle
+from daskxml.data.ingest import Facts, Parsed, Source
+from daskxml.data.shuffle import Recipe, Shards
 from daskxml.model.spec import ModelSpec
 from daskxml.training.placement import Placement
 
@@ -78,12 +79,12 @@ async def load(
         test = await ingest.parse_source(client, known, f"test-{run}")
     placed = stored or _place(config, train, test, workers)
     spec = config.model_spec(train.facts.features, train.facts.labels)
-    key = ingest.shuffle_key(config.run.seed)
+    key = shuffle.shuffle_key(config.run.seed)
     shards = _shards(client, train, spec, config, placed.parts, key, f"train-{run}")
     tests = Shards([], ())
     if test is not None:
         tests = _shards(client, test, spec, config, placed.parts, None, f"test-{run}")
-    counts = ingest.count_labels(client, shards, spec.labels, run)
+    counts = shuffle.count_labels(client, shards, spec.labels, run)
     await ingest.settle([*shards.futures, *tests.futures, counts])
     test_facts = test.facts if test else None
     return LoadedData(spec, train.facts, test_facts, shards, tests, counts, placed.is_replicated)
@@ -139,4 +140,4 @@ def _shards(
         shift=parsed.shift,
         normalize=config.data.normalize,
     )
-    return ingest.make_shards(client, parsed, recipe, name)
+    return shuffle.make_shards(client, parsed, recipe, name)

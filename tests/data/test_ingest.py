@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from daskxml.data import ingest
-from daskxml.data.ingest import Recipe, Source
+from daskxml.data import ingest, shuffle
+from daskxml.data.ingest import Source
 from daskxml.data.rows import concatenate, to_scipy
+from daskxml.data.shuffle import Recipe
 from daskxml.errors import InputError
 from daskxml.types import Partition
 
@@ -63,8 +64,8 @@ def ingested(
             rows=facts.rows, parts=parts, shuffle_key=key, features=facts.features,
             labels=facts.labels, shift=parsed.shift, normalize=normalize,
         )  # fmt: skip
-        shards = ingest.make_shards(client, parsed, recipe, name)
-        counts = ingest.count_labels(client, shards, facts.labels, name)
+        shards = shuffle.make_shards(client, parsed, recipe, name)
+        counts = shuffle.count_labels(client, shards, facts.labels, name)
         partitions = await client.gather(shards.futures)
         assert [part.rows for part in partitions] == list(shards.rows)
         return partitions, facts, await counts

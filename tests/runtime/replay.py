@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from daskxml.config import load_run_config
-from daskxml.data import ingest
+from daskxml.data import shuffle
 from daskxml.data.blocks import plan_blocks, read_header
 from daskxml.data.faults import Dialect
 from daskxml.data.parse import parse_block
@@ -54,16 +54,18 @@ def shuffled_rows(path: Path, seed: int) -> Partition:
     assert header is not None
     dialect = Dialect(features=header.features, labels=header.labels)
     (block,) = plan_blocks([str(path)], 2**30)
-    recipe = ingest.Recipe(
+    recipe = shuffle.Recipe(
         rows=header.rows,
         parts=1,
-        shuffle_key=ingest.shuffle_key(seed),
+        shuffle_key=shuffle.shuffle_key(seed),
         features=header.features,
         labels=header.labels,
         shift=0,
         normalize="l2",
     )
-    return ingest.join_pieces(ingest.split_block(parse_block(block, dialect), 0, recipe), 0, recipe)
+    return shuffle.join_pieces(
+        shuffle.split_block(parse_block(block, dialect), 0, recipe), 0, recipe
+    )
 
 
 def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> Any:
