@@ -23,12 +23,14 @@ from daskxml.errors import (
 if TYPE_CHECKING:
     from daskxml.model.trained import Model
     from daskxml.runtime.client import Run, load, train
+    from daskxml.runtime.matrices import Matrices
 
 __all__ = [
     "ClusterError",
     "ConfigError",
     "DaskxmlError",
     "InputError",
+    "Matrices",
     "Model",
     "ModelError",
     "Run",
@@ -40,6 +42,7 @@ __all__ = [
 
 # Loaded on first use: `import daskxml` must cost little and load neither Dask nor CuPy.
 _HOMES = {
+    "Matrices": "daskxml.runtime.matrices",
     "Model": "daskxml.model.trained",
     "Run": "daskxml.runtime.client",
     "load": "daskxml.runtime.client",
