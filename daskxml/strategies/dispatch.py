@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 IN_FLIGHT = 2  # leases per worker: one that runs, one that waits at the worker's door
 LONGEST_LEASE_S = 1.0  # keeps losses small, and stops prompt
+SHORTEST_LEASE_S = 0.02  # about as long as the next one is on its way
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,10 @@ def _whole_batches(load: Load, loads: Mapping[str, Load], remaining_rows: int) -
     if load.rows_per_s <= 0.0:
         return 1  # unknown: ask for little, learn much
     total = sum(other.rows_per_s or load.rows_per_s for other in loads.values())
-    share = remaining_rows * load.rows_per_s / total / 2.0
+    share = remaining_rows * load.rows_per_s / total
+    shortest = min(share, load.rows_per_s * SHORTEST_LEASE_S)
     longest = load.rows_per_s * LONGEST_LEASE_S
-    return max(1, int(min(share, longest) / load.batch_rows))
+    return max(1, int(min(max(share / 2.0, shortest), longest) / load.batch_rows))
 
 
 def _ends_sooner_with(worker: str, loads: Mapping[str, Load], remaining_rows: int) -> bool:
