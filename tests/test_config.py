@@ -140,7 +140,7 @@ def test_overrides_win_and_are_named_in_refusals():
     config = load_run_config(LIMIT, ["training.megabatches = 7", "run.name=first run"])
     assert (config.training.megabatches, config.run.name) == (7, "first run")
     assert refusal(LIMIT, ["run.seed=-1"]) == (
-        "--set run.seed seed = -1: must be from 0 to 9223372036854775807"
+        "--set run.seed: seed = -1: must be from 0 to 9223372036854775807"
     )
     assert "must be section.key=value" in refusal(LIMIT, ["seed=1"])
     assert "must be section.key=value" in refusal(LIMIT, ["run.seed"])

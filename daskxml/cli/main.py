@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from daskxml.cli.arguments import build_parser
@@ -26,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    0, or 2 after an error that the user can mend (one line on stderr), or 130 after Ctrl-C.
+    0, or 2 after an error that the user can mend (one line on stderr), or 130 after Ctrl-C or
+    SIGTERM.
 
     Examples
     --------
@@ -34,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _end_as_by_interrupt(signal.SIGTERM)
     try:
         return _run(arguments)
     except DaskxmlError as error:
@@ -50,6 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("daskxml: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _end_as_by_interrupt(signal_number: int) -> None:
+    """Let what `docker stop` and batch systems send end a run at a merge, as Ctrl-C does."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal_number, signal.default_int_handler)
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ kind         keys
 started      ``workers`` (names), ``rows``, ``test_rows``, ``features``, ``labels``, ``parameters``
 status       ``state``: loading, training, merging, ...; ``megabatch``, ``rows`` (done so far)
 megabatch    ``row``: one of ``history.jsonl``
-worker       ``change``: joined or lost; ``worker``
+worker       ``event``: joined or lost; ``worker``
 warning      ``text``
 rewound      ``megabatch`` that the run goes on after
 ended        ``reason``
@@ -41,7 +41,7 @@ NOTES = {
         "{rows:,} rows and {test_rows:,} test rows, {features:,} features, {labels:,} labels, "
         "{parameters:,} parameters"
     ),
-    "worker": "worker {worker} {change}",
+    "worker": "worker {worker} {event}",
     "warning": "{text}",
     "rewound": "going on after mega-batch {megabatch}",
 }

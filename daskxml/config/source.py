@@ -53,7 +53,7 @@ class Source:
             if not (section and dot and key) or "." in key:
                 raise ConfigError(f"--set {dotted}: must be section.key=value")
             self.tables.setdefault(section, {})[key] = value
-            self.overridden[section, key] = f"--set {dotted}"
+            self.overridden[section, key] = f"--set {dotted}:"
 
 
 def read_source(given: str | Path | Mapping[str, Any]) -> Source:

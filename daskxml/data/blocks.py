@@ -189,7 +189,7 @@ def read_head(path: str, options: Mapping[str, Any] | None) -> bytes:
         pieces = inflate(file, HEAD_BYTES) if zipped else iter([file.read(HEAD_BYTES)])
         head = next((piece for piece in pieces if piece), b"")[:HEAD_BYTES]
     if not head:
-        raise InputError("the file is empty; nothing to read", path)
+        raise InputError("the file is empty; give one with rows", path)
     for magic, problem in MAGIC.items():
         if head.startswith(magic):
             raise InputError(f"not text but {problem}", path)

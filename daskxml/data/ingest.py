@@ -109,6 +109,7 @@ async def parse_source(client: Client, source: Source, name: str) -> Parsed:
         The first problem in the order of the files.
     """
     blocks, headers = await client.submit(_plan, source, key=f"plan-{name}", pure=False)
+    _check_columns(source, headers)
     dialect = _dialect(source, headers)
     parsed, numbers = await _parse(client, blocks, dialect, name)
     _check_rows(blocks, numbers, headers)
@@ -124,6 +125,29 @@ async def parse_source(client: Client, source: Source, name: str) -> Parsed:
     return Parsed(parsed, [n.rows for n in numbers], facts, shift)
 
 
+async def describe_blocks(
+    client: Client, blocks: list[Future], source: Source, name: str
+) -> Parsed:
+    """Take blocks that are on the workers already, such as a user's matrices.
+
+    Raises
+    ------
+    InputError
+        If they have no row, or more columns than ``source`` says.
+    """
+    numbers = await _describe(client, blocks, name)
+    facts = _facts(Dialect(), numbers, source.features, 0)
+    for what, found, given in (
+        ("features", max(n.features for n in numbers), source.features),
+        ("labels", facts.labels, source.labels),
+    ):
+        if given and found > given:
+            raise InputError(f"a matrix has {found} {what}, but the model has {given}")
+    if not facts.rows:
+        raise InputError("the matrices have no rows")
+    return Parsed(blocks, [n.rows for n in numbers], facts, 0)
+
+
 async def _parse(
     client: Client, blocks: Sequence[Block], dialect: Dialect, name: str
 ) -> tuple[list[Future], list[Numbers]]:
@@ -131,11 +155,15 @@ async def _parse(
         client.submit(parse_block, block, dialect, key=f"parse-{name}-{i}", pure=False)
         for i, block in enumerate(blocks)
     ]
+    return parsed, await _describe(client, parsed, name)
+
+
+async def _describe(client: Client, blocks: list[Future], name: str) -> list[Numbers]:
     numbers = [
         client.submit(describe, block, key=f"describe-{name}-{i}", pure=False)
-        for i, block in enumerate(parsed)
+        for i, block in enumerate(blocks)
     ]
-    return parsed, await gather_in_order(client, numbers)
+    return await gather_in_order(client, numbers)
 
 
 async def gather_in_order(client: Client, futures: Sequence[Future]) -> list[Any]:
@@ -164,6 +192,15 @@ def _plan(source: Source) -> tuple[list[Block], dict[str, Header]]:
         problem = "no header 'rows features labels' on the first line, as the other files have"
         raise InputError(problem if headers else problem.split(",")[0], missing[0], 1)
     return blocks, headers
+
+
+def _check_columns(source: Source, headers: dict[str, Header]) -> None:
+    for path, header in headers.items():
+        for what in ("features", "labels"):
+            found, known = getattr(header, what), getattr(source, what)
+            if known and found > known:
+                problem = f"its header has {found} {what}, but the model has {known}"
+                raise InputError(f"{problem}; give rows of the same data set", path, 1)
 
 
 def _dialect(source: Source, headers: dict[str, Header]) -> Dialect:

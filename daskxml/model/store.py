@@ -186,7 +186,8 @@ def read_model(directory: str | Path) -> tuple[ModelHeader, Arrays, npt.NDArray[
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ModelError(f"{directory}: no such directory; give the --out directory of a run")
+        problem = "a file, not a directory" if directory.exists() else "no such directory"
+        raise ModelError(f"{directory}: {problem}; give the --out directory of a run")
     if not holds_model(directory):
         raise ModelError(f"{directory}: holds no model ({HEADER_NAME} is missing); train one first")
     header = _matching_header(directory)
@@ -251,8 +252,8 @@ def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
         if said.get(key) != found[key]:
             tensors = path.with_name(TENSORS_NAME)
             raise ModelError(
-                f"{tensors}: damaged ({key} is {found[key]}, {path.name} says {said.get(key)}); "
-                "restore it, or train again"
+                f"{tensors}: damaged or of another model (its {key} is not the one that "
+                f"{path.name} says); restore it, or train again"
             )
     return header
 

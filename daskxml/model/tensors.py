@@ -119,7 +119,10 @@ def save_tensors(
     for name, array in held.items():
         if array.dtype not in known:
             raise ModelError(f"{path}: array {name!r} of dtype {array.dtype} cannot be stored")
+    path.touch()
+    mode = path.stat().st_mode  # as the user's files have it; the writer's are the owner's alone
     save_file(held, path, metadata=dict(metadata) | {_DIGEST: _digest(held, metadata)})
+    path.chmod(mode)
 
 
 def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict[str, str]]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from daskxml._version import __version__
 from daskxml.config import RunConfig, load_run_config
@@ -19,16 +16,16 @@ from daskxml.errors import ClusterError, ConfigError
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
 from daskxml.runtime import worker as tasks
+from daskxml.runtime.connection import connection
+from daskxml.runtime.interrupts import postponed
 from daskxml.runtime.journal import revive
+from daskxml.runtime.matrices import Matrices, scatter
 from daskxml.runtime.run_dir import RunDir
 from daskxml.runtime.scheduler import RunsPlugin
 
-CONNECT_S = "10s"
-DASHBOARD_PORT = 8787
-# Ctrl-C at a terminal reaches the workers too: they go on, until the run ends at a merge.
-IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 OnEvent = Callable[[Mapping[str, Any]], None]
 Paths = str | Path | Iterable[str | Path]
+Rows = Paths | Matrices
 
 
 class Run:
@@ -77,8 +74,8 @@ def train(
     config: str | Path | Mapping[str, Any] | RunConfig,
     *,
     client: Client | None = None,
-    train: Paths | None = None,
-    test: Paths | None = None,
+    train: Rows | None = None,
+    test: Rows | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     scheduler: str | None = None,
@@ -96,7 +93,8 @@ def train(
         A synchronous Dask client. Without one, `scheduler` is connected to, or a local cluster of
         processes is made, and closed at the end.
     train, test
-        Files, globs or URLs that the workers can read; they replace those of the run file.
+        Files, globs or URLs that the workers can read, or `Matrices`; they replace what the run
+        file says.
     out
         Directory of the run, seen by client and workers. None keeps everything in memory, without
         checkpoints.
@@ -120,13 +118,19 @@ def train(
     --------
     ::
 
-        run = daskxml.train("pipelines/adaptive-sgd.toml", train="train.txt", test="test.txt")
+        run = daskxml.train("adaptive-sgd", train="train.txt", test="test.txt")
+        run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
-    resolved = _resolve(config, train, test, workers, overrides)
+    matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
+    train_paths = None if isinstance(train, Matrices) else train
+    test_paths = None if isinstance(test, Matrices) else test
+    resolved = _resolve(config, train_paths, test_paths, workers, overrides)
+    if not (resolved.data.train or "train" in matrices):
+        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
     place = RunDir.open(out, resume)
-    with place, _connected(client, scheduler, resolved) as connected:
-        return _Follower(connected, resolved, place, on_event or _ignore).follow()
+    with place, connection(client, scheduler, resolved.cluster) as connected:
+        return _Follower(connected, resolved, place, on_event or _ignore, matrices).follow()
 
 
 def _ignore(event: Mapping[str, Any]) -> None:
@@ -147,8 +151,6 @@ def _resolve(
         given[f"data.{name}"] = [_absolute(path) for path in _listed(own)]
     if workers is not None:
         given["cluster.workers"] = workers
-    if not given["data.train"]:
-        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
     return load_run_config(resolved, given)
 
 
@@ -161,72 +163,32 @@ def _absolute(path: str) -> str:
     return path if "://" in path or "::" in path else str(Path(path).expanduser().absolute())
 
 
-@contextlib.contextmanager
-def _connected(client: Client | None, scheduler: str | None, config: RunConfig) -> Iterator[Client]:
-    if client is not None:
-        if client.asynchronous:
-            raise ConfigError("an asynchronous client cannot be waited for: give a synchronous one")
-        yield client
-    elif scheduler is not None:
-        with _client(scheduler) as connected:
-            yield connected
-    else:
-        with _local_cluster(config) as cluster, Client(cluster) as connected:
-            yield connected
-
-
-def _client(scheduler: str) -> Client:
-    try:
-        return Client(scheduler, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"{scheduler}: no scheduler answers there ({type(error).__name__}); "
-            "start one with 'dask scheduler' or correct the address"
-        ) from error
-
-
-@contextlib.contextmanager
-def _local_cluster(config: RunConfig) -> Iterator[LocalCluster]:
-    cores = len(os.sched_getaffinity(0))
-    with (
-        tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
-        LocalCluster(
-            n_workers=config.cluster.workers_on(cores),
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=_dashboard_address(),
-            local_directory=folder,
-            silence_logs=50,
-            preload=[IGNORE_INTERRUPTS],
-        ) as cluster,
-    ):
-        yield cluster
-
-
-def _dashboard_address() -> str:
-    """Dask's usual port if it is free, else any: a warning about it would help nobody."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", DASHBOARD_PORT))
-        except OSError:
-            return "127.0.0.1:0"
-    return f"127.0.0.1:{DASHBOARD_PORT}"
-
-
 class _Follower:
     """Starts a run and writes down what it tells, until it is over."""
 
-    def __init__(self, client: Client, config: RunConfig, place: RunDir, on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        client: Client,
+        config: RunConfig,
+        place: RunDir,
+        on_event: OnEvent,
+        matrices: Mapping[str, Matrices],
+    ) -> None:
         self.client, self.config, self.place, self.on_event = client, config, place, on_event
+        self.matrices = matrices
         self.history = place.history()
         self.seen = 0  # events
+        self.has_started = False  # the data is loaded: there is a model to come back with
 
     def follow(self) -> Run:
         self._install()
-        self.place.begin(self.config)
+        if self.place.checkpoint is None:  # a run to go on with keeps its own until it does
+            self.place.begin(self.config)
+        put = {name: scatter(self.client, m, name) for name, m in self.matrices.items()}
         run = self._call(
             "daskxml_start",
             config=self.config.to_toml(),
+            given={name: [future.key for future in futures] for name, futures in put.items()},
             owner=self.client.id,
             run_dir=self.place.path_for_workers,
             checkpoint=self.place.checkpoint,
@@ -259,18 +221,21 @@ class _Follower:
     def _read(self, run: str) -> Mapping[str, Any]:
         """Pass events on until the run is over.
 
-        Ctrl-C asks the run to end at a merge, with a checkpoint; a second one is not waited for.
+        Ctrl-C asks the run to end at a merge, with a checkpoint; a second one is not waited for,
+        nor the first while there is nothing to merge yet.
         """
         self.seen, version, interrupts = 0, -1, 0
         while True:
             try:
                 news = self._call("daskxml_read", run=run, since=self.seen, version=version)
                 version = news["version"]
-                if ended := self._pass_on(news):
+                with postponed():
+                    ended = self._pass_on(news)
+                if ended:
                     return ended
             except KeyboardInterrupt:
                 interrupts += 1
-                if interrupts > 1:
+                if interrupts > 1 or not self.has_started:
                     raise
                 self._call("daskxml_stop", run=run, reason="interrupt")
 
@@ -292,8 +257,16 @@ class _Follower:
             del self.history[event["megabatch"] :]
             self.place.rewrite(self.history)
         elif event["kind"] == "started":
+            self.has_started = True
+            self._go_on()
             event |= {"dashboard": self.client.dashboard_link, "out": str(self.place.path or "")}
         self.on_event(event)
+
+    def _go_on(self) -> None:
+        """Let the directory say what is true now that the run goes on from its checkpoint."""
+        if self.place.checkpoint is not None:
+            self.place.begin(self.config)
+            self.place.rewrite(self.history)
 
     def _result(self, run: str, ended: Mapping[str, Any]) -> Run:
         if ended["reason"] == "error":

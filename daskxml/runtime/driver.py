@@ -13,6 +13,7 @@ import traceback
 from typing import Any
 
 from distributed import Client
+from distributed.scheduler import KilledWorker
 
 from daskxml.config import RunConfig
 from daskxml.errors import ClusterError, ConfigError, DaskxmlError
@@ -23,7 +24,7 @@ from daskxml.runtime.crew import Crew, WorkerGone
 from daskxml.runtime.enlisting import Enlister
 from daskxml.runtime.executor import Executor
 from daskxml.runtime.journal import Journal
-from daskxml.runtime.loading import Placed, load
+from daskxml.runtime.loading import Given, Placed, load
 from daskxml.runtime.play import RESTART, Play
 from daskxml.strategies import STRATEGIES
 from daskxml.training import orders
@@ -43,6 +44,8 @@ class Driver:
         Name of the run.
     config
         The resolved run file; its paths are seen by the workers.
+    given
+        Rows that the client has put on the workers, instead of files.
     run_dir
         Where checkpoints and the model go; None for nowhere.
     checkpoint
@@ -54,16 +57,19 @@ class Driver:
         client: Client,
         run: str,
         config: RunConfig,
+        given: Given,
         run_dir: str | None = None,
         checkpoint: str | None = None,
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
+        self.given = given
         self.crew = Crew(client, run)
         self.journal = Journal()
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
         self.stored: tuple[dict[str, Any], str] | None = None
         self.executor: Executor | None = None
         self.enlister: Enlister | None = None
+        self.is_loading = True
         self._checkpoint = checkpoint
         self._stop_reason = ""
         self._told = 0  # mega-batches that the journal has
@@ -110,6 +116,11 @@ class Driver:
             await self._drive()
         except DaskxmlError as error:
             self.journal.end_badly(error)
+        except MemoryError as error:
+            problem = f"a worker's memory is exhausted ({error}); give it more or hold less on it"
+            self.journal.end_badly(ClusterError(problem))
+        except KilledWorker as error:
+            self.journal.end_badly(ClusterError(_explain_killed(error)))
         except Exception as error:
             self.journal.end_badly(error, traceback.format_exc())
 
@@ -121,7 +132,10 @@ class Driver:
             self.stored = (session, self._checkpoint)
         self.journal.state("loading")
         placed = Placed(**self.stored[0]["placed"]) if self.stored else None
-        self.data = await load(self.client, self.config, self.run, len(self._present), placed)
+        self.data = await load(
+            self.client, self.config, self.run, len(self._present), self.given, placed
+        )
+        self.is_loading = False
         self._announce()
         reason = RESTART
         while reason == RESTART:
@@ -277,3 +291,10 @@ class Driver:
         self.crew.hands, self.crew.candidates = {}, {}
         while not self.queue.empty():
             self.queue.get_nowait()
+
+
+def _explain_killed(error: KilledWorker) -> str:
+    return (
+        f"{error.allowed_failures + 1} workers died one after the other in {error.task}, most "
+        "likely for want of memory; see their logs, give them more or hold less on each"
+    )

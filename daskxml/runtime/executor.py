@@ -9,12 +9,13 @@ it are they told to commit. A worker lost before that undoes the merge, one lost
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from distributed import Future
 
-from daskxml.errors import ClusterError, DaskxmlError
+from daskxml.errors import ClusterError, DaskxmlError, TrainingError
 from daskxml.metrics import MetricSums
 from daskxml.runtime import worker as tasks
 from daskxml.runtime.crew import (
@@ -155,6 +156,8 @@ class Executor:
         if lost_any(answers):
             return None
         _raise(first_failure(answers))
+        if not all(map(math.isfinite, answers.values())):
+            raise TrainingError("the weights are not finite any more: lower strategy.lr")
         return Measured(answers, self.session.parameters)
 
     async def _merge(self, order: MergeOrder) -> Report | None:

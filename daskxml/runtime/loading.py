@@ -11,9 +11,12 @@ from daskxml.config import RunConfig
 from daskxml.data import ingest, shuffle
 from daskxml.data.ingest import Facts, Parsed, Source
 from daskxml.data.shuffle import Recipe, Shards
+from daskxml.errors import InputError, TrainingError
+from daskxml.model.parameters import Layout
 from daskxml.model.spec import ModelSpec
 from daskxml.training.placement import Placement
 
+COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, the next one
 SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
 
 
@@ -48,8 +51,16 @@ class LoadedData:
         return Placement(self.is_replicated, self.train.rows, self.test.rows)
 
 
+@dataclass(frozen=True)
+class Given:
+    """Keys of partitions that the client has put on the workers, instead of files."""
+
+    train: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+
 async def load(
-    client: Client, config: RunConfig, run: str, workers: int, stored: Placed | None
+    client: Client, config: RunConfig, run: str, workers: int, given: Given, stored: Placed | None
 ) -> LoadedData:
     """Read the training and the test rows and place them as partitions on the workers.
 
@@ -57,6 +68,8 @@ async def load(
     ----------
     workers
         How many there are, for the number of partitions.
+    given
+        What takes the place of files.
     stored
         How a run that goes on had placed its rows, which must not change.
 
@@ -64,21 +77,29 @@ async def load(
     ------
     InputError
         The first problem in the order of the files, training files first.
+    TrainingError
+        If a worker's memory cannot hold the model.
     """
     data = config.data
     source = _source(config, data.train)
-    train = await ingest.parse_source(client, source, f"train-{run}")
+    train = await _parsed(client, source, given.train, f"train-{run}")
     test = None
-    if data.test:
+    if data.test or given.test:
         known = dataclasses.replace(
             _source(config, data.test),
             features=train.facts.features,
             labels=train.facts.labels,
             feature_base=train.facts.feature_base,
         )
-        test = await ingest.parse_source(client, known, f"test-{run}")
+        test = await _parsed(client, known, given.test, f"test-{run}")
     placed = stored or _place(config, train, test, workers)
+    if not train.facts.label_nonzeros:
+        raise InputError(
+            "no row has a label, so there is nothing to learn; give rows with labels",
+            ", ".join(data.train) or None,
+        )
     spec = config.model_spec(train.facts.features, train.facts.labels)
+    await _check_model_fits(client, spec)
     key = shuffle.shuffle_key(config.run.seed)
     shards = _shards(client, train, spec, config, placed.parts, key, f"train-{run}")
     tests = Shards([], ())
@@ -88,6 +109,28 @@ async def load(
     await ingest.settle([*shards.futures, *tests.futures, counts])
     test_facts = test.facts if test else None
     return LoadedData(spec, train.facts, test_facts, shards, tests, counts, placed.is_replicated)
+
+
+async def _parsed(client: Client, source: Source, keys: tuple[str, ...], name: str) -> Parsed:
+    if not keys:
+        return await ingest.parse_source(client, source, name)
+    blocks = [Future(key, client=client) for key in keys]
+    return await ingest.describe_blocks(client, blocks, source, name)
+
+
+async def _check_model_fits(client: Client, spec: ModelSpec) -> None:
+    """Refuse a model that would make the workers die: one number too many in a header does."""
+    identity = await client.scheduler.identity()
+    limits = [worker["memory_limit"] for worker in identity["workers"].values()]
+    memory_bytes = min((limit for limit in limits if limit), default=0)
+    model_bytes = COPIES * FLOAT_BYTES * Layout(spec).size
+    if memory_bytes and model_bytes > memory_bytes:
+        raise TrainingError(
+            f"a model of {spec.features:,} features, {spec.labels:,} labels and hidden layers "
+            f"{list(spec.hidden)} takes {model_bytes / 2**30:,.1f} GiB on each worker, which has "
+            f"{memory_bytes / 2**30:,.1f}: correct the data's header, make model.hidden smaller, "
+            "or give workers more memory"
+        )
 
 
 @dataclass(frozen=True)

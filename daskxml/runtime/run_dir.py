@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +21,9 @@ from typing import IO, Any
 
 from daskxml.config import RunConfig
 from daskxml.errors import ConfigError, ModelError
+from daskxml.model.tensors import read_tensors
 from daskxml.training.checkpoint import checkpoints, latest_checkpoint
-from daskxml.training.history import append_history, read_history, write_history
+from daskxml.training.history import append_history, write_history
 
 RUN_FILE, HISTORY_FILE, LOCK_FILE = "run.toml", "history.jsonl", ".lock"
 
@@ -75,7 +77,7 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / LOCK_FILE).open("w")
         except OSError as error:
-            raise ModelError(f"{self.path}: cannot be written to ({error.strerror})") from error
+            raise ModelError(_cannot_write(self.path, error)) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -109,10 +111,26 @@ class RunDir:
             (self.path / RUN_FILE).write_text(config.to_toml(), encoding="utf-8")
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the history so far; the run cuts it back to its checkpoint."""
-        if self.path is None or not (self.path / HISTORY_FILE).exists():
+        """Return the history up to the checkpoint to go on from, which holds it.
+
+        A process that is killed may have written half a line of `HISTORY_FILE`, or lines of
+        mega-batches that no checkpoint has.
+
+        Raises
+        ------
+        ModelError
+            If the checkpoint cannot be read.
+        """
+        if self.checkpoint is None:
             return []
-        return read_history(self.path / HISTORY_FILE)
+        try:
+            _, metadata = read_tensors(self.checkpoint, verify=False)  # the workers will
+            return list(json.loads(metadata["session"])["history"])
+        except (ModelError, KeyError, ValueError) as error:
+            raise ModelError(
+                f"{self.checkpoint}: no checkpoint, or a damaged one ({error}); delete it to go "
+                "on from the one before"
+            ) from error
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a mega-batch to the history."""
@@ -123,3 +141,10 @@ class RunDir:
         """Replace the history."""
         if self.path is not None:
             write_history(self.path / HISTORY_FILE, rows)
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    file = next((part for part in (path, *path.parents) if part.is_file()), None)
+    if file is not None:
+        return f"{path}: cannot be made, {file} is a file; choose another --out"
+    return f"{path}: cannot be written to ({error.strerror}); choose another --out"

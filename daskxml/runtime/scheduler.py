@@ -17,8 +17,10 @@ from distributed import Client, Scheduler, SchedulerPlugin
 from daskxml.config import load_run_config
 from daskxml.errors import ClusterError
 from daskxml.runtime.driver import Driver
+from daskxml.runtime.loading import Given
 from daskxml.runtime.worker import PLUGIN, TOPIC, MembersPlugin
 
+MESSAGES_S = 0.001  # Dask's clients collect messages for 10 ms: longer than a short lease takes
 NEWS_S = 10.0  # how long a client that reads a journal waits for news
 
 
@@ -32,8 +34,9 @@ class RunsPlugin(SchedulerPlugin):
         """Answer clients from now on."""
         self.scheduler = scheduler
         self.drivers: dict[str, Driver] = {}
-        self.owners: dict[str, str] = {}  # run to the client that it ends with
+        self.owners: dict[str, str] = {}  # run to the client that it ends with; "": that is gone
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
         scheduler.handlers |= {
             "daskxml_start": self.start_run,
@@ -54,12 +57,22 @@ class RunsPlugin(SchedulerPlugin):
     # ----------------------------------------------------------------- clients
 
     async def start_run(
-        self, config: str, owner: str, run_dir: str | None, checkpoint: str | None
+        self,
+        config: str,
+        given: dict[str, list[str]],
+        owner: str,
+        run_dir: str | None,
+        checkpoint: str | None,
     ) -> str:
-        """Start a run from a resolved run file in TOML; return its name."""
+        """Start a run from a resolved run file in TOML; return its name.
+
+        ``given`` has the keys of partitions that take the place of files.
+        """
         client = await self._own_client()
         run = secrets.token_hex(4)
-        driver = Driver(client, run, load_run_config(tomllib.loads(config)), run_dir, checkpoint)
+        resolved = load_run_config(tomllib.loads(config))
+        rows = Given(**{name: tuple(keys) for name, keys in given.items()})
+        driver = Driver(client, run, resolved, rows, run_dir, checkpoint)
         for state in self.scheduler.workers.values():
             driver.worker_added(state.address, str(state.name))
         self.drivers[run], self.owners[run] = driver, owner
@@ -71,6 +84,8 @@ class RunsPlugin(SchedulerPlugin):
             await driver.drive()
             if driver.journal.has_failed:
                 await driver.pack_up()
+        if self.owners.get(run) == "":
+            self._forget_soon(run)
 
     async def _own_client(self) -> Client:
         """Return the client on this loop; the workers' plugin comes with it."""
@@ -83,6 +98,7 @@ class RunsPlugin(SchedulerPlugin):
                 set_as_default=False,
             )
             await self._client.register_plugin(MembersPlugin())
+            self._client.scheduler_comm.interval = MESSAGES_S
         return self._client
 
     async def read_run(self, run: str, since: int, version: int) -> dict[str, Any]:
@@ -112,6 +128,11 @@ class RunsPlugin(SchedulerPlugin):
         if driver is not None:
             await driver.pack_up()
 
+    def _forget_soon(self, run: str) -> None:
+        task = asyncio.create_task(self.forget_run(run))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
     def _driver(self, run: str) -> Driver:
         if run not in self.drivers:
             raise ClusterError(f"no run {run} on this scheduler")
@@ -133,10 +154,12 @@ class RunsPlugin(SchedulerPlugin):
             driver.worker_removed(worker)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """End the runs of a client that is gone; they leave a checkpoint."""
-        for run, owner in self.owners.items():
-            if owner == client:
-                self.drivers[run].stop("client gone")
+        """End the runs of a client that is gone; they leave a checkpoint, and nothing else."""
+        for run in [run for run, owner in self.owners.items() if owner == client]:
+            driver, self.owners[run] = self.drivers[run], ""
+            driver.stop("client gone")
+            if driver.journal.is_over or driver.is_loading:
+                self._forget_soon(run)
 
     def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Tell the runs of a task that failed."""

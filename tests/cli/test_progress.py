@@ -50,7 +50,7 @@ EVENTS = [
     {"kind": "status", "state": "training", "megabatch": 1, "rows": 1234},
     {"kind": "megabatch", "row": ROW},
     {"kind": "status", "state": "merging", "megabatch": 2, "rows": 15000},
-    {"kind": "worker", "worker": "b", "change": "lost"},
+    {"kind": "worker", "worker": "b", "event": "lost"},
     {"kind": "warning", "text": "every worker was lost"},
     {"kind": "rewound", "megabatch": 3},
     {"kind": "something else", "of": "a later version"},

@@ -1,0 +1,295 @@
+"""Everything that may be wrong with what a user gives: one line, exit status 2, nothing written.
+
+All commands run as processes, several at a time, against one scheduler; then each is judged.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from distributed import LocalCluster
+
+RUN_FILE = """[model]
+hidden = [4]
+[strategy]
+batch_max = 8
+megabatch_batches = 4
+lr = 0.5
+[training]
+megabatches = 3
+[cluster]
+threads = 1
+"""
+ROWS = [f"{i % 5},{(i + 1) % 7} {i % 9}:1 {9 + i % 11}:0.5" for i in range(60)]
+HEADER = "60 20 7"
+
+
+def text(*lines: str, header: str = HEADER) -> bytes:
+    return "\n".join([header, *lines, ""]).encode()
+
+
+def with_row(row: str) -> bytes:
+    """Good rows, but for the one in line 6."""
+    return text(*ROWS[:4], row, *ROWS[5:])
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+
+
+GOOD = text(*ROWS)
+ZIPPED = gzip.compress(GOOD, mtime=0)
+FILES = {
+    "good.txt": GOOD,
+    "malformed.txt": with_row("1 3=1"),
+    "label-range.txt": with_row("1,99 3:1"),
+    "feature-range.txt": with_row("1 44:1"),
+    "more-rows.txt": text(*ROWS, header="90 20 7"),
+    "fewer-rows.txt": text(*ROWS, header="9 20 7"),
+    "cut.txt": GOOD[:-6],
+    "cut.txt.gz": ZIPPED[:-40],
+    "flipped.txt.gz": flip(ZIPPED, len(ZIPPED) // 2),
+    "plain.txt.gz": GOOD,
+    "empty.txt": b"",
+    "empty.txt.gz": gzip.compress(b"", mtime=0),
+    "zero.txt": text(header="0 20 7"),
+    "picture.txt": b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9,
+    "table.txt": b"label;a;b\n1;2;3\n",
+    "nan.txt": with_row("1 3:nan"),
+    "inf.txt": with_row("1 3:-inf"),
+    "overflow.txt": with_row("1 3:1e99"),
+    "minus.txt": b"-1 3:1\n+1 4:1\n",
+    "no-labels.txt": text(*[" 3:1 4:1"] * 9, header="9 20 7"),
+    "no-labels.svm": b" 3:1 4:1\n" * 9,
+    "one-row.txt": text("1 3:1", header="1 20 7"),
+    "one-label.txt": text(*["0 3:1 4:2"] * 30, header="30 20 1"),
+    "enormous.txt": text(*ROWS, header="60 2000000000 2000000000"),
+    "wide.txt": text(*ROWS[:9], header="9 25 7"),
+    "wide.svm": b"1 24:1\n" * 9,
+    "run.toml": RUN_FILE.encode(),
+    "key.toml": RUN_FILE.replace("batch_max", "batch_mox").encode(),
+    "value.toml": RUN_FILE.replace("0.5", '"fast"').encode(),
+    "section.toml": RUN_FILE.replace("[training]", "[trainig]").encode(),
+    "syntax.toml": b"[training\nmegabatches = 3\n",
+    "endless.toml": RUN_FILE.replace("= 3", "= 0").encode(),
+    "file": b"in the way",
+}
+
+
+def edited(name: str, old: str, new: str) -> Callable[[Path], object]:
+    return lambda run: (run / name).write_text((run / name).read_text().replace(old, new))
+
+
+def flipped(name: str) -> Callable[[Path], object]:
+    return lambda run: (run / name).write_bytes(flip((run / name).read_bytes(), -9))
+
+
+def shortened(name: str, by: int) -> Callable[[Path], object]:
+    return lambda run: (run / name).write_bytes((run / name).read_bytes()[:-by])
+
+
+def without(name: str) -> Callable[[Path], object]:
+    return lambda run: (run / name).unlink()
+
+
+CHECKPOINT = "checkpoints/000003.safetensors"
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "short": shortened("model.safetensors", 100),
+    "flipped": flipped("model.safetensors"),
+    "edited": edited("model.json", '"training_rows": 60', '"training_rows": 61'),
+    "later": edited("model.json", '"format_version": 1', '"format_version": 2'),
+    "undescribed": without("model.json"),
+    "half-described": shortened("model.json", 20),
+    "unweighted": without("model.safetensors"),
+    "short-checkpoint": shortened(CHECKPOINT, 100),
+    "flipped-checkpoint": flipped(CHECKPOINT),
+    "no-checkpoint": without(CHECKPOINT),
+    "no-run-file": without("run.toml"),
+    "bad-run-file": edited("run.toml", "[data]", "[data"),
+}
+
+
+NUMBERS = itertools.count()
+
+
+def train(rows: str, *options: str, run: str = "run.toml", out: str = "") -> tuple[str, ...]:
+    return ("train", run, "--train", rows, "--out", out or f"new-{next(NUMBERS)}", *options)
+
+
+def setting(value: str) -> tuple[str, ...]:
+    return train("good.txt", "--set", value)
+
+
+RESUME = ("--set", "training.megabatches=4")
+# Name: arguments, and what the line on stderr must hold.
+CASES: dict[str, tuple[tuple[str, ...], str]] = {
+    "malformed row": (train("malformed.txt"), "malformed.txt:6: malformed token '3=1'; expected"),
+    "label out of range": (train("label-range.txt"), "txt:6: label id 99 in '99' is out of range"),
+    "feature out of range": (train("feature-range.txt"), "txt:6: feature id 44 in '44:1' is out"),
+    "header has more rows": (train("more-rows.txt"), "says 90 rows but the file has 60; the file"),
+    "header has fewer rows": (train("fewer-rows.txt"), "says 9 rows but the file has 60; correct"),
+    "cut text": (train("cut.txt"), "cut.txt:61: malformed token"),
+    "cut gzip": (train("cut.txt.gz"), "the gzip stream ends early; the file is truncated"),
+    "damaged gzip": (train("flipped.txt.gz"), "flipped.txt.gz"),
+    "not gzip": (train("plain.txt.gz"), "plain.txt.gz"),
+    "empty": (train("empty.txt"), "empty.txt: the file is empty; give one"),
+    "empty gzip": (train("empty.txt.gz"), "empty.txt.gz: the file is empty; give one"),
+    "zero rows": (train("zero.txt"), "zero.txt: no rows in the file; give one"),
+    "picture": (train("picture.txt"), "picture.txt: not text: it holds NUL bytes; give plain"),
+    "table": (train("table.txt"), "table.txt:1: malformed labels 'label;a;b'; expected"),
+    "NaN": (train("nan.txt"), "nan.txt:6: the value in '3:nan' is NaN or infinite; remove"),
+    "infinite": (train("inf.txt"), "inf.txt:6: the value in '3:-inf' is NaN or infinite; remove"),
+    "overflow": (train("overflow.txt"), "overflow.txt:6: the value in '3:1e99' does not fit"),
+    "signs as labels": (train("minus.txt"), "minus.txt:1: label '-1' is not a non-negative"),
+    "no labels": (train("no-labels.txt"), "no-labels.txt: no row has a label, so there is nothing"),
+    "no labels, no header": (train("no-labels.svm"), "no-labels.svm: no row has a label"),
+    "enormous header": (train("enormous.txt"), "GiB on each worker, which has"),
+    "missing": (train("absent.txt"), "absent.txt: no such file; check the path"),
+    "glob of nothing": (train("absent*.txt"), "absent*.txt: no file"),
+    "directory as rows": (train("folder"), "folder: is a directory; name its files"),
+    "unknown protocol": (train("nosuch://x/y.txt"), "nosuch://x/y.txt"),
+    "test has more features": (train("good.txt", "--test", "wide.txt"), "txt:1: its header has 25"),
+    "test row has more features": (train("good.txt", "--test", "wide.svm"), "wide.svm:1: feature"),
+    "test malformed": (train("good.txt", "--test", "malformed.txt"), "malformed.txt:6: malformed"),
+    "test missing": (train("good.txt", "--test", "absent.txt"), "absent.txt: no such file"),
+    "wrong key": (train("good.txt", run="key.toml"), "key.toml:4: [strategy] unknown key"),
+    "wrong value": (train("good.txt", run="value.toml"), "value.toml:6: [strategy] lr = 'fast'"),
+    "wrong section": (train("good.txt", run="section.toml"), "section.toml:7: [trainig] is not a"),
+    "no TOML": (train("good.txt", run="syntax.toml"), "syntax.toml:1: not valid TOML"),
+    "no end": (train("good.txt", run="endless.toml"), "endless.toml:8: [training] megabatches"),
+    "run file is a directory": (train("good.txt", run="folder"), "folder: a directory, not a run"),
+    "wrong setting": (setting("strategy.lr=fast"), "--set strategy.lr: lr = 'fast': must be a num"),
+    "target without test": (setting("training.target=0.5"), "training.target needs test rows"),
+    "does not fit": (setting("model.hidden=[1000000000]"), "GiB on each worker, which has"),
+    "diverges": (setting("strategy.lr=1e30"), "not finite any more"),
+    "diverges at once": (setting("strategy.lr=1e38"), "not finite any more"),
+    "out holds a run": (train("good.txt", out="run"), "run: holds a run already; choose another"),
+    "out is a file": (train("good.txt", out="file"), "file is a file; choose another --out"),
+    "out under a file": (train("good.txt", out="file/x"), "file is a file; choose another --out"),
+    "short checkpoint": (("train", "--resume", "short-checkpoint", *RESUME), "000003.safetensors"),
+    "flipped checkpoint": (("train", "--resume", "flipped-checkpoint", *RESUME), "damaged"),
+    "no checkpoint": (("train", "--resume", "no-checkpoint", *RESUME), "no checkpoint to resume"),
+    "no run file": (("train", "--resume", "no-run-file", *RESUME), "no run to resume here"),
+    "damaged run file": (("train", "--resume", "bad-run-file", *RESUME), "toml:5: not valid TOML"),
+    "resume of a folder": (("train", "--resume", "folder"), "folder: no run to resume here"),
+    "resume elsewhere": (("train", "--resume", "run", "--out", "x"), "name two directories"),
+    "short model": (("evaluate", "short", "good.txt"), "short/model.safetensors: damaged"),
+    "flipped model": (("evaluate", "flipped", "good.txt"), "flipped/model.safetensors: damaged"),
+    "edited model": (("evaluate", "edited", "good.txt"), "edited/model.json: damaged or edited"),
+    "later model": (("evaluate", "later", "good.txt"), "later/model.json: is daskxml-model 2, but"),
+    "undescribed model": (("predict", "undescribed", "good.txt", "--out", "x"), "model.json: cann"),
+    "half described": (("evaluate", "half-described", "good.txt"), "model.json: damaged"),
+    "unweighted model": (("evaluate", "unweighted", "good.txt"), "model.safetensors: cannot be"),
+    "no model": (("evaluate", "folder", "good.txt"), "folder: holds no model"),
+    "model is a file": (("evaluate", "file", "good.txt"), "file: a file, not a directory; give"),
+    "scores over a folder": (("predict", "run", "good.txt", "--out", "folder"), "folder: cannot"),
+    "evaluate cut gzip": (("evaluate", "run", "cut.txt.gz"), "the gzip stream ends early"),
+    "inspect NaN": (("inspect", "nan.txt"), "nan.txt:6: the value in '3:nan' is NaN"),
+    "nobody answers": ((*train("good.txt"), "--scheduler", "tcp://127.0.0.1:9"), "no scheduler"),
+    "no address": ((*train("good.txt"), "--scheduler", "nonsense"), "nonsense: not a scheduler's"),
+    "no protocol": ((*train("good.txt"), "--scheduler", "foo://x:1"), "foo://x:1: not a sched"),
+}  # fmt: skip
+# These look odd and are fine.
+FINE: dict[str, tuple[str, ...]] = {
+    "one row": train("one-row.txt"),
+    "one label": train("one-label.txt"),
+    "k beyond the labels": train("good.txt", "--test", "good.txt", "--set", "evaluation.k=[1,100]"),
+    "top-k beyond the labels": ("predict", "run", "good.txt", "--top-k", "99", "--out", "new.npz"),
+    "evaluate no labels": ("evaluate", "run", "no-labels.txt"),
+}
+Done = subprocess.CompletedProcess[str]
+
+
+def command(folder: Path, address: str, arguments: tuple[str, ...]) -> Done:
+    if arguments[0] == "train" and "--scheduler" not in arguments:
+        arguments += ("--scheduler", address)
+    called = [sys.executable, "-m", "daskxml.cli", *arguments]
+    return subprocess.run(called, cwd=folder, capture_output=True, text=True, timeout=100)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder with good and bad files and runs, and the address of a scheduler."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "folder").mkdir()
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50,
+        local_directory=tmp_path_factory.mktemp("dask"),
+    )  # fmt: skip
+    with cluster:
+        done = command(folder, cluster.scheduler_address, train("good.txt", out="run"))
+        assert done.returncode == 0, done.stderr
+        for name, damage in DAMAGED.items():
+            shutil.copytree(folder / "run", folder / name)
+            damage(folder / name)
+        yield folder, cluster.scheduler_address
+
+
+def run_all(world: tuple[Path, str], commands: dict[str, tuple[str, ...]]) -> dict[str, Done]:
+    with ThreadPoolExecutor(2 * len(os.sched_getaffinity(0))) as pool:
+        done = pool.map(lambda arguments: command(*world, arguments), commands.values())
+        return dict(zip(commands, done, strict=True))
+
+
+@pytest.fixture(scope="module")
+def before(world: tuple[Path, str]) -> dict[str, str]:
+    """All files before the first case."""
+    return contents(world[0])
+
+
+@pytest.fixture(scope="module")
+def failures(world: tuple[Path, str], before: object) -> dict[str, Done]:
+    """What came of every case."""
+    return run_all(world, {name: arguments for name, (arguments, _) in CASES.items()})
+
+
+def test_nothing_is_written(
+    world: tuple[Path, str], before: dict[str, str], failures: dict[str, Done]
+) -> None:
+    assert contents(world[0]) == before
+    assert {path.name for path in world[0].iterdir() if path.is_dir()} == {
+        "folder",
+        "run",
+        *DAMAGED,
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_line_says_what_where_and_what_to_do(failures: dict[str, Done], name: str) -> None:
+    done = failures[name]
+    assert CASES[name][1] in done.stderr
+    assert done.returncode == 2
+    assert done.stderr.startswith("daskxml: error: ")
+    assert done.stderr.count("\n") == 1
+    assert len(done.stderr) < 400
+
+
+@pytest.fixture(scope="module")
+def successes(world: tuple[Path, str]) -> dict[str, Done]:
+    """What came of the odd cases that are fine; the scheduler has outlived the bad ones."""
+    return run_all(world, FINE)
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_looks_odd_and_is_fine(
+    failures: object, successes: dict[str, Done], name: str
+) -> None:
+    assert successes[name].stderr == ""
+    assert successes[name].returncode == 0
