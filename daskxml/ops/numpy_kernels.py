@@ -16,7 +16,7 @@ from daskxml.types import Array, Csr
 
 T = TypeVar("T")
 _FLAT_GRAIN = 1 << 18  # floats: below, waking a thread costs more than it saves
-_SPARSE_GRAIN = 1 << 15  # products
+_SPARSE_GRAIN = 1 << 20  # products: a tenth of a millisecond, what a thread takes to wake
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
 
 
@@ -183,7 +183,7 @@ class NumpyKernels:
             for start in range(first, last, block):
                 work(lane, start, min(start + block, last))
 
-        return self._lanes.run(labels, 32, walk)
+        return self._lanes.run(labels, 2 * block, walk)  # less is done before a thread is awake
 
     def target_weights(
         self, row_weight: Array, label_weight: Array, lengths: Array, factor: float,

@@ -86,12 +86,13 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
     ModelError
         If it is damaged or of another version.
     """
-    models, metadata = read_tensors(path)
+    remedy = "delete it to resume from the one before"
     try:
+        models, metadata = read_tensors(path)
         if metadata["format"] != FORMAT_VERSION or not {"current", "previous"} <= models.keys():
             raise ValueError
         return models, json.loads(metadata["session"])
+    except ModelError as error:
+        raise ModelError(f"{error.message}, or {remedy}") from None
     except (KeyError, ValueError):
-        raise ModelError(
-            f"{path}: not a checkpoint of this version; delete it to resume from the one before"
-        ) from None
+        raise ModelError(f"{path}: not a checkpoint of this version; {remedy}") from None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import close, modest, normal, random_csr, seeds, wide
 
-from daskxml.ops import Drop, Kernels
+from daskxml.ops import Drop, Kernels, numpy_kernels
 from daskxml.ops.naive import NaiveKernels
 from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.types import Csr, Partition, Segment
@@ -17,6 +17,13 @@ from daskxml.types import Csr, Partition, Segment
 NAIVE = NaiveKernels("float64")
 ONE, TWO = NumpyKernels(1), NumpyKernels(2)
 BOTH = pytest.mark.parametrize("fast", [ONE, TWO], ids=["1 lane", "2 lanes"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _threads_for_the_smallest_work():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_kernels, "_SPARSE_GRAIN", 1)
+        yield
 
 
 @st.composite
@@ -209,7 +216,7 @@ def test_an_error_in_any_lane_arrives():
             raise RuntimeError("lane 1")
 
     with pytest.raises(RuntimeError, match="lane 1"):
-        TWO.for_label_blocks(1000, 500, fail)
+        TWO.for_label_blocks(1000, 100, fail)
 
 
 def test_blocks_cover_the_labels_once_in_order():
