@@ -53,7 +53,7 @@ def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def prefetch(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """Yield the chunks while a helper thread makes the next one.
+    """Yield the chunks while another thread makes the next one.
 
     Examples
     --------

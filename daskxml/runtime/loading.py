@@ -161,7 +161,8 @@ def _place(config: RunConfig, train: Parsed, test: Parsed | None, workers: int) 
     is_replicated = data.residency == "replicate" or (
         data.residency == "auto" and nbytes <= data.replicate_budget
     )
-    parts = data.partitions or workers * (1 if is_replicated else SHARDS_PER_WORKER)
+    # One partition is the stream as it is; several would be joined, and lie in memory twice.
+    parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)
     return Placed(is_replicated, max(1, min(parts, train.facts.rows)))
 
 
