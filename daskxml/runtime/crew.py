@@ -167,6 +167,8 @@ class Crew:
             await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not answer.done():
                 raise WorkerGone(hand.name)
+            if answer.cancelled():  # by Dask: nobody here has, and it must not look like it
+                raise ClusterError(f"Dask gave up what worker {hand.name} was asked")
             return await answer
         finally:
             for waiting in (answer, lost):

@@ -85,16 +85,19 @@ class Executor:
         self.store: tuple[str, int] | None = None  # run directory, checkpoints to keep
         self.stored: tuple[dict[str, Any], str] | None = None  # last session and checkpoint
         self._attempt = 0
+        self._is_closing = False
+        self._reduced = (0, 0)  # the last generation that all workers had, and its bytes
+        self._barrier_order: MeasureOrder | MergeOrder | None = None
 
     def carry_out(self, order: Order) -> None:
         """Start what an order asks for; a report comes back when it is done."""
         match order:
             case LeaseOrder():
                 self.lease(order)
-            case MeasureOrder():
-                self.barrier = self._start(self._measure(order))
-            case MergeOrder():
-                self.barrier = self._start(self._merge(order))
+            case MeasureOrder() | MergeOrder():
+                self._barrier_order = order
+                work = self._merge(order) if isinstance(order, MergeOrder) else self._measure(order)
+                self.barrier = self._start(work)
             case EvaluateOrder():
                 self._start(self._evaluate(order))
             case CheckpointOrder():
@@ -162,16 +165,25 @@ class Executor:
 
     async def _merge(self, order: MergeOrder) -> Report | None:
         hands = [self.crew.hand(name) for name in order.weights]
+        if self._reduced[0] != order.generation:
+            sent_bytes = await self._reduce_all(order, hands)
+            if sent_bytes is None:
+                return None
+            self._reduced = order.generation, sent_bytes  # from here on the merge counts
+        generation = order.generation
+        committed = await self.crew.call_all(hands, "daskxml_commit", generation=generation)
+        _raise(first_failure(committed))
+        for hand in hands:
+            hand.generation = order.generation
+        return MergeReport(self._reduced[1])
+
+    async def _reduce_all(self, order: MergeOrder, hands: list[Hand]) -> int | None:
+        """Bring the merged model to every worker; None if one was lost before all had it."""
         for _ in range(MERGE_ATTEMPTS):
             answers = await self._reduce(order, hands)
             if not broken_ring(answers):
                 _raise(first_failure(answers))
-                generation = order.generation
-                committed = await self.crew.call_all(hands, "daskxml_commit", generation=generation)
-                _raise(first_failure(committed))
-                for hand in hands:
-                    hand.generation = order.generation
-                return MergeReport(sum(answers.values()))
+                return sum(answers.values())
             if await loss_of_any(hands, NOTICE_S):
                 return None
         raise first_failure(answers) or ClusterError("the workers cannot merge")
@@ -203,6 +215,12 @@ class Executor:
     def barrier_is_open(self) -> bool:
         """Whether a measurement or a merge is under way."""
         return self.barrier is not None and not self.barrier.done()
+
+    def ask_again(self) -> None:
+        """Begin a measurement or a merge again that ended without a word."""
+        if self._barrier_order is not None and not self.barrier_is_open():
+            self._warn("a merge got no answer, and was begun again")
+            self.carry_out(self._barrier_order)
 
     async def settle_barrier(self) -> None:
         """Wait until a merge that is under way is done, or undone."""
@@ -261,6 +279,10 @@ class Executor:
             report = await work
         except WorkerGone:
             return  # the session hears of it as WorkerLost
+        except asyncio.CancelledError:
+            if self._is_closing:
+                raise
+            self._report(ClusterError("Dask gave up a task of the run; start it again"))
         except Exception as error:
             self._report(error)
         else:
@@ -269,6 +291,7 @@ class Executor:
 
     async def close(self) -> None:
         """Stop whatever is under way."""
+        self._is_closing = True
         running = list(self._running)
         for task in running:
             task.cancel()

@@ -83,6 +83,8 @@ class Play:
         try:
             item = await asyncio.wait_for(self.queue.get(), TICK_S)
         except TimeoutError:
+            if self.session.stage == "merge" and self.queue.empty():
+                self.executor.ask_again()
             return self.session.tick(time.monotonic())
         return await self._worker_lost(item) if isinstance(item, Hand) else await self._react(item)
 

@@ -204,7 +204,7 @@ def test_every_worker_is_lost(data: Data, values: Values, tmp_path: Path) -> Non
                      local_directory=tmp_path / "dask", silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
-        client.run(die_in("lease", 6))
+        client.run(die_in("commit", 4))  # mega-batch 3 is told of, the checkpoint is of 2
         out = tmp_path / "run"
         events: list[Any] = []
         run = daskxml.train(
