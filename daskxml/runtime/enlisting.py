@@ -116,6 +116,7 @@ class Enlister:
         task = asyncio.create_task(self._watch(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
 
     async def _watch(self, work: Coroutine[None, None, None]) -> None:
         try:

@@ -272,6 +272,7 @@ class Executor:
         task = asyncio.create_task(self._deliver(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
         return task
 
     async def _deliver(self, work: Coroutine[Any, Any, Report | None]) -> None:
