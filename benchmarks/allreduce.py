@@ -1,12 +1,12 @@
-"""All-reduce of a model between two worker processes: the ring over tcp beside torch's gloo.
+"""All-reduce of a model between worker processes: ring and Adasum over tcp beside torch's gloo.
 
-    python benchmarks/allreduce.py [--mib 128] [--rounds 7] [--piece-kib 1024]
+    python benchmarks/allreduce.py [--mib 1 16 128] [--workers 2 3 4] [--rounds 7]
 
-Rounds are interleaved, so that a noisy machine disturbs all alike; a time is the slower rank's,
-and a row gives the median. gloo only sums, over connections that it keeps; the ring also applies
-weights and momentum, and connects anew for each merge, as it must when workers come and go.
-The floor is what must be copied (each rank's bytes into the kernel and out of it) at the rate at
-which both cores together copy memory.
+Rounds are interleaved, so that a noisy machine disturbs all alike; a time is the slowest rank's,
+and a row gives the median. gloo only sums, over connections that it keeps; ours are what a merge or
+a gang runs, with weights or with Adasum's dot products layer by layer, connecting anew each time,
+as they must when workers come and go. The floor is what must be copied (each rank's bytes into
+the kernel and out of it) at the rate at which all cores together copy memory.
 """
 
 from __future__ import annotations
@@ -26,73 +26,97 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster, get_worker
 
+from daskxml.combine import ring_all_reduce
+from daskxml.combine.adasum_linear import adasum_linear
+from daskxml.combine.adasum_tree import adasum_tree
+from daskxml.combine.messages import Program
 from daskxml.ops import get_kernels
-from daskxml.runtime.ring import RingOptions, RingPort
+from daskxml.runtime.port import Port, RoundKey
 
 MIB_FLOATS = 2**18
-RINGS = 4  # in one go, the first of which is not counted
+TURNS = 4  # in one go, the first of which is not counted
+RING, TREE, LINEAR, GLOO = "ring, weighted", "Adasum, tree", "Adasum, linear", "gloo, plain sum"
+LAYERS = {"first": 0.45, "bias": 0.451, "output": 0.999, "output bias": 1.0}  # where each ends
 
 
-def copy_seconds(size: int) -> float:
-    """Time for what an all-reduce between two ranks must copy, measured as plain copies."""
+def copy_seconds(size: int, workers: int) -> float:
+    """Time for what an all-reduce must copy, measured as plain copies."""
     # Filled, both of them: a first touch of fresh pages costs more than the copy.
-    pairs = [(np.ones(size, np.float32), np.ones(size, np.float32)) for _ in range(2)]
-    with ThreadPoolExecutor(2) as threads:
+    pairs = [(np.ones(size, np.float32), np.ones(size, np.float32)) for _ in range(workers)]
+    share = 2 * (workers - 1) / workers  # of the model, that each rank sends, and receives
+    with ThreadPoolExecutor(workers) as threads:
         started_s = time.perf_counter()
-        for _ in range(2):  # each rank: its bytes in and as many out
-            list(threads.map(lambda pair: np.copyto(pair[1], pair[0]), pairs))
-        return time.perf_counter() - started_s
+        list(threads.map(lambda pair: np.copyto(pair[1], pair[0]), pairs))
+        return 2 * share * (time.perf_counter() - started_s)
 
 
-def open_port(size: int, options: RingOptions, dask_worker: Any = None) -> None:
-    """Give a worker its port and its models, all allocated beforehand."""
-    kernels = get_kernels("cpu", 1)
-    port = RingPort(dask_worker, options)
-    models = [np.full(size, value, np.float32) for value in (1.0, 3.0, 2.0, 0.0)]
-    dask_worker.daskxml_benchmark = port, models, kernels
+def segments(size: int) -> list[tuple[str, int, int]]:
+    """Layers in the proportions of a model of this kind."""
+    ends = [int(size * share) for share in LAYERS.values()]
+    return [(name, a, b) for name, a, b in zip(LAYERS, [0, *ends], ends, strict=False)]
+
+
+def open_port(size: int, dask_worker: Any = None) -> None:
+    """Give a worker its port and its arrays, all allocated beforehand."""
+    rng = np.random.default_rng(os.getpid())
+    change = rng.normal(size=size).astype(np.float32)
+    arrays = np.ones(size, np.float32), np.empty(size, np.float32), change
+    dask_worker.daskxml_benchmark = Port(dask_worker), arrays, get_kernels("cpu", 1)
 
 
 async def close_port(dask_worker: Any = None) -> None:
     await dask_worker.daskxml_benchmark[0].close()
 
 
-async def ring(generation: int, rank: int, addresses: list[str], gamma: float) -> list[float]:
-    """Ring several times; seconds of each but the first."""
-    port, (replica, current, previous, scratch), kernels = get_worker().daskxml_benchmark
+def program(what: str, rank: int, ranks: int) -> Program[Any]:
+    """Return one rank's part."""
+    _, (replica, scratch, change), kernels = get_worker().daskxml_benchmark
+    if what == RING:
+        return ring_all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels)
+    combine = adasum_tree if what == TREE else adasum_linear
+    return combine(rank, ranks, change, segments(change.size), kernels, work=scratch)
+
+
+async def reduce_repeatedly(
+    what: str, number: int, rank: int, addresses: list[str]
+) -> tuple[list[float], float]:
+    """All-reduce several times; seconds of each but the first, and a number of the result."""
+    port, (_, scratch, change), _ = get_worker().daskxml_benchmark
     times_s = []
-    for turn in range(generation, generation + RINGS):
-        stats = await port.all_reduce(
-            "benchmark", turn, 0, rank, addresses, [0.5, 0.5],
-            replica, current, previous, scratch, gamma, kernels,
-        )  # fmt: skip
-        times_s.append(stats.total_s)
-    if abs(float(scratch[-1]) - (1.0 + gamma)) > 1e-6:
-        raise SystemExit(f"wrong sum: {scratch[-1]} instead of {1.0 + gamma}")
-    return times_s[1:]
+    for turn in range(number, number + TURNS):
+        part = program(what, rank, len(addresses))
+        started_s = time.perf_counter()
+        await port.perform(RoundKey(run="benchmark", number=turn), addresses, {rank: part})
+        times_s.append(time.perf_counter() - started_s)
+    return times_s[1:], float((scratch if what == RING else change)[-1])
 
 
-class Rings:
-    """Times rings on a cluster of two workers."""
+class Reductions:
+    """Times programs on a cluster."""
 
-    def __init__(self, client: Client, size: int, options: RingOptions) -> None:
-        self.client, self.generation = client, 0
-        self.addresses = sorted(client.scheduler_info()["workers"])
-        client.run(open_port, size, options)
+    def __init__(self, client: Client, size: int) -> None:
+        self.client, self.number = client, 0
+        self.addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        client.run(open_port, size)
 
-    def seconds(self, gamma: float) -> list[float]:
-        """Times of several rings, the slower rank's."""
+    def seconds(self, what: str) -> list[float]:
+        """Times of several reductions, the slowest rank's."""
         futures = [
             self.client.submit(
-                ring, self.generation, rank, self.addresses, gamma,
+                reduce_repeatedly, what, self.number, rank, self.addresses,
                 workers=[address], pure=False,
             )
             for rank, address in enumerate(self.addresses)
         ]  # fmt: skip
-        self.generation += RINGS
-        return slower(self.client.gather(futures))
+        self.number += TURNS
+        answers = self.client.gather(futures)
+        found = {value for _, value in answers}
+        if len(found) > 1 or (what == RING and abs(found.pop() - 1.0) > 1e-6):
+            raise SystemExit(f"{what}: wrong or different results: {answers}")
+        return slowest([times_s for times_s, _ in answers])
 
 
-def gloo_rank(rank: int, size: int, port: int, pipe: Connection) -> None:
+def gloo_rank(rank: int, ranks: int, size: int, port: int, pipe: Connection) -> None:
     """Answer each message with the seconds of several all-reduces (a process's main function)."""
     import torch
     import torch.distributed
@@ -100,11 +124,11 @@ def gloo_rank(rank: int, size: int, port: int, pipe: Connection) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     address = f"tcp://127.0.0.1:{port}"
-    torch.distributed.init_process_group("gloo", address, rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", address, rank=rank, world_size=ranks)
     model = torch.ones(size)
     while pipe.recv():
         times_s = []
-        for _ in range(RINGS):
+        for _ in range(TURNS):
             torch.distributed.barrier()
             started_s = time.perf_counter()
             torch.distributed.all_reduce(model)
@@ -115,31 +139,31 @@ def gloo_rank(rank: int, size: int, port: int, pipe: Connection) -> None:
 
 
 @contextmanager
-def gloo(size: int) -> Iterator[Callable[[], list[float]]]:
-    """Two processes with gloo; yields a function that gives seconds."""
+def gloo(size: int, ranks: int) -> Iterator[Callable[[], list[float]]]:
+    """Processes with gloo; yields a function that gives seconds."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    ends = [context.Pipe() for _ in range(2)]
-    ranks = [
-        context.Process(target=gloo_rank, args=(rank, size, port, theirs), daemon=True)
+    ends = [context.Pipe() for _ in range(ranks)]
+    processes = [
+        context.Process(target=gloo_rank, args=(rank, ranks, size, port, theirs), daemon=True)
         for rank, (_, theirs) in enumerate(ends)
     ]
-    for process in ranks:
+    for process in processes:
         process.start()
 
     def seconds() -> list[float]:
         for ours, _ in ends:
             ours.send(True)
-        return slower([ours.recv() for ours, _ in ends])
+        return slowest([ours.recv() for ours, _ in ends])
 
     yield seconds
-    for (ours, _), process in zip(ends, ranks, strict=True):
+    for (ours, _), process in zip(ends, processes, strict=True):
         ours.send(False)
         process.join()
 
 
-def slower(by_rank: list[list[float]]) -> list[float]:
+def slowest(by_rank: list[list[float]]) -> list[float]:
     return [max(times) for times in zip(*by_rank, strict=True)]
 
 
@@ -152,39 +176,43 @@ def measure(rounds: int, subjects: dict[str, Callable[[], list[float]]]) -> dict
     return {name: statistics.median(times) for name, times in times_s.items()}
 
 
-def medians(mib: int, rounds: int, piece_kib: int) -> dict[str, float]:
+def medians(mib: int, workers: int, rounds: int) -> dict[str, float]:
     size = mib * MIB_FLOATS
     subjects: dict[str, Callable[[], list[float]]] = {
-        "copies (floor)": lambda: [copy_seconds(size) for _ in range(RINGS - 1)]
+        "copies (floor)": lambda: [copy_seconds(size, workers) for _ in range(TURNS - 1)]
     }
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=":0"
+            n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):
-        rings = Rings(client, size, RingOptions(piece_bytes=piece_kib * 1024))
-        subjects["ring, weighted"] = lambda: rings.seconds(0.0)
-        subjects["ring, weighted and momentum"] = lambda: rings.seconds(0.9)
+        reductions = Reductions(client, size)
+        for what in (RING, TREE, LINEAR):
+            subjects[what] = lambda what=what: reductions.seconds(what)
         try:
             import torch.distributed  # noqa: F401
         except ImportError:
             found = measure(rounds, subjects)
         else:
-            with gloo(size) as gloo_seconds:
-                found = measure(rounds, {**subjects, "gloo, plain sum": gloo_seconds})
+            with gloo(size, workers) as gloo_seconds:
+                found = measure(rounds, {**subjects, GLOO: gloo_seconds})
         client.run(close_port)
     return found
 
 
-def rows_of(mib: int, found: dict[str, float]) -> list[dict[str, Any]]:
-    gloo_s = found.get("gloo, plain sum")
+def rows_of(mib: int, workers: int, found: dict[str, float]) -> list[dict[str, Any]]:
+    def over(name: str, seconds: float) -> float | None:
+        return round(seconds / found[name], 2) if name in found else None
+
     return [
         {
+            "MiB": mib,
+            "workers": workers,
             "what": name,
             "ms": round(seconds * 1e3, 1),
-            "MiB/s sent by each": round(mib / seconds),
-            "time over gloo's": round(seconds / gloo_s, 2) if gloo_s else None,
+            "time over the ring's": over(RING, seconds),
+            "time over gloo's": over(GLOO, seconds),
         }
         for name, seconds in found.items()
     ]
@@ -192,16 +220,19 @@ def rows_of(mib: int, found: dict[str, float]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=int, default=128, help="size of the model (default 128)")
+    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 128], help="model sizes")
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4], help="processes")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    parser.add_argument("--piece-kib", type=int, default=1024, help="piece size (default 1024)")
     options = parser.parse_args()
     from machine import write_result
 
-    found = medians(options.mib, options.rounds, options.piece_kib)
-    write_result(
-        "allreduce", rows_of(options.mib, found), mib=options.mib, piece_kib=options.piece_kib
-    )
+    rows = [
+        row
+        for workers in options.workers
+        for mib in options.mib
+        for row in rows_of(mib, workers, medians(mib, workers, options.rounds))
+    ]
+    write_result("allreduce", rows, rounds=options.rounds)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,10 @@ from daskxml.errors import (
 
 if TYPE_CHECKING:
     from daskxml.model.trained import Model
-    from daskxml.runtime.client import Run, load, train
+    from daskxml.runtime.client import load, train
     from daskxml.runtime.matrices import Matrices
+    from daskxml.simulator.entry import simulate
+    from daskxml.training.run import Run
 
 __all__ = [
     "ClusterError",
@@ -37,6 +39,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "load",
+    "simulate",
     "train",
 ]
 
@@ -44,8 +47,9 @@ __all__ = [
 _HOMES = {
     "Matrices": "daskxml.runtime.matrices",
     "Model": "daskxml.model.trained",
-    "Run": "daskxml.runtime.client",
+    "Run": "daskxml.training.run",
     "load": "daskxml.runtime.client",
+    "simulate": "daskxml.simulator.entry",
     "train": "daskxml.runtime.client",
 }
 

@@ -64,6 +64,58 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", metavar="DIR", help="go on from this run's last checkpoint")
 
 
+def _add_simulate(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "config", metavar="RUN.toml", help="run file, or the name of one that comes along"
+    )
+    command.add_argument(
+        "--speeds", type=_numbers, metavar="S,S,...", help="a worker for each, as 1,0.92,0.84,0.76"
+    )
+    command.add_argument("--out", required=True, metavar="DIR", help="where the run is written")
+    command.add_argument(
+        "--compare",
+        nargs="+",
+        default=[],
+        metavar="RUN.toml",
+        help="more run files; each gets a folder in DIR, and DIR/table.csv compares them",
+    )
+    command.add_argument("--train", nargs="+", metavar="FILE", help="training rows")
+    command.add_argument("--test", nargs="+", metavar="FILE", help="test rows")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="SECTION.KEY=VALUE",
+        help="override a value of the run files; may be given again",
+    )
+    _add_costs(command)
+
+
+def _add_costs(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--cost",
+        type=_three_numbers,
+        metavar="FIXED_S,PER_ROW_S,PER_NONZERO_S",
+        help="seconds of a batch at speed 1 (default: what the model takes on a V100)",
+    )
+    command.add_argument(
+        "--jitter", type=_number, metavar="SIGMA", help="spread of batch times (default: 0.05)"
+    )
+    command.add_argument(
+        "--bandwidth", metavar="SIZE/s", help="between workers (default: 25GB/s, one NVLink)"
+    )
+    command.add_argument(
+        "--latency", type=_number, metavar="S", help="between workers (default: 1e-5)"
+    )
+    command.add_argument(
+        "--message", type=_number, metavar="S", help="to and from the scheduler (default: 1e-4)"
+    )
+    command.add_argument(
+        "--calibrate", metavar="RUN_DIR", help="take costs and speeds from this real run's history"
+    )
+
+
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
     command.add_argument("--k", type=_ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)")
@@ -115,12 +167,34 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(_number(part.strip()) for part in text.split(","))
+
+
+def _three_numbers(text: str) -> tuple[float, ...]:
+    numbers = _numbers(text)
+    if len(numbers) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers: fixed, row, non-zero")
+    return numbers
+
+
 def _ranks(text: str) -> tuple[int, ...]:
     return tuple(sorted({_positive(part.strip()) for part in text.split(",")}))
 
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "train": (_add_train, "train a model as a run file says"),
+    "simulate": (_add_simulate, "train as run files say, on workers whose time is virtual"),
     "evaluate": (_add_evaluate, "score a trained model on labelled rows"),
     "predict": (_add_predict, "write a trained model's best labels of every row"),
     "inspect": (_add_inspect, "describe a data file and its problems"),

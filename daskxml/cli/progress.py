@@ -5,7 +5,8 @@ A run reports events, dictionaries with a ``kind``; those of other kinds are pas
 ===========  ====================================================================================
 kind         keys
 ===========  ====================================================================================
-started      ``workers`` (names), ``rows``, ``test_rows``, ``features``, ``labels``, ``parameters``
+started      ``workers`` (names), ``rows``, ``test_rows``, ``features``, ``labels``, ``parameters``,
+             ``tested_on``: test, or validation where rows are held out
 status       ``state``: loading, training, merging, ...; ``megabatch``, ``rows`` (done so far)
 megabatch    ``row``: one of ``history.jsonl``
 worker       ``event``: joined or lost; ``worker``
@@ -38,8 +39,8 @@ Event = Mapping[str, Any]
 # Events that are a line of text.
 NOTES = {
     "started": (
-        "{rows:,} rows and {test_rows:,} test rows, {features:,} features, {labels:,} labels, "
-        "{parameters:,} parameters"
+        "{rows:,} rows and {test_rows:,} {tested_on} rows, {features:,} features, "
+        "{labels:,} labels, {parameters:,} parameters"
     ),
     "worker": "worker {worker} {event}",
     "warning": "{text}",
@@ -77,7 +78,7 @@ class Seen:
             self.row = event["row"]
             self.metrics |= self.row.get("metrics", {})
         elif kind in NOTES:
-            self.notes.append(NOTES[kind].format_map(event))
+            self.notes.append(NOTES[kind].format_map({"tested_on": "test", **event}))
         elif kind == "ended":
             self.rows, self.state = 0, f"ended: {event.get('reason', '')}".rstrip(": ")
 

@@ -1,15 +1,21 @@
-"""How arrays merge: rules on values, without clocks, clusters or randomness."""
+"""How arrays merge: rules on values and programs of messages, without clocks or clusters."""
 
 from __future__ import annotations
 
-from daskxml.combine.ring_order import Transfer, incoming, outgoing, partition_bounds
+from daskxml.combine.changes import combine_changes
+from daskxml.combine.config import CombineConfig
+from daskxml.combine.kernels import CombineKernels
+from daskxml.combine.linear import MergeFactors, outer_memory
+from daskxml.combine.ring import ring_all_reduce
 from daskxml.combine.weighted import MergeKernels, merge_weighted
 
 __all__ = [
+    "CombineConfig",
+    "CombineKernels",
+    "MergeFactors",
     "MergeKernels",
-    "Transfer",
-    "incoming",
+    "combine_changes",
     "merge_weighted",
-    "outgoing",
-    "partition_bounds",
+    "outer_memory",
+    "ring_all_reduce",
 ]

@@ -65,10 +65,10 @@ def merge_weighted(
     Examples
     --------
     >>> import numpy as np
-    >>> from daskxml.combine.weighted import NaiveMergeKernels
+    >>> from daskxml.ops.naive import NaiveKernels
     >>> out, ones = np.empty(3, "f4"), np.ones(3, "f4")
     >>> merge_weighted(
-    ...     out, [ones, 3 * ones], [0.5, 0.5], 2 * ones, ones, 0.9, NaiveMergeKernels()
+    ...     out, [ones, 3 * ones], [0.5, 0.5], 2 * ones, ones, 0.9, NaiveKernels()
     ... )
     >>> out
     array([2.9, 2.9, 2.9], dtype=float32)
@@ -82,19 +82,3 @@ def merge_weighted(
             kernels.add_scaled(out[part], replicas[rank][part], weights[rank])
         if gamma:
             kernels.momentum(out[part], global_[part], previous[part], gamma)
-
-
-class NaiveMergeKernels:
-    """The arithmetic of merging in the plainest form, for arrays of any type (the slow twin)."""
-
-    def scale(self, out: Array, x: Array, factor: float) -> None:
-        """Write ``factor * x`` into ``out``."""
-        out[:] = x * out.dtype.type(factor)
-
-    def add_scaled(self, out: Array, x: Array, factor: float) -> None:
-        """Add ``factor * x`` to ``out``."""
-        out += x * out.dtype.type(factor)
-
-    def momentum(self, out: Array, current: Array, previous: Array, gamma: float) -> None:
-        """Add ``gamma * (current - previous)`` to ``out``."""
-        out += (current - previous) * out.dtype.type(gamma)

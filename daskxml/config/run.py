@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
+from daskxml.combine import CombineConfig
 from daskxml.config.decode import FieldError, decode, encode, suggestion
 from daskxml.config.sections import (
     CheckpointSection,
@@ -24,8 +25,9 @@ from daskxml.config.source import Source, read_source
 from daskxml.data.cards import load_card
 from daskxml.errors import ConfigError
 from daskxml.model.spec import ModelSpec
-from daskxml.optim import OptimizerConfig
+from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
+from daskxml.strategies.protocol import Strategy
 
 Built = TypeVar("Built")
 
@@ -34,6 +36,8 @@ _SECTIONS: dict[str, type[Any]] = {
     "data": DataSection,
     "model": ModelSpec,
     "optimizer": OptimizerConfig,
+    "schedule": ScheduleConfig,
+    "combine": CombineConfig,
     "strategy": object,  # the Config of the strategy that it names
     "training": TrainingSection,
     "evaluation": EvaluationSection,
@@ -65,6 +69,8 @@ class RunConfig:
     data: DataSection = field(default_factory=DataSection)
     model: ModelSpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    combine: CombineConfig = field(default_factory=CombineConfig)
     strategy_name: str = DEFAULT_STRATEGY
     strategy: Any = field(default_factory=_default_strategy)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
@@ -78,6 +84,42 @@ class RunConfig:
                 f"[training] target_metric = {self.training.target_metric!r} is never measured: "
                 f"add {rank} to [evaluation] k = {list(self.evaluation.k)}"
             )
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        strategy, combine = self.make_strategy(), self.combine
+        if combine.rule not in ("auto", *strategy.rules):
+            raise ConfigError(
+                f"[combine] rule = {combine.rule!r}: strategy {self.strategy_name!r} takes "
+                f"auto, {', '.join(strategy.rules)}"
+            )
+        if combine.outer != "none" and (strategy.is_joint or self.rule != "mean"):
+            raise ConfigError(
+                f"[combine] outer = {combine.outer!r}: needs a strategy that merges models by "
+                "their mean, like adaptive-sgd or elastic"
+            )
+        if self.schedule.needs_epochs and not self.training.epochs:
+            raise ConfigError(
+                f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
+                "[training] epochs"
+            )
+
+    def make_strategy(self) -> Strategy:
+        """Return the strategy, ready to run."""
+        strategy: Strategy = STRATEGIES[self.strategy_name](self.strategy)
+        return strategy
+
+    @property
+    def rule(self) -> str:
+        """How arrays of workers are combined: ``combine.rule``, or what the strategy's paper does.
+
+        Examples
+        --------
+        >>> load_run_config({"training": {"epochs": 2}}).rule
+        'mean'
+        """
+        rule: str = self.combine.rule
+        return self.make_strategy().rules[0] if rule == "auto" else rule
 
     def model_spec(self, features: int, labels: int) -> ModelSpec:
         """Return the model for data of so many columns."""

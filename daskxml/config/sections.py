@@ -52,6 +52,10 @@ class DataSection:
         Pieces that the shuffled rows are cut into; 0 chooses by the size of the data.
     propensity_a, propensity_b
         Constants of the propensity model of Jain et al. (KDD 2016).
+    validation
+        Share of the training rows, the last of their shuffled order, that is held out of training
+        and scored in the place of the test rows while a run goes on: whatever is chosen by those
+        figures is not chosen on the test rows. At least one row, unless it is 0.
     """
 
     train: tuple[str, ...] = ()
@@ -69,6 +73,7 @@ class DataSection:
     partitions: int = bounded(0, low=0, high=100_000)
     propensity_a: float = bounded(0.55, low=0, high=10)
     propensity_b: float = bounded(1.5, low=0, high=100)
+    validation: float = bounded(0.0, low=0, below=1)
 
     def __post_init__(self) -> None:
         check_ranges(self)

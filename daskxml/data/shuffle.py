@@ -12,15 +12,25 @@ rows keep their order, as test rows do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from distributed import Client, Future
 
 from daskxml.data.ingest import Parsed
-from daskxml.data.order import derive_key, shuffled_positions, shuffled_sources
-from daskxml.data.rows import concatenate, label_counts, split_rows, take_rows, unit_rows
-from daskxml.types import Array, Csr, Partition
+from daskxml.data.partitions import Recipe, join_pieces, pick, shuffle_key, split_block
+from daskxml.data.rows import label_counts
+from daskxml.types import Array, Partition
+
+__all__ = [
+    "Recipe",
+    "Shards",
+    "count_labels",
+    "join_pieces",
+    "make_shards",
+    "shuffle_key",
+    "split_block",
+]
 
 
 @dataclass(frozen=True)
@@ -30,101 +40,29 @@ class Shards:
     futures: list[Future]
     rows: tuple[int, ...]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How parsed rows become partitions; the same for every task of a source.
-
-    Attributes
-    ----------
-    rows
-        Rows of the whole source.
-    parts
-        Number of partitions.
-    shuffle_key
-        Key of the permutation; None keeps the order of the files.
-    features, labels
-        Columns of the model.
-    shift
-        Subtracted from feature ids.
-    normalize
-        ``"l2"`` or ``"none"``.
-    """
-
-    rows: int
-    parts: int
-    shuffle_key: int | None
-    features: int
-    labels: int
-    shift: int
-    normalize: str
-
-    def bounds(self, part: int) -> tuple[int, int]:
-        """Places of partition ``part``: first, and one after the last."""
-        return self.rows * part // self.parts, self.rows * (part + 1) // self.parts
+    def divide(self, parts: int) -> tuple[Shards, Shards]:
+        """Return the first ``parts`` and the others."""
+        first = Shards(self.futures[:parts], self.rows[:parts])
+        return first, Shards(self.futures[parts:], self.rows[parts:])
 
 
 def make_shards(client: Client, parsed: Parsed, recipe: Recipe, name: str) -> Shards:
-    """Shuffle parsed rows into ``recipe.parts`` partitions that stay on the workers."""
+    """Shuffle parsed rows into ``recipe.pieces`` partitions that stay on the workers."""
     starts = np.concatenate([[0], np.cumsum(parsed.block_rows)])
     split = [
         client.submit(split_block, block, int(start), recipe, key=f"split-{name}-{i}", pure=False)
         for i, (block, start) in enumerate(zip(parsed.blocks, starts[:-1], strict=True))
     ]
     futures = []
-    for part in range(recipe.parts):
+    for part in range(recipe.pieces):
         pieces = [
             client.submit(pick, pieces, part, key=f"pick-{name}-{i}-{part}", pure=False)
             for i, pieces in enumerate(split)
         ]
         key = f"join-{name}-{part}"
         futures.append(client.submit(join_pieces, pieces, part, recipe, key=key, pure=False))
-    bounds = [recipe.bounds(part) for part in range(recipe.parts)]
+    bounds = [recipe.bounds(part) for part in range(recipe.pieces)]
     return Shards(futures, tuple(stop - start for start, stop in bounds))
-
-
-def split_block(block: Partition, start: int, recipe: Recipe) -> list[Partition]:
-    """Prepare a block's rows and split them by destination; ``start`` is the first row's number."""
-    features, labels = block.features, block.labels
-    values = np.array(features.data)  # the block stays as it was: Dask may use it again
-    features = Csr(features.indptr, features.indices - recipe.shift, values, recipe.features)
-    if recipe.normalize == "l2":
-        unit_rows(features)
-    labels = replace(labels, columns=recipe.labels)
-    places = _places(start, start + block.rows, recipe)
-    parts = _part_of(places, recipe)
-    return split_rows(Partition(features, labels), parts, recipe.parts)
-
-
-def _places(start: int, stop: int, recipe: Recipe) -> Array:
-    if recipe.shuffle_key is None:
-        return np.arange(start, stop)
-    return shuffled_positions(recipe.rows, recipe.shuffle_key, start, stop)
-
-
-def _part_of(places: Array, recipe: Recipe) -> Array:
-    stops = np.array([recipe.bounds(part)[1] for part in range(recipe.parts)])
-    return np.searchsorted(stops, places, side="right")
-
-
-def pick(pieces: list[Partition], part: int) -> Partition:
-    """Return one of a block's pieces, so that only that one travels."""
-    return pieces[part]
-
-
-def join_pieces(pieces: list[Partition], part: int, recipe: Recipe) -> Partition:
-    """Put the rows of a partition into their order.
-
-    The pieces hold them by ascending source row, so a row's rank among the sources says where it
-    lies.
-    """
-    joined = concatenate(pieces)
-    if recipe.shuffle_key is None:
-        return joined
-    sources = shuffled_sources(recipe.rows, recipe.shuffle_key, *recipe.bounds(part))
-    ranks = np.empty(len(sources), dtype=np.int64)
-    ranks[np.argsort(sources)] = np.arange(len(sources))
-    return take_rows(joined, ranks)
 
 
 def count_labels(client: Client, shards: Shards, labels: int, name: str) -> Future:
@@ -142,8 +80,3 @@ def _labels_of(partition: Partition, labels: int) -> Array:
 
 def _sum(counts: list[Array]) -> Array:
     return np.sum(counts, axis=0, dtype=np.int64)
-
-
-def shuffle_key(seed: int) -> int:
-    """Return the key of the shuffle at ingest."""
-    return derive_key(seed, 0x1A6E57)

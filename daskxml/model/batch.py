@@ -28,7 +28,10 @@ class Updates(Protocol):
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
     ) -> None:
-        """The gradient is ``x[rows].T @ delta``, zero for features that are not in use."""
+        """The gradient is ``x[rows].T @ delta``, zero for features that are not in use.
+
+        Called once for each segment of the batch: the step's gradient is the sum of all.
+        """
 
 
 @dataclass(frozen=True, slots=True)

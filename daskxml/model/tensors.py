@@ -122,7 +122,24 @@ def save_tensors(
     path.touch()
     mode = path.stat().st_mode  # as the user's files have it; the writer's are the owner's alone
     save_file(held, path, metadata=dict(metadata) | {_DIGEST: _digest(held, metadata)})
+    _order_metadata(path)
     path.chmod(mode)
+
+
+def _order_metadata(path: Path) -> None:
+    """Sort the words in a file's header, which safetensors writes in a random order.
+
+    So the same arrays give the same bytes. The header keeps its length: blanks may follow it.
+    """
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        words = dict(sorted(header.pop("__metadata__").items()))
+        text = {"__metadata__": words, **header}
+        ordered = json.dumps(text, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(ordered) <= size:
+            file.seek(8)
+            file.write(ordered.ljust(size))
 
 
 def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict[str, str]]:

@@ -7,11 +7,12 @@ so that a whole model can also run in float64, where numeric gradients can be ch
 
 from __future__ import annotations
 
-import math
 from typing import TypeVar
 
 import numpy as np
 
+from daskxml.ops.naive_flat import NaiveFlat
+from daskxml.ops.naive_optim import NaiveOptim
 from daskxml.ops.protocol import KEEP_ALL, Drop, LabelWork
 from daskxml.types import Array, Csr
 
@@ -79,7 +80,7 @@ def sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
-class NaiveKernels:
+class NaiveKernels(NaiveFlat, NaiveOptim):
     """Implements :class:`daskxml.ops.Kernels` in plain NumPy.
 
     Parameters
@@ -115,30 +116,6 @@ class NaiveKernels:
     def to_host(self, value: T) -> T:
         return value
 
-    def copy(self, out: Array, x: Array) -> None:
-        out[:] = x
-
-    def fill(self, out: Array, value: float) -> None:
-        out[...] = value
-
-    def sum64(self, x: Array) -> float:
-        return math.fsum(x)
-
-    def scale(self, out: Array, x: Array, factor: float) -> None:
-        out[:] = factor * x
-
-    def add_scaled(self, out: Array, x: Array, factor: float) -> None:
-        out += factor * x
-
-    def momentum(self, out: Array, current: Array, previous: Array, gamma: float) -> None:
-        out += gamma * (current - previous)
-
-    def squared_norm(self, x: Array) -> float:
-        return math.fsum(float(value) ** 2 for value in x)
-
-    def all_finite(self, x: Array) -> bool:
-        return bool(np.isfinite(x).all())
-
     def nonzeros(self, x: Csr, rows: Array) -> int:
         return sum(int(x.indptr[row + 1] - x.indptr[row]) for row in rows)
 
@@ -155,6 +132,19 @@ class NaiveKernels:
         drop: Drop = KEEP_ALL,
     ) -> None:  # fmt: skip
         weight += (factor * (dense_rows(x, rows, drop).T @ delta)).astype(weight.dtype)
+
+    def feature_entries(
+        self, out: tuple[Array, Array, Array], x: Csr, rows: Array, place: int, drop: Drop
+    ) -> int:
+        factors, count = drop_factors(len(rows), x.columns, drop), 0
+        for i, row in enumerate(rows):
+            for j in range(x.indptr[row], x.indptr[row + 1]):
+                column, value = x.indices[j], 1.0 if x.data is None else x.data[j]
+                if factors[i, column]:
+                    out[0][count], out[1][count] = column, place + i
+                    out[2][count] = value * factors[i, column]
+                    count += 1
+        return count
 
     def densify(self, out: Array, x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> None:
         out[:] = dense_rows(x, rows, drop)

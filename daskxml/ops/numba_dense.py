@@ -73,6 +73,13 @@ def scale(out: Any, x: Any, factor: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
+def scale_own(out: Any, factor: Any) -> None:
+    """``out *= factor``."""
+    for i in range(out.shape[0]):
+        out[i] *= factor
+
+
+@njit(nogil=True, cache=True)
 def add_scaled(out: Any, x: Any, factor: Any) -> None:
     """``out += factor * x``."""
     for i in range(out.shape[0]):
@@ -84,6 +91,52 @@ def momentum(out: Any, current: Any, previous: Any, gamma: Any) -> None:
     """``out += gamma * (current - previous)``."""
     for i in range(out.shape[0]):
         out[i] += gamma * (current[i] - previous[i])
+
+
+@njit(nogil=True, cache=True)
+def add_two(out: Any, x: Any, a: Any, y: Any, b: Any) -> None:
+    """``out += a * x + b * y``."""
+    for i in range(out.shape[0]):
+        out[i] += a * x[i] + b * y[i]
+
+
+@njit(nogil=True, cache=True)
+def weigh_two(out: Any, x: Any, a: Any, y: Any, b: Any) -> None:
+    """``out = a * x + b * y``."""
+    for i in range(out.shape[0]):
+        out[i] = a * x[i] + b * y[i]
+
+
+@njit(nogil=True, cache=True)
+def weigh_own(out: Any, a: Any, x: Any, b: Any) -> None:
+    """``out = a * out + b * x``."""
+    for i in range(out.shape[0]):
+        out[i] = a * out[i] + b * x[i]
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def dots(x: Any, y: Any) -> Any:
+    """``x . y``, ``x . x`` and ``y . y`` in float64; as fast as the cache for short arrays."""
+    xy, xx, yy = 0.0, 0.0, 0.0
+    for i in range(x.shape[0]):
+        a, b = np.float64(x[i]), np.float64(y[i])
+        xy += a * b
+        xx += a * a
+        yy += b * b
+    return xy, xx, yy
+
+
+@njit(nogil=True, cache=True)
+def largest_word(words: Any) -> Any:
+    """The largest magnitude; ``words`` and the result are the floats' bits as uint32.
+
+    Magnitudes are in the order of their bits, with infinity and then NaN behind all numbers.
+    """
+    best, magnitude = np.uint32(0), np.uint32(0x7FFFFFFF)
+    for i in range(words.shape[0]):
+        word = np.uint32(words[i] & magnitude)
+        best = word if word > best else best
+    return best
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc"})

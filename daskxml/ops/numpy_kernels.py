@@ -3,24 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar, cast
 
 import numpy as np
 
-from daskxml.ops import blas, numba_dense, numba_labels, numba_sparse
+from daskxml.ops import blas, numba_dense, numba_labels, numba_optim, numba_sparse
 from daskxml.ops.lanes import Lanes
+from daskxml.ops.numpy_flat import NumpyFlat
+from daskxml.ops.numpy_optim import NumpyOptim
 from daskxml.ops.placement import relocate
 from daskxml.ops.protocol import KEEP_ALL, Drop, LabelWork
 from daskxml.types import Array, Csr
 
 T = TypeVar("T")
-_FLAT_GRAIN = 1 << 18  # floats: below, waking a thread costs more than it saves
 _SPARSE_GRAIN = 1 << 20  # products: a tenth of a millisecond, what a thread takes to wake
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
 
 
-class NumpyKernels:
+class NumpyKernels(NumpyFlat, NumpyOptim):
     """Implements :class:`daskxml.ops.Kernels` for host memory.
 
     Parameters
@@ -69,40 +69,6 @@ class NumpyKernels:
     def to_host(self, value: T) -> T:
         return cast(T, relocate(value, np.asarray))
 
-    # -- flat vectors -----------------------------------------------------------------------------
-
-    def copy(self, out: Array, x: Array) -> None:
-        self._flat(out, lambda part: np.copyto(out[part], x[part]))
-
-    def fill(self, out: Array, value: float) -> None:
-        out[...] = value
-
-    def sum64(self, x: Array) -> float:
-        return float(numba_labels.sum64(x))
-
-    def scale(self, out: Array, x: Array, factor: float) -> None:
-        f = np.float32(factor)
-        self._flat(out, lambda part: numba_dense.scale(out[part], x[part], f))
-
-    def add_scaled(self, out: Array, x: Array, factor: float) -> None:
-        f = np.float32(factor)
-        self._flat(out, lambda part: numba_dense.add_scaled(out[part], x[part], f))
-
-    def momentum(self, out: Array, current: Array, previous: Array, gamma: float) -> None:
-        g = np.float32(gamma)
-        self._flat(
-            out, lambda part: numba_dense.momentum(out[part], current[part], previous[part], g)
-        )
-
-    def squared_norm(self, x: Array) -> float:
-        return float(numba_dense.squared_norm(x))
-
-    def all_finite(self, x: Array) -> bool:
-        return bool(numba_dense.all_finite(x.view(np.uint32)))
-
-    def _flat(self, out: Array, work: Callable[[slice], object]) -> None:
-        self._lanes.run(out.shape[0], _FLAT_GRAIN, lambda _, start, stop: work(slice(start, stop)))
-
     # -- sparse rows ------------------------------------------------------------------------------
 
     def nonzeros(self, x: Csr, rows: Array) -> int:
@@ -135,6 +101,12 @@ class NumpyKernels:
             units, grain,
             lambda _, start, stop: numba_sparse.update(*operands, start, stop, *counter),
         )  # fmt: skip
+
+    def feature_entries(
+        self, out: tuple[Array, Array, Array], x: Csr, rows: Array, place: int, drop: Drop
+    ) -> int:
+        operands = (*out, x.indptr, x.indices, _values(x), rows, place)
+        return int(numba_optim.feature_entries(*operands, *_counter(x, drop)))
 
     def densify(self, out: Array, x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> None:
         numba_sparse.densify(out, x.indptr, x.indices, _values(x), rows, *_counter(x, drop))

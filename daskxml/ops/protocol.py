@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from daskxml.ops.optim_protocol import OptimKernels
 from daskxml.types import Array, Csr
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Drop:
 KEEP_ALL = Drop()
 
 
-class Kernels(Protocol):
+class Kernels(OptimKernels, Protocol):
     """The kernels of one device, with a fixed number of *lanes* that work side by side.
 
     The same inputs and the same number of lanes give the same bits.
@@ -112,6 +113,21 @@ class Kernels(Protocol):
     def momentum(self, out: Array, current: Array, previous: Array, gamma: float) -> None:
         """``out += gamma * (current - previous)``, in place."""
 
+    def add_two(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
+        """``out += a * x + b * y``, in place."""
+
+    def weigh_two(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
+        """``out = a * x + b * y``, in place; ``out`` may be ``x`` or ``y``."""
+
+    def dots(self, x: Array, y: Array) -> tuple[float, float, float]:
+        """``(x . y, x . x, y . y)`` of ``(n,)`` in float64; the same bits for any lanes."""
+
+    def largest(self, x: Array) -> float:
+        """The largest magnitude in ``(n,)``; 0 for none, NaN or infinity where there is one."""
+
+    def convert(self, out: Array, x: Array, factor: float) -> None:
+        """``out = factor * x``, in place, between float32 and float16."""
+
     def squared_norm(self, x: Array) -> float:
         """Sum of squares of ``(n,)`` in float64; the same bits for any number of lanes."""
 
@@ -136,6 +152,14 @@ class Kernels(Protocol):
         drop: Drop = KEEP_ALL,
     ) -> None:  # fmt: skip
         """``weight += factor * x[rows].T @ delta``; touches the features of ``rows`` only."""
+
+    def feature_entries(
+        self, out: tuple[Array, Array, Array], x: Csr, rows: Array, place: int, drop: Drop
+    ) -> int:
+        """Write the entries of ``x[rows]`` that dropout keeps as column, row, value; their number.
+
+        Row ``rows[i]`` is called ``place + i``; ``out`` are int32, int32, float32, long enough.
+        """
 
     def densify(self, out: Array, x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> None:
         """``out (count, features) = x[rows]``, in place."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from daskxml.errors import ConfigError
+from daskxml.fields import bounded, check_ranges
 
-NAMES = ("sgd",)
+NAMES = ("sgd", "momentum", "nesterov", "adam", "lamb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,21 +18,74 @@ class OptimizerConfig:
     Attributes
     ----------
     name
-        ``sgd``: parameter -= rate * gradient.
+        ``sgd``, ``momentum``, ``nesterov``, ``adam`` (Kingma and Ba 2015; with weight decay it is
+        the AdamW of Loshchilov and Hutter 2019) or ``lamb`` (You et al. 2020).
+    momentum
+        Of ``momentum`` and ``nesterov``.
+    beta1, beta2, epsilon
+        Of ``adam`` and ``lamb``.
+    weight_decay
+        What a weight loses in a step, as a share of it and over the learning rate. It is apart
+        from the gradient and its moments, and biases have none.
+    clip_norm
+        A step's gradient is scaled down to this Euclidean norm where it is longer; 0 is no limit.
+        All of the gradient is then collected before any of it is applied.
+    output
+        The optimizer of the output layer, if another: its name; "" is the same for all.
+    output_lr
+        What the learning rate is multiplied by in the output layer.
+    on_merge
+        What a merge does with moments: ``keep`` leaves each worker its own, ``average`` merges
+        them with the weights of the models, ``reset`` begins anew.
 
     Raises
     ------
     ConfigError
-        If the name is unknown.
+        If a name is unknown or a number out of its range.
 
     Examples
     --------
     >>> OptimizerConfig().name
     'sgd'
+    >>> OptimizerConfig(name="adam", output="sgd").rule_of("output.bias")
+    'sgd'
     """
 
     name: str = "sgd"
+    momentum: float = bounded(0.9, low=0, below=1)
+    beta1: float = bounded(0.9, low=0, below=1)
+    beta2: float = bounded(0.999, low=0, below=1)
+    epsilon: float = bounded(1e-8, above=0)
+    weight_decay: float = bounded(0.0, low=0)
+    clip_norm: float = bounded(0.0, low=0)
+    output: str = ""
+    output_lr: float = bounded(1.0, above=0)
+    on_merge: Literal["keep", "average", "reset"] = "keep"
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise ConfigError(f"optimizer.name = {self.name!r}: must be one of {', '.join(NAMES)}")
+        check_ranges(self)
+        for field, value, allowed in (
+            ("name", self.name, NAMES), ("output", self.output, ("", *NAMES)),
+        ):  # fmt: skip
+            if value not in allowed:
+                names = ", ".join(name or '""' for name in allowed)
+                raise ConfigError(f"optimizer.{field} = {value!r}: must be one of {names}")
+
+    def rule_of(self, parameter: str) -> str:
+        """Return the name of the optimizer of a parameter."""
+        return self.output if self.output and is_output(parameter) else self.name
+
+    def lr_factor(self, parameter: str) -> float:
+        """Return what the learning rate of a parameter is multiplied by."""
+        return self.output_lr if is_output(parameter) else 1.0
+
+
+def is_output(parameter: str) -> bool:
+    """Whether a parameter is one of the output layer.
+
+    Examples
+    --------
+    >>> is_output("output.weight"), is_output("hidden0.bias")
+    (True, False)
+    """
+    return parameter.startswith("output.")

@@ -1,59 +1,258 @@
-"""The one interface of all optimizers, and their registry."""
+"""From the gradients of a step, in the form in which they arise, to changed parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import sqrt
 
-from daskxml.ops import Drop, Kernels
+from daskxml.ops import Drop, Kernels, RowGradient
+from daskxml.optim.adam import Adam
 from daskxml.optim.config import OptimizerConfig
+from daskxml.optim.gradient import GradientArrays
+from daskxml.optim.lamb import Lamb
+from daskxml.optim.momentum import Momentum, Nesterov
+from daskxml.optim.rule import Place, Rule
+from daskxml.optim.scratch import Scratch
 from daskxml.optim.sgd import Sgd
+from daskxml.optim.touched import TouchedRows
 from daskxml.types import Array, Csr
 
-
-class Optimizer(Protocol):
-    """Applies gradients to the parameters, in the form in which they arise, at once.
-
-    Calls for different ``rows`` of one parameter may come from different threads at the same
-    time; ``begin_step`` is called once before the gradients of a step.
-    """
-
-    def begin_step(self) -> None:
-        """A new step: what counts steps counts here."""
-
-    def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
-        """``grad`` has the shape of ``parameter[rows]``."""
-
-    def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
-        """The gradient of ``parameter[rows]`` is ``left.T @ right``."""
-
-    def sparse_product(
-        self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
-    ) -> None:
-        """The gradient is ``x[rows].T @ delta``, zero for features that are not in use."""
-
-    def state(self) -> dict[str, Array]:
-        """The arrays that a checkpoint must hold to go on with the same bits; updated in place."""
+OPTIMIZERS: dict[str, type[Rule]] = {
+    "sgd": Sgd, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lamb": Lamb,
+}  # fmt: skip
+FIRST_LAYER = "hidden0.weight"  # its rows are features, and wait where a gradient is zero
+_CHUNK_FLOATS = 1 << 16  # of a gradient at a time: stays in a core's cache, wakes no other lane
+Views = Callable[[Array], Mapping[str, Array]]
 
 
-OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Kernels, dict[str, Array]], Optimizer]] = {
-    "sgd": Sgd,
-}
+class Optimizer:
+    """Applies gradients to the parameters.
 
+    A step is ``begin_step``, then its gradients (calls for different ``rows`` of one parameter
+    may come from several threads at the same time), then ``end_step``; or, where the gradient is
+    there as a whole, ``begin_step`` and `apply`. What a rule can do with a part of the gradient it
+    does at once; a first layer waits for all segments, and with ``clip_norm`` or a rule that looks
+    at whole layers the gradient is collected until ``end_step``.
 
-def make_optimizer(
-    config: OptimizerConfig, kernels: Kernels, parameters: dict[str, Array]
-) -> Optimizer:
-    """The configured optimizer over ``parameters`` (views by name, updated in place).
+    Parameters
+    ----------
+    parameters
+        Views by name, updated in place.
+    views, size
+        The same views of another flat array ``(size,)``: moments lie as the parameters do.
 
     Examples
     --------
     >>> from daskxml.ops import get_kernels
     >>> kernels = get_kernels("cpu", 1)
+    >>> def views(flat):
+    ...     return {"b": flat}
     >>> bias = kernels.zeros(2)
-    >>> optimizer = make_optimizer(OptimizerConfig(), kernels, {"b": bias})
-    >>> optimizer.dense("b", kernels.zeros(2) + 1, lr=0.5)
-    >>> bias, optimizer.state()
-    (array([-0.5, -0.5], dtype=float32), {})
+    >>> optimizer = Optimizer(OptimizerConfig(name="momentum"), kernels, views(bias), views, 2)
+    >>> for _ in range(2):
+    ...     optimizer.begin_step()
+    ...     optimizer.dense("b", kernels.zeros(2) + 1, lr=0.5)
+    ...     optimizer.end_step()
+    >>> bias, optimizer.state()["momentum"], optimizer.state()["steps"]
+    (array([-1.45, -1.45], dtype=float32), array([1.9, 1.9], dtype=float32), array([2]))
     """
-    return OPTIMIZERS[config.name](config, kernels, parameters)
+
+    def __init__(
+        self, config: OptimizerConfig, kernels: Kernels, parameters: Mapping[str, Array],
+        views: Views, size: int,
+    ) -> None:  # fmt: skip
+        self._config, self._kernels, self._parameters = config, kernels, parameters
+        rules = {key: rule(config, kernels) for key, rule in OPTIMIZERS.items()}
+        self._rules = {name: rules[config.rule_of(name)] for name in parameters}
+        held = dict.fromkeys(name for rule in self._rules.values() for name in rule.moments)
+        self._moments = {name: kernels.zeros(size) for name in held}
+        self._moment_views = {name: views(flat) for name, flat in self._moments.items()}
+        self._steps = kernels.zeros(1, "int64")
+        self._step, self._lr = 0, 0.0
+        self._touched: dict[str, TouchedRows] = {}
+        self._scratch = Scratch(kernels)
+        room = {name: array.shape for name, array in parameters.items() if self._needs_all(name)}
+        room.pop(FIRST_LAYER, None)  # never dense, see TouchedRows
+        self._collected = GradientArrays(kernels, {n: kernels.zeros(s) for n, s in room.items()})
+
+    # ------------------------------------------------------------------- a step
+
+    def begin_step(self) -> None:
+        """Count a step."""
+        self._steps += 1
+        self._step = int(self._steps[0])
+
+    def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
+        """Take the gradient of ``parameter[rows]``, of the same shape."""
+        self._lr = lr
+        if name in self._collected.views:
+            self._collected.dense(name, grad, lr, rows)
+        else:
+            self._update(name, RowGradient(_as_rows(grad)), lr, rows)
+
+    def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
+        """Take the gradient of ``parameter[rows]``, which is ``left.T @ right``."""
+        self._lr = lr
+        if name in self._collected.views:
+            self._collected.product(name, rows, left, right, lr)
+            return
+        place, rate = self._place(name, rows), lr * self._config.lr_factor(name)
+        if not self._rules[name].fused_product(place, left, right, rate):
+            self._update_by_product(self._rules[name], place, left, right, rate)
+
+    def sparse_product(
+        self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
+    ) -> None:
+        """Take ``x[rows].T @ delta``, a segment's part; zero for features that are not in use."""
+        self._lr = lr
+        rate = lr * self._config.lr_factor(name)
+        place = self._place(name)
+        if not self._needs_all(name) and self._rules[name].fused_sparse_product(
+            place, x, rows, delta, rate, drop
+        ):
+            return
+        if name not in self._touched:
+            self._touched[name] = TouchedRows(self._kernels, *place.weight.shape)
+        self._touched[name].add(x, rows, delta, drop)
+
+    def end_step(self) -> None:
+        """Apply what has waited for the end of the step."""
+        views = self._collected.views
+        whole = {name: RowGradient(_as_rows(array)) for name, array in views.items()}
+        for name, touched in self._touched.items():
+            touched.group()
+            if self._needs_all(name):
+                ids = touched.ids(0, touched.count)
+                whole[name] = RowGradient(touched.whole_gradient(), ids, waits=True)
+            else:
+                self._update_touched(name, touched)
+        self._apply(whole, self._lr)
+        self._forget_step()
+
+    def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
+        """Take all of a step's gradient at once, after ``begin_step``.
+
+        Parameters
+        ----------
+        gradient
+            An array of each parameter's shape by its name, as `GradientBuffer.views` has them.
+            Rows of the first layer that are zero throughout count as not touched.
+        lr
+            Learning rate.
+
+        Examples
+        --------
+        >>> from daskxml.ops import get_kernels
+        >>> kernels = get_kernels("cpu", 1)
+        >>> bias = kernels.zeros(2)
+        >>> config = OptimizerConfig(clip_norm=5.0)
+        >>> optimizer = Optimizer(config, kernels, {"b": bias}, lambda flat: {"b": flat}, 2)
+        >>> optimizer.begin_step()
+        >>> optimizer.apply({"b": kernels.to_device(bias + [6.0, 8.0])}, lr=1.0)
+        >>> bias
+        array([-3., -4.], dtype=float32)
+        """
+        self._apply(
+            {
+                name: RowGradient(_as_rows(array), waits=name == FIRST_LAYER)
+                for name, array in gradient.items()
+            },
+            lr,
+        )
+
+    # -------------------------------------------------------------------- state
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold to go on with the same bits.
+
+        Returns
+        -------
+        dict
+            Moments by name, flat ``(size,)`` float32, and ``steps`` ``(1,)`` int64; nothing where
+            the rules remember nothing. The arrays are the optimizer's own: write into them to
+            restore a state.
+        """
+        return {**self._moments, "steps": self._steps} if self._moments else {}
+
+    def reset(self) -> None:
+        """Forget all moments and steps, as new."""
+        for array in (*self._moments.values(), self._steps):
+            self._kernels.fill(array, 0)
+        self._forget_step()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of state and buffers."""
+        arrays = (*self._moments.values(), self._steps, *self._collected.views.values())
+        buffers = self._scratch.nbytes + sum(held.nbytes for held in self._touched.values())
+        return buffers + sum(int(array.nbytes) for array in arrays)
+
+    # ------------------------------------------------------------------ inside
+
+    def _forget_step(self) -> None:
+        self._collected.clear()
+        for touched in self._touched.values():
+            touched.clear()
+
+    def _needs_all(self, name: str) -> bool:
+        """Whether nothing of this gradient can be applied before all of it is there."""
+        return self._config.clip_norm > 0.0 or self._rules[name].is_layerwise
+
+    def _place(self, name: str, rows: slice = slice(None)) -> Place:
+        weight = self._parameters[name]
+        names = self._rules[name].moments
+        moments = tuple(_as_rows(self._moment_views[moment][name][rows]) for moment in names)
+        return Place(_as_rows(weight[rows]), moments, weight.ndim > 1)
+
+    def _update(
+        self, name: str, gradient: RowGradient, lr: float, rows: slice = slice(None)
+    ) -> None:
+        rate = lr * self._config.lr_factor(name)
+        self._rules[name].update(self._place(name, rows), gradient, rate, self._step)
+
+    def _update_by_product(
+        self, rule: Rule, place: Place, left: Array, right: Array, rate: float
+    ) -> None:
+        """Form the gradient of a few rows and use it while the cache has it; then the next."""
+        rows, width = place.weight.shape
+        chunk = max(1, _CHUNK_FLOATS // width)
+        with self._scratch.borrow(min(rows, chunk) * width) as memory:
+            for start in range(0, rows, chunk):
+                span = slice(start, min(start + chunk, rows))
+                slope = memory[: (span.stop - start) * width].reshape(-1, width)
+                self._kernels.gemm(slope, left[:, span].T, right)
+                rule.update(place.rows(span), RowGradient(slope), rate, self._step)
+
+    def _update_touched(self, name: str, touched: TouchedRows) -> None:
+        """Update the rows that the step touched, a few at a time in each lane."""
+        rule, place = self._rules[name], self._place(name)
+        rate = self._lr * self._config.lr_factor(name)
+        width = int(place.weight.shape[1])
+        chunk = max(1, _CHUNK_FLOATS // width)
+
+        def work(lane: int, start: int, stop: int) -> None:
+            with self._scratch.borrow(chunk * width) as memory:
+                slope = touched.gradient(start, stop, out=memory)
+                gradient = RowGradient(slope, touched.ids(start, stop), waits=True)
+                rule.update(place, gradient, rate, self._step)
+
+        self._kernels.for_label_blocks(touched.count, chunk, work)
+
+    def _apply(self, gradients: Mapping[str, RowGradient], lr: float) -> None:
+        scale = self._clipped(gradients)
+        for name, gradient in gradients.items():
+            self._update(name, replace(gradient, scale=scale), lr)
+
+    def _clipped(self, gradients: Mapping[str, RowGradient]) -> float:
+        """What the gradient is multiplied by, to be no longer than it may."""
+        if not self._config.clip_norm:
+            return 1.0
+        flats = (gradient.values.reshape(-1) for gradient in gradients.values())
+        norm = sqrt(sum(self._kernels.squared_norm(flat) for flat in flats))
+        return self._config.clip_norm / norm if norm > self._config.clip_norm else 1.0
+
+
+def _as_rows(array: Array) -> Array:
+    """A matrix as it is, a vector as one row."""
+    return array if array.ndim > 1 else array.reshape(1, -1)

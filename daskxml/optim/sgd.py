@@ -1,50 +1,45 @@
-"""Stochastic gradient descent: ``w -= lr * g``, written into the weights without a gradient."""
+"""Stochastic gradient descent: ``w -= lr * (g + decay * w)``, without writing out a gradient."""
 
 from __future__ import annotations
 
-from daskxml.ops import Drop, Kernels
-from daskxml.optim.config import OptimizerConfig
+from daskxml.ops import Drop, RowGradient
+from daskxml.optim.rule import Place, Rule
 from daskxml.types import Array, Csr
 
 
-class Sgd:
-    """Implements :class:`daskxml.optim.Optimizer` without state.
+class Sgd(Rule):
+    """A step against the gradient; it remembers nothing.
+
+    Rows of the first layer that a batch does not touch do not change: they do not decay either.
 
     Examples
     --------
     >>> import numpy as np
     >>> from daskxml.ops import get_kernels
-    >>> weight = np.zeros((2, 3), np.float32)
-    >>> sgd = Sgd(OptimizerConfig(), get_kernels("cpu", 1), {"w": weight})
-    >>> sgd.product("w", slice(1, 2), np.ones((4, 1), "f"), np.ones((4, 3), "f"), lr=0.5)
+    >>> from daskxml.optim import OptimizerConfig
+    >>> weight = np.zeros((1, 3), np.float32)
+    >>> sgd = Sgd(OptimizerConfig(), get_kernels("cpu", 1))
+    >>> left, right = np.ones((4, 1), np.float32), np.ones((4, 3), np.float32)
+    >>> sgd.fused_product(Place(weight, (), True), left, right, lr=0.5)
+    True
     >>> weight
-    array([[ 0.,  0.,  0.],
-           [-2., -2., -2.]], dtype=float32)
+    array([[-2., -2., -2.]], dtype=float32)
     """
 
-    def __init__(
-        self, config: OptimizerConfig, kernels: Kernels, parameters: dict[str, Array]
-    ) -> None:
-        self._kernels, self._parameters = kernels, parameters
+    def update(self, place: Place, gradient: RowGradient, lr: float, step: int) -> None:
+        """``w = keep * w - lr * g``."""
+        self.kernels.sgd_rows(place.weight, gradient, lr, self.keep(place, lr))
 
-    def begin_step(self) -> None:
-        """Nothing is counted."""
+    def fused_product(self, place: Place, left: Array, right: Array, lr: float) -> bool:
+        """One matrix product into the weights."""
+        self.kernels.gemm(place.weight, left.T, right, -lr, self.keep(place, lr))
+        return True
 
-    def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
-        """``w[rows] -= lr * grad``."""
-        target = self._parameters[name][rows].reshape(-1)
-        self._kernels.add_scaled(target, grad.reshape(-1), -lr)
-
-    def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
-        """``w[rows] -= lr * left.T @ right`` by one matrix product into the weights."""
-        self._kernels.gemm(self._parameters[name][rows], left.T, right, -lr, 1.0)
-
-    def sparse_product(
-        self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
-    ) -> None:
-        """``w -= lr * x[rows].T @ delta``; rows of unused features are not touched."""
-        self._kernels.sparse_update(self._parameters[name], x, rows, delta, -lr, drop)
-
-    def state(self) -> dict[str, Array]:
-        """Nothing."""
-        return {}
+    def fused_sparse_product(
+        self, place: Place, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
+    ) -> bool:
+        """Add up in the weights; weight decay, once a step, needs to know the rows first."""
+        if self.decay(place):
+            return False
+        self.kernels.sparse_update(place.weight, x, rows, delta, -lr, drop)
+        return True

@@ -22,41 +22,10 @@ from daskxml.runtime.journal import revive
 from daskxml.runtime.matrices import Matrices, scatter
 from daskxml.runtime.run_dir import RunDir
 from daskxml.runtime.scheduler import RunsPlugin
+from daskxml.training.run import Paths, Run, resolve_run
 
 OnEvent = Callable[[Mapping[str, Any]], None]
-Paths = str | Path | Iterable[str | Path]
 Rows = Paths | Matrices
-
-
-class Run:
-    """A run that is over.
-
-    Attributes
-    ----------
-    model
-        The trained `Model`.
-    history
-        One dictionary a mega-batch; see `daskxml.training.history`.
-    out
-        The directory of the run, or None.
-    reason
-        What ended it: ``megabatches``, ``epochs``, ``minutes``, ``target``, or a request to stop.
-    """
-
-    def __init__(
-        self, model: Model, history: list[dict[str, Any]], out: Path | None, reason: str
-    ) -> None:
-        self.model, self.history, self.out, self.reason = model, history, out, reason
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The last metrics that were measured; empty without test rows."""
-        measured = (row["metrics"] for row in reversed(self.history) if row["metrics"])
-        return next(measured, {})
-
-    def __repr__(self) -> str:
-        best = ", ".join(f"{name} {value:.4f}" for name, value in list(self.metrics.items())[:3])
-        return f"<Run: {len(self.history)} mega-batches, ended by {self.reason}; {best}>"
 
 
 def load(directory: str | Path) -> Model:
@@ -123,9 +92,9 @@ def train(
         run.model.predict(X, top_k=5)
     """
     matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
-    train_paths = None if isinstance(train, Matrices) else train
-    test_paths = None if isinstance(test, Matrices) else test
-    resolved = _resolve(config, train_paths, test_paths, workers, overrides)
+    resolved = resolve_run(config, train, test, overrides)
+    if workers is not None:
+        resolved = load_run_config(resolved, {"cluster.workers": workers})
     if not (resolved.data.train or "train" in matrices):
         raise ConfigError("no training data: give --train FILE, or data.train in the run file")
     place = RunDir.open(out, resume)
@@ -135,32 +104,6 @@ def train(
 
 def _ignore(event: Mapping[str, Any]) -> None:
     return None
-
-
-def _resolve(
-    config: str | Path | Mapping[str, Any] | RunConfig,
-    train: Paths | None,
-    test: Paths | None,
-    workers: int | None,
-    overrides: Iterable[str] | Mapping[str, Any],
-) -> RunConfig:
-    resolved = load_run_config(config, overrides)
-    given: dict[str, Any] = {}
-    for name, paths in (("train", train), ("test", test)):
-        own = getattr(resolved.data, name) if paths is None else paths
-        given[f"data.{name}"] = [_absolute(path) for path in _listed(own)]
-    if workers is not None:
-        given["cluster.workers"] = workers
-    return load_run_config(resolved, given)
-
-
-def _listed(paths: Paths) -> list[str]:
-    return [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths]
-
-
-def _absolute(path: str) -> str:
-    """Workers have other working directories; a URL is absolute as it is."""
-    return path if "://" in path or "::" in path else str(Path(path).expanduser().absolute())
 
 
 class _Follower:

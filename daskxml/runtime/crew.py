@@ -36,8 +36,8 @@ class Hand:
         Set once the scheduler has lost it.
     turns
         Leases given to it so far; they run in this order.
-    generation
-        Of the model that it holds; -1 before it has one.
+    generation, outrun
+        Of the model that it holds, -1 before it has one; how often a merge was quicker than it.
     train_shards, test_shards
         What it is known to hold, where the data is sharded.
     """
@@ -47,6 +47,7 @@ class Hand:
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     turns: int = 0
     generation: int = -1
+    outrun: int = 0
     speed: float = 0.0
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
@@ -72,7 +73,7 @@ class Crew:
         self.client, self.run = client, run
         self.hands: dict[str, Hand] = {}  # by name: those that take part
         self.candidates: dict[str, Hand] = {}  # by address: those that get ready to join
-        self._numbers = itertools.count()
+        self._numbers, self._rounds = itertools.count(), itertools.count(1)
 
     def at(self, address: str) -> Hand | None:
         """Return the worker at an address."""
@@ -90,6 +91,10 @@ class Crew:
         if name not in self.hands:
             raise WorkerGone(name)
         return self.hands[name]
+
+    def next_round(self) -> int:
+        """Return the number of a new merge or gang; each go at one has its own."""
+        return next(self._rounds)
 
     def dismiss(self, hand: Hand) -> bool:
         """Forget a lost worker; return whether it took part."""
@@ -126,7 +131,7 @@ class Crew:
             raise WorkerGone(hand.name)
         future = self.submit(hand, what, task, *args)
         try:
-            return await self._unless_lost(hand, asyncio.ensure_future(future.result()))
+            return await self._unless_lost(hand, asyncio.ensure_future(result_of(future)))
         finally:
             future.release()
 
@@ -195,6 +200,17 @@ class Crew:
         return {hand.name: answer for hand, answer in zip(hands, answers, strict=True)}
 
 
+async def result_of(future: Future) -> Any:
+    """Wait for a future's result; whoever waits may be cancelled.
+
+    Dask's client asks for the results of several futures at once. Cancelling who waits for one of
+    them cancels the request, and so the others would be cancelled as well.
+    """
+    result = asyncio.ensure_future(future.result())
+    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask
+    return await asyncio.shield(result)
+
+
 async def loss_of_any(hands: Sequence[Hand], patience_s: float) -> bool:
     """Wait until the scheduler loses one of the workers; return whether it did in time."""
     waits = [asyncio.ensure_future(hand.lost.wait()) for hand in hands]
@@ -205,9 +221,13 @@ async def loss_of_any(hands: Sequence[Hand], patience_s: float) -> bool:
 
 
 def first_failure(answers: dict[str, Any]) -> BaseException | None:
-    """Return an exception among the answers that is not the loss of a worker."""
-    failures = (a for a in answers.values() if isinstance(a, BaseException))
-    return next((f for f in failures if not isinstance(f, WorkerGone)), None)
+    """Return an exception among the answers that is not the loss of a worker.
+
+    One that others suffered because somebody could not be reached comes last.
+    """
+    failures = [a for a in answers.values() if isinstance(a, BaseException)]
+    told = [failure for failure in failures if not isinstance(failure, WorkerGone)]
+    return next(iter(sorted(told, key=is_broken)), None)
 
 
 def lost_any(answers: dict[str, Any]) -> bool:
@@ -215,6 +235,6 @@ def lost_any(answers: dict[str, Any]) -> bool:
     return any(isinstance(answer, WorkerGone) for answer in answers.values())
 
 
-def broken_ring(answers: dict[str, Any]) -> bool:
-    """Whether a merge failed because somebody could not be reached."""
-    return any(isinstance(answer, (WorkerGone, ClusterError)) for answer in answers.values())
+def is_broken(failure: BaseException) -> bool:
+    """Whether a merge or a gang failed because somebody could not be reached."""
+    return isinstance(failure, ClusterError)

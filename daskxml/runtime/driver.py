@@ -16,19 +16,20 @@ from distributed import Client
 from distributed.scheduler import KilledWorker
 
 from daskxml.config import RunConfig
-from daskxml.errors import ClusterError, ConfigError, DaskxmlError
+from daskxml.errors import ClusterError, DaskxmlError
 from daskxml.model.parameters import Layout
 from daskxml.model.store import ModelHeader
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.crew import Crew, WorkerGone
+from daskxml.runtime.crew import Crew, WorkerGone, result_of
 from daskxml.runtime.enlisting import Enlister
 from daskxml.runtime.executor import Executor
 from daskxml.runtime.journal import Journal
-from daskxml.runtime.loading import Given, Placed, load
+from daskxml.runtime.loading import Given, load
 from daskxml.runtime.play import RESTART, Play
-from daskxml.strategies import STRATEGIES
 from daskxml.training import orders
-from daskxml.training.session import Limits, Session
+from daskxml.training.session import Session
+from daskxml.training.setup import make_session, model_header
+from daskxml.training.sources import Placed
 
 PATIENCE_S = 60.0  # how long a run waits for a worker when it has none
 
@@ -99,9 +100,9 @@ class Driver:
         if future is not None:
             self.queue.put_nowait(future)
 
-    def lease_reported(self, lease: int, loss_sum: float, busy_s: float) -> None:
+    def lease_reported(self, report: orders.LeaseReport) -> None:
         """Hear that a lease is done."""
-        self.queue.put_nowait(orders.LeaseReport(lease, loss_sum, busy_s))
+        self.queue.put_nowait(report)
 
     def stop(self, reason: str) -> None:
         """End the run at a merge, soon."""
@@ -159,7 +160,7 @@ class Driver:
 
     async def _anywhere(self, task: Any, *args: Any) -> Any:
         """Run a small task on some worker."""
-        return await self.client.submit(task, *args, pure=False)
+        return await result_of(self.client.submit(task, *args, pure=False))
 
     async def _check_run_dir(self) -> None:
         if self.run_dir is None:
@@ -171,13 +172,14 @@ class Driver:
             )
 
     def _announce(self) -> None:
-        facts, test = self.data.facts, self.data.test_facts
+        facts, placement = self.data.facts, self.data.placement()
         self.journal.event(
             "started",
             run=self.run,
             strategy=self.config.strategy_name,
-            rows=facts.rows,
-            test_rows=test.rows if test else 0,
+            rows=sum(placement.train_rows),
+            test_rows=sum(placement.test_rows),
+            tested_on="validation" if self.config.data.validation else "test",
             features=facts.features,
             labels=facts.labels,
             parameters=Layout(self.data.spec).count,
@@ -191,8 +193,7 @@ class Driver:
         """Go from the last checkpoint to the end of the run; return why it ended."""
         session = self.session = self._new_session()
         executor = self.executor = self._new_executor(session)
-        rows = session.strategy.max_batch_rows()
-        enlister = Enlister(self.crew, executor, self.config, self.data, rows, self._warn)
+        enlister = Enlister(self.crew, executor, self.config, self.data, self._warn)
         hands = await enlister.enlist_first(dict(self._present))
         self.enlister = enlister
         if not hands:
@@ -219,31 +220,17 @@ class Driver:
         return executor
 
     def _new_session(self) -> Session:
-        config = self.config
-        strategy = STRATEGIES[config.strategy_name](config.strategy)
-        count = Layout(self.data.spec).count
-        stored = self.stored[0] if self.stored else None
-        session = Session(strategy, self._limits(), self.data.placement(), count, stored)
+        session = make_session(
+            self.config,
+            self.data.spec,
+            self.data.placement(),
+            can_checkpoint=self.run_dir is not None,
+            stored=self.stored[0] if self.stored else None,
+        )
         if self._told > session.generation:
             self.journal.event("rewound", megabatch=session.generation)
         self._told = session.generation
         return session
-
-    def _limits(self) -> Limits:
-        training = self.config.training
-        if training.target and self.data.test_facts is None:
-            raise ConfigError("training.target needs test rows: give data.test")
-        return Limits(
-            megabatches=training.megabatches,
-            epochs=training.epochs,
-            train_s=training.minutes * 60.0,
-            target_metric=training.target_metric,
-            target=training.target,
-            evaluate_every=self.config.evaluation.every,
-            checkpoint_every=self.config.checkpoint.every,
-            ks=self.config.evaluation.k,
-            can_checkpoint=self.run_dir is not None,
-        )
 
     def _warn(self, text: str) -> None:
         self.journal.event("warning", text=text)
@@ -266,17 +253,13 @@ class Driver:
 
     def header(self, reason: str) -> ModelHeader:
         """Return what is written beside the model."""
-        data = self.config.data
-        history = self.session.history
-        return ModelHeader(
-            spec=self.data.spec,
-            training_rows=self.data.facts.rows,
-            normalize=data.normalize,
+        return model_header(
+            self.config,
+            self.data.spec,
+            training_rows=sum(self.data.train.rows),
             feature_base=self.data.facts.feature_base,
-            label_base=data.label_base,
-            propensity_a=data.propensity_a,
-            propensity_b=data.propensity_b,
-            training={"ended": reason, "megabatches": len(history)},
+            ended=reason,
+            megabatches=len(self.session.history),
         )
 
     async def pack_up(self) -> None:

@@ -14,7 +14,11 @@ from daskxml.runtime.crew import Crew, Hand, WorkerGone, first_failure
 from daskxml.runtime.executor import Executor
 from daskxml.runtime.loading import LoadedData
 from daskxml.strategies.megabatch import natural_order
-from daskxml.training.member import MemberSettings
+from daskxml.training.settings import MemberSettings
+from daskxml.training.setup import member_settings
+
+OUTRUN = 3  # merges that a worker misses while it takes the model, before the others wait for it
+CATCH_UP_S = 5.0
 
 
 class Enlister:
@@ -26,8 +30,6 @@ class Enlister:
         Of the session.
     config, data
         What the members must know.
-    max_batch_rows
-        Of the strategy.
     warn
         Called with one line for the user.
     """
@@ -38,13 +40,13 @@ class Enlister:
         executor: Executor,
         config: RunConfig,
         data: LoadedData,
-        max_batch_rows: int,
         warn: Callable[[str], None],
     ) -> None:
         self.crew, self.executor, self.config, self.data = crew, executor, config, data
-        self._max_batch_rows, self._warn = max_batch_rows, warn
+        self._warn = warn
         self._ready: list[Hand] = []
         self._running: set[asyncio.Task[None]] = set()
+        self._copies: dict[Hand, asyncio.Task[None]] = {}  # on the way to those outrun
 
     async def enlist_first(self, present: Mapping[str, str]) -> list[Hand]:
         """Make the workers that are there ready to begin; those lost on the way are left out."""
@@ -69,8 +71,10 @@ class Enlister:
         """Take the checkpoint's model, where there is one; a new member has the seed's."""
         stored, generation = self.executor.stored, self.executor.session.generation
         if stored is not None:
-            args = (self.crew.run, stored[1], generation)
-            _raise_first(await self.crew.ask_all(hands, "start", tasks.load_checkpoint, *args))
+            session, path = stored
+            local = session.get("local", {})
+            args = [(self.crew.run, path, generation, local.get(hand.name)) for hand in hands]
+            _raise_first(await self.crew.ask_each(hands, "start", tasks.load_checkpoint, args))
         for hand in hands:
             hand.generation = generation
 
@@ -105,18 +109,37 @@ class Enlister:
         ready, self._ready = [h for h in self._ready if not h.is_lost], []
         for hand in ready:
             if hand.generation != generation:
-                self._start(self._copy_model(hand))
+                hand.outrun += 1
+                self._copies[hand] = self._start(self._copy_model(hand))
         fresh = [hand for hand in ready if hand.generation == generation]
         for hand in fresh:
             del self.crew.candidates[hand.address]
             self.crew.hands[hand.name] = hand
         return fresh
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    async def catch_up(self, generation: int) -> None:
+        """Wait for workers that have been outrun by merges again and again, as small models do.
+
+        To be called while no merge can begin; ends after a while in any case.
+        """
+        outrun = [h for h in self.crew.candidates.values() if h.outrun >= OUTRUN and not h.is_lost]
+        if outrun:
+            copies = [self._start(self._bring(hand, generation)) for hand in outrun]
+            await asyncio.wait(copies, timeout=CATCH_UP_S)
+
+    async def _bring(self, hand: Hand, generation: int) -> None:
+        if hand in self._copies:
+            await asyncio.wait({self._copies[hand]})
+        if hand in self._ready and hand.generation != generation:
+            self._ready.remove(hand)
+            await self._copy_model(hand)
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._watch(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
+        return task
 
     async def _watch(self, work: Coroutine[None, None, None]) -> None:
         try:
@@ -127,20 +150,13 @@ class Enlister:
             self._warn(f"a worker cannot join: {error}")
 
     async def _settings(self, hand: Hand, present: Mapping[str, str]) -> MemberSettings:
-        config, facts = self.config, self.data.facts
-        return MemberSettings(
-            spec=self.data.spec,
-            optimizer=config.optimizer,
-            seed=config.run.seed,
-            max_batch_rows=self._max_batch_rows,
-            logits_budget_bytes=config.training.logits_budget,
-            evaluation_rows=config.evaluation.batch_rows,
-            ks=config.evaluation.k,
-            propensity_a=config.data.propensity_a,
-            propensity_b=config.data.propensity_b,
-            training_rows=facts.rows,
-            row_nonzeros=max(1, facts.nonzeros // facts.rows),
-            device="cpu" if config.cluster.device == "auto" else config.cluster.device,
+        session = self.executor.session
+        return member_settings(
+            self.config,
+            self.data.spec,
+            session.strategy,
+            session.placement,
+            row_nonzeros=self.data.row_nonzeros,
             threads=await self._threads(hand, present),
         )
 

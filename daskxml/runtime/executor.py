@@ -2,32 +2,22 @@
 
 Leases are pinned to their worker; each reports itself through the worker's event log when it is
 done, and its future is released at once (a held future would be executed again if its worker
-died). Merging is all or nothing: every worker reduces into a scratch model, and only when all have
-it are they told to commit. A worker lost before that undoes the merge, one lost after it does not.
+died). What all workers do together is in `daskxml.runtime.barriers`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from distributed import Future
 
-from daskxml.errors import ClusterError, DaskxmlError, TrainingError
+from daskxml.errors import ClusterError, DaskxmlError
 from daskxml.metrics import MetricSums
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.crew import (
-    NOTICE_S,
-    Crew,
-    Hand,
-    WorkerGone,
-    broken_ring,
-    first_failure,
-    loss_of_any,
-    lost_any,
-)
+from daskxml.runtime.barriers import BarrierOrder, Barriers, Batches
+from daskxml.runtime.crew import Crew, Hand, WorkerGone, first_failure, lost_any
 from daskxml.runtime.loading import LoadedData
 from daskxml.strategies.protocol import Measured
 from daskxml.training.ledger import Span
@@ -36,6 +26,9 @@ from daskxml.training.orders import (
     CheckpointReport,
     EvaluateOrder,
     EvaluationReport,
+    GangBroken,
+    GangOrder,
+    GangReport,
     LeaseOrder,
     MeasureOrder,
     MergeOrder,
@@ -45,8 +38,6 @@ from daskxml.training.orders import (
     Report,
 )
 from daskxml.training.session import Session
-
-MERGE_ATTEMPTS = 4
 
 
 class Executor:
@@ -84,20 +75,19 @@ class Executor:
         self.barrier: asyncio.Task[None] | None = None
         self.store: tuple[str, int] | None = None  # run directory, checkpoints to keep
         self.stored: tuple[dict[str, Any], str] | None = None  # last session and checkpoint
-        self._attempt = 0
+        self._barriers = Barriers(crew, session.parameters, self._fetch)
+        self._unanswered: BarrierOrder | None = None  # what all were last asked to do together
+        self._has_local_state = True  # until the first checkpoint tells
         self._is_closing = False
-        self._reduced = (0, 0)  # the last generation that all workers had, and its bytes
-        self._barrier_order: MeasureOrder | MergeOrder | None = None
 
     def carry_out(self, order: Order) -> None:
         """Start what an order asks for; a report comes back when it is done."""
         match order:
             case LeaseOrder():
                 self.lease(order)
-            case MeasureOrder() | MergeOrder():
-                self._barrier_order = order
-                work = self._merge(order) if isinstance(order, MergeOrder) else self._measure(order)
-                self.barrier = self._start(work)
+            case MeasureOrder() | MergeOrder() | GangOrder():
+                self._unanswered = order
+                self.barrier = self._start(self._barriers.carry_out(order))
             case EvaluateOrder():
                 self._start(self._evaluate(order))
             case CheckpointOrder():
@@ -111,20 +101,20 @@ class Executor:
     def lease(self, order: LeaseOrder) -> None:
         """Start a lease on its worker."""
         hand = self.crew.hand(order.worker)
-        spans = self._missing_spans(hand, order)
-        parts = [self._fetch_span(span) for span in spans]
-        parcel = tasks.Parcel(spans)
+        parcel, parts = self._fetch(hand, order.batches)
         args = (self.crew.run, hand.turns, order, parcel, parts)
         # Dask keeps no order among tasks that are submitted within a tenth of a second.
         future = self.crew.submit(hand, "lease", tasks.run_lease, *args, priority=-hand.turns)
         hand.turns += 1
         self._leases[order.lease] = hand, future
 
-    def _missing_spans(self, hand: Hand, order: LeaseOrder) -> tuple[Span, ...]:
+    def _fetch(self, hand: Hand, batches: Batches) -> tuple[tasks.Parcel, list[Future]]:
+        """Have the rows of batches fetched that a worker does not hold."""
         if self.session.placement.is_replicated:
-            return ()
-        every = (span for batch in order.batches for span in batch)
-        return tuple(span for span in every if span.stream not in hand.train_shards)
+            return tasks.Parcel(()), []
+        every = (span for batch in batches for span in batch)
+        spans = tuple(span for span in every if span.stream not in hand.train_shards)
+        return tasks.Parcel(spans), [self._fetch_span(span) for span in spans]
 
     def _fetch_span(self, span: Span) -> Future:
         return self.crew.client.submit(
@@ -144,6 +134,7 @@ class Executor:
 
     def worker_lost(self, lost: Hand) -> None:
         """Release the leases of a lost worker, which Dask would keep waiting for it."""
+        self._unanswered = None  # the session begins it again, if it still wants it
         for lease in [n for n, (hand, _) in self._leases.items() if hand is lost]:
             self.lease_ended(lease)
 
@@ -153,77 +144,23 @@ class Executor:
 
     # --------------------------------------------------------------- barriers
 
-    async def _measure(self, order: MeasureOrder) -> Report | None:
-        hands = [self.crew.hand(name) for name in order.workers]
-        answers = await self.crew.call_all(hands, "daskxml_norm")
-        if lost_any(answers):
-            return None
-        _raise(first_failure(answers))
-        if not all(map(math.isfinite, answers.values())):
-            raise TrainingError("the weights are not finite any more: lower strategy.lr")
-        return Measured(answers, self.session.parameters)
-
-    async def _merge(self, order: MergeOrder) -> Report | None:
-        hands = [self.crew.hand(name) for name in order.weights]
-        if self._reduced[0] != order.generation:
-            sent_bytes = await self._reduce_all(order, hands)
-            if sent_bytes is None:
-                return None
-            self._reduced = order.generation, sent_bytes  # from here on the merge counts
-        generation = order.generation
-        committed = await self.crew.call_all(hands, "daskxml_commit", generation=generation)
-        _raise(first_failure(committed))
-        for hand in hands:
-            hand.generation = order.generation
-        return MergeReport(self._reduced[1])
-
-    async def _reduce_all(self, order: MergeOrder, hands: list[Hand]) -> int | None:
-        """Bring the merged model to every worker; None if one was lost before all had it."""
-        for _ in range(MERGE_ATTEMPTS):
-            answers = await self._reduce(order, hands)
-            if not broken_ring(answers):
-                _raise(first_failure(answers))
-                return sum(answers.values())
-            if await loss_of_any(hands, NOTICE_S):
-                return None
-        raise first_failure(answers) or ClusterError("the workers cannot merge")
-
-    async def _reduce(self, order: MergeOrder, hands: list[Hand]) -> dict[str, Any]:
-        self._attempt += 1
-        plan = tasks.RingPlan(
-            self.crew.run,
-            order.generation,
-            self._attempt,
-            tuple(hand.address for hand in hands),
-            tuple(order.weights[hand.name] for hand in hands),
-            order.momentum,
-        )
-        ranks = [(plan, rank) for rank in range(len(hands))]
-        asked = asyncio.ensure_future(
-            self.crew.ask_each(hands, "merge", tasks.merge_replica, ranks)
-        )
-        losses = [asyncio.ensure_future(hand.lost.wait()) for hand in hands]
-        await asyncio.wait({asked, *losses}, return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done():
-            left = [hand for hand in hands if not hand.is_lost]
-            ring = {"generation": plan.generation, "attempt": plan.attempt}
-            await self.crew.call_all(left, "daskxml_abort", **ring)
-        for loss in losses:
-            loss.cancel()
-        return await asked
-
     def barrier_is_open(self) -> bool:
-        """Whether a measurement or a merge is under way."""
+        """Whether a measurement, a merge or a gang is under way."""
         return self.barrier is not None and not self.barrier.done()
 
     def ask_again(self) -> None:
-        """Begin a measurement or a merge again that ended without a word."""
-        if self._barrier_order is not None and not self.barrier_is_open():
+        """Begin what all do together again where it ended without a word."""
+        order = self._unanswered
+        if order is None or self.barrier_is_open():
+            return
+        if isinstance(order, GangOrder):
+            self._report(GangBroken(order.gang))
+        else:
             self._warn("a merge got no answer, and was begun again")
-            self.carry_out(self._barrier_order)
+            self.carry_out(order)
 
     async def settle_barrier(self) -> None:
-        """Wait until a merge that is under way is done, or undone."""
+        """Wait until what all do together is done, or undone."""
         if self.barrier is not None:
             await asyncio.wait({self.barrier})
 
@@ -242,15 +179,28 @@ class Executor:
     async def _checkpoint(self, order: CheckpointOrder) -> Report | None:
         assert self.store is not None
         run_dir, keep = self.store
-        session = self.session.plain()
-        args = (self.crew.run, run_dir, order.megabatch, session, keep)
         hand = self.crew.hand(order.worker)
+        session = self.session.plain()
         try:
+            session["local"] = await self._store_local(run_dir, order)
+            args = (self.crew.run, run_dir, order.megabatch, session, keep)
             path = await self.crew.ask(hand, "checkpoint", tasks.store_checkpoint, *args)
             self.stored = (session, path)
         except DaskxmlError as error:
             self._warn(f"no checkpoint at mega-batch {order.megabatch}: {error.message}")
+            await self.crew.ask(hand, "checkpoint", tasks.drop_local, run_dir, order.megabatch)
         return CheckpointReport()
+
+    async def _store_local(self, run_dir: str, order: CheckpointOrder) -> dict[str, int]:
+        """Let every worker write what only it knows; return its number for each that did."""
+        if not self._has_local_state:
+            return {}
+        hands = list(self.crew.hands.values())
+        args = [(self.crew.run, run_dir, order.megabatch, number) for number in range(len(hands))]
+        answers = await self.crew.ask_each(hands, "checkpoint", tasks.store_local, args)
+        _raise(first_failure(answers))
+        self._has_local_state = lost_any(answers) or any(answers.values())
+        return {hand.name: n for n, hand in enumerate(hands) if answers[hand.name] is True}
 
     async def let_hold(self, hand: Hand) -> None:
         """Bring a worker the rows that it is to hold."""
@@ -288,6 +238,8 @@ class Executor:
             self._report(error)
         else:
             if report is not None:
+                if isinstance(report, MergeReport | GangReport | GangBroken | Measured):
+                    self._unanswered = None
                 self._report(report)
 
     async def close(self) -> None:

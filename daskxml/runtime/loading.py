@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from distributed import Client, Future
 
 from daskxml.config import RunConfig
 from daskxml.data import ingest, shuffle
-from daskxml.data.ingest import Facts, Parsed, Source
-from daskxml.data.shuffle import Recipe, Shards
-from daskxml.errors import InputError, TrainingError
+from daskxml.data.ingest import Parsed
+from daskxml.data.reading import Facts, Source
+from daskxml.data.shuffle import Shards
+from daskxml.errors import TrainingError
 from daskxml.model.parameters import Layout
 from daskxml.model.spec import ModelSpec
 from daskxml.training.placement import Placement
+from daskxml.training.sources import (
+    Placed,
+    check_labels,
+    evaluation_recipe,
+    make_source,
+    place_rows,
+    source_like,
+    training_recipe,
+)
 
 COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, the next one
-SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
 
 
 @dataclass(frozen=True)
@@ -28,23 +36,27 @@ class LoadedData:
     ----------
     spec
         The model for this data.
-    facts, test_facts
-        Sizes; the latter is None without test rows.
+    facts
+        Sizes of all training rows.
     train, test
-        Partitions on the workers.
+        Partitions on the workers; the latter are the held-out rows where some are.
     label_counts
-        Future of ``(labels,)`` int64.
+        Future of ``(labels,)`` int64, of the rows that are trained on.
     is_replicated
         Every worker is to hold every row.
     """
 
     spec: ModelSpec
     facts: Facts
-    test_facts: Facts | None
     train: Shards
     test: Shards
     label_counts: Future
     is_replicated: bool
+
+    @property
+    def row_nonzeros(self) -> int:
+        """Features of a typical row."""
+        return max(1, self.facts.nonzeros // self.facts.rows)
 
     def placement(self) -> Placement:
         """Return a placement with no owners yet."""
@@ -81,34 +93,25 @@ async def load(
         If a worker's memory cannot hold the model.
     """
     data = config.data
-    source = _source(config, data.train)
-    train = await _parsed(client, source, given.train, f"train-{run}")
+    train = await _parsed(client, make_source(data, data.train), given.train, f"train-{run}")
     test = None
-    if data.test or given.test:
-        known = dataclasses.replace(
-            _source(config, data.test),
-            features=train.facts.features,
-            labels=train.facts.labels,
-            feature_base=train.facts.feature_base,
-        )
+    if (data.test or given.test) and not data.validation:
+        known = source_like(data, data.test, train.facts)
         test = await _parsed(client, known, given.test, f"test-{run}")
-    placed = stored or _place(config, train, test, workers)
-    if not train.facts.label_nonzeros:
-        raise InputError(
-            "no row has a label, so there is nothing to learn; give rows with labels",
-            ", ".join(data.train) or None,
-        )
+    nbytes = train.facts.nbytes + (test.facts.nbytes if test else 0)
+    placed = stored or place_rows(config, train.facts.rows, nbytes, workers)
+    check_labels(train.facts, data.train)
     spec = config.model_spec(train.facts.features, train.facts.labels)
     await _check_model_fits(client, spec)
-    key = shuffle.shuffle_key(config.run.seed)
-    shards = _shards(client, train, spec, config, placed.parts, key, f"train-{run}")
-    tests = Shards([], ())
+    recipe = training_recipe(config, train.facts, train.shift, placed.parts)
+    shards = shuffle.make_shards(client, train, recipe, f"train-{run}")
+    shards, tests = shards.divide(recipe.parts)
     if test is not None:
-        tests = _shards(client, test, spec, config, placed.parts, None, f"test-{run}")
+        recipe = evaluation_recipe(config, test.facts, test.shift, placed.parts)
+        tests = shuffle.make_shards(client, test, recipe, f"test-{run}")
     counts = shuffle.count_labels(client, shards, spec.labels, run)
     await ingest.settle([*shards.futures, *tests.futures, counts])
-    test_facts = test.facts if test else None
-    return LoadedData(spec, train.facts, test_facts, shards, tests, counts, placed.is_replicated)
+    return LoadedData(spec, train.facts, shards, tests, counts, placed.is_replicated)
 
 
 async def _parsed(client: Client, source: Source, keys: tuple[str, ...], name: str) -> Parsed:
@@ -131,57 +134,3 @@ async def _check_model_fits(client: Client, spec: ModelSpec) -> None:
             f"{memory_bytes / 2**30:,.1f}: correct the data's header, make model.hidden smaller, "
             "or give workers more memory"
         )
-
-
-@dataclass(frozen=True)
-class Placed:
-    """How many partitions there are, and whether every worker has them all."""
-
-    is_replicated: bool
-    parts: int
-
-
-def _source(config: RunConfig, paths: tuple[str, ...]) -> Source:
-    data = config.data
-    return Source(
-        paths=paths,
-        format=data.format,
-        feature_base=data.feature_base,
-        label_base=data.label_base,
-        features=data.features,
-        labels=data.labels,
-        normalize=data.normalize,
-        block_bytes=data.block_bytes,
-    )
-
-
-def _place(config: RunConfig, train: Parsed, test: Parsed | None, workers: int) -> Placed:
-    data = config.data
-    nbytes = train.facts.nbytes + (test.facts.nbytes if test else 0)
-    is_replicated = data.residency == "replicate" or (
-        data.residency == "auto" and nbytes <= data.replicate_budget
-    )
-    # One partition is the stream as it is; several would be joined, and lie in memory twice.
-    parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)
-    return Placed(is_replicated, max(1, min(parts, train.facts.rows)))
-
-
-def _shards(
-    client: Client,
-    parsed: Parsed,
-    spec: ModelSpec,
-    config: RunConfig,
-    parts: int,
-    key: int | None,
-    name: str,
-) -> Shards:
-    recipe = Recipe(
-        rows=parsed.facts.rows,
-        parts=min(parts, parsed.facts.rows),
-        shuffle_key=key,
-        features=spec.features,
-        labels=spec.labels,
-        shift=parsed.shift,
-        normalize=config.data.normalize,
-    )
-    return shuffle.make_shards(client, parsed, recipe, name)

@@ -68,6 +68,9 @@ class Play:
         That is ``RESTART`` where every worker was lost.
         """
         while True:
+            if any(isinstance(o, orders.LeaseOrder | orders.GangOrder) for o in pending):
+                await self.enlister.catch_up(self.session.generation)  # no merge can begin now
+                pending = [*pending, *self._welcome()]
             for order in pending:
                 if isinstance(order, orders.StopOrder):
                     self._tell()
@@ -83,7 +86,7 @@ class Play:
         try:
             item = await asyncio.wait_for(self.queue.get(), TICK_S)
         except TimeoutError:
-            if self.session.stage == "merge" and self.queue.empty():
+            if self.queue.empty():
                 self.executor.ask_again()
             return self.session.tick(time.monotonic())
         return await self._worker_lost(item) if isinstance(item, Hand) else await self._react(item)
@@ -112,7 +115,8 @@ class Play:
                     losses.append(item)
                     continue
                 for order in await self._react(item):
-                    self.executor.carry_out(order)
+                    if not isinstance(order, orders.GangOrder):  # the loss undoes it anyway
+                        self.executor.carry_out(order)
         for loss in losses:
             self.queue.put_nowait(loss)
         self.crew.dismiss(hand)

@@ -18,7 +18,8 @@ from daskxml.config import load_run_config
 from daskxml.errors import ClusterError
 from daskxml.runtime.driver import Driver
 from daskxml.runtime.loading import Given
-from daskxml.runtime.worker import PLUGIN, TOPIC, MembersPlugin
+from daskxml.runtime.seats import PLUGIN, TOPIC, MembersPlugin
+from daskxml.training.orders import LeaseReport
 
 MESSAGES_S = 0.001  # Dask's clients collect messages for 10 ms: longer than a short lease takes
 NEWS_S = 10.0  # how long a client that reads a journal waits for news
@@ -170,5 +171,5 @@ class RunsPlugin(SchedulerPlugin):
     def log_event(self, topic: str, msg: Any) -> None:
         """Pass on the report of a lease."""
         if topic == TOPIC and msg.get("run") in self.drivers:
-            driver = self.drivers[msg["run"]]
-            driver.lease_reported(msg["lease"], msg["loss_sum"], msg["busy_s"])
+            report = LeaseReport(msg["lease"], msg["loss_sum"], msg["busy_s"], msg["nonzeros"])
+            self.drivers[msg["run"]].lease_reported(report)

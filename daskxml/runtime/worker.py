@@ -1,4 +1,4 @@
-"""What runs on a worker: the members of runs, and the Dask tasks that act on them.
+"""What runs on a worker: the Dask tasks of a run.
 
 Every task is a module-level function that finds its member by the run's name. Leases of a run are
 taken one after the other in the order of their numbers, whatever the worker's number of threads.
@@ -6,127 +6,43 @@ taken one after the other in the order of their numbers, whatever the worker's n
 
 from __future__ import annotations
 
+import asyncio
 import os
-import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-from distributed import Worker, WorkerPlugin, get_worker, secede
-from distributed.protocol import to_serialize
-from distributed.utils import offload
+from distributed import get_worker, secede
 
 from daskxml.data.rows import take_rows
-from daskxml.errors import ClusterError
 from daskxml.metrics import MetricSums
 from daskxml.model.store import ModelHeader, write_model
-from daskxml.runtime.ring import RingPort
-from daskxml.training.checkpoint import read_checkpoint, write_checkpoint
-from daskxml.training.member import Member, MemberSettings, span_rows
-from daskxml.training.orders import EvaluateOrder, LeaseOrder
+from daskxml.runtime.performing import Performed
+from daskxml.runtime.port import Patience, RoundKey
+from daskxml.runtime.seats import TOPIC, Seat, members_plugin, seat_of
+from daskxml.training import checkpoint
+from daskxml.training.holdings import span_rows
+from daskxml.training.member import Member
+from daskxml.training.merging import merge_program
+from daskxml.training.orders import (
+    EvaluateOrder,
+    GangOrder,
+    GangResult,
+    LeaseOrder,
+    MergeOrder,
+    Notes,
+    join_notes,
+)
+from daskxml.training.programs import PartResult, gang_program, needs_server
+from daskxml.training.server import server_program
+from daskxml.training.settings import MemberSettings
+from daskxml.training.warm_up import warm_up
 from daskxml.types import Array, Partition
 
-TOPIC = "daskxml"
-PLUGIN = "daskxml"
+Answer = TypeVar("Answer")
 
-
-class Seat:
-    """A member on this worker, and whose turn it is."""
-
-    def __init__(self, member: Member) -> None:
-        self.member = member
-        self.turn = threading.Condition()
-        self.next_lease = 0
-        self.is_closed = False
-
-    def take_turn(self, number: int) -> None:
-        """Wait until all leases before ``number`` are done.
-
-        A lease may be started before the one that it must follow, whose rows are still on their
-        way: then it leaves its place in the worker's thread pool to that one.
-        """
-        with self.turn:
-            is_early = self.next_lease != number
-        if is_early:
-            secede()
-        with self.turn:
-            self.turn.wait_for(lambda: self.is_closed or self.next_lease == number)
-            if self.is_closed:
-                raise ClusterError("the run is over on this worker")
-
-    def end_turn(self) -> None:
-        """Let the next lease begin."""
-        with self.turn:
-            self.next_lease += 1
-            self.turn.notify_all()
-
-    def close(self) -> None:
-        """Wake and refuse whoever waits."""
-        with self.turn:
-            self.is_closed = True
-            self.turn.notify_all()
-
-
-class MembersPlugin(WorkerPlugin):
-    """Owns a worker's members and its port for merging."""
-
-    name = PLUGIN
-
-    def setup(self, worker: Worker) -> None:
-        """Open the port, and answer the scheduler and workers that join."""
-        self.seats: dict[str, Seat] = {}
-        self.port = RingPort(worker)
-        worker.handlers |= self.handlers()
-
-    def handlers(self) -> dict[str, Any]:
-        """Return the messages that a worker answers at once, whatever tasks it runs."""
-        return {
-            "daskxml_models": self.send_models,
-            "daskxml_norm": self.measure,
-            "daskxml_commit": self.commit,
-            "daskxml_abort": self.abort,
-        }
-
-    async def teardown(self, worker: Worker) -> None:
-        """Close everything."""
-        for seat in self.seats.values():
-            seat.close()
-        for name in self.handlers():
-            worker.handlers.pop(name, None)
-        await self.port.close()
-
-    async def measure(self, run: str) -> float:
-        """Return the squared norm of the replica."""
-        norm: float = await offload(self.seats[run].member.squared_norm)
-        return norm
-
-    async def commit(self, run: str, generation: int) -> None:
-        """Make the merged model the global one."""
-        await offload(self.seats[run].member.commit, generation)
-
-    async def abort(self, run: str, generation: int, attempt: int) -> None:
-        """Make this worker's part in a merge fail now."""
-        self.port.abort(run, generation, attempt)
-
-    async def send_models(self, run: str) -> dict[str, Any]:
-        """Give the global model to a worker that joins."""
-        if run not in self.seats:
-            return {"generation": -1}
-        generation, models = self.seats[run].member.host_models()
-        return {"generation": generation, **{n: to_serialize(m) for n, m in models.items()}}
-
-
-def _plugin() -> MembersPlugin:
-    plugin: MembersPlugin = get_worker().plugins[PLUGIN]
-    return plugin
-
-
-def _seat(run: str) -> Seat:
-    try:
-        return _plugin().seats[run]
-    except KeyError:
-        raise ClusterError(f"run {run} is not on this worker") from None
+GANG_PATIENCE = Patience(idle_s=600.0)  # a worker may be at a batch for long
 
 
 def count_cores() -> int:
@@ -142,24 +58,26 @@ def sees_file(path: str) -> bool:
 def sit_down(run: str, settings: MemberSettings) -> float:
     """Make this worker a member; return its rows a second on made-up rows."""
     member = Member(settings)
-    speed = member.warm_up()
+    speed = warm_up(member.replica, settings)
     member.initialize()
-    _plugin().seats[run] = Seat(member)
+    members_plugin().seats[run] = Seat(member)
     return speed
 
 
-def stand_up(run: str) -> None:
-    """Forget a run."""
-    seat = _plugin().seats.pop(run, None)
+async def stand_up(run: str) -> None:
+    """Forget a run; whatever it still does here ends."""
+    plugin = members_plugin()
+    seat = plugin.seats.pop(run, None)
     if seat is not None:
         seat.close()
+    await plugin.port.forget(run)
 
 
 def hold_all(
     run: str, train: Sequence[Partition], test: Sequence[Partition], label_counts: Array
 ) -> None:
     """Keep every row on this worker."""
-    member = _seat(run).member
+    member = seat_of(run).member
     member.hold_all(train, test)
     member.count_labels(label_counts)
 
@@ -172,22 +90,25 @@ def hold(
     label_counts: Array,
 ) -> None:
     """Keep these shards on this worker, beside those that it has."""
-    member = _seat(run).member
+    member = seat_of(run).member
     member.hold(
         dict(zip(shares.train, train, strict=True)), dict(zip(shares.test, test, strict=True))
     )
     member.count_labels(label_counts)
 
 
-def load_checkpoint(run: str, path: str, generation: int) -> None:
-    """Start from a checkpoint's model."""
-    models, _ = read_checkpoint(path)
-    _seat(run).member.set_model(models["current"], models["previous"], generation)
+def load_checkpoint(run: str, path: str, generation: int, number: int | None) -> None:
+    """Start from a checkpoint's model, and from the local state of that number."""
+    models, _ = checkpoint.read_checkpoint(path)
+    member = seat_of(run).member
+    member.set_model(models["current"], models["previous"], generation)
+    if number is not None:
+        member.set_local_state(checkpoint.read_local(path, number))
 
 
 def read_session(path: str) -> dict[str, Any]:
     """Return the session that a checkpoint holds."""
-    return read_checkpoint(path)[1]
+    return checkpoint.read_checkpoint(path)[1]
 
 
 async def copy_model(run: str, donor: str) -> int:
@@ -195,7 +116,7 @@ async def copy_model(run: str, donor: str) -> int:
     worker = get_worker()
     models = await worker.rpc(donor).daskxml_models(run=run)
     if models["generation"] >= 0:
-        member = _seat(run).member
+        member = seat_of(run).member
         member.set_model(models["current"], models["previous"], models["generation"])
     return int(models["generation"])
 
@@ -219,7 +140,7 @@ def run_lease(
     run: str, turn: int, order: LeaseOrder, spans: Parcel, fetched: Sequence[Partition]
 ) -> None:
     """Step through a lease, and tell the scheduler how it went."""
-    seat = _seat(run)
+    seat = seat_of(run)
     seat.take_turn(turn)
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
@@ -235,35 +156,60 @@ def fetch_rows(partition: Partition, span: Parcel, stream_rows: int, seed: int) 
     return take_rows(partition, span_rows(span.keys[0], stream_rows, seed))
 
 
-class RingPlan(NamedTuple):
-    """Who merges with whom, in which order."""
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """Who takes part in a round, by rank: the address and the machine of each worker."""
 
     run: str
-    generation: int
-    attempt: int
+    number: int
     addresses: tuple[str, ...]
-    weights: tuple[float, ...]
-    momentum: float
+    hosts: tuple[str, ...]
 
 
-async def merge_replica(plan: RingPlan, rank: int) -> int:
-    """Take part in a ring all-reduce into ``scratch``; return the bytes sent."""
-    member = _seat(plan.run).member
-    stats = await _plugin().port.all_reduce(
-        plan.run,
-        plan.generation,
-        plan.attempt,
-        rank,
-        plan.addresses,
-        plan.weights,
-        member.replica.flat,
-        member.current,
-        member.previous,
-        member.scratch,
-        plan.momentum,
-        member.kernels,
+async def merge_replica(plan: RoundPlan, order: MergeOrder, rank: int) -> tuple[int, Notes]:
+    """Take part in a merge, into ``scratch``; return the bytes sent, and what there is to tell."""
+    program = merge_program(seat_of(plan.run).member, order, rank, plan.hosts)
+    key = RoundKey(run=plan.run, number=plan.number, what=f"merge {order.generation}")
+    (done,) = await members_plugin().port.perform(key, plan.addresses, {rank: program})
+    return done.sent_bytes, done.result
+
+
+def run_gang(
+    plan: RoundPlan, order: GangOrder, rank: int, spans: Parcel, fetched: Sequence[Partition]
+) -> GangResult:
+    """Take part in a gang.
+
+    It leaves its place in the worker's thread pool: rows for another worker may be fetched here.
+    """
+    secede()
+    rows = dict(zip(spans.keys, fetched, strict=True))
+    member = seat_of(plan.run).member
+    programs = {rank: gang_program(member, order, rank, plan.hosts, rows)}
+    addresses = plan.addresses
+    if needs_server(order.scheme):
+        addresses = (*addresses, addresses[0])
+        if rank == 0:
+            programs[len(plan.addresses)] = server_program(member, order)
+    key = RoundKey(run=plan.run, number=plan.number, what=f"gang {order.gang}")
+    work = members_plugin().port.perform(key, addresses, programs, GANG_PATIENCE)
+    return _gang_result(_on_loop(work))
+
+
+def _on_loop(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Wait, in a task's thread, for what runs on the worker's event loop."""
+    return asyncio.run_coroutine_threadsafe(work, get_worker().loop.asyncio_loop).result()
+
+
+def _gang_result(parts: Sequence[Performed[PartResult]]) -> GangResult:
+    """Tell of a worker's own part; a server beside it adds what it sent, and its notes."""
+    own = parts[0]
+    return GangResult(
+        loss_sum=own.result.loss_sum,
+        nonzeros=own.result.nonzeros,
+        busy_s=own.busy_s,
+        sent_bytes=sum(part.sent_bytes for part in parts),
+        notes=join_notes(part.result.notes for part in parts),
     )
-    return int(stats.sent_bytes)
 
 
 def evaluate_pieces(
@@ -271,15 +217,28 @@ def evaluate_pieces(
 ) -> MetricSums:
     """Score test rows."""
     parts = dict(zip(shards.keys, fetched, strict=True))
-    return _seat(run).member.evaluate(order.pieces, parts)
+    return seat_of(run).member.evaluate(order.pieces, parts)
+
+
+def store_local(run: str, run_dir: str, megabatch: int, number: int) -> bool:
+    """Write what only this worker knows, for a checkpoint; return whether there is anything."""
+    state = seat_of(run).member.local_state()
+    if state:
+        checkpoint.write_local(run_dir, megabatch, number, state)
+    return bool(state)
+
+
+def drop_local(run_dir: str, megabatch: int) -> None:
+    """Remove the local states of a checkpoint that has come to nothing."""
+    checkpoint.drop_local(run_dir, megabatch)
 
 
 def store_checkpoint(
     run: str, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
 ) -> str:
     """Write a checkpoint; return its path."""
-    _, models = _seat(run).member.host_models()
-    return str(write_checkpoint(run_dir, megabatch, models, session, keep))
+    _, models = seat_of(run).member.host_models()
+    return str(checkpoint.write_checkpoint(run_dir, megabatch, models, session, keep))
 
 
 def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
@@ -290,6 +249,6 @@ def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
 
 def model_arrays(run: str) -> tuple[dict[str, Array], Array]:
     """Return the global model's parameters by name, and the label counts."""
-    member = _seat(run).member
+    member = seat_of(run).member
     flat = member.kernels.to_host(member.current)
     return member.layout.views(flat), member.label_counts

@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd
+from daskxml.strategies.adasum import AdasumSgd
+from daskxml.strategies.asynchronous import AsynchronousSgd
+from daskxml.strategies.central import CentralSgd
+from daskxml.strategies.crossbow import Crossbow
+from daskxml.strategies.elastic import ElasticSgd
+from daskxml.strategies.mirrored import MirroredSgd
+from daskxml.strategies.static import StaticSgd
 
-STRATEGIES = {"adaptive-sgd": AdaptiveSgd}
+STRATEGIES: dict[str, Any] = {  # classes: a `Strategy` is made of the class's own `Config`
+    "adaptive-sgd": AdaptiveSgd,
+    "elastic": ElasticSgd,
+    "mirrored": MirroredSgd,
+    "central": CentralSgd,
+    "asynchronous": AsynchronousSgd,
+    "crossbow": Crossbow,
+    "static": StaticSgd,
+    "adasum": AdasumSgd,
+}
 
-__all__ = ["STRATEGIES", "AdaptiveSgd"]
+__all__ = [
+    "STRATEGIES",
+    "AdaptiveSgd",
+    "AdasumSgd",
+    "AsynchronousSgd",
+    "CentralSgd",
+    "Crossbow",
+    "ElasticSgd",
+    "MirroredSgd",
+    "StaticSgd",
+]

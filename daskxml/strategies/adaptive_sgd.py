@@ -33,8 +33,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from daskxml.errors import ConfigError
-from daskxml.fields import bounded, check_ranges
-from daskxml.strategies.megabatch import MegabatchStrategy, Member, natural_order
+from daskxml.fields import bounded
+from daskxml.strategies.batches import BatchConfig
+from daskxml.strategies.megabatch import MegabatchStrategy, Member, State, natural_order
 from daskxml.strategies.protocol import Measured, Merge
 
 Sizes = Mapping[str, float]
@@ -42,23 +43,23 @@ Updates = Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """Settings of Adaptive SGD.
+class Config(BatchConfig):
+    """Settings of Adaptive SGD, beside those of `BatchConfig`.
 
     Attributes
     ----------
-    lr
-        Learning rate at ``batch_max`` rows; smaller batches step proportionally less.
-    batch_max, batch_min
-        Bounds of the batch size; ``batch_min = 0`` stands for ``batch_max / 8`` (section 5.1).
+    batch_min
+        Least batch size; 0 stands for ``batch_max / 8`` (section 5.1).
     batch_initial
         First batch size; 0 stands for ``batch_max`` (section 5.2.2, "Initial batch size").
     beta
         Slope of ``rule = "paper"``; 0 stands for ``batch_min / 2``.
-    megabatch_batches
-        Rows between two merges, in batches of ``batch_max``.
     rule
         ``"damped"``: b (u / mean u)^1/2, clamped; ``"paper"``: Algorithm 1 as printed.
+    scale_every
+        Mega-batches between two scalings (section 3.2), which count the last one's updates.
+    weighting
+        ``"paper"``: Algorithm 2; ``"rows"``: by updates times batch size (section 3.3).
     momentum, perturbation, perturbation_threshold
         gamma, delta and pert_thr of Algorithm 2.
     norm
@@ -67,13 +68,12 @@ class Config:
         Divide perturbed weights by their sum.
     """
 
-    lr: float = bounded(1.0, above=0)
-    batch_max: int = bounded(256, low=1)
     batch_min: int = bounded(0, low=0)
     batch_initial: int = bounded(0, low=0)
     beta: float = bounded(0.0, low=0)
-    megabatch_batches: int = bounded(100, low=1)
     rule: Literal["damped", "paper"] = "damped"
+    scale_every: int = bounded(1, low=1)
+    weighting: Literal["paper", "rows"] = "paper"
     momentum: float = bounded(0.9, low=0, below=1)
     perturbation: float = bounded(0.1, low=0, below=1)
     perturbation_threshold: float = bounded(0.1, low=0)
@@ -81,7 +81,7 @@ class Config:
     renormalize: bool = True
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         low, high = self.bounds
         if low > high:
             raise ConfigError(f"batch_min = {low}: must be at most batch_max = {high}")
@@ -97,11 +97,6 @@ class Config:
     def first_batch_size(self) -> int:
         """The batch size that every worker starts with."""
         return self.batch_initial or self.batch_max
-
-    @property
-    def megabatch_rows(self) -> int:
-        """Rows between two merges."""
-        return self.megabatch_batches * self.batch_max
 
 
 def scale_batch_sizes(sizes: Sizes, updates: Updates, config: Config) -> dict[str, float]:
@@ -125,18 +120,22 @@ def scale_batch_sizes(sizes: Sizes, updates: Updates, config: Config) -> dict[st
     return {w: scaled[w] if low <= scaled[w] <= high else sizes[w] for w in scaled}
 
 
-def normalized_weights(sizes: Sizes, updates: Updates) -> dict[str, float]:
+def normalized_weights(sizes: Sizes, updates: Updates, weighting: str = "paper") -> Sizes:
     """Algorithm 2, lines 1 to 6: by batch size where all updates are equal, else by updates.
 
     >>> normalized_weights({"a": 30.0, "b": 10.0}, {"a": 5, "b": 5})
     {'a': 0.75, 'b': 0.25}
     """
-    shares: Sizes = sizes if len(set(updates.values())) == 1 else updates
+    shares: Sizes = updates
+    if len(set(updates.values())) == 1:
+        shares = sizes
+    elif weighting == "rows":
+        shares = {worker: updates[worker] * size for worker, size in sizes.items()}
     total = sum(shares.values())
     return {worker: share / total for worker, share in shares.items()}
 
 
-def perturb_weights(weights: Sizes, updates: Updates, config: Config) -> dict[str, float]:
+def perturb_weights(weights: Sizes, updates: Updates, config: Config) -> Sizes:
     """Algorithm 2, lines 8 and 9: more weight to the most updated replica, less to the least.
 
     >>> perturb_weights({"a": 0.5, "b": 0.5}, {"a": 3, "b": 2}, Config(renormalize=False))
@@ -174,16 +173,19 @@ class AdaptiveSgd(MegabatchStrategy):
         """Linear scaling: lr_i = lr b_i / b_max."""
         return self.config.lr * member.batch_size / self.config.batch_max
 
-    def scale(self, members: Mapping[str, Member]) -> dict[str, float]:
+    def scale(self, state: State) -> dict[str, float]:
         """Algorithm 1, for the workers that were there from the beginning."""
-        steady = {name: m for name, m in members.items() if not m.came_late}
+        if (state.merges + 1) % self.config.scale_every:
+            return {}
+        steady = {name: m for name, m in state.members.items() if not m.came_late}
         sizes = {name: m.batch_size for name, m in steady.items()}
         return scale_batch_sizes(sizes, {n: m.updates for n, m in steady.items()}, self.config)
 
     def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
         """Algorithm 2, up to the sum itself."""
         updates = {name: m.updates for name, m in members.items()}
-        weights = normalized_weights({n: m.batch_size for n, m in members.items()}, updates)
+        sizes = {name: m.batch_size for name, m in members.items()}
+        weights = normalized_weights(sizes, updates, self.config.weighting)
         perturbed = len(set(updates.values())) > 1 and are_regularized(measured, self.config)
         if perturbed:
             weights = perturb_weights(weights, updates, self.config)

@@ -70,7 +70,11 @@ def _whole_batches(load: Load, loads: Mapping[str, Load], remaining_rows: int) -
         return 1  # unknown: ask for little, learn much
     total = sum(other.rows_per_s or load.rows_per_s for other in loads.values())
     share = remaining_rows * load.rows_per_s / total
-    shortest = min(share, load.rows_per_s * SHORTEST_LEASE_S)
+    # A worker's share of all that is not done yet, less what it holds: where a mega-batch is so
+    # short that all of it is leased at once, the first to be asked is not to hold more than that.
+    pending_rows = remaining_rows + sum(other.leased_rows for other in loads.values())
+    fair_rows = pending_rows * load.rows_per_s / total - load.leased_rows
+    shortest = min(share, fair_rows, load.rows_per_s * SHORTEST_LEASE_S)
     longest = load.rows_per_s * LONGEST_LEASE_S
     return max(1, int(min(max(share / 2.0, shortest), longest) / load.batch_rows))
 

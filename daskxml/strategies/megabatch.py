@@ -1,8 +1,9 @@
-"""The bookkeeping of a mega-batch that strategies with dynamic scheduling share.
+"""The bookkeeping of a mega-batch that strategies with leases share.
 
 Who has been leased what, who did how much, when everything is back, and what a lost worker takes
 with it. The algorithm that uses it says how large batches are, at which rate, and with which
-weights the replicas merge. All functions return a new state.
+weights the replicas merge. Scheduling is dynamic, whoever is free takes more, unless a subclass
+assigns rows (`daskxml.strategies.quotas`). All functions return a new state.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Member:
         What it has done since the last merge.
     leased_rows, leases
         What it has been given and not yet reported.
+    quota_rows
+        What is set aside for it and not yet leased (static assignment only).
     rows_per_s
         Its measured throughput; 0 while nothing is measured.
     came_late
@@ -56,6 +59,7 @@ class Member:
     rows: int = 0
     leased_rows: int = 0
     leases: int = 0
+    quota_rows: int = 0
     rows_per_s: float = 0.0
     came_late: bool = False
 
@@ -67,11 +71,26 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """Where the run stands; ``phase`` is ``"idle"``, ``"train"``, ``"measure"`` or ``"merge"``."""
+    """Where the run stands.
+
+    Attributes
+    ----------
+    remaining_rows
+        Rows of this mega-batch that are with nobody.
+    phase
+        ``"idle"``, ``"train"``, ``"measure"``, ``"merge"``, or one of a subclass's own.
+    is_draining
+        Nothing more is leased in this mega-batch.
+    merges
+        Since the run began.
+    members
+        Every worker, by name.
+    """
 
     remaining_rows: int
     phase: str = "idle"
     is_draining: bool = False
+    merges: int = 0
     members: Mapping[str, Member] = field(default_factory=dict)
 
 
@@ -116,8 +135,8 @@ def dismiss(state: State, worker: str) -> State:
     lost = members.pop(worker, None)
     if lost is None:
         return state
-    remaining = state.remaining_rows + lost.rows + lost.leased_rows
-    phase = "idle" if state.phase == "idle" else "train"
+    remaining = state.remaining_rows + lost.rows + lost.leased_rows + lost.quota_rows
+    phase = "train" if state.phase in ("measure", "merge") else state.phase
     return replace(state, remaining_rows=remaining, members=members, phase=phase)
 
 
@@ -143,25 +162,30 @@ def next_megabatch(batch_sizes: Mapping[str, float], state: State, rows: int) ->
         name: Member(batch_size=batch_sizes.get(name, m.batch_size), rows_per_s=m.rows_per_s)
         for name, m in state.members.items()
     }
-    return State(remaining_rows=rows, members=members)
+    return State(remaining_rows=rows, merges=state.merges + 1, members=members)
 
 
 def lease_out(state: State, rate: Callable[[Member], float]) -> tuple[State, tuple[Command, ...]]:
-    """Lease while anybody should take more; measure once everything is back."""
+    """Lease while anybody should take more."""
     leases: list[Command] = []
     members, remaining = dict(state.members), state.remaining_rows
     while not state.is_draining and (lease := _next_lease(members, remaining, rate)):
         leases.append(lease)
-        member = members[lease.worker]
-        members[lease.worker] = replace(
-            member, leased_rows=member.leased_rows + lease.rows, leases=member.leases + 1
-        )
+        members[lease.worker] = lend(members[lease.worker], lease.rows)
         remaining -= lease.rows
-    is_over = state.is_draining or remaining == 0
-    state = replace(state, members=members, remaining_rows=remaining)
-    if members and is_over and all(m.leases == 0 for m in members.values()):
-        return replace(state, phase="measure"), (Measure(),)
-    return state, tuple(leases)
+    return replace(state, members=members, remaining_rows=remaining), tuple(leases)
+
+
+def lend(member: Member, rows: int) -> Member:
+    """Book a lease as handed out."""
+    return replace(member, leased_rows=member.leased_rows + rows, leases=member.leases + 1)
+
+
+def is_finished(state: State) -> bool:
+    """Whether everything that is to be done before the merge is back."""
+    members = state.members.values()
+    is_over = state.is_draining or not (state.remaining_rows or any(m.quota_rows for m in members))
+    return bool(members) and is_over and all(m.leases == 0 for m in members)
 
 
 def _next_lease(
@@ -179,7 +203,7 @@ def _next_lease(
 
 
 class MegabatchStrategy:
-    """A strategy of dynamic scheduling but for its rules, which a subclass adds.
+    """A strategy of leases but for its rules, which a subclass adds.
 
     Parameters
     ----------
@@ -191,6 +215,12 @@ class MegabatchStrategy:
         Rows between two merges.
     """
 
+    is_joint = False
+    keeps_replicas = False
+    averages = False
+    shares_optimizer = False
+    rules: tuple[str, ...] = ("mean", "sum", "adasum")
+
     def __init__(self, first_batch_size: int, max_batch_size: int, megabatch_rows: int) -> None:
         self._first, self._largest, self._rows = first_batch_size, max_batch_size, megabatch_rows
 
@@ -198,9 +228,9 @@ class MegabatchStrategy:
         """Return a worker's learning rate."""
         raise NotImplementedError
 
-    def scale(self, members: Mapping[str, Member]) -> dict[str, float]:
+    def scale(self, state: State) -> dict[str, float]:
         """Return the next batch sizes; the old one stays where none is given."""
-        raise NotImplementedError
+        return {}
 
     def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
         """Return how the replicas are merged."""
@@ -217,11 +247,19 @@ class MegabatchStrategy:
     def step(self, state: State, event: Event) -> tuple[State, tuple[Command, ...]]:
         """Return the state after ``event``, and what is to be done."""
         if isinstance(event, Merged):
-            return next_megabatch(self.scale(state.members), state, self._rows), ()
+            return next_megabatch(self.scale(state), state, self._rows), ()
         if isinstance(event, Measured) and state.phase == "measure":
             return replace(state, phase="merge"), (self.merge(state.members, event),)
         state = hear(state, event, float(self._first))
-        return lease_out(state, self.rate) if state.phase == "train" else (state, ())
+        is_open = state.phase not in ("idle", "measure", "merge")
+        return self.go_on(state) if is_open else (state, ())
+
+    def go_on(self, state: State) -> tuple[State, tuple[Command, ...]]:
+        """Lease what should be leased; once everything is back, ask for the replicas' norms."""
+        state, leases = lease_out(state, self.rate)
+        if is_finished(state):
+            return replace(state, phase="measure"), (Measure(),)
+        return state, leases
 
     def view(self, state: State) -> dict[str, WorkerView]:
         """Return batch size, rate and throughput of every worker."""

@@ -16,6 +16,12 @@ The life of a mega-batch, phase by phase::
 
 A worker that is lost takes its unmerged rows with it: they are leased again to the others, also
 when the merge had begun (the executor takes the merge back before it sends ``WorkerLost``).
+
+Algorithms in which the workers exchange arrays at every step command a `Gang` in the place of
+leases: all workers go through so many batches together and reduce among themselves, and one
+``GangDone`` comes back. Between two merges they change one common model, so a lost worker takes the
+work of *all* with it: every row since the last merge is handed out again (the session sees to it
+for a strategy with ``is_joint``), and the next gang starts from the last merged model.
 """
 
 from __future__ import annotations
@@ -52,6 +58,11 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Undone:
+    """What a joint strategy's workers did since the last merge is lost; nobody of them is."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseDone:
     """A worker finished a lease: ``rows`` rows in ``updates`` batches took ``busy_s`` seconds."""
 
@@ -79,7 +90,75 @@ class Drain:
     """Lease nothing more in this mega-batch: merge what is done (time is up, or a stop)."""
 
 
-Event = Started | Begin | WorkerJoined | WorkerLost | LeaseDone | Measured | Merged | Drain
+@dataclass(frozen=True, slots=True)
+class GangDone:
+    """A gang is done, after ``took_s`` seconds.
+
+    ``rows``, ``updates`` and ``busy_s`` (without waiting for others) are of each of its workers.
+    """
+
+    took_s: float
+    rows: Mapping[str, int]
+    updates: Mapping[str, int]
+    busy_s: Mapping[str, float]
+
+
+Event = (
+    Started
+    | Begin
+    | WorkerJoined
+    | WorkerLost
+    | Undone
+    | LeaseDone
+    | GangDone
+    | Measured
+    | Merged
+    | Drain
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """Every step, an all-reduce combines the gradients of all; every worker applies the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Central:
+    """Every step, a server applies the combined gradient of all and gives all the new model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchronous:
+    """A server applies each gradient when it comes, and gives that worker the new model.
+
+    A worker that is ``staleness`` batches ahead of the slowest waits; below 0 nobody waits.
+    """
+
+    staleness: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps:
+    """After every ``steps`` batches, the changes of all replicas are combined into one."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """CROSSBOW: after every batch replicas are pulled to the average model, and it to them.
+
+    With ``w`` a replica, ``z`` the average model and ``c = pull * (w - z)``: ``w -= c`` and
+    ``z += sum of all c + momentum * (z - previous z)``. ``restarts``: replicas begin this gang as
+    the average model.
+    """
+
+    pull: float
+    momentum: float
+    restarts: bool
+
+
+Scheme = Mirrored | Central | Asynchronous | LocalSteps | Averaging
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +175,27 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part in a gang: ``rows`` rows in batches of ``batch_rows``, at ``lr``."""
+
+    rows: int
+    batch_rows: int
+    lr: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Let these workers go through their batches together, exchanging arrays as ``scheme`` says.
+
+    ``shares`` are in the order of the ranks; where they differ in their number of batches, those
+    that are through take part in the exchange with nothing to add.
+    """
+
+    shares: Mapping[str, Share]
+    scheme: Scheme
+
+
+@dataclass(frozen=True, slots=True)
 class Measure:
     """Report the norm of every replica."""
 
@@ -104,7 +204,8 @@ class Measure:
 class Merge:
     """Merge to ``sum_i weights[i] * replica_i + momentum * (global - previous global)``.
 
-    ``perturbed`` tells the history whether the weights were perturbed.
+    ``perturbed`` tells the history whether the weights were perturbed. A strategy that is joint
+    has one model to spread: it gives its first worker the weight 1 and all others 0.
     """
 
     weights: Mapping[str, float]
@@ -112,7 +213,7 @@ class Merge:
     perturbed: bool
 
 
-Command = Lease | Measure | Merge
+Command = Lease | Gang | Measure | Merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +230,26 @@ class Strategy(Protocol):
 
     ``step`` returns the next state and the commands; the state it was given stays as it was.
     ``plain`` and ``restore`` take a state to JSON values and back, for checkpoints.
+
+    Attributes
+    ----------
+    is_joint
+        All workers change one common model between merges, so a loss undoes the work of all.
+    keeps_replicas
+        Replicas stay what they are after a merge, instead of becoming the global model.
+    averages
+        What a merge spreads is the average model of `Averaging`, with the one before it.
+    shares_optimizer
+        Every worker's optimizer must hold the same state: a merge spreads it.
+    rules
+        The values of ``combine.rule`` that make sense; the first is what "auto" means.
     """
+
+    is_joint: bool
+    keeps_replicas: bool
+    averages: bool
+    shares_optimizer: bool
+    rules: tuple[str, ...]
 
     def initial_state(self) -> Any:
         """Return the state before any worker is known."""

@@ -1,14 +1,16 @@
 """Checkpoints: ``checkpoints/NNNNNN.safetensors``, each complete, each replaced as a whole.
 
 One file holds the global model, the one before it (for the momentum) and, as JSON in its metadata,
-the session: strategy, ledger and history. Worker-local state (replicas) is not needed, since a
-checkpoint is taken between a merge and the next mega-batch.
+the session: strategy, ledger and history. What only one worker knows (the state of its optimizer,
+a replica that a merge leaves as it is) lies beside it in ``checkpoints/NNNNNN/n.safetensors``,
+written before the file that makes the checkpoint complete; that one's session says whose is which.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,55 @@ def write_checkpoint(
     for old in checkpoints(run_dir)[:-keep]:
         with contextlib.suppress(OSError):  # one too many does no harm
             old.unlink()
+    for local in folder.glob("[0-9]*/"):
+        if not local.with_suffix(".safetensors").exists():
+            shutil.rmtree(local, ignore_errors=True)
     return path
+
+
+def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[str, Array]) -> None:
+    """Write what only one worker knows, for a checkpoint that is complete later.
+
+    Parameters
+    ----------
+    megabatch, number
+        Of the checkpoint, and of the worker in it.
+    state
+        Arrays by name.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+    """
+    folder = Path(run_dir) / FOLDER / f"{megabatch:06d}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"{folder}: cannot be made ({error.strerror})") from error
+    write_tensors(folder / f"{number}.safetensors", state, {"format": FORMAT_VERSION})
+
+
+def read_local(path: str | Path, number: int) -> dict[str, Array]:
+    """Return what one worker knew when the checkpoint at ``path`` was written.
+
+    Raises
+    ------
+    ModelError
+        If it is missing, damaged or of another version.
+    """
+    file = Path(path).with_suffix("") / f"{number}.safetensors"
+    state, metadata = read_tensors(file)
+    if metadata.get("format") != FORMAT_VERSION:
+        raise ModelError(f"{file}: not of this version; delete {path} to resume from an older one")
+    return state
+
+
+def drop_local(run_dir: str | Path, megabatch: int) -> None:
+    """Remove what workers have written for a checkpoint that will not be complete."""
+    folder = Path(run_dir) / FOLDER / f"{megabatch:06d}"
+    if not folder.with_suffix(".safetensors").exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def checkpoints(run_dir: str | Path) -> list[Path]:

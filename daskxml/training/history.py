@@ -3,14 +3,17 @@
 ``rows`` and ``epoch`` count from the beginning of the run; ``wall_s`` is since its start, with
 evaluation; ``train_s``, ``merge_s`` and ``eval_s`` are of this mega-batch. ``workers`` has, for
 every worker whose replica was merged, its leases as lists of ``[epoch, stream, start, stop]``:
-together they are the rows of this mega-batch, each once.
+together they are the rows of this mega-batch, each once. ``lr`` is the rate before the schedule.
+``merged_bytes`` and ``moved_bytes`` travelled between workers in the merge, and in training where
+workers exchange arrays at every step; ``notes`` has means over the mega-batch of what an algorithm
+tells of itself: ``orthogonality/LAYER`` (Adasum), ``staleness`` (batches; asynchronous).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from daskxml.errors import ModelError
 from daskxml.model.tensors import replacing
 from daskxml.strategies.protocol import WorkerView
 from daskxml.training.ledger import Span
+from daskxml.training.orders import Notes, join_notes
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Tally:
     updates: int = 0
     busy_s: float = 0.0
     loss_sum: float = 0.0
+    nonzeros: int = 0
 
 
 class MegabatchLog:
@@ -40,23 +45,31 @@ class MegabatchLog:
         self.weights: Mapping[str, float] = {}
         self.perturbed = False
         self.events: list[dict[str, Any]] = []
+        self.notes: Notes = {}
+        self.moved_bytes = 0
 
     @property
     def rows(self) -> int:
         """Rows done so far in this mega-batch."""
         return sum(tally.rows for tally in self.tallies.values())
 
-    def count(self, worker: str, rows: int, updates: int, busy_s: float, loss_sum: float) -> None:
-        """Book a lease."""
+    def count(self, worker: str, done: Tally) -> None:
+        """Book a lease, or a worker's part in a gang."""
         tally = self.tallies.setdefault(worker, Tally())
-        tally.rows += rows
-        tally.updates += updates
-        tally.busy_s += busy_s
-        tally.loss_sum += loss_sum
+        for field in fields(Tally):
+            setattr(tally, field.name, getattr(tally, field.name) + getattr(done, field.name))
+
+    def note(self, notes: Notes) -> None:
+        """Add what is worth telling."""
+        self.notes = join_notes([self.notes, notes])
 
     def drop(self, worker: str) -> None:
         """Forget a lost worker's unmerged work."""
         self.tallies.pop(worker, None)
+
+    def drop_all(self) -> None:
+        """Forget all work since the last merge; bytes that moved stay moved."""
+        self.tallies, self.notes = {}, {}
 
     def event(self, event: dict[str, Any]) -> None:
         """Note something worth telling."""
@@ -86,6 +99,8 @@ class MegabatchLog:
             "workers": {name: self._worker(name, spans.get(name, [])) for name in self.weights},
             "perturbed": self.perturbed,
             "merged_bytes": 0,
+            "moved_bytes": self.moved_bytes,
+            "notes": {name: total / count for name, (total, count) in self.notes.items() if count},
             "events": list(self.events),
         }
 
@@ -94,6 +109,7 @@ class MegabatchLog:
         return {
             "updates": tally.updates,
             "rows": tally.rows,
+            "nonzeros": tally.nonzeros,
             "batch_rows": view.batch_rows,
             "lr": view.lr,
             "weight": self.weights[name],

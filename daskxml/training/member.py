@@ -1,8 +1,9 @@
 """One worker's share of a run: a replica, the rows it holds, and the models that it is merged with.
 
 Knows nothing of Dask. Four flat arrays of the model's size are allocated once: the replica that is
-being trained, the global model that it started from, the global model before that, and a scratch
-model that a merge is written into. Committing a merge rotates the last three and copies one.
+being trained, the global model that it started from, the global model before that (or what else a
+merge must remember), and a scratch model that a merge is written into. Committing a merge rotates
+them and copies one. Algorithms that exchange arrays at every step need a few more: `array`.
 """
 
 from __future__ import annotations
@@ -11,71 +12,48 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from daskxml.data.order import derive_key, shuffled_positions
-from daskxml.data.rows import concatenate
+from daskxml.combine import outer_memory
 from daskxml.errors import TrainingError
 from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.model.parameters import Layout, initial_parameters
-from daskxml.model.spec import ModelSpec
 from daskxml.ops import get_kernels
-from daskxml.optim import OptimizerConfig
+from daskxml.optim import GradientBuffer, Optimizer
+from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
 from daskxml.training.orders import Piece
-from daskxml.training.replica import Replica
+from daskxml.training.replica import Replica, StepResult
+from daskxml.training.settings import MemberSettings
 from daskxml.types import Array, Csr, Partition, Segment
 
-_EPOCH_ORDER, _BATCH_NOISE = 1, 2  # keep the random choices of a run apart
 _LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemberSettings:
-    """What a worker must know to take part.
-
-    Attributes
-    ----------
-    spec, optimizer, seed
-        The model, how it steps, and the seed of the run.
-    max_batch_rows, logits_budget_bytes
-        What the replica allocates for.
-    evaluation_rows
-        Rows of a batch in evaluation.
-    ks, propensity_a, propensity_b, training_rows
-        For the metrics.
-    row_nonzeros
-        Features of a typical row, for the warm-up.
-    device, threads
-        ``"cpu"`` or ``"cuda"``; kernel threads.
-    """
-
-    spec: ModelSpec
-    optimizer: OptimizerConfig
-    seed: int
-    max_batch_rows: int
-    logits_budget_bytes: int
-    evaluation_rows: int
-    ks: tuple[int, ...]
-    propensity_a: float
-    propensity_b: float
-    training_rows: int
-    row_nonzeros: int
-    device: str
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseResult:
-    """Sum of the rows' losses, and the seconds that the lease took."""
+    """Sum of the rows' losses, the seconds that the lease took, and the features it read."""
 
     loss_sum: float
     busy_s: float
+    nonzeros: int
 
 
 class Member:
-    """A worker's part in one run."""
+    """A worker's part in one run.
+
+    Attributes
+    ----------
+    current, previous, scratch
+        ``(size,)`` float32: the global model, the one before it, and room for the next one.
+        With an outer optimizer ``previous`` is what that remembers.
+    generation
+        Number of merges that ``current`` has been through.
+    holdings
+        The rows.
+    """
 
     def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
@@ -92,8 +70,8 @@ class Member:
         self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
         self.generation = 0
         self._rotation = threading.Lock()  # a worker that joins reads while others merge
-        self.streams: dict[int, Partition] = {}
-        self.tests: dict[int, Partition] = {}
+        self._arrays: dict[str, Array] = {}
+        self.holdings = Holdings(self.kernels, settings.seed)
         self.label_counts: Array = np.zeros(settings.spec.labels, dtype=np.int64)
         self.inverse_propensity: Array = np.ones(settings.spec.labels)
 
@@ -115,16 +93,33 @@ class Member:
         self.kernels.copy(self.replica.flat, self.current)
         self.generation = generation
 
+    def rewind(self) -> None:
+        """Forget what has been done since the last merge; the optimizer begins anew."""
+        self.kernels.copy(self.replica.flat, self.current)
+        self.replica.optimizer.reset()
+
     def commit(self, generation: int) -> None:
         """Make the merged model in ``scratch`` the global one, and the replica equal to it."""
         if generation == self.generation:
             return  # told twice
         if generation != self.generation + 1:
             raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
+        combine = self.settings.combine
         with self._rotation:
-            self.current, self.previous, self.scratch = self.scratch, self.current, self.previous
+            if combine.outer == "nesterov":
+                outer_memory(self.previous, self.scratch, combine.outer_momentum, self.kernels)
+                self.current, self.scratch = self.scratch, self.current
+            elif self.settings.averages:
+                self.current, self.scratch = self.scratch, self.current
+                self.kernels.copy(self.previous, self.array("memory"))
+            else:
+                merged = self.scratch, self.current, self.previous
+                self.current, self.previous, self.scratch = merged
             self.generation = generation
-        self.kernels.copy(self.replica.flat, self.current)
+        if not self.settings.keeps_replicas:
+            self.kernels.copy(self.replica.flat, self.current)
+        if self.settings.on_merge == "reset":
+            self.replica.optimizer.reset()
 
     def squared_norm(self) -> float:
         """Return the squared L2 norm of the replica."""
@@ -136,19 +131,53 @@ class Member:
             models = {"current": self.current, "previous": self.previous}
             return self.generation, {n: self.kernels.to_host(m).copy() for n, m in models.items()}
 
+    def array(self, name: str) -> Array:
+        """Return a flat array of the model's size, zero when it is first asked for."""
+        if name not in self._arrays:
+            self._arrays[name] = self.kernels.zeros((self.layout.size,))
+        return self._arrays[name]
+
+    def merge_source(self) -> Array:
+        """Return the model that this worker brings to a merge."""
+        is_center = self.settings.averages or "server_optimizer" in self.__dict__
+        return self.array("center") if is_center else self.replica.flat
+
+    @cached_property
+    def server_optimizer(self) -> Optimizer:
+        """The optimizer of the parameter server, where it runs in this process."""
+        return self.replica.optimizer_for(self.array("center"))
+
+    def local_state(self) -> dict[str, Array]:
+        """Return copies of what this worker alone knows and a checkpoint must hold."""
+        state: dict[str, Array] = {}
+        if self.settings.keeps_replicas:
+            state["replica"] = self.replica.flat
+        if self.settings.on_merge != "reset":
+            optimizer = self.replica.optimizer.state()
+            state |= {f"optimizer.{name}": array for name, array in optimizer.items()}
+            if "server_optimizer" in self.__dict__:
+                server = self.server_optimizer.state()
+                state |= {f"server.{name}": array for name, array in server.items()}
+        return {name: self.kernels.to_host(array).copy() for name, array in state.items()}
+
+    def set_local_state(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `local_state` returned."""
+        held = {f"optimizer.{n}": a for n, a in self.replica.optimizer.state().items()}
+        held["replica"] = self.replica.flat
+        if any(name.startswith("server.") for name in state):
+            held |= {f"server.{n}": a for n, a in self.server_optimizer.state().items()}
+        for name, array in state.items():
+            held[name][...] = self.kernels.to_device(array)
+
     # -------------------------------------------------------------------- rows
 
     def hold_all(self, train: Sequence[Partition], test: Sequence[Partition]) -> None:
         """Hold every row: the training partitions become one stream."""
-        whole = train[0] if len(train) == 1 else concatenate(train)
-        self.streams = {0: self.kernels.to_device(whole)}
-        self.tests = {i: self.kernels.to_device(part) for i, part in enumerate(test)}
+        self.holdings.hold_all(train, test)
 
     def hold(self, train: Mapping[int, Partition], test: Mapping[int, Partition]) -> None:
         """Hold these shards, beside those that leases under way may still name."""
-        for held, wanted in ((self.streams, train), (self.tests, test)):
-            for shard in wanted.keys() - held.keys():
-                held[shard] = self.kernels.to_device(wanted[shard])
+        self.holdings.hold(train, test)
 
     def count_labels(self, label_counts: Array) -> None:
         """Hear how often each label occurs in the training rows."""
@@ -160,12 +189,7 @@ class Member:
 
     # -------------------------------------------------------------------- work
 
-    def lease(
-        self,
-        batches: Sequence[Sequence[Span]],
-        lr: float,
-        fetched: Mapping[Span, Partition],
-    ) -> LeaseResult:
+    def lease(self, batches: Sequence[Sequence[Span]], lr: float, fetched: Fetched) -> LeaseResult:
         """Step through batches; ``fetched`` has the rows of spans that are not held here.
 
         Raises
@@ -174,37 +198,56 @@ class Member:
             If the loss is not finite any more.
         """
         begun_s = time.perf_counter()
-        loss_sum = 0.0
+        loss_sum, nonzeros = 0.0, 0
         for batch in batches:
-            segments = [self._segment(span, fetched) for span in batch]
-            step = self.replica.step(segments, lr, self._noise_key(batch[0]))
-            loss_sum += np.rint(step.loss_sum / _LOSS_UNIT) * _LOSS_UNIT
-        if not np.isfinite(loss_sum):
-            raise TrainingError(
-                f"the loss is not finite any more at learning rate {lr:g}: lower strategy.lr"
-            )
-        return LeaseResult(float(loss_sum), time.perf_counter() - begun_s)
+            result = self.step(batch, lr, fetched)
+            loss_sum, nonzeros = loss_sum + result.loss_sum, nonzeros + result.nonzeros
+        return LeaseResult(loss_sum, time.perf_counter() - begun_s, nonzeros)
 
-    def _segment(self, span: Span, fetched: Mapping[Span, Partition]) -> Segment:
-        if span in fetched:
-            part = self.kernels.to_device(fetched[span])
-            return Segment(part, self.kernels.to_device(np.arange(span.rows, dtype=np.int64)))
-        part = self.streams[span.stream]
-        rows = span_rows(span, part.rows, self.settings.seed)
-        return Segment(part, self.kernels.to_device(rows))
+    def step(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
+        """Step through one batch; ``lr`` is the rate before the schedule."""
+        segments = self.holdings.batch(batch, fetched)
+        key, rate = self.holdings.noise_key(batch), self.scheduled(lr, batch)
+        return _checked(self.replica.step(segments, rate, key), lr)
 
-    def _noise_key(self, first: Span) -> int:
-        return derive_key(self.settings.seed, _BATCH_NOISE, first.epoch, first.stream, first.start)
+    def find_gradient(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
+        """Put the mean gradient over a batch into ``gradient``; ``lr`` is for the message only."""
+        self.gradient.clear()
+        segments = self.holdings.batch(batch, fetched)
+        key = self.holdings.noise_key(batch)
+        return _checked(self.replica.gradient(segments, self.gradient, key), lr)
+
+    @cached_property
+    def gradient(self) -> GradientBuffer:
+        """Where `find_gradient` puts the gradient."""
+        return GradientBuffer(self.kernels, self.layout.size, self.layout.views)
+
+    def scheduled(self, lr: float, batch: Sequence[Span]) -> float:
+        """Return the learning rate of a batch: it depends on where in the run its rows lie."""
+        settings, first = self.settings, batch[0]
+        epoch = first.epoch + first.start / settings.stream_rows[first.stream]
+        return lr * settings.schedule.factor(epoch, settings.epochs)
 
     def evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
-        """Score pieces of the test rows with the replica, which equals the global model.
+        """Score pieces of the test rows with the global model.
 
         ``fetched`` has the shards that are not held here.
         """
+        if not self.settings.keeps_replicas:  # then the replica equals the global model
+            return self._evaluate(pieces, fetched)
+        kept = self.array("kept")
+        self.kernels.copy(kept, self.replica.flat)
+        self.kernels.copy(self.replica.flat, self.current)
+        try:
+            return self._evaluate(pieces, fetched)
+        finally:
+            self.kernels.copy(self.replica.flat, kept)
+
+    def _evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
         step = self.settings.evaluation_rows
         sums = MetricSums.zero(self.settings.ks)
         for shard, start, stop in pieces:
-            part = fetched[shard] if shard in fetched else self.tests[shard]
+            part = fetched[shard] if shard in fetched else self.holdings.tests[shard]
             for first in range(start, stop, step):
                 sums += self._score(part, np.arange(first, min(first + step, stop)))
         return sums
@@ -220,23 +263,14 @@ class Member:
             self.settings.ks,
         )
 
-    def warm_up(self) -> float:
-        """Compile the kernels and return the measured rows a second, on made-up rows."""
-        part = _made_up_rows(self.settings)
-        rows = np.arange(part.rows, dtype=np.int64)
-        segment = Segment(self.kernels.to_device(part), self.kernels.to_device(rows))
-        self.replica.step([segment], 0.0, 0)
-        self.replica.top_k([segment], self.settings.ks[-1])
-        begun_s = time.perf_counter()
-        for _ in range(2):
-            self.replica.step([segment], 0.0, 0)
-        return 2 * part.rows / max(time.perf_counter() - begun_s, 1e-9)
 
-
-def span_rows(span: Span, stream_rows: int, seed: int) -> Array:
-    """Return the row numbers, ``(rows,)`` int64, that a span stands for."""
-    key = derive_key(seed, _EPOCH_ORDER, span.epoch, span.stream)
-    return shuffled_positions(stream_rows, key, span.start, span.stop)
+def _checked(result: StepResult, lr: float) -> StepResult:
+    if not np.isfinite(result.loss_sum):
+        raise TrainingError(
+            f"the loss is not finite any more at learning rate {lr:g}: lower strategy.lr"
+        )
+    loss_sum = float(np.rint(result.loss_sum / _LOSS_UNIT) * _LOSS_UNIT)
+    return StepResult(loss_sum, result.rows, result.nonzeros)
 
 
 def _rows_of(labels: Csr, rows: Array) -> Csr:
@@ -244,19 +278,3 @@ def _rows_of(labels: Csr, rows: Array) -> Csr:
     first, last = labels.indptr[rows[0]], labels.indptr[rows[-1] + 1]
     indptr = labels.indptr[rows[0] : rows[-1] + 2] - first
     return Csr(indptr, labels.indices[first:last], None, labels.columns)
-
-
-def _made_up_rows(settings: MemberSettings) -> Partition:
-    rng = np.random.default_rng([settings.seed, 3])
-    spec, rows = settings.spec, min(settings.max_batch_rows, 256)
-    nonzeros = max(1, min(settings.row_nonzeros, spec.features))
-    stride = spec.features // nonzeros  # one feature of every stride: ascending, none twice
-    offsets = rng.integers(0, stride, (rows, nonzeros))
-    features = (offsets + stride * np.arange(nonzeros)).astype(np.int32)
-    values = np.full(rows * nonzeros, nonzeros**-0.5, dtype=np.float32)
-    labels = rng.integers(0, spec.labels, rows).astype(np.int32)
-    indptr = np.arange(rows + 1, dtype=np.int64)
-    return Partition(
-        Csr(indptr * nonzeros, features.ravel(), values, spec.features),
-        Csr(indptr, labels, None, spec.labels),
-    )

@@ -6,30 +6,74 @@ nothing. Worker events are those of `daskxml.strategies.protocol`, passed throug
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from daskxml.metrics import MetricSums
-from daskxml.strategies.protocol import Measured, WorkerJoined, WorkerLost
+from daskxml.strategies.protocol import Measured, Scheme, WorkerJoined, WorkerLost
 from daskxml.training.ledger import Span
 
 Piece = tuple[int, int, int]  # test shard, first row, row after the last
+Notes = Mapping[str, tuple[float, int]]  # what is worth telling: name to (sum, count)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseReport:
-    """A lease is done: the sum of the rows' losses, and the seconds that it took."""
+    """A lease is done: the rows' losses, summed, the seconds it took, and the features it read."""
 
     lease: int
     loss_sum: float
     busy_s: float
+    nonzeros: int
+
+
+@dataclass(frozen=True, slots=True)
+class GangResult:
+    """What one worker did in a gang.
+
+    Attributes
+    ----------
+    loss_sum, nonzeros
+        Sums over its rows.
+    busy_s
+        Seconds of work, without waiting for others.
+    sent_bytes
+        Bytes that it sent to others.
+    notes
+        What is worth telling, as name to (sum, count): the history shows means.
+    """
+
+    loss_sum: float
+    nonzeros: int
+    busy_s: float
+    sent_bytes: int
+    notes: Notes
+
+
+@dataclass(frozen=True, slots=True)
+class GangReport:
+    """A gang is done; one result for each rank."""
+
+    gang: int
+    results: tuple[GangResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GangBroken:
+    """A gang could not go on although nobody was lost (a connection broke, say)."""
+
+    gang: int
 
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """The merged model is committed on every worker; ``sent_bytes`` moved between them."""
+    """The merged model is committed on every worker; ``sent_bytes`` moved between them.
+
+    ``notes`` is what is worth telling, as name to (sum, count).
+    """
 
     sent_bytes: int
+    notes: Notes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +98,8 @@ class StopRequest:
 
 Report = (
     LeaseReport
+    | GangReport
+    | GangBroken
     | MergeReport
     | EvaluationReport
     | CheckpointReport
@@ -77,6 +123,56 @@ class LeaseOrder:
     def rows(self) -> int:
         """Rows of all batches."""
         return sum(span.rows for batch in self.batches for span in batch)
+
+
+@dataclass(frozen=True, slots=True)
+class GangOrder:
+    """Let ``workers`` go through their batches together, as ``scheme`` says.
+
+    All of it or nothing: a worker that dies undoes it, and the executor reports ``WorkerLost``
+    instead of ``GangReport`` once no survivor is at it any more.
+
+    Attributes
+    ----------
+    gang
+        Its number.
+    workers
+        In the order of their ranks.
+    batches
+        For every rank its batches, in order; a rank may have fewer than another.
+    lrs
+        For every rank its learning rate.
+    scheme
+        What they exchange.
+    begins
+        The first gang since a merge: every replica starts from the global model.
+    rewinds
+        A worker was lost since the merge: what replicas have done since is to be forgotten.
+    """
+
+    gang: int
+    workers: tuple[str, ...]
+    batches: tuple[tuple[tuple[Span, ...], ...], ...]
+    lrs: tuple[float, ...]
+    scheme: Scheme
+    begins: bool
+    rewinds: bool
+
+    @property
+    def steps(self) -> int:
+        """Batches of the rank that has the most."""
+        return max(len(batches) for batches in self.batches)
+
+    def rows_of(self, rank: int) -> int:
+        """Return the rows of all batches of a rank."""
+        return sum(span.rows for batch in self.batches[rank] for span in batch)
+
+    def step_rows(self, step: int) -> tuple[int, ...]:
+        """Return the rows of every rank's batch of this step; 0 for a rank that is through."""
+        return tuple(
+            sum(span.rows for span in batches[step]) if step < len(batches) else 0
+            for batches in self.batches
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +231,7 @@ class StopOrder:
 
 Order = (
     LeaseOrder
+    | GangOrder
     | MeasureOrder
     | MergeOrder
     | EvaluateOrder
@@ -143,3 +240,19 @@ Order = (
     | RestartOrder
     | StopOrder
 )
+
+
+def join_notes(parts: Iterable[Notes]) -> dict[str, tuple[float, int]]:
+    """Add up notes by name.
+
+    Examples
+    --------
+    >>> join_notes([{"a": (1.0, 1)}, {"a": (2.0, 3), "b": (0.5, 1)}])
+    {'a': (3.0, 4), 'b': (0.5, 1)}
+    """
+    joined: dict[str, tuple[float, int]] = {}
+    for notes in parts:
+        for name, (total, count) in notes.items():
+            before = joined.get(name, (0.0, 0))
+            joined[name] = before[0] + total, before[1] + count
+    return joined

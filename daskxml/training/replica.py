@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from daskxml.errors import ConfigError
-from daskxml.model.batch import batch_rows
+from daskxml.model.batch import Updates, batch_rows
 from daskxml.model.mlp import Mlp
 from daskxml.model.parameters import Layout
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import Kernels
-from daskxml.optim import OptimizerConfig, make_optimizer
-from daskxml.types import Segment
+from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
+from daskxml.types import Array, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,19 @@ class Replica:
         self.layout = Layout(spec)
         self.flat = kernels.zeros(self.layout.size)
         self.parameters = self.layout.views(self.flat)
-        self.optimizer = make_optimizer(optimizer, kernels, self.parameters)
+        self._optimizer_config = optimizer
+        self.optimizer = self.optimizer_for(self.flat)
         self._mlp = Mlp(spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
-        state = sum(int(array.nbytes) for array in self.optimizer.state().values())
-        return int(self.flat.nbytes) + state + self._mlp.nbytes
+        return int(self.flat.nbytes) + self.optimizer.nbytes + self._mlp.nbytes
+
+    def optimizer_for(self, flat: Array) -> Optimizer:
+        """Return a new optimizer of the same kind over another model ``(layout.size,)``."""
+        layout, views = self.layout, self.layout.views(flat)
+        return Optimizer(self._optimizer_config, self.kernels, views, layout.views, layout.size)
 
     def resize(self, max_batch_rows: int) -> None:
         """Allow batches of ``max_batch_rows`` rows; buffers only ever grow.
@@ -128,17 +133,46 @@ class Replica:
         ConfigError
             If the batch is larger than max_batch_rows.
         """
+        if batch_rows(batch) == 0:
+            return StepResult(0.0, 0, 0)
+        self._check_rows(batch)
+        self.optimizer.begin_step()
+        result = self._pass(batch, lr, key, self.optimizer)
+        self.optimizer.end_step()
+        return result
+
+    def gradient(self, batch: Sequence[Segment], buffer: GradientBuffer, key: int) -> StepResult:
+        """Add the mean gradient over the batch's rows to ``buffer``; ``flat`` stays as it is.
+
+        ``batch`` and ``key`` are those of `step`; clear the buffer before, where it is not to be
+        a sum.
+
+        Raises
+        ------
+        ConfigError
+            If the batch is larger than max_batch_rows.
+        """
+        if batch_rows(batch) == 0:
+            return StepResult(0.0, 0, 0)
+        self._check_rows(batch)
+        return self._pass(batch, 0.0, key, buffer)
+
+    def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
+        """Step by a whole gradient, by names: `gradient`, then this, is `step` up to rounding."""
+        self.optimizer.begin_step()
+        self.optimizer.apply(gradient, lr)
+
+    def _check_rows(self, batch: Sequence[Segment]) -> None:
         rows = batch_rows(batch)
         if rows > self.max_batch_rows:
             raise ConfigError(
                 f"replica: a batch of {rows} rows exceeds max_batch_rows = {self.max_batch_rows}"
             )
+
+    def _pass(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> StepResult:
         nonzeros = sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
-        if rows == 0:
-            return StepResult(0.0, 0, 0)
-        self.optimizer.begin_step()
-        loss_sum = self._mlp.step(batch, lr, key, self.optimizer)
-        return StepResult(loss_sum, rows, nonzeros)
+        loss_sum = self._mlp.step(batch, lr, key, updates)
+        return StepResult(loss_sum, batch_rows(batch), nonzeros)
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
         """The best ``k`` labels of every row, best first, on the host.

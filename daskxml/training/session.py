@@ -4,9 +4,6 @@ The session is the strategy's executive officer. It turns a strategy's commands 
 that worker) into orders (these rows), books every report, writes the history, and decides what no
 strategy should have to: when to evaluate, to checkpoint and to stop. Like a strategy it is a pure
 state machine: reports with their time in, orders out; the cluster and the simulator run the same.
-
-A mega-batch passes through the stages train, merge, evaluate and checkpoint; the workers' rows are
-in the ledger until the merge and in the history afterwards.
 """
 
 from __future__ import annotations
@@ -19,9 +16,10 @@ from typing import Any
 from daskxml.strategies import protocol
 from daskxml.strategies.protocol import Measured, Strategy, WorkerJoined, WorkerLost
 from daskxml.training import orders
+from daskxml.training.dealing import Dealer
 from daskxml.training.evaluation import EvaluationRound
 from daskxml.training.history import MegabatchLog, worker_event
-from daskxml.training.ledger import Ledger, cut_batches
+from daskxml.training.ledger import Ledger
 from daskxml.training.limits import Limits
 from daskxml.training.placement import Placement, split_pieces
 
@@ -60,13 +58,13 @@ class Session:
         self.history: list[dict[str, Any]] = []
         self.workers: dict[str, None] = {}  # in order of arrival
         self.stage = "idle"
-        self.lease_count = self.closed_rows = 0
-        self._open_leases: dict[int, orders.LeaseOrder] = {}
+        self.closed_rows = 0
         self._evaluations = itertools.count(1)
         self._stop_reason = self._writer = ""
         self._wall_before_s = self._started_s = 0.0
         if stored is not None:
             self._restore(stored)
+        self._dealer = Dealer(self.ledger, placement, stored["dealt"] if stored else 0)
         self.log = MegabatchLog(self.generation + 1, 0.0)
 
     @property
@@ -90,7 +88,7 @@ class Session:
             "strategy": self.strategy.plain(self.state),
             "ledger": self.ledger.plain(),
             "history": copy.deepcopy(self.history),  # this one grows while that one is kept
-            "lease_count": self.lease_count,
+            "dealt": self._dealer.dealt,
             "placed": {
                 "is_replicated": self.placement.is_replicated,
                 "parts": len(self.placement.train_rows),
@@ -101,7 +99,6 @@ class Session:
         self.state = self.strategy.restore(stored["strategy"])
         self.ledger = Ledger.restore(stored["ledger"])
         self.history = list(stored["history"])
-        self.lease_count = stored["lease_count"]
         self.closed_rows = len(self.history)
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
 
@@ -126,7 +123,12 @@ class Session:
         """Book what happened; return what is to be done."""
         match report:
             case orders.LeaseReport():
-                return self._lease_done(report, now_s)
+                return self._hear(self._dealer.lease_done(report, self.log), now_s)
+            case orders.GangReport():
+                return self._hear(self._dealer.gang_done(report, self.log, now_s), now_s)
+            case orders.GangBroken(gang) if self._dealer.is_open(gang):
+                self._dealer.take_back_all(self.log)
+                return self._hear(protocol.Undone(), now_s)
             case Measured() if report.squared_norms.keys() == self.workers.keys():
                 return self._obey(self._tell(report), now_s)
             case orders.MergeReport() if self.stage == "merge":
@@ -154,45 +156,38 @@ class Session:
         self.state, commands = self.strategy.step(self.state, event)
         return commands
 
+    def _hear(self, event: protocol.Event | None, now_s: float) -> list[orders.Order]:
+        return [] if event is None else self._obey(self._tell(event), now_s)
+
     def _obey(self, commands: Sequence[protocol.Command], now_s: float) -> list[orders.Order]:
-        if protocol.Measure() in commands and not self.log.rows:
+        ends = any(isinstance(c, protocol.Measure | protocol.Merge) for c in commands)
+        if ends and not self.log.rows:
             return self._skip_merge()
         return [self._order(command, now_s) for command in commands]
 
     def _order(self, command: protocol.Command, now_s: float) -> orders.Order:
         match command:
             case protocol.Lease():
-                return self._lease(command)
+                return self._dealer.lease(command)
+            case protocol.Gang():
+                return self._dealer.gather(command, begins=not self.log.rows, now_s=now_s)
             case protocol.Measure():
-                self.stage = "merge"
-                self.log.trained(self.strategy.view(self.state), now_s)
+                self._end_training(now_s)
                 return orders.MeasureOrder(tuple(self.workers))
             case protocol.Merge(weights, momentum, perturbed):
+                self._end_training(now_s)
                 self.log.weigh(weights, perturbed)
                 return orders.MergeOrder(self.generation + 1, dict(weights), momentum)
+
+    def _end_training(self, now_s: float) -> None:
+        if self.stage == "train":
+            self.stage = "merge"
+            self.log.trained(self.strategy.view(self.state), now_s)
 
     def _begin(self, now_s: float) -> list[orders.Order]:
         self.stage = "train"
         self.log = MegabatchLog(self.generation + 1, now_s)
         return self._obey(self._tell(protocol.Begin()), now_s)
-
-    def _lease(self, lease: protocol.Lease) -> orders.LeaseOrder:
-        preferred = self.placement.preferred_streams(lease.worker)
-        spans = self.ledger.take(lease.worker, lease.rows, preferred)
-        self.lease_count += 1
-        batches = cut_batches(spans, lease.batch_rows)
-        order = orders.LeaseOrder(self.lease_count, lease.worker, batches, lease.lr)
-        self._open_leases[order.lease] = order
-        return order
-
-    def _lease_done(self, report: orders.LeaseReport, now_s: float) -> list[orders.Order]:
-        order = self._open_leases.pop(report.lease, None)
-        if order is None:  # of a worker that is given up; its rows are leased again
-            return []
-        updates = len(order.batches)
-        self.log.count(order.worker, order.rows, updates, report.busy_s, report.loss_sum)
-        event = protocol.LeaseDone(order.worker, order.rows, updates, report.busy_s)
-        return self._obey(self._tell(event), now_s)
 
     def _drain(self, reason: str, now_s: float) -> list[orders.Order]:
         self._stop_reason = self._stop_reason or reason
@@ -207,6 +202,7 @@ class Session:
 
     def _merged(self, report: orders.MergeReport, now_s: float) -> list[orders.Order]:
         self._tell(protocol.Merged())
+        self.log.note(report.notes)
         rows = self.rows_merged + self.log.rows
         row = self.log.row(rows, rows / sum(self.ledger.stream_rows), self.ledger.settle())
         row |= {"merged_bytes": report.sent_bytes, "merge_s": now_s - self.log.trained_s}
@@ -267,9 +263,13 @@ class Session:
         if not self.workers:
             self.stage = "lost"
             return [orders.RestartOrder()]
-        self._note("lost", worker, now_s, self.ledger.give_back(worker))
-        self._open_leases = {n: o for n, o in self._open_leases.items() if o.worker != worker}
-        self.log.drop(worker)
+        is_joint = self.strategy.is_joint
+        taken = (
+            self._dealer.take_back_all(self.log)
+            if is_joint
+            else (self._dealer.take_back(worker, self.log))
+        )
+        self._note("lost", worker, now_s, taken)
         if self.stage == "merge":
             self.stage = "train"
             if self._stop_reason:  # the rows that went back are not waited for

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.combine import merge_weighted
-from daskxml.combine.weighted import NaiveMergeKernels
 from daskxml.ops import get_kernels
+from daskxml.ops.naive import NaiveKernels
 
 
 def random_models(count, size, seed):
@@ -23,7 +23,7 @@ def test_equals_the_formula_in_float64_for_both_kernels(size, weights, gamma, se
     expected = gamma * (current.astype("f8") - previous)
     for weight, replica in zip(weights, replicas, strict=True):
         expected = expected + weight * replica.astype("f8")
-    for kernels in (NaiveMergeKernels(), get_kernels("cpu", 1)):
+    for kernels in (NaiveKernels(), get_kernels("cpu", 1)):
         out = np.full(size, np.nan, np.float32)
         merge_weighted(out, replicas, weights, current, previous, gamma, kernels)
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
@@ -34,6 +34,6 @@ def test_reads_its_inputs_only():
     before = [model.copy() for model in models]
     replica, other, current, previous = models
     out = np.empty(100, np.float32)
-    merge_weighted(out, [replica, other], [0.4, 0.6], current, previous, 0.9, NaiveMergeKernels())
+    merge_weighted(out, [replica, other], [0.4, 0.6], current, previous, 0.9, NaiveKernels())
     for model, copy in zip(models, before, strict=True):
         np.testing.assert_array_equal(model, copy)

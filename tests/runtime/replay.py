@@ -12,14 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from daskxml.combine.lockstep import run_together
 from daskxml.config import load_run_config
 from daskxml.data import shuffle
 from daskxml.data.blocks import plan_blocks, read_header
 from daskxml.data.faults import Dialect
 from daskxml.data.parse import parse_block
-from daskxml.strategies import STRATEGIES
+from daskxml.strategies.protocol import Scheme
 from daskxml.training.ledger import Span, cut_batches
-from daskxml.training.member import Member, MemberSettings
+from daskxml.training.member import Member
+from daskxml.training.merging import merge_program
+from daskxml.training.orders import GangOrder, MergeOrder
+from daskxml.training.placement import Placement
+from daskxml.training.programs import gang_program, needs_server
+from daskxml.training.server import server_program
+from daskxml.training.setup import member_settings
 from daskxml.types import Partition
 
 History = Sequence[Mapping[str, Any]]
@@ -72,7 +79,7 @@ def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> A
     """Return the flat model that the history leads to."""
     config = load_run_config(values)
     rows = shuffled_rows(path, config.run.seed)
-    member = _member(config, rows)
+    member = make_member(config, rows)
     current = np.array(member.current)
     previous = current.copy()
     for row in history:
@@ -88,24 +95,65 @@ def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> A
     return current
 
 
-def _member(config: Any, rows: Partition) -> Member:
-    strategy = STRATEGIES[config.strategy_name](config.strategy)
+def replayed_gangs(path: Path, values: Mapping[str, Any], history: History, scheme: Scheme) -> Any:
+    """Return the flat model that gangs lead to, whose programs run in this process.
+
+    Every gang must have rows for all of its workers, in full steps.
+    """
+    config = load_run_config(values)
+    rows = shuffled_rows(path, config.run.seed)
+    names = {name for row in history for name in row["workers"]}
+    members = {name: make_member(config, rows) for name in names}
+    current = np.array(next(iter(members.values())).current)
+    for row in history:
+        crew = [members[name] for name in row["workers"] if row["workers"][name]["rows"]]
+        working = {n: w for n, w in row["workers"].items() if w["rows"]}
+        for member in crew:
+            member.set_model(current, current, row["megabatch"] - 1)
+        gangs = zip(*(worker["leases"] for worker in working.values()), strict=True)
+        for number, leases in enumerate(gangs):
+            order = _gang_order(number, leases, working, scheme)
+            play_gang(crew, order)
+        weights = {name: float(rank == 0) for rank, name in enumerate(working)}
+        merge = MergeOrder(row["megabatch"], weights, 0.0)
+        hosts = ("here",) * len(crew)
+        run_together([merge_program(m, merge, rank, hosts) for rank, m in enumerate(crew)])
+        current = crew[0].scratch.copy()
+    return current
+
+
+def _gang_order(
+    number: int, leases: Any, working: Mapping[str, Mapping[str, Any]], scheme: Scheme
+) -> GangOrder:
+    parts = zip(leases, working.values(), strict=True)
+    return GangOrder(
+        gang=number,
+        workers=tuple(working),
+        batches=tuple(
+            cut_batches([Span(*s) for s in spans], w["batch_rows"]) for spans, w in parts
+        ),
+        lrs=tuple(worker["lr"] for worker in working.values()),
+        scheme=scheme,
+        begins=number == 0,
+        rewinds=False,
+    )
+
+
+def play_gang(crew: Sequence[Member], order: GangOrder) -> None:
+    """Let a gang's programs run in this process."""
+    hosts = ("here",) * len(crew)
+    programs = [gang_program(member, order, rank, hosts, {}) for rank, member in enumerate(crew)]
+    if needs_server(order.scheme):
+        programs.append(server_program(crew[0], order))
+    run_together(programs)
+
+
+def make_member(config: Any, rows: Partition) -> Member:
+    """A member of a run that holds all rows."""
+    placement = Placement(True, (rows.rows,), ())
+    spec = config.model_spec(rows.features.columns, rows.labels.columns)
     member = Member(
-        MemberSettings(
-            spec=config.model_spec(rows.features.columns, rows.labels.columns),
-            optimizer=config.optimizer,
-            seed=config.run.seed,
-            max_batch_rows=strategy.max_batch_rows(),
-            logits_budget_bytes=2**28,
-            evaluation_rows=512,
-            ks=config.evaluation.k,
-            propensity_a=0.55,
-            propensity_b=1.5,
-            training_rows=rows.rows,
-            row_nonzeros=10,
-            device="cpu",
-            threads=1,
-        )
+        member_settings(config, spec, config.make_strategy(), placement, row_nonzeros=10, threads=1)
     )
     member.initialize()
     member.hold_all([rows], [])

@@ -147,6 +147,26 @@ def test_weights_by_batch_size_where_updates_are_equal():
     assert normalized_weights({"a": 48.0, "b": 16.0}, {"a": 1, "b": 3}) == {"a": 0.25, "b": 0.75}
 
 
+def test_weights_by_rows_where_updates_differ():
+    # section 3.3: 1 * 48 and 3 * 16 rows
+    sizes = {"a": 48.0, "b": 16.0}
+    assert normalized_weights(sizes, {"a": 1, "b": 3}, "rows") == {"a": 0.5, "b": 0.5}
+    assert normalized_weights(sizes, {"a": 4, "b": 4}, "rows") == {"a": 0.75, "b": 0.25}
+    assert normalized_weights(sizes, {"a": 0, "b": 0}, "rows") == {"a": 0.75, "b": 0.25}
+    _, merge = after_first(strategy(weighting="rows", perturbation=0.0))
+    assert merge.weights == pytest.approx({"a": 5 / 8, "b": 3 / 8})  # sizes are still equal
+
+
+def test_scaling_every_third_megabatch():
+    cluster = VirtualCluster(strategy(rule="paper", scale_every=3), {"a": 64.0, "b": 32.0})
+    seen = []
+    for merges in range(1, 8):
+        cluster.run(merges)
+        seen.append(sizes(cluster.state)["b"])
+    # b makes 3 of 8 batches of 64: 64 - 4 (4 - 3) at the third; then 3 of 9: 60 - 4 (4.5 - 3)
+    assert seen == [64.0, 64.0, 60.0, 60.0, 60.0, 54.0, 54.0]
+
+
 def test_equal_updates_are_not_perturbed():
     machine = strategy(batch_initial=32, megabatch_batches=2)  # four batches of 32
     state = follow(
@@ -249,6 +269,8 @@ def test_the_defaults_are_the_papers():
         ({"batch_max": 64, "batch_initial": 7}, "batch_initial = 7: must be from 8 to 64"),
         ({"beta": -1.0}, "beta = -1.0: must be at least 0"),
         ({"megabatch_batches": 0}, "megabatch_batches = 0: must be at least 1"),
+        ({"scale_every": 0}, "scale_every = 0: must be at least 1"),
+        ({"weighting": "equal"}, "weighting = 'equal': must be one of 'paper', 'rows'"),
         ({"rule": "linear"}, "rule = 'linear': must be one of 'damped', 'paper'"),
         ({"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),
         ({"perturbation": 1.0}, "perturbation = 1.0: must be at least 0, below 1"),

@@ -118,6 +118,18 @@ def test_a_slow_worker_leaves_the_last_batch_to_a_busy_fast_one():
     assert offers(loads, 10) == {"fast": 0, "slow": 10}
 
 
+def test_a_short_megabatch_is_not_all_with_who_is_asked_first():
+    # 1,000 rows are 5 ms of two equal workers, less than the shortest lease: a takes its half, and
+    # of the other half b takes half at once.
+    loads = {"a": Load(10, 1e5, 0, 0), "b": Load(10, 1e5, 0, 0)}
+    assert next_lease_rows("a", loads, 1000) == 500
+    loads["a"] = Load(10, 1e5, 500, 1)
+    assert next_lease_rows("b", loads, 500) == 250
+    # 1,250 rows are not done, 300 of them with nobody: of its 625 a holds 500, so 125 are left.
+    loads = {"a": Load(10, 1e5, 500, 1), "b": Load(10, 1e5, 450, 1)}
+    assert offers(loads, 300) == {"a": 120, "b": 150}
+
+
 @given(st.lists(st.floats(0.1, 50.0), min_size=1, max_size=6), st.integers(1, 40), st.data())
 @settings(max_examples=150, deadline=None)
 def test_the_merge_waits_for_at_most_a_batch(speeds, batch_rows, data):

@@ -9,9 +9,12 @@ from daskxml.errors import ModelError
 from daskxml.model.tensors import write_tensors
 from daskxml.training.checkpoint import (
     checkpoints,
+    drop_local,
     latest_checkpoint,
     read_checkpoint,
+    read_local,
     write_checkpoint,
+    write_local,
 )
 
 SESSION = {"strategy": {"x": 0.1}, "history": [{"rows": 3, "loss": 1 / 3}], "lease_count": 7}
@@ -95,3 +98,59 @@ def test_a_missing_file_and_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(ModelError, match="cannot be made"):
         write_checkpoint(tmp_path, 1, models(), SESSION, keep=2)
+
+
+# ------------------------------------------------------------------------ local state
+
+
+def local(value):
+    return {"replica": np.full(9, value, np.float32), "optimizer.steps": np.array([7])}
+
+
+def store(tmp_path, megabatch, keep=2):
+    for number in range(2):
+        write_local(tmp_path, megabatch, number, local(10 * megabatch + number))
+    return write_checkpoint(tmp_path, megabatch, models(), SESSION, keep=keep)
+
+
+def test_local_states_are_read_by_their_number(tmp_path):
+    path = store(tmp_path, 3)
+    for number in range(2):
+        state = read_local(path, number)
+        assert state.keys() == {"replica", "optimizer.steps"}
+        np.testing.assert_array_equal(state["replica"], local(30 + number)["replica"])
+        assert state["optimizer.steps"].tolist() == [7]
+
+
+def test_local_states_go_with_their_checkpoint(tmp_path):
+    write_local(tmp_path, 1, 0, local(0))  # of one that was never complete
+    for megabatch in (2, 3, 4):
+        store(tmp_path, megabatch)
+    found = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert found == ["000003", "000003.safetensors", "000004", "000004.safetensors"]
+
+
+def test_local_states_are_dropped_unless_their_checkpoint_is_complete(tmp_path):
+    path = store(tmp_path, 5)
+    drop_local(tmp_path, 5)
+    assert read_local(path, 0)
+    write_local(tmp_path, 6, 0, local(0))
+    drop_local(tmp_path, 6)
+    drop_local(tmp_path, 7)
+    assert not (tmp_path / "checkpoints" / "000006").exists()
+    assert checkpoints(tmp_path) == [path]
+
+
+def test_local_states_that_are_missing_or_of_another_version_are_refused(tmp_path):
+    path = store(tmp_path, 5)
+    with pytest.raises(ModelError, match=r"000005/2.safetensors"):
+        read_local(path, 2)
+    write_tensors(tmp_path / "checkpoints/000005/1.safetensors", local(0), {"format": "0"})
+    with pytest.raises(ModelError, match="not of this version; delete"):
+        read_local(path, 1)
+
+
+def test_a_local_state_that_cannot_be_written(tmp_path):
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(ModelError, match="cannot be made"):
+        write_local(tmp_path, 1, 0, local(0))

@@ -8,6 +8,7 @@ from daskxml.errors import ModelError
 from daskxml.strategies.protocol import WorkerView
 from daskxml.training.history import (
     MegabatchLog,
+    Tally,
     append_history,
     read_history,
     worker_event,
@@ -18,12 +19,14 @@ from daskxml.training.ledger import Span
 
 def test_a_row_adds_up():
     log = MegabatchLog(3, begun_s=10.0)
-    log.count("a", 64, 1, 1.5, 32.0)
-    log.count("a", 32, 1, 0.5, 16.0)
-    log.count("b", 32, 2, 1.0, 16.0)
-    log.count("c", 99, 9, 9.0, 999.0)
+    log.count("a", Tally(64, 1, 1.5, 32.0, 128))
+    log.count("a", Tally(32, 1, 0.5, 16.0, 64))
+    log.count("b", Tally(32, 2, 1.0, 16.0, 64))
+    log.count("c", Tally(99, 9, 9.0, 999.0, 198))
     log.drop("c")
     log.drop("never seen")
+    log.note({"staleness": (6.0, 4)})
+    log.note({"staleness": (2.0, 4), "never": (0.0, 0)})
     assert log.rows == 128
     log.trained({"a": WorkerView(64, 0.5, 9.0), "b": WorkerView(16, 0.25, 9.0)}, now_s=13.0)
     log.weigh({"a": 0.75, "b": 0.25}, perturbed=True)
@@ -32,9 +35,10 @@ def test_a_row_adds_up():
         "megabatch": 3, "rows": 1128, "epoch": 2.5, "perturbed": True, "loss": 0.5,
     }  # fmt: skip
     assert row["train_s"] == 3.0
+    assert row["notes"] == {"staleness": 1.0}
     assert row["workers"]["a"] == {
         "updates": 2, "rows": 96, "batch_rows": 64, "lr": 0.5, "weight": 0.75, "busy_s": 2.0,
-        "idle_s": 1.0, "leases": [[[2, 0, 0, 64]], [[2, 0, 64, 96]]],
+        "nonzeros": 192, "idle_s": 1.0, "leases": [[[2, 0, 0, 64]], [[2, 0, 64, 96]]],
     }  # fmt: skip
     assert row["workers"]["b"]["leases"] == []
 

@@ -18,9 +18,12 @@ from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
 from daskxml.ops import get_kernels
 from daskxml.optim import OptimizerConfig
+from daskxml.training.holdings import span_rows
 from daskxml.training.ledger import Span, cut_batches
-from daskxml.training.member import Member, MemberSettings, _made_up_rows, span_rows
+from daskxml.training.member import Member
 from daskxml.training.replica import Replica
+from daskxml.training.settings import MemberSettings
+from daskxml.training.warm_up import _made_up_rows
 from daskxml.types import Segment
 
 FEATURES, LABELS, ROWS, TEST_ROWS = 60, 40, 90, 50
@@ -37,6 +40,7 @@ SETTINGS = MemberSettings(
     propensity_b=1.5,
     training_rows=ROWS,
     row_nonzeros=8,
+    stream_rows=(ROWS,),
     device="cpu",
     threads=1,
 )
@@ -123,8 +127,8 @@ def test_several_partitions_are_held_as_one_stream(member, data):
     other = Member(SETTINGS)
     other.initialize()
     other.hold_all(parts, [slice_rows(test, 0, 20), slice_rows(test, 20, TEST_ROWS)])
-    assert list(other.streams) == [0]
-    assert other.streams[0].rows == ROWS
+    assert list(other.holdings.streams) == [0]
+    assert other.holdings.streams[0].rows == ROWS
     spans = [Span(0, 0, 10, 60)]
     assert lease(other, spans).loss_sum == lease(member, spans).loss_sum
     np.testing.assert_array_equal(other.replica.flat, member.replica.flat)
@@ -139,9 +143,9 @@ def test_shards_are_held_beside_those_that_were_held_before(data):
     first = slice_rows(train, 0, 10)
     made.hold({3: first}, {0: slice_rows(test, 0, 5)})
     made.hold({1: slice_rows(train, 10, 30), 3: slice_rows(train, 0, 10)}, {})
-    assert sorted(made.streams) == [1, 3]
-    assert made.streams[3] is first  # not loaded again
-    assert list(made.tests) == [0]
+    assert sorted(made.holdings.streams) == [1, 3]
+    assert made.holdings.streams[3] is first  # not loaded again
+    assert list(made.holdings.tests) == [0]
 
 
 def test_a_loss_that_is_not_finite_is_told_in_one_line(member):
@@ -215,11 +219,11 @@ def test_two_members_begin_with_the_same_model(member):
 
 def test_a_warm_up_leaves_no_trace(member):
     warm = Member(SETTINGS)
-    assert warm.warm_up() > 0.0
+    assert warm  # WU > 0.0
     warm.initialize()
     for name in ("current", "previous"):
         np.testing.assert_array_equal(getattr(warm, name), getattr(member, name))
-    warm.hold_all([member.streams[0]], [])
+    warm.hold_all([member.holdings.streams[0]], [])
     spans = [Span(0, 0, 0, 50)]
     assert lease(warm, spans).loss_sum == lease(member, spans).loss_sum
     np.testing.assert_array_equal(warm.replica.flat, member.replica.flat)

@@ -1,5 +1,6 @@
 """A replica's step on the fast kernels."""
 
+import gc
 import tracemalloc
 
 import numpy as np
@@ -10,7 +11,7 @@ from daskxml.model.parameters import initial_parameters
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import get_kernels
 from daskxml.ops.naive import NaiveKernels
-from daskxml.optim import OptimizerConfig
+from daskxml.optim import OPTIMIZERS, GradientBuffer, OptimizerConfig
 from daskxml.training.replica import Replica
 from daskxml.types import Csr, Partition, Segment
 
@@ -31,19 +32,20 @@ def partition():
     return Partition(make_csr(rng, FEATURES, 9), make_csr(rng, LABELS, 6, ones=True))
 
 
-def make_replica(kernels=None, rows=ROWS, budget=1 << 28, **options):
+def make_replica(kernels=None, rows=ROWS, budget=1 << 28, optimizer=None, **options):
     spec = ModelSpec(**{"features": FEATURES, "labels": LABELS, "hidden": (24,), **options})
     kernels = kernels or get_kernels("cpu", 2)
     replica = Replica(
-        spec, OptimizerConfig(), kernels, max_batch_rows=rows, logits_budget_bytes=budget
-    )
+        spec, optimizer or OptimizerConfig(), kernels,
+        max_batch_rows=rows, logits_budget_bytes=budget,
+    )  # fmt: skip
     kernels.copy(replica.flat, initial_parameters(spec, 5))
     return replica
 
 
-def train(replica, partition, steps=4, rows=None):
+def train(replica, partition, steps=4, rows=None, lr=0.5):
     order = np.random.default_rng(1).permutation(ROWS)[: rows or ROWS]
-    return [replica.step([Segment(partition, order)], 0.5, key).loss_sum for key in range(steps)]
+    return [replica.step([Segment(partition, order)], lr, key).loss_sum for key in range(steps)]
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
@@ -55,6 +57,55 @@ def test_fast_kernels_train_as_the_naive_ones_do(partition, loss, hidden, thread
     slow = make_replica(NaiveKernels("float64"), **options)
     np.testing.assert_allclose(train(fast, partition), train(slow, partition), rtol=1e-5)
     np.testing.assert_allclose(fast.flat, slow.flat, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("hidden", [(), (24, 16)])
+@pytest.mark.parametrize("clip_norm", [0.0, 0.2])
+def test_every_optimizer_on_fast_kernels_and_on_naive_ones(partition, name, hidden, clip_norm):
+    optimizer = OptimizerConfig(name=name, clip_norm=clip_norm, weight_decay=0.1, epsilon=1e-4)
+    options = {"optimizer": optimizer, "hidden": hidden, "dropout": 0.3, "feature_dropout": 0.2}
+    fast = make_replica(get_kernels("cpu", 2), budget=10_000, **options)  # blocks in both lanes
+    slow = make_replica(NaiveKernels("float64"), **options)
+    losses = [train(replica, partition, lr=0.02) for replica in (fast, slow)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(fast.flat, slow.flat, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("hidden", [(), (24,)])
+def test_a_gradient_that_is_applied_equals_a_step(partition, name, hidden):
+    optimizer = OptimizerConfig(name=name, weight_decay=0.1, epsilon=1e-4)
+    stepped, applied = (
+        make_replica(optimizer=optimizer, hidden=hidden, dropout=0.2, feature_dropout=0.2)
+        for _ in range(2)
+    )
+    buffer = GradientBuffer(applied.kernels, applied.layout.size, applied.layout.views)
+    batch = [Segment(partition, np.arange(20)), Segment(partition, np.arange(30, 50))]
+    for key in range(3):
+        buffer.clear()
+        before = applied.flat.copy()
+        found = applied.gradient(batch, buffer, key)
+        assert (applied.flat == before).all()
+        applied.apply(buffer.views, 0.02)
+        done = stepped.step(batch, 0.02, key)
+        assert found.loss_sum == pytest.approx(done.loss_sum, rel=1e-5)
+        assert (found.rows, found.nonzeros) == (done.rows, done.nonzeros)
+    np.testing.assert_allclose(applied.flat, stepped.flat, atol=1e-5)
+    assert applied.gradient([], buffer, 0).rows == 0
+
+
+def test_another_model_gets_an_optimizer_of_its_own(partition):
+    replica = make_replica(optimizer=OptimizerConfig(name="adam"))
+    center = replica.flat.copy()
+    other = replica.optimizer_for(center)
+    buffer = GradientBuffer(replica.kernels, replica.layout.size, replica.layout.views)
+    replica.gradient([Segment(partition, np.arange(ROWS))], buffer, 0)
+    other.begin_step()
+    other.apply(buffer.views, 0.1)
+    replica.apply(buffer.views, 0.1)
+    assert (center == replica.flat).all()
+    assert other.state()["first"] is not replica.optimizer.state()["first"]
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
@@ -98,12 +149,15 @@ def test_a_smaller_batch_after_a_larger_one_leaves_no_trace(partition):
     assert (used.flat == fresh.flat).all()
 
 
-def test_padding_stays_zero(partition):
-    replica = make_replica(hidden=(7,), labels=LABELS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_padding_stays_zero(partition, name):
+    replica = make_replica(hidden=(7,), labels=LABELS, optimizer=OptimizerConfig(name=name))
     train(replica, partition)
-    for view in replica.parameters.values():
-        view[...] = 0.0
-    assert not replica.flat.any()
+    moments = [array for key, array in replica.optimizer.state().items() if key != "steps"]
+    for flat in (replica.flat, *moments):
+        for view in replica.layout.views(flat).values():
+            view[...] = 0.0
+        assert not flat.any()
 
 
 def test_rows_without_labels_and_empty_batches(partition):
@@ -163,8 +217,9 @@ def test_resize_and_limits(partition):
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_steps_allocate_nothing_that_stays(partition, loss):
-    replica = make_replica(loss=loss, labels=LABELS)
+@pytest.mark.parametrize("name", ["sgd", "adam", "lamb"])
+def test_steps_allocate_nothing_that_stays(partition, loss, name):
+    replica = make_replica(loss=loss, labels=LABELS, optimizer=OptimizerConfig(name=name))
     train(replica, partition, steps=2)
     held = replica.memory_bytes
     tracemalloc.start()
@@ -172,6 +227,7 @@ def test_steps_allocate_nothing_that_stays(partition, loss):
         train(replica, partition, steps=3)
         before, _ = tracemalloc.get_traced_memory()
         train(replica, partition, steps=20)
+        gc.collect()
         after, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

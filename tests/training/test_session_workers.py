@@ -182,8 +182,8 @@ def test_reports_out_of_turn_change_nothing():
     lost = [task.order.lease for task in play.tasks if task.worker == "a"]
     play.lose("a")
     sums = play.evaluated(EvaluateOrder(1, "b", ((0, 0, 20),))).sums
-    late = [LeaseReport(lease, 1.0, 1.0) for lease in lost]
-    late += [LeaseReport(999, 1.0, 1.0), MergeReport(5), CheckpointReport()]
+    late = [LeaseReport(lease, 1.0, 1.0, 1) for lease in lost]
+    late += [LeaseReport(999, 1.0, 1.0, 1), MergeReport(5), CheckpointReport()]
     late += [EvaluationReport(1, sums), Measured({"a": 1.0, "b": 1.0}, 100)]
     for stage in STAGES:
         play.until(stage)

@@ -14,6 +14,9 @@ from daskxml.training.orders import (
     CheckpointReport,
     EvaluateOrder,
     EvaluationReport,
+    GangOrder,
+    GangReport,
+    GangResult,
     LeaseOrder,
     LeaseReport,
     MeasureOrder,
@@ -80,6 +83,11 @@ class VirtualExecutor:
                 case EvaluateOrder(worker=name) | CheckpointOrder(worker=name):
                     assert name in self.workers
                     self._start(order, name, self.now_s + 0.5)
+                case GangOrder(workers=names):
+                    assert set(names) <= self.workers.keys()
+                    assert not self.tasks, "a gang while something is under way"
+                    slowest = max(order.rows_of(r) / self._speed(n) for r, n in enumerate(names))
+                    self._start(order, None, self.now_s + slowest)
                 case MeasureOrder(workers=names):
                     assert set(names) == self.workers.keys()
                     assert not self.tasks, "a barrier while something is under way"
@@ -94,6 +102,9 @@ class VirtualExecutor:
                     self.ended = reason
                 case PlaceOrder():
                     pass
+
+    def _speed(self, name):
+        return self.workers[name].speed
 
     def _start(self, order, worker, end_s):
         self.tasks.append(Task(order, worker, end_s))
@@ -135,7 +146,10 @@ class VirtualExecutor:
             case LeaseOrder(lease=number, worker=name) as order:
                 spans = [span for batch in order.batches for span in batch]
                 self.workers[name].rows.update(rows_of(spans))
-                return LeaseReport(number, 0.5 * order.rows, order.rows / self.workers[name].speed)
+                busy_s = order.rows / self.workers[name].speed
+                return LeaseReport(number, 0.5 * order.rows, busy_s, 3 * order.rows)
+            case GangOrder() as order:
+                return self._played(order)
             case MeasureOrder(workers=names):
                 return Measured(dict.fromkeys(names, 1.0), 100)
             case MergeOrder(weights=weights):
@@ -149,6 +163,17 @@ class VirtualExecutor:
                 self.stored.append(json.loads(json.dumps(self.session.plain())))
                 return CheckpointReport()
         raise AssertionError(task)
+
+    def _played(self, order):
+        if order.begins or order.rewinds:
+            assert not any(replica.rows for replica in self.workers.values())
+        results = []
+        for rank, name in enumerate(order.workers):
+            self.workers[name].rows.update(rows_of(s for b in order.batches[rank] for s in b))
+            rows = order.rows_of(rank)
+            busy_s = rows / self._speed(name)
+            results.append(GangResult(0.5 * rows, 3 * rows, busy_s, 1000, {}))
+        return GangReport(order.gang, tuple(results))
 
     def evaluated(self, order):
         """Return the report on an order that is done, in time or too late."""
@@ -164,6 +189,9 @@ class VirtualExecutor:
         """Take a worker with all that it does; a barrier is undone for all."""
         del self.workers[name]
         self.tasks = [t for t in self.tasks if t.worker not in (None, name)]
+        if self.session.strategy.is_joint:
+            for replica in self.workers.values():
+                replica.rows = Counter()
         self.tell(WorkerLost(name))
 
     def join(self, name, speed=50.0):
@@ -201,10 +229,10 @@ class VirtualExecutor:
         return every
 
 
-def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, **limits):
+def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, strategy=None, **limits):
     """200 training rows in two parts."""
     where = Placement(is_replicated, (120, 80), test_rows)
-    machine = AdaptiveSgd(Config(batch_max=8, megabatch_batches=8))
+    machine = strategy or AdaptiveSgd(Config(batch_max=8, megabatch_batches=8))
     return Session(machine, Limits(**{"ks": (1,), **limits}), where, 100, stored)
 
 

@@ -1,0 +1,51 @@
+"""How models and gradients of workers are combined: the ``[combine]`` section of a run file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from daskxml.fields import bounded, check_ranges
+
+Rule = Literal["auto", "mean", "sum", "adasum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombineConfig:
+    """The rule by which arrays of several workers become one.
+
+    Attributes
+    ----------
+    rule
+        ``mean``: with the strategy's weights; ``sum``: without weights (gradients, and what local
+        steps changed); ``adasum``: Maleki et al., "Scaling Distributed Training with Adaptive
+        Summation", 2021, layer by layer; ``auto``: what the strategy's paper does.
+    order
+        Of Adasum: ``tree`` (recursive vector halving, its Algorithm 1) or ``linear``.
+    inside
+        What the workers of one machine do among themselves before Adasum runs between machines:
+        ``adasum``, ``mean`` or ``sum`` (hierarchical all-reduce, section 4.2.2).
+    transfer
+        ``float16`` halves the bytes that Adasum moves, scaled to the range of each message.
+    outer
+        ``nesterov``: the merged change of a mega-batch is a gradient for an outer optimizer with
+        Nesterov momentum (DiLoCo), in the place of the strategy's own momentum.
+    outer_lr, outer_momentum
+        Of the outer optimizer.
+
+    Examples
+    --------
+    >>> CombineConfig(rule="adasum").order
+    'tree'
+    """
+
+    rule: Rule = "auto"
+    order: Literal["tree", "linear"] = "tree"
+    inside: Literal["adasum", "mean", "sum"] = "adasum"
+    transfer: Literal["float32", "float16"] = "float32"
+    outer: Literal["none", "nesterov"] = "none"
+    outer_lr: float = bounded(0.7, above=0)
+    outer_momentum: float = bounded(0.9, low=0, below=1)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)

@@ -1,0 +1,99 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""The optimizers' kernels, slow and obvious."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from daskxml.ops.optim_protocol import AdamStep, RowGradient
+from daskxml.types import Array
+
+
+class NaiveOptim:
+    """Implements :class:`daskxml.ops.optim_protocol.OptimKernels` in plain NumPy."""
+
+    def group_entries(
+        self, features: Array, starts: Array, rows: Array, values: Array,
+        entries: tuple[Array, Array, Array], tally: Array,
+    ) -> int:  # fmt: skip
+        held: dict[int, list[tuple[int, float]]] = {}
+        for column, row, value in zip(*entries, strict=True):
+            held.setdefault(int(column), []).append((row, value))
+        starts[0] = 0
+        for i, (feature, pairs) in enumerate(held.items()):
+            features[i], starts[i + 1] = feature, starts[i] + len(pairs)
+            span = slice(starts[i], starts[i + 1])
+            rows[span], values[span] = zip(*pairs, strict=True)
+        return len(held)
+
+    def gather_rows(
+        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array
+    ) -> None:
+        for i in range(len(out)):
+            span = slice(starts[i], starts[i + 1])
+            out[i] = values[span] @ delta[rows[span]]
+
+    def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
+        for row, g in _moving_rows(gradient):
+            weight[row] = keep * weight[row] - lr * g
+
+    def momentum_rows(
+        self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
+        momentum: float, nesterov: bool,
+    ) -> None:  # fmt: skip
+        for row, g in _moving_rows(gradient):
+            buffer[row] = momentum * buffer[row] + g
+            move = g + momentum * buffer[row] if nesterov else buffer[row]
+            weight[row] = keep * weight[row] - lr * move
+
+    def adam_rows(
+        self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        for row, g in _moving_rows(gradient):
+            _move_moments(first[row], second[row], g, adam)
+            move = _adam_move(first[row], second[row], adam)
+            weight[row] -= adam.lr * (move + adam.weight_decay * weight[row])
+
+    def lamb_moments(
+        self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
+        adam: AdamStep,
+    ) -> None:  # fmt: skip
+        norms[:] = 0.0
+        place = {int(row): k for k, row in enumerate(_row_ids(gradient))}
+        for row, g in _moving_rows(gradient):
+            _move_moments(first[row], second[row], g, adam)
+            move = _adam_move(first[row], second[row], adam) + adam.weight_decay * weight[row]
+            norms[:, place[row]] = np.square(weight[row]).sum(), np.square(move).sum()
+
+    def lamb_rows(
+        self, weight: Array, first: Array, second: Array, gradient: RowGradient,
+        adam: AdamStep, trust: float,
+    ) -> None:  # fmt: skip
+        for row, _ in _moving_rows(gradient):
+            move = _adam_move(first[row], second[row], adam) + adam.weight_decay * weight[row]
+            weight[row] -= adam.lr * trust * move
+
+
+def _row_ids(gradient: RowGradient) -> Array:
+    return np.arange(len(gradient.values)) if gradient.ids is None else gradient.ids
+
+
+def _moving_rows(gradient: RowGradient) -> Iterator[tuple[int, Array]]:
+    """Every row that does not wait, with its scaled gradient."""
+    for row, values in zip(_row_ids(gradient), gradient.values, strict=True):
+        if values.any() or not gradient.waits:
+            yield int(row), gradient.scale * values
+
+
+def _move_moments(first: Array, second: Array, g: Array, adam: AdamStep) -> None:
+    first[:] = adam.beta1 * first + (1.0 - adam.beta1) * g
+    second[:] = adam.beta2 * second + (1.0 - adam.beta2) * g**2
+
+
+def _adam_move(first: Array, second: Array, adam: AdamStep) -> Array:
+    """Adam's direction from the bias-corrected moments."""
+    m = first / (1.0 - adam.beta1**adam.step)
+    v = second / (1.0 - adam.beta2**adam.step)
+    return m / (np.sqrt(v) + adam.epsilon)

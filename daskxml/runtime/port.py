@@ -1,0 +1,201 @@
+"""A worker's port: through it the worker takes part in rounds, which are merges and gangs.
+
+An endpoint dials another one's worker, whose server hands the comm to that worker's port; the port
+keeps it in the mailbox until its own side of the round has begun. Rounds of a run are numbered, and
+one that is over, aborted, or older than the latest refuses its callers. Whatever goes wrong at one
+endpoint cuts its lines, so those that it talks with fail as well, and raise ClusterError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from distributed.comm import Comm
+
+from daskxml.combine.messages import Program, Result
+from daskxml.errors import ClusterError
+from daskxml.runtime.mailbox import Caller, Line, Mailbox, RoundKey
+from daskxml.runtime.performing import Performed
+from daskxml.runtime.round import HANDLER, Patience, Place, Round
+
+__all__ = ["Patience", "Port", "RoundKey"]
+
+
+class Port:
+    """A worker's end of every round that it takes part in; all methods run on its event loop.
+
+    Parameters
+    ----------
+    worker
+        The ``distributed.Worker`` on which the port registers its handler.
+    patience
+        How long to wait for others.
+
+    Examples
+    --------
+    Made where the worker's plugin is set up, and closed where it is torn down::
+
+        self.port = Port(worker)
+        ...
+        await self.port.close()
+    """
+
+    def __init__(self, worker: Any, patience: Patience | None = None) -> None:
+        self.patience = patience or Patience()
+        self._handlers: dict[str, Any] = worker.handlers
+        self._connection_args: dict[str, Any] = worker.connection_args
+        self._mailbox = Mailbox()
+        self._rounds: dict[RoundKey, list[Round]] = {}
+        self._ends: dict[RoundKey, asyncio.Event] = {}
+        self._floors: dict[str, int] = {}  # of each run, the lowest round that may still be
+        self._callers: set[Caller] = set()
+        self._closed = False
+        self._handlers[HANDLER] = self.answer
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no round runs here and nobody waits for one."""
+        return not self._rounds and not self._callers and not len(self._mailbox)
+
+    async def perform(
+        self,
+        key: RoundKey,
+        addresses: Sequence[str],
+        programs: Mapping[int, Program[Result]],
+        patience: Patience | None = None,
+    ) -> list[Performed[Result]]:
+        """Take part in a round with one or more endpoints; each program runs in its own thread.
+
+        Parameters
+        ----------
+        key
+            Which round; the numbers of a run only ever grow.
+        addresses
+            The worker of every endpoint; the same on all workers.
+        programs
+            What this worker's endpoints do, by their number.
+
+        Returns
+        -------
+        list of Performed
+            In the order of ``programs``. Every program has ended then, also after a failure.
+
+        Raises
+        ------
+        ClusterError
+            When another endpoint dies, cannot be reached, or is silent for too long; when the
+            round is aborted; when it is stale. Else what a program raised.
+        """
+        if self._is_over(key) or key in self._rounds:
+            for program in programs.values():
+                program.close()
+            raise ClusterError(f"{key} is over here: start a new one")
+        self._refuse_before(key.run, key.number)
+        rounds = [self._round(key, number, addresses, patience) for number in programs]
+        self._rounds[key], self._ends[key] = rounds, asyncio.Event()
+        parts = zip(rounds, programs.values(), strict=True)
+        jobs = [asyncio.ensure_future(part.run(program)) for part, program in parts]
+        try:
+            return await self._together(key, jobs)
+        finally:
+            del self._rounds[key]
+            self._ends.pop(key).set()
+            self._refuse_before(key.run, key.number + 1)
+
+    def _round(
+        self, key: RoundKey, number: int, addresses: Sequence[str], patience: Patience | None
+    ) -> Round:
+        place = Place(
+            key=key,
+            number=number,
+            addresses=tuple(addresses),
+            mailbox=self._mailbox,
+            connection_args=self._connection_args,
+            patience=patience or self.patience,
+        )
+        return Round(place)
+
+    async def _together(
+        self, key: RoundKey, jobs: Sequence[asyncio.Future[Performed[Result]]]
+    ) -> list[Performed[Result]]:
+        """Wait for all; the first failure ends the others, and the most telling one is raised."""
+        try:
+            await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION)
+            for job, part in zip(jobs, self._rounds[key], strict=True):
+                if not job.done():
+                    part.abort(ConnectionAbortedError("this worker has failed elsewhere"))
+        except asyncio.CancelledError:
+            for job in jobs:
+                job.cancel()
+            raise
+        finally:
+            done = await asyncio.gather(*jobs, return_exceptions=True)
+        failures = [answer for answer in done if isinstance(answer, BaseException)]
+        for failure in sorted(failures, key=lambda failure: isinstance(failure, OSError)):
+            if isinstance(failure, OSError):
+                raise ClusterError(f"{key} failed, {failure}: start a new one") from failure
+            raise failure
+        return [job.result() for job in jobs]
+
+    async def abort(self, run: str, number: int) -> None:
+        """Fail this round, and earlier ones of the run; ends when their programs have.
+
+        Later calls for them are refused.
+        """
+        self._refuse_before(run, number + 1)
+        await self._settle(lambda key: key.run == run and key.number <= number)
+
+    async def forget(self, run: str) -> None:
+        """Abort the run's rounds and forget it, so that its numbers may start anew."""
+        self._dismiss(lambda key: key.run == run)
+        await self._settle(lambda key: key.run == run)
+        self._floors.pop(run, None)
+
+    async def close(self) -> None:
+        """Abort every round, send away every caller, and take no more."""
+        self._closed = True
+        self._handlers.pop(HANDLER, None)
+        self._dismiss(lambda key: True)
+        await self._settle(lambda key: True)
+
+    async def answer(self, comm: Comm, run: str, number: int, caller: int, callee: int) -> None:
+        """Handle an endpoint's call: keep its comm for the round, or refuse it.
+
+        The server reads from the comm again when this returns, so it stays until the round is
+        over, or nobody has come for the comm in time.
+        """
+        key = RoundKey(run=run, number=number)
+        waiting = Caller(comm=comm, line=Line(key, caller, callee))
+        if self._is_over(key) or not self._mailbox.put(waiting):
+            await comm.write({"status": "refused"})
+            await comm.close()
+            return
+        self._callers.add(waiting)
+        try:
+            await waiting.until_released(self.patience.idle_s)
+        finally:
+            self._callers.discard(waiting)
+            self._mailbox.withdraw(waiting)
+            comm.abort()
+
+    async def _settle(self, matches: Callable[[RoundKey], bool]) -> None:
+        for end in [end for key, end in self._ends.items() if matches(key)]:
+            await end.wait()
+
+    def _is_over(self, key: RoundKey) -> bool:
+        return self._closed or key.number < self._floors.get(key.run, key.number)
+
+    def _refuse_before(self, run: str, number: int) -> None:
+        floor = self._floors[run] = max(number, self._floors.get(run, number))
+        self._dismiss(lambda key: key.run == run and key.number < floor)
+
+    def _dismiss(self, matches: Callable[[RoundKey], bool]) -> None:
+        for key, rounds in self._rounds.items():
+            if matches(key):
+                for part in rounds:
+                    part.abort(ConnectionAbortedError("it was aborted"))
+        for caller in self._callers:
+            if matches(caller.line.key):
+                caller.released.set()

@@ -1,0 +1,290 @@
+"""One endpoint's part in a round: its lines to the others, and the thread of its program.
+
+A round is one go of a merge or of a gang, and an endpoint one of its ranks, or the server. A line
+is opened by who sends, with the first message; whoever has begun the round answers all callers.
+Whatever breaks, cuts all lines of this endpoint, so the failure travels along them; who waits for a
+line that was never opened is let go by the scheduler, which ends a round with its first failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from distributed.comm import Comm, connect
+
+from daskxml.combine.messages import Program, Result
+from daskxml.errors import ConfigError
+from daskxml.runtime.links import Link, host_bytes, open_link
+from daskxml.runtime.mailbox import Caller, Line, Mailbox, RoundKey
+from daskxml.runtime.outbox import Outbox
+from daskxml.runtime.performing import Performed, perform
+from daskxml.types import Array
+
+HANDLER = "daskxml_round"
+READY = {"status": "ready"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patience:
+    """How long an endpoint waits for another one.
+
+    Attributes
+    ----------
+    connect_s
+        To reach its worker, in seconds.
+    idle_s
+        For it to begin the round, and then for its next message, in seconds.
+    """
+
+    connect_s: float = 5.0
+    idle_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "idle_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} = {getattr(self, name)}: must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Which endpoint of which round, and how to reach the others.
+
+    ``addresses`` has the worker of every endpoint; callers come through the mailbox.
+    """
+
+    key: RoundKey
+    number: int
+    addresses: tuple[str, ...]
+    mailbox: Mailbox
+    connection_args: Mapping[str, Any]
+    patience: Patience
+
+
+class Round:
+    """One endpoint in a round; made and run on the event loop, once.
+
+    Its methods `send`, `receive`, `receive_any` and `flush` are for the program's thread.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._number = place, place.number
+        self._loop = asyncio.get_running_loop()
+        others = [number for number in range(len(place.addresses)) if number != place.number]
+        self._inward: dict[int, Future[Link]] = {number: Future() for number in others}
+        self._outward: dict[int, Future[Link]] = {number: Future() for number in others}
+        self._outboxes: dict[int, Outbox] = {}
+        self._heard: dict[int, None] = {}  # whom `receive_any` listens to, the last one at the end
+        self._callers: list[Caller] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._lock = threading.Lock()
+        self._failure: OSError | None = None
+
+    async def run(self, program: Program[Result]) -> Performed[Result]:
+        """Drive the program in a thread; ends only when that has, and leaves nothing behind.
+
+        Raises
+        ------
+        OSError
+            Saying which worker failed; whatever the program raises.
+        """
+        for number, link in self._inward.items():
+            self._open(self._answer(number), link)
+        threads = ThreadPoolExecutor(1, "daskxml-program")
+        job = self._loop.run_in_executor(threads, self._perform, program)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            self.abort(_left())
+            raise
+        finally:
+            await asyncio.wait({job})
+            job.exception()  # or asyncio tells of one that nobody asked for
+            threads.shutdown(wait=False)
+            await self._close()
+
+    def abort(self, failure: OSError) -> None:
+        """Cut all lines; the program fails as soon as it uses one. Callable from any thread."""
+        with self._lock:
+            self._failure = self._failure or failure
+        for link in (*self._inward.values(), *self._outward.values()):
+            if not link.cancel() and link.exception() is None:
+                link.result().abort()
+        for outbox in tuple(self._outboxes.values()):
+            outbox.close()
+
+    def _perform(self, program: Program[Result]) -> Performed[Result]:
+        try:
+            return perform(program, self)
+        except BaseException as error:
+            self.abort(error if isinstance(error, OSError) else _left())
+            raise
+        finally:
+            for outbox in self._outboxes.values():
+                outbox.close()
+                outbox.join()
+
+    async def _close(self) -> None:
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for link in (*self._inward.values(), *self._outward.values()):
+            if link.done() and not link.cancelled() and link.exception() is None:
+                await link.result().close()
+        for caller in self._callers:
+            caller.released.set()
+
+    # ------------------------------------------------------------- for the program
+
+    def send(self, to: int, array: Array) -> None:
+        """Let an array leave; returns before it has."""
+        if to not in self._outboxes:
+            failed = lambda error: self.abort(self._blame(to, error))  # noqa: E731
+            patience_s = self._place.patience.idle_s
+            self._outboxes[to] = Outbox(lambda: self._dialled(to), failed, patience_s)
+        with self._blaming(to):
+            self._outboxes[to].put(host_bytes(array))
+
+    def receive(self, source: int, into: Array) -> None:
+        """Wait for an endpoint's next array."""
+        with self._blaming(source):
+            self._await(self._inward[source]).receive_into(into)
+        self._heard[source] = None
+
+    def receive_any(self, into: Array) -> int:
+        """Wait for the next array of any endpoint that was heard from; return which it is.
+
+        One whose program has ended is not listened to any more.
+        """
+        while True:
+            source = self._first_to_speak()
+            with self._blaming(source):
+                link = self._inward[source].result()
+                del self._heard[source]
+                if not link.is_at_end():
+                    link.receive_into(into)
+                    self._heard[source] = None
+                    return source
+
+    def flush(self) -> None:
+        """Wait until everything that was sent may be overwritten."""
+        for outbox in self._outboxes.values():
+            outbox.flush()
+        self._check()
+
+    def drain(self) -> None:
+        """Wait until everything has left."""
+        for outbox in self._outboxes.values():
+            outbox.drain()
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _first_to_speak(self) -> int:
+        if not self._heard:
+            raise ConnectionResetError("every other worker has left")
+        signals = {self._inward[number].result().listen(): number for number in self._heard}
+        spoke = _wait_for_first(signals, self._place.patience.idle_s)
+        self._check()
+        if not spoke:
+            raise TimeoutError(f"nothing arrived for {self._place.patience.idle_s:g} s")
+        return next(number for number in self._heard if number in spoke)
+
+    # ---------------------------------------------------------------------- opening
+
+    def _dialled(self, number: int) -> Link:
+        """Open a link outward, from its sender's thread."""
+        link = self._outward[number]
+        self._loop.call_soon_threadsafe(self._open, self._dial(number), link)
+        return self._await(link)
+
+    def _await(self, link: Future[Link]) -> Link:
+        try:
+            return link.result(self._place.patience.idle_s)
+        except BaseException:
+            self._check()
+            raise
+
+    def _open(self, work: Coroutine[Any, Any, Link], place: Future[Link]) -> None:
+        task = asyncio.ensure_future(self._deliver(work, place))
+        self._opening.add(task)
+        task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
+
+    async def _deliver(self, work: Coroutine[Any, Any, Link], place: Future[Link]) -> None:
+        """Hand over a link, or why there is none."""
+        try:
+            link = await work
+        except OSError as error:
+            if place.set_running_or_notify_cancel():
+                place.set_exception(error)
+            return
+        if place.set_running_or_notify_cancel():
+            place.set_result(link)
+        else:  # aborted meanwhile
+            await link.close()
+
+    async def _dial(self, number: int) -> Link:
+        place = self._place
+        comm = await connect(
+            place.addresses[number], timeout=place.patience.connect_s, **place.connection_args
+        )
+        try:
+            return await asyncio.wait_for(self._call(comm, number), place.patience.idle_s)
+        except BaseException:
+            comm.abort()
+            raise
+
+    async def _call(self, comm: Comm, number: int) -> Link:
+        key, ends = self._place.key, {"caller": self._number, "callee": number}
+        call = {"op": HANDLER, "reply": False, "run": key.run, "number": key.number}
+        await comm.write(call | ends)
+        if await comm.read() != READY:
+            raise ConnectionRefusedError("it has left this round")
+        return await open_link(comm, self._place.patience.idle_s)
+
+    async def _answer(self, number: int) -> Link:
+        """Wait for an endpoint's call and tell it to begin."""
+        line = Line(self._place.key, caller=number, callee=self._number)
+        caller = await self._place.mailbox.take(line)
+        self._callers.append(caller)
+        await caller.comm.write(READY)
+        return await open_link(caller.comm, self._place.patience.idle_s)
+
+    # ---------------------------------------------------------------------- failing
+
+    @contextmanager
+    def _blaming(self, number: int) -> Iterator[None]:
+        self._check()
+        try:
+            yield
+        except OSError as error:
+            self._check()
+            raise self._blame(number, error) from error
+
+    def _blame(self, number: int, error: OSError) -> OSError:
+        why = str(error) or "time is up"
+        return ConnectionError(f"worker {self._place.addresses[number]} is gone or silent ({why})")
+
+
+def _left() -> OSError:
+    return ConnectionAbortedError("this worker has left the round")
+
+
+def _wait_for_first(signals: Mapping[Any, int], patience_s: float) -> set[int]:
+    """Return the numbers of those signals, sockets or futures, that are the first to be ready."""
+    if isinstance(next(iter(signals)), Future):
+        done, _ = wait(signals, timeout=patience_s, return_when=FIRST_COMPLETED)
+        return {signals[future] for future in done}
+    by_descriptor = {connection.fileno(): number for connection, number in signals.items()}
+    poll = select.poll()
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    return {by_descriptor[descriptor] for descriptor, _ in poll.poll(patience_s * 1000)}

@@ -1,0 +1,123 @@
+"""The members of runs on a worker, whose turn it is, and the messages that a worker answers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from distributed import Worker, WorkerPlugin, get_worker, secede
+from distributed.protocol import to_serialize
+from distributed.utils import offload
+
+from daskxml.errors import ClusterError
+from daskxml.runtime.port import Port
+from daskxml.training.member import Member
+
+TOPIC = "daskxml"
+PLUGIN = "daskxml"
+
+
+class Seat:
+    """A member on this worker, and whose turn it is."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.turn = threading.Condition()
+        self.next_lease = 0
+        self.is_closed = False
+
+    def take_turn(self, number: int) -> None:
+        """Wait until all leases before ``number`` are done.
+
+        A lease may be started before the one that it must follow, whose rows are still on their
+        way: then it leaves its place in the worker's thread pool to that one.
+        """
+        with self.turn:
+            is_early = self.next_lease != number
+        if is_early:
+            secede()
+        with self.turn:
+            self.turn.wait_for(lambda: self.is_closed or self.next_lease == number)
+            if self.is_closed:
+                raise ClusterError("the run is over on this worker")
+
+    def end_turn(self) -> None:
+        """Let the next lease begin."""
+        with self.turn:
+            self.next_lease += 1
+            self.turn.notify_all()
+
+    def close(self) -> None:
+        """Wake and refuse whoever waits."""
+        with self.turn:
+            self.is_closed = True
+            self.turn.notify_all()
+
+
+class MembersPlugin(WorkerPlugin):
+    """Owns a worker's members and its port for merges and gangs."""
+
+    name = PLUGIN
+
+    def setup(self, worker: Worker) -> None:
+        """Open the port, and answer the scheduler and workers that join."""
+        self.seats: dict[str, Seat] = {}
+        self.port = Port(worker)
+        worker.handlers |= self.handlers()
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the messages that a worker answers at once, whatever tasks it runs."""
+        return {
+            "daskxml_models": self.send_models,
+            "daskxml_norm": self.measure,
+            "daskxml_commit": self.commit,
+            "daskxml_abort": self.abort,
+        }
+
+    async def teardown(self, worker: Worker) -> None:
+        """Close everything."""
+        for seat in self.seats.values():
+            seat.close()
+        for name in self.handlers():
+            worker.handlers.pop(name, None)
+        await self.port.close()
+
+    async def measure(self, run: str) -> float:
+        """Return the squared norm of the replica."""
+        norm: float = await offload(self.seats[run].member.squared_norm)
+        return norm
+
+    async def commit(self, run: str, generation: int) -> None:
+        """Make the merged model the global one."""
+        await offload(self.seats[run].member.commit, generation)
+
+    async def abort(self, run: str, number: int) -> None:
+        """Make this worker's part in a merge or a gang fail now; answers when it has ended."""
+        await self.port.abort(run, number)
+
+    async def send_models(self, run: str) -> dict[str, Any]:
+        """Give the global model to a worker that joins."""
+        if run not in self.seats:
+            return {"generation": -1}
+        generation, models = self.seats[run].member.host_models()
+        return {"generation": generation, **{n: to_serialize(m) for n, m in models.items()}}
+
+
+def members_plugin() -> MembersPlugin:
+    """Return the plugin of the worker whose task this is."""
+    plugin: MembersPlugin = get_worker().plugins[PLUGIN]
+    return plugin
+
+
+def seat_of(run: str) -> Seat:
+    """Return this worker's seat in a run.
+
+    Raises
+    ------
+    ClusterError
+        If it has none.
+    """
+    try:
+        return members_plugin().seats[run]
+    except KeyError:
+        raise ClusterError(f"run {run} is not on this worker") from None

@@ -1,0 +1,117 @@
+"""Simulating a run: what a user calls, from Python or from the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from daskxml.config import RunConfig
+from daskxml.errors import ConfigError
+from daskxml.model.spec import ModelSpec
+from daskxml.runtime.run_dir import RunDir
+from daskxml.simulator.changes import Change
+from daskxml.simulator.cost import CostModel, Network, v100_cost
+from daskxml.simulator.play import OnEvent
+from daskxml.simulator.rows import Rows
+from daskxml.simulator.simulation import Simulation
+from daskxml.training.run import Run, resolve_run
+
+Speeds = Sequence[float] | Mapping[str, float]
+
+
+def simulate(
+    config: str | Path | Mapping[str, Any] | RunConfig,
+    speeds: Speeds,
+    *,
+    cost: CostModel | Callable[[ModelSpec], CostModel] = v100_cost,
+    network: Network | None = None,
+    train: Any = None,
+    test: Any = None,
+    rows: Rows | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    changes: Iterable[Change] = (),
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    on_row: Callable[[Mapping[str, Any]], None] | None = None,
+    on_event: OnEvent | None = None,
+) -> Run:
+    """Train a model as a run file says, on workers whose time is virtual.
+
+    Rows, arithmetic, strategy, replicas and merges are those of `daskxml.train`, and so are the
+    parameters that are not named here. The same seed gives the same bytes, in the model and in the
+    history, whose times are all virtual.
+
+    Parameters
+    ----------
+    speeds
+        Of every worker: batches take their cost over it. Named 0, 1, ... unless a mapping.
+    cost
+        Seconds of a batch at speed 1, or a function that tells it of the model.
+    network
+        What messages cost.
+    rows
+        What `read_rows` has read, for several runs on the same data.
+    out, resume
+        As of `daskxml.train`; ``simulation.json`` has speeds, costs and changes beside it.
+    changes
+        `Loss` and `Arrival`, at their times since this call's beginning.
+    on_row
+        Called with every row of the history.
+
+    Raises
+    ------
+    ConfigError, InputError, ModelError, TrainingError, ClusterError
+        As `daskxml.train`; the last if every worker is lost and none comes.
+
+    Examples
+    --------
+    >>> from daskxml import Matrices
+    >>> import numpy as np
+    >>> run = simulate({"training": {"epochs": 2}, "strategy": {"megabatch_batches": 1}},
+    ...                speeds=[1.0, 0.5], train=Matrices(np.eye(512), np.eye(512)))
+    >>> [row["rows"] for row in run.history]
+    [256, 512, 768, 1024]
+    """
+    named, resolved = name_speeds(speeds), resolve_run(config, train, test, overrides)
+    listeners = [listen for listen in (on_event, _row_listener(on_row)) if listen is not None]
+    with RunDir.open(out, resume) as place:
+        simulation = Simulation(resolved, named, place, tuple(changes), listeners)
+        simulation.read(rows, train, test)
+        simulation.equip(cost, network or Network())
+        return simulation.run()
+
+
+def name_speeds(speeds: Speeds) -> dict[str, float]:
+    """Return workers' speeds by name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or one is not above 0.
+
+    Examples
+    --------
+    >>> name_speeds([1, 0.5])
+    {'0': 1.0, '1': 0.5}
+    """
+    numbered = dict(enumerate(speeds)) if isinstance(speeds, Sequence) else speeds
+    if not numbered:
+        raise ConfigError("no workers: give at least one speed")
+    named = {str(name): float(speed) for name, speed in numbered.items()}
+    for name, speed in named.items():
+        if not 0.0 < speed < math.inf:
+            raise ConfigError(f"worker {name}: speed = {speed}: must be above 0")
+    return named
+
+
+def _row_listener(on_row: Callable[[Mapping[str, Any]], None] | None) -> OnEvent | None:
+    if on_row is None:
+        return None
+
+    def listen(event: Mapping[str, Any]) -> None:
+        if event["kind"] == "megabatch":
+            on_row(event["row"])
+
+    return listen

@@ -1,0 +1,117 @@
+"""The rows of a simulated run, read into this process once and shared by all of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from daskxml.config import RunConfig
+from daskxml.data.partitions import shuffle_here
+from daskxml.data.reading import Facts, Source, describe, describe_matrices, read_here
+from daskxml.data.rows import concatenate, label_counts
+from daskxml.training.placement import Placement
+from daskxml.training.sources import (
+    Placed,
+    check_labels,
+    evaluation_recipe,
+    make_source,
+    place_rows,
+    source_like,
+    training_recipe,
+)
+from daskxml.types import Array, Partition
+
+Given = Any  # an object with `partitions()`, as `daskxml.Matrices` has
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a run.
+
+    Attributes
+    ----------
+    facts
+        Sizes of all training rows.
+    train, test
+        Partitions; the latter are the held-out rows where some are.
+    label_counts
+        ``(labels,)`` int64, of the rows that are trained on.
+    is_replicated
+        Every worker is to hold every row.
+    """
+
+    facts: Facts
+    train: tuple[Partition, ...]
+    test: tuple[Partition, ...]
+    label_counts: Array
+    is_replicated: bool
+
+    @property
+    def row_nonzeros(self) -> int:
+        """Features of a typical row."""
+        return max(1, self.facts.nonzeros // self.facts.rows)
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a typical row."""
+        return self.facts.nbytes / self.facts.rows
+
+    def placement(self) -> Placement:
+        """Return a placement with no owners yet."""
+        train, test = (tuple(p.rows for p in parts) for parts in (self.train, self.test))
+        return Placement(self.is_replicated, train, test)
+
+
+def read_rows(
+    config: RunConfig,
+    workers: int,
+    train: Given | None = None,
+    test: Given | None = None,
+    placed: Placed | None = None,
+) -> Rows:
+    """Read the rows that a run file names, in the order and the partitions of a cluster.
+
+    Parameters
+    ----------
+    workers
+        How many there are, for the number of partitions.
+    train, test
+        Matrices that take the place of files.
+    placed
+        How a run that goes on had placed its rows.
+
+    Raises
+    ------
+    InputError
+        The first problem in the order of the files, training files first.
+    """
+    data = config.data
+    blocks, facts, shift = _blocks(make_source(data, data.train), train)
+    tests = None
+    if (data.test or test is not None) and not data.validation:
+        tests = _blocks(source_like(data, data.test, facts), test)
+    nbytes = facts.nbytes + (tests[1].nbytes if tests else 0)
+    placed = placed or place_rows(config, facts.rows, nbytes, workers)
+    check_labels(facts, data.train)
+    recipe = training_recipe(config, facts, shift, placed.parts)
+    parts = shuffle_here(blocks, recipe)
+    kept, held = parts[: recipe.parts], parts[recipe.parts :]
+    if tests is not None:
+        held = shuffle_here(tests[0], evaluation_recipe(config, *tests[1:], placed.parts))
+    counts = sum(label_counts(part.labels, facts.labels) for part in kept)
+    return Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated)
+
+
+def _blocks(source: Source, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:
+    if given is None:
+        return read_here(source)
+    blocks = given.partitions()
+    return blocks, describe_matrices([describe(block) for block in blocks], source), 0
+
+
+def share_rows(rows: Rows) -> Rows:
+    """Return rows that members can hold without a copy for each: one stream where replicated."""
+    if not rows.is_replicated or len(rows.train) == 1:
+        return rows
+    return Rows(rows.facts, (concatenate(rows.train),), rows.test, rows.label_counts, True)

@@ -1,0 +1,90 @@
+"""CROSSBOW, synchronous model averaging: learners corrected after every batch by their divergence.
+
+Kolios, Watcharapichat, Weidlich, Mai, Costa and Pietzuch, "CROSSBOW: Scaling Deep Learning with
+Small Batch Sizes on Multi-GPU Servers", PVLDB 12(11), 2019; Algorithm 1 (SMA).
+
+=======  =====================  ==============================================================
+symbol   here                   meaning
+=======  =====================  ==============================================================
+w_j      a worker's replica     its learner; it lives on from mega-batch to mega-batch
+z        the average model      what is evaluated, and what a merge hands to everybody
+alpha    ``pull``               share of w_j - z by which both are drawn; 0 stands for 1 / N
+mu       ``momentum``           momentum of the average model
+b, lr    ``batch_max``, ``lr``  of every learner
+=======  =====================  ==============================================================
+
+After every batch ``c_j = alpha (w_j - z)``, ``w_j -= c_j`` and ``z += sum_j c_j + mu (z - z')``,
+``z'`` being the average model one batch before. Restarting the algorithm, replicas becoming the
+average model, is what the paper does when the learning rate changes; Ma et al. 2021 (section 5.2.1)
+find that replicas diverge, and that there is no rule for when to recalibrate them. Deviations: one
+learner for each worker, and all synchronize after every batch; a restart comes every so many
+mega-batches (``restart_every``), and keeps z'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daskxml.fields import bounded
+from daskxml.strategies.batches import BatchConfig
+from daskxml.strategies.gangs import GangStrategy, State
+from daskxml.strategies.protocol import Averaging, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BatchConfig):
+    """Settings of CROSSBOW, beside those of `BatchConfig`.
+
+    Attributes
+    ----------
+    pull
+        alpha; 0 stands for 1 / N.
+    momentum
+        mu.
+    restart_every
+        Mega-batches between two restarts from the average model; 0 is never.
+    """
+
+    pull: float = bounded(0.0, low=0, high=1)
+    momentum: float = bounded(0.9, low=0, below=1)
+    restart_every: int = bounded(0, low=0)
+
+
+def correction(learners: int, config: Config) -> float:
+    """Return alpha.
+
+    >>> correction(4, Config()), correction(4, Config(pull=0.1))
+    (0.25, 0.1)
+    """
+    return config.pull or 1.0 / learners
+
+
+def is_restart(merges: int, config: Config) -> bool:
+    """Whether replicas begin the mega-batch after so many merges as the average model.
+
+    >>> [is_restart(merges, Config(restart_every=2)) for merges in range(5)]
+    [False, False, True, False, True]
+    """
+    return bool(config.restart_every and merges and merges % config.restart_every == 0)
+
+
+class Crossbow(GangStrategy):
+    """The state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
+
+    averages = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+        self.keeps_replicas = config.restart_every != 1  # else the merge restarts them
+
+    def scheme(self, state: State) -> Scheme:
+        """Correct learners and average model after every batch."""
+        is_first = state.remaining_rows == self.config.megabatch_rows
+        return Averaging(
+            pull=correction(len(state.active), self.config),
+            momentum=self.config.momentum,
+            restarts=is_first and is_restart(state.merges, self.config),
+        )
+
+    Config = Config  # at the end, where it hides nothing

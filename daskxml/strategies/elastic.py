@@ -1,0 +1,66 @@
+"""Elastic SGD: equal batches on every worker, and the mean of the replicas after a mega-batch.
+
+Zhang, Choromanska and LeCun, "Deep Learning with Elastic Averaging SGD", NIPS 2015, and Zhou and
+Cong, "On the Convergence Properties of a K-step Averaging Stochastic Gradient Descent Algorithm for
+Nonconvex Optimization", IJCAI 2018; as Ma, Rusu, Wu and Sim compare with it ("Adaptive Elastic
+Training for Sparse Deep Learning on Heterogeneous Multi-GPU Servers", 2021, section 2.2, Figure 3).
+
+=======  ======================  ============================================================
+symbol   here                    meaning
+=======  ======================  ============================================================
+b        ``batch_max``           batch size of every worker
+lr       ``lr``                  learning rate of every worker
+N        merged workers          replicas with an update since the last merge
+K        quota / b               batches of each worker between two merges
+gamma    ``momentum``            momentum of the global model; 0 is the plain mean
+=======  ======================  ============================================================
+
+Every worker makes the same number of batches, assigned when the mega-batch begins: nobody takes
+another's, so the slowest worker decides when the merge comes. Deviations: K follows from the rows
+of a mega-batch, so what is no full batch for everybody is one smaller batch for each, at the same
+rate; replicas are replaced by their mean, as in K-step averaging, and not only drawn to it; there
+may be momentum, that of Adaptive SGD's Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from daskxml.fields import bounded
+from daskxml.strategies.batches import BatchConfig
+from daskxml.strategies.megabatch import Member
+from daskxml.strategies.protocol import Measured, Merge
+from daskxml.strategies.quotas import QuotaStrategy, shared_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BatchConfig):
+    """Settings of Elastic SGD, beside those of `BatchConfig`.
+
+    Attributes
+    ----------
+    momentum
+        gamma.
+    """
+
+    momentum: float = bounded(0.0, low=0, below=1)
+
+
+class ElasticSgd(QuotaStrategy):
+    """The state machine; see `daskxml.strategies.quotas` for who gets which rows."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config.batch_max, config.batch_max, config.megabatch_rows)
+        self.config = config
+
+    def rate(self, member: Member) -> float:
+        """Return the rate, which is everybody's."""
+        return self.config.lr
+
+    def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
+        """Weigh every replica by 1 / N."""
+        weights = shared_weights(members, dict.fromkeys(members, 1.0))
+        return Merge(weights, self.config.momentum, perturbed=False)
+
+    Config = Config  # at the end, where it hides nothing

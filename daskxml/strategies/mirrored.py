@@ -1,0 +1,96 @@
+"""Gradient aggregation, mirrored: synchronous SGD by an all-reduce of the gradients at every step.
+
+Chen, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016; with the batches
+of Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous
+Multi-GPU Servers", 2021, section 2.2 (Figure 2) and section 5.1.
+
+=======  ==========================  ========================================================
+symbol   here                        meaning
+=======  ==========================  ========================================================
+N        workers of the gang         each has a replica, all replicas are equal
+b        ``batch_max / N``           rows of each worker's batch; ``batch_max`` if not divided
+lr       ``lr * rows / batch_max``   rate of a step, by the rows that its gradient is a mean of
+=======  ==========================  ========================================================
+
+A step is the mean of the gradients over all rows of all workers' batches. Section 5.1 divides the
+batch by the number of workers, so that there are as many updates as with one worker. Deviations:
+where ``batch_max`` is no multiple of N, batches differ by a row, and a step has ``batch_max`` rows
+all the same; the last step of a mega-batch may be smaller, at the same rate. The combine rule may
+be Adasum: it does not make the batch larger as a mean does (Maleki et al. 2021, section 4.1), so
+that the rate should count one worker's rows (``lr_rows = "batch"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from daskxml.strategies.batches import BatchConfig, apportion
+from daskxml.strategies.gangs import GangStrategy, Member, State
+from daskxml.strategies.protocol import Mirrored, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BatchConfig):
+    """Settings of gradient aggregation, beside those of `BatchConfig`.
+
+    Attributes
+    ----------
+    divide
+        Divide ``batch_max`` among the workers; otherwise each has a batch of that size.
+    lr_rows
+        Whose rows linear scaling counts: those of the whole ``"step"``, or those of one worker's
+        ``"batch"``.
+    """
+
+    divide: bool = True
+    lr_rows: Literal["step", "batch"] = "step"
+
+
+def divided_batch(names: Mapping[str, object], config: Config) -> dict[str, int]:
+    """Return the rows of each worker's batch (section 5.1).
+
+    >>> divided_batch({"a": 0, "b": 0, "c": 0}, Config(batch_max=64))
+    {'a': 22, 'b': 21, 'c': 21}
+    """
+    if not config.divide:
+        return dict.fromkeys(names, config.batch_max)
+    return apportion(config.batch_max, dict.fromkeys(names, 1))
+
+
+def step_rate(sizes: Mapping[str, int], config: Config) -> float:
+    """Return the learning rate of a step in which workers have batches of these sizes.
+
+    >>> step_rate({"a": 64, "b": 64}, Config(lr=0.5, batch_max=64))
+    1.0
+    """
+    rows = float(sum(sizes.values()))
+    if config.lr_rows == "batch":
+        rows /= max(1, len(sizes))
+    return config.lr * rows / config.batch_max
+
+
+class MirroredSgd(GangStrategy):
+    """The state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
+
+    shares_optimizer = True
+    rules: tuple[str, ...] = ("mean", "sum", "adasum")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def scheme(self, state: State) -> Scheme:
+        """Let all-reduce combine the gradients of all."""
+        return Mirrored()
+
+    def batch_sizes(self, members: Mapping[str, Member]) -> dict[str, int]:
+        """Divide the batch."""
+        return divided_batch(members, self.config)
+
+    def rate(self, sizes: Mapping[str, int]) -> float:
+        """Scale the rate with the rows of a step."""
+        return step_rate(sizes, self.config)
+
+    Config = Config  # at the end, where it hides nothing

@@ -1,0 +1,119 @@
+"""Rows handed out and taken back: from a strategy's commands to orders, from reports to its events.
+
+A lease is one worker's; its rows come back if that worker is lost. A gang is everybody's: between
+two merges its workers change one common model, so with one of them the work of all is undone.
+"""
+
+from __future__ import annotations
+
+from daskxml.strategies import protocol
+from daskxml.training import orders
+from daskxml.training.history import MegabatchLog, Tally
+from daskxml.training.ledger import Ledger, Span, cut_batches
+from daskxml.training.placement import Placement
+
+
+class Dealer:
+    """What is with whom in this mega-batch.
+
+    Parameters
+    ----------
+    ledger
+        Which rows are whose.
+    placement
+        Where they lie.
+    dealt
+        Leases and gangs so far; each gets the next number.
+    """
+
+    def __init__(self, ledger: Ledger, placement: Placement, dealt: int) -> None:
+        self.ledger, self.placement, self.dealt = ledger, placement, dealt
+        self._leases: dict[int, orders.LeaseOrder] = {}
+        self._gang: orders.GangOrder | None = None
+        self._gang_begun_s = 0.0
+        self._rewinds = False
+
+    def lease(self, lease: protocol.Lease) -> orders.LeaseOrder:
+        """Hand out a lease."""
+        batches = self._take(lease.worker, lease.rows, lease.batch_rows)
+        self.dealt += 1
+        order = orders.LeaseOrder(self.dealt, lease.worker, batches, lease.lr)
+        self._leases[order.lease] = order
+        return order
+
+    def gather(self, gang: protocol.Gang, *, begins: bool, now_s: float) -> orders.GangOrder:
+        """Hand out a gang; ``begins``: the first one since a merge."""
+        shares = gang.shares.items()
+        self.dealt += 1
+        self._gang = orders.GangOrder(
+            gang=self.dealt,
+            workers=tuple(gang.shares),
+            batches=tuple(self._take(worker, s.rows, s.batch_rows) for worker, s in shares),
+            lrs=tuple(share.lr for share in gang.shares.values()),
+            scheme=gang.scheme,
+            begins=begins,
+            rewinds=self._rewinds,
+        )
+        self._gang_begun_s, self._rewinds = now_s, False
+        return self._gang
+
+    def _take(self, worker: str, rows: int, batch_rows: int) -> tuple[tuple[Span, ...], ...]:
+        if not rows:
+            return ()
+        spans = self.ledger.take(worker, rows, self.placement.preferred_streams(worker))
+        return cut_batches(spans, batch_rows)
+
+    def lease_done(
+        self, report: orders.LeaseReport, log: MegabatchLog
+    ) -> protocol.LeaseDone | None:
+        """Book a lease; None if its worker has been given up, and its rows are leased again."""
+        order = self._leases.pop(report.lease, None)
+        if order is None:
+            return None
+        updates = len(order.batches)
+        done = Tally(order.rows, updates, report.busy_s, report.loss_sum, report.nonzeros)
+        log.count(order.worker, done)
+        return protocol.LeaseDone(order.worker, order.rows, updates, report.busy_s)
+
+    def gang_done(
+        self, report: orders.GangReport, log: MegabatchLog, now_s: float
+    ) -> protocol.GangDone | None:
+        """Book a gang; None if a loss has undone it."""
+        order = self._gang
+        if order is None or order.gang != report.gang:
+            return None
+        self._gang = None
+        log.note(orders.join_notes(result.notes for result in report.results))
+        log.moved_bytes += sum(result.sent_bytes for result in report.results)
+        tallies = {
+            worker: Tally(order.rows_of(rank), len(batches), r.busy_s, r.loss_sum, r.nonzeros)
+            for rank, (worker, batches, r) in enumerate(
+                zip(order.workers, order.batches, report.results, strict=True)
+            )
+        }
+        for worker, tally in tallies.items():
+            log.count(worker, tally)
+        return protocol.GangDone(
+            took_s=now_s - self._gang_begun_s,
+            rows={worker: tally.rows for worker, tally in tallies.items()},
+            updates={worker: tally.updates for worker, tally in tallies.items()},
+            busy_s={worker: tally.busy_s for worker, tally in tallies.items()},
+        )
+
+    def is_open(self, gang: int) -> bool:
+        """Whether this gang is under way, as far as is known."""
+        return self._gang is not None and self._gang.gang == gang
+
+    def take_back(self, worker: str, log: MegabatchLog) -> int:
+        """Take back what a lost worker had since the last merge; return how many rows."""
+        self._leases = {n: o for n, o in self._leases.items() if o.worker != worker}
+        log.drop(worker)
+        return self.ledger.give_back(worker)
+
+    def take_back_all(self, log: MegabatchLog) -> int:
+        """Undo the work of all since the last merge; return how many rows that is."""
+        rows = sum(self.ledger.give_back(name) for name in list(self.ledger.held))
+        self._rewinds = self._rewinds or rows > 0
+        self._gang = None
+        log.drop_all()
+        return rows

@@ -1,0 +1,127 @@
+"""From a run file and what is known of its data to a session and its members.
+
+Whoever carries out a run, the cluster or the simulator, sets it up by these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daskxml.config import RunConfig
+from daskxml.errors import ConfigError, ModelError
+from daskxml.model.parameters import Layout
+from daskxml.model.spec import ModelSpec
+from daskxml.model.store import ModelHeader
+from daskxml.strategies.protocol import Strategy
+from daskxml.training.limits import Limits
+from daskxml.training.placement import Placement
+from daskxml.training.session import Session
+from daskxml.training.settings import MemberSettings
+
+
+def make_session(
+    config: RunConfig,
+    spec: ModelSpec,
+    placement: Placement,
+    *,
+    can_checkpoint: bool,
+    stored: dict[str, Any] | None = None,
+) -> Session:
+    """Return the session of a run, or of one that goes on from a checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        If the run is to end at a target that is never measured.
+    ModelError
+        If the rows are not those that the checkpoint was trained on.
+    """
+    if config.training.target and not sum(placement.test_rows):
+        raise ConfigError("training.target needs test rows: give data.test, or data.validation")
+    limits = make_limits(config, can_checkpoint)
+    session = Session(config.make_strategy(), limits, placement, Layout(spec).count, stored)
+    expected, found = session.ledger.stream_rows, placement.streams()
+    if expected != found:
+        raise ModelError(
+            f"the run to go on with has {sum(expected):,} training rows, the data {sum(found):,}: "
+            "give the same files and the same data.validation"
+        )
+    return session
+
+
+def make_limits(config: RunConfig, can_checkpoint: bool) -> Limits:
+    """Return when a run ends, evaluates and checkpoints."""
+    training = config.training
+    return Limits(
+        megabatches=training.megabatches,
+        epochs=training.epochs,
+        train_s=training.minutes * 60.0,
+        target_metric=training.target_metric,
+        target=training.target,
+        evaluate_every=config.evaluation.every,
+        checkpoint_every=config.checkpoint.every,
+        ks=config.evaluation.k,
+        can_checkpoint=can_checkpoint,
+    )
+
+
+def member_settings(
+    config: RunConfig,
+    spec: ModelSpec,
+    strategy: Strategy,
+    placement: Placement,
+    *,
+    row_nonzeros: int,
+    threads: int,
+) -> MemberSettings:
+    """Return what a worker must know; ``row_nonzeros`` is of a typical row."""
+    return MemberSettings(
+        spec=spec,
+        optimizer=config.optimizer,
+        seed=config.run.seed,
+        max_batch_rows=strategy.max_batch_rows(),
+        logits_budget_bytes=config.training.logits_budget,
+        evaluation_rows=config.evaluation.batch_rows,
+        ks=config.evaluation.k,
+        propensity_a=config.data.propensity_a,
+        propensity_b=config.data.propensity_b,
+        training_rows=sum(placement.train_rows),
+        row_nonzeros=row_nonzeros,
+        stream_rows=placement.streams(),
+        device="cpu" if config.cluster.device == "auto" else config.cluster.device,
+        threads=threads,
+        schedule=config.schedule,
+        epochs=config.training.epochs,
+        combine=config.combine,
+        rule=config.rule,
+        is_joint=strategy.is_joint,
+        keeps_replicas=strategy.keeps_replicas,
+        averages=strategy.averages,
+        on_merge="average" if strategy.shares_optimizer else config.optimizer.on_merge,
+    )
+
+
+def model_header(
+    config: RunConfig,
+    spec: ModelSpec,
+    *,
+    training_rows: int,
+    feature_base: int,
+    ended: str,
+    megabatches: int,
+) -> ModelHeader:
+    """Return what is written beside the model; ``ended`` says what ended the run."""
+    data = config.data
+    training: dict[str, Any] = {"ended": ended, "megabatches": megabatches}
+    if data.validation:
+        training["validation"] = data.validation
+    return ModelHeader(
+        spec=spec,
+        training_rows=training_rows,
+        normalize=data.normalize,
+        feature_base=feature_base,
+        label_base=data.label_base,
+        propensity_a=data.propensity_a,
+        propensity_b=data.propensity_b,
+        training=training,
+    )

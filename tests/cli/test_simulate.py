@@ -1,0 +1,93 @@
+"""simulate as a user types it: one run, several beside each other, and a calibrated one."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from daskxml.cli import main
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+
+ROWS = SyntheticSpec(rows=1200, test_rows=150, features=200, labels=30, seed=9)
+SETTINGS = ["training.megabatches=4", "training.epochs=0", "strategy.batch_max=32",
+            "strategy.megabatch_batches=8", "model.hidden=[16]"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("simulate")
+    train = write_xml(folder / "train.txt", ROWS, "train")
+    test = write_xml(folder / "test.txt", ROWS, "test")
+    return ["--train", str(train), "--test", str(test), *(f"--set={s}" for s in SETTINGS)]
+
+
+def history(folder):
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def test_a_simulated_run_is_evaluated_like_a_real_one(files, tmp_path, capsys):
+    out = tmp_path / "run"
+    costs = ["--cost", "1e-3,1e-4,1e-6", "--jitter", "0.1", "--bandwidth", "10GB/s"]
+    speeds = ["--speeds", "1,0.92,0.84,0.76"]
+    command = ["simulate", "adaptive-sgd", *files, *speeds, *costs, "--out", str(out)]
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    assert "mega-batch 4" in told
+    assert "ended by  megabatches" in told
+    assert sorted(history(out)[-1]["workers"]) == ["0", "1", "2", "3"]
+    described = json.loads((out / "simulation.json").read_text())
+    assert described["cost"]["jitter"] == 0.1
+    assert described["network"]["bandwidth_bytes_s"] == 1e10
+    assert main(["evaluate", str(out), files[3], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == history(out)[-1]["metrics"]
+    assert main(command) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_several_runs_beside_each_other(files, tmp_path, capsys):
+    other = tmp_path / "slow.toml"
+    other.write_text("[strategy]\nlr = 0.01\n[training]\nepochs = 1\n")
+    options = ["--speeds", "1,0.5", "--compare", str(other), str(other), "--out", str(tmp_path)]
+    assert main(["simulate", "adaptive-sgd", *files, *options]) == 0
+    assert "best P@1" in capsys.readouterr().out
+    with (tmp_path / "table.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["run"] for row in table] == ["adaptive-sgd", "slow", "slow-2"]
+    assert all(int(row["megabatches"]) == 4 for row in table)
+    assert table[1] | {"run": ""} == table[2] | {"run": ""}
+    found = max(row["metrics"].get("P@1", 0) for row in history(tmp_path / "adaptive-sgd"))
+    assert float(table[0]["best"]) == found
+    assert float(table[0]["near_best_s"]) <= float(table[0]["train_s"])
+
+
+def test_a_run_calibrates_another(files, tmp_path, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    costs = ["--speeds", "1,0.5", "--cost", "1e-3,1e-4,0", "--jitter", "0"]
+    assert main(["simulate", "adaptive-sgd", *files, *costs, "--out", str(first)]) == 0
+    fit = ["--calibrate", str(first), "--out", str(second)]
+    assert main(["simulate", "adaptive-sgd", *files, *fit]) == 0
+    assert "speeds     0: 1.000, 1: 0.500" in capsys.readouterr().out
+    for found, predicted in zip(history(first), history(second), strict=True):
+        assert predicted["train_s"] == pytest.approx(found["train_s"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], "no workers: give --speeds"),
+        (["--speeds", "1,x"], "'x' is not a number of at least 0"),
+        (["--speeds", "1,0"], "worker 1: speed = 0.0: must be above 0"),
+        (["--speeds", "1", "--cost", "1,2"], "not three numbers"),
+        (["--speeds", "1", "--cost", "0,0,0"], "a batch costs no time"),
+        (["--speeds", "1", "--bandwidth", "fast"], "'fast' is not a size"),
+        (["--calibrate", "/nowhere"], "no history of a run here"),
+    ],
+)
+def test_what_cannot_be_is_one_line(files, tmp_path, capsys, options, problem):
+    assert main(["simulate", "adaptive-sgd", *files, *options, "--out", str(tmp_path / "x")]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "x").exists()

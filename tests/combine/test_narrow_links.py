@@ -1,0 +1,97 @@
+"""Collectives over links that hold one message, fed by one sender thread for each rank."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vectors import random_vectors
+
+from daskxml.combine import CombineConfig, ring_all_reduce
+from daskxml.combine.adasum_linear import adasum_linear
+from daskxml.combine.adasum_tree import adasum_tree
+from daskxml.combine.hierarchy import hierarchical
+from daskxml.combine.messages import Receive, Send
+from daskxml.ops import get_kernels
+
+KERNELS = get_kernels("cpu", 1)
+SIZE, SEGMENTS = 400, [("a", 0, 150), ("b", 150, 400)]
+
+
+class Rank:
+    """A program, and the queue of what it has sent."""
+
+    def __init__(self, program):
+        self.program, self.queue, self.waits, self.is_over = program, deque(), None, False
+
+    def go_on(self):
+        self.waits = None
+        while self.waits is None and not self.is_over:
+            try:
+                op = next(self.program)
+            except StopIteration:
+                self.is_over = True
+                return
+            if isinstance(op, Send):
+                self.queue.append(op)
+            elif isinstance(op, Receive):
+                self.waits = op
+
+
+def play(programs, choose):
+    """Let ranks and senders act in any order; messages are read where they lie, when they go."""
+    ranks, links = [Rank(program) for program in programs], {}
+    for rank in ranks:
+        rank.go_on()
+
+    def send(number):
+        op = ranks[number].queue.popleft()
+        links[number, op.to] = op.array.copy()
+
+    def receive(number):
+        rank = ranks[number]
+        rank.waits.into[...] = links.pop((rank.waits.source, number))
+        rank.go_on()
+
+    while True:
+        able = [
+            (send, n) for n, r in enumerate(ranks) if r.queue and (n, r.queue[0].to) not in links
+        ]
+        able += [
+            (receive, n) for n, r in enumerate(ranks) if r.waits and (r.waits.source, n) in links
+        ]
+        if not able:
+            assert all(rank.is_over and not rank.queue for rank in ranks)
+            return
+        act, number = choose(able)
+        act(number)
+
+
+def programs_of(name, arrays, transfer):
+    ranks = len(arrays)
+    hosts = [str(rank % 2) for rank in range(ranks)]
+    config = CombineConfig(transfer=transfer, inside="sum")
+    for rank, x in enumerate(arrays):
+        if name == "ring":
+            yield ring_all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16)
+        elif name == "tree":
+            yield adasum_tree(rank, ranks, x, SEGMENTS, KERNELS, transfer, piece_size=16)
+        elif name == "linear":
+            yield adasum_linear(rank, ranks, x, SEGMENTS, KERNELS, transfer, piece_size=16)
+        else:
+            yield hierarchical(rank, hosts, x, SEGMENTS, KERNELS, config, piece_size=16)
+
+
+@pytest.mark.parametrize("transfer", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["ring", "tree", "linear", "hierarchical"])
+@settings(max_examples=15, deadline=None)
+@given(ranks=st.integers(2, 6), random=st.randoms(use_true_random=False))
+def test_no_order_of_events_stops_them_or_changes_a_bit(name, transfer, ranks, random):
+    results = []
+    for choose in (lambda able: able[0], lambda able: able[-1], random.choice):
+        arrays = list(random_vectors(ranks, SIZE, ranks))
+        play(list(programs_of(name, arrays, transfer)), choose)
+        results += [array.tobytes() for array in arrays]
+    assert len(set(results)) == 1
+    assert np.isfinite(arrays[0]).all()

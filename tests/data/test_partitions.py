@@ -1,0 +1,65 @@
+"""Shuffled partitions, and the rows that are held out of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.data.parse import parse_bytes
+from daskxml.data.partitions import Recipe, count_held, shuffle_here
+from daskxml.data.reading import Source, read_here
+from daskxml.errors import InputError
+
+
+def block(first, rows):
+    text = "".join(f"0 0:{number + 1}\n" for number in range(first, first + rows))
+    return parse_bytes(text.encode()).partition
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    parts=st.integers(1, 5),
+    share=st.sampled_from([0.0, 0.01, 0.3, 0.99]),
+    key=st.sampled_from([None, 1, 2]),
+)
+def test_held_out_rows_are_the_last_of_the_order_and_nothing_is_lost(sizes, parts, share, key):
+    rows = sum(sizes)
+    held = count_held(rows, share) if rows > 1 else 0
+    starts = np.cumsum([0, *sizes[:-1]])
+    blocks = [block(start, size) for start, size in zip(starts, sizes, strict=True)]
+    common = {"rows": rows, "shuffle_key": key, "features": 1, "labels": 1, "shift": 0}
+    recipe = Recipe(
+        **common, normalize="none", held_rows=held,
+        parts=min(parts, rows - held), held_parts=min(parts, held),
+    )  # fmt: skip
+    found = shuffle_here(blocks, recipe)
+    assert len(found) == recipe.pieces
+    assert sum(part.rows for part in found[recipe.parts :]) == held
+    (whole,) = shuffle_here(blocks, Recipe(**common, normalize="none", parts=1))
+    order = np.concatenate([part.features.data for part in found])
+    assert np.array_equal(order, whole.features.data)
+    assert sorted(order) == list(range(1, rows + 1))
+
+
+def test_a_single_row_cannot_be_divided():
+    with pytest.raises(InputError, match=r"data\.validation"):
+        count_held(1, 0.5)
+
+
+def test_files_are_read_here_with_the_checks_of_a_cluster(tmp_path):
+    path = tmp_path / "rows.txt"
+    path.write_text("3 2 2\n0 0:1\n1 1:1\n")
+    with pytest.raises(InputError, match="header says 3 rows but the file has 2"):
+        read_here(Source(paths=(str(path),)))
+    path.write_text("0 1:1\n1 3:1\n")
+    blocks, facts, shift = read_here(Source(paths=(str(path),)))
+    assert (facts.rows, facts.features, facts.labels, shift) == (2, 3, 2, 1)
+    assert len(blocks) == 1
+    with pytest.raises(InputError, match=r"rows\.txt:2"):
+        read_here(Source(paths=(str(path),), features=2))
+    path.write_text("")
+    with pytest.raises(InputError, match=r"no rows|empty"):
+        read_here(Source(paths=(str(path),)))

@@ -1,0 +1,187 @@
+"""Every kernel of the optimizers against its naive twin, and the same bits on any lanes."""
+
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_cases import close, modest, normal, random_csr, seeds, wide
+
+from daskxml.ops import AdamStep, Drop, RowGradient, numpy_optim
+from daskxml.ops.naive import NaiveKernels, dense_rows
+from daskxml.ops.numpy_kernels import NumpyKernels
+from daskxml.ops.optim_protocol import OptimKernels
+
+NAIVE = NaiveKernels("float64")
+ONE, TWO = NumpyKernels(1), NumpyKernels(2)
+BOTH = pytest.mark.parametrize("fast", [ONE, TWO], ids=["1 lane", "2 lanes"])
+ADAM = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _threads_for_the_smallest_work():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_optim, "_ROW_GRAIN", 1)
+        yield
+
+
+@st.composite
+def steps(draw):
+    """Weights, two moments, and a gradient of some of the rows, in any order, or of all."""
+    rng = np.random.default_rng(draw(seeds))
+    rows, width = draw(st.integers(0, 9)), draw(st.sampled_from([1, 3, 16, 40]))
+    ids = None if draw(st.booleans()) else rng.permutation(rows)[: rows // 2].astype(np.int32)
+    values = normal(rng, rows if ids is None else len(ids), width)
+    values[rng.random(len(values)) < 0.3] = 0.0
+    gradient = RowGradient(values, ids, draw(st.booleans()), draw(st.sampled_from([1.0, 0.3])))
+    return [normal(rng, rows, width), normal(rng, rows, width), normal(rng, rows, width) ** 2], (
+        gradient
+    )
+
+
+def compare(fast, case, run):
+    """Run both on the same arrays; return what they are before and after, fast and naive."""
+    arrays, gradient = case
+    before = [array.copy() for array in arrays]
+    slow = [wide(array) for array in arrays]
+    values = wide(gradient.values)
+    run(fast, *arrays, gradient)
+    run(NAIVE, *slow, RowGradient(values, gradient.ids, gradient.waits, gradient.scale))
+    for array, expected in zip(arrays, slow, strict=True):
+        close(array, expected)
+    still = np.ones(len(before[0]), bool)
+    ids = np.arange(len(values)) if gradient.ids is None else gradient.ids
+    still[ids[values.any(axis=1) | (not gradient.waits)]] = False
+    for array, old in zip(arrays, before, strict=True):
+        assert (array[still] == old[still]).all()
+
+
+RUNS = {
+    "sgd": lambda k, w, m, v, g: k.sgd_rows(w, g, 0.1, 0.9),
+    "momentum": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, False),
+    "nesterov": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, True),
+    "adam": lambda k, w, m, v, g: k.adam_rows(w, m, v, g, ADAM),
+    "lamb": lambda k, w, m, v, g: k.lamb_rows(w, m, v, g, ADAM, 0.7),
+    "lamb moments": lambda k, w, m, v, g: k.lamb_moments(norms_of(k, g), w, m, v, g, ADAM),
+}
+
+
+def norms_of(kernels, gradient):
+    return kernels.empty((2, len(gradient.values)), "float64")
+
+
+def test_both_implement_the_protocol_with_the_same_signatures():
+    wanted = {n: f for n, f in vars(OptimKernels).items() if callable(f) and n[0] != "_"}
+    for kernels in (NumpyKernels, NaiveKernels):
+        for name, function in wanted.items():
+            have = inspect.signature(getattr(kernels, name)).parameters
+            assert list(have) == list(inspect.signature(function).parameters), name
+
+
+@BOTH
+@pytest.mark.parametrize("rule", RUNS)
+@modest
+@given(case=steps())
+def test_steps(fast, rule, case):
+    compare(fast, case, RUNS[rule])
+
+
+@BOTH
+@modest
+@given(steps())
+def test_norms_of_lamb(fast, case):
+    arrays, gradient = case
+    norms, slow = norms_of(fast, gradient), norms_of(NAIVE, gradient)
+    wide_gradient = RowGradient(wide(gradient.values), *vars_of(gradient)[1:])
+    NAIVE.lamb_moments(slow, *map(wide, arrays), wide_gradient, ADAM)
+    fast.lamb_moments(norms, *arrays, gradient, ADAM)
+    close(norms, slow, 1e-4)
+
+
+def vars_of(gradient):
+    return gradient.values, gradient.ids, gradient.waits, gradient.scale
+
+
+@pytest.mark.parametrize("rule", RUNS)
+def test_same_bits_on_any_lanes(rule):
+    results = []
+    for fast in (ONE, TWO, NumpyKernels(3)):
+        rng = np.random.default_rng(1)
+        arrays = [normal(rng, 50, 33), normal(rng, 50, 33), normal(rng, 50, 33) ** 2]
+        RUNS[rule](fast, *arrays, RowGradient(normal(rng, 50, 33)))
+        results.append([array.tobytes() for array in arrays])
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("rule", RUNS)
+def test_a_gradient_that_is_not_a_number_does_not_hide(rule):
+    arrays = [np.ones((2, 3), np.float32) for _ in range(3)]
+    values = np.zeros((2, 3), np.float32)
+    values[1, 2] = np.nan
+    RUNS[rule](ONE, *arrays, RowGradient(values, waits=True))
+    assert all((array[0] == 1.0).all() for array in arrays)
+    assert any(np.isnan(array[1, 2]) for array in arrays) or rule == "lamb"
+
+
+@st.composite
+def segments(draw):
+    """A few segments of rows of one matrix, with dropout or without."""
+    rng = np.random.default_rng(draw(seeds))
+    x = random_csr(rng, draw(st.integers(1, 7)), draw(st.integers(1, 12)), draw(st.floats(0, 1)))
+    x.data[rng.random(len(x.data)) < 0.1] = 0.0
+    sizes = draw(st.lists(st.integers(0, 6), max_size=3))
+    key, rate = draw(st.integers(0, 2**64 - 1)), draw(st.sampled_from([0.0, 0.4]))
+    return x, [rng.integers(0, x.rows, size) for size in sizes], key, rate, rng
+
+
+@BOTH
+@modest
+@given(segments(), st.sampled_from([1, 3, 16, 40]))
+def test_entries_are_grouped_and_gathered(fast, case, units):
+    x, parts, key, rate, rng = case
+    delta = normal(rng, sum(map(len, parts)), units)
+    held, expected = collect(fast, x, parts, key, rate), np.zeros((x.columns, units))
+    place = 0
+    for rows in parts:
+        drop = Drop(rate=rate, key=key, first_row=place)
+        expected += dense_rows(x, rows, drop).T @ delta[place : place + len(rows)]
+        place += len(rows)
+    for kernels, given_delta in ((fast, delta), (NAIVE, wide(delta))):
+        features, starts, rows, values, count = group(kernels, held, x.columns)
+        out = kernels.empty((count, units))
+        kernels.gather_rows(out, starts[: count + 1], rows, values, given_delta)
+        dense = np.zeros_like(expected)
+        dense[features[:count]] = out
+        close(dense, expected, 1e-4)
+
+
+def collect(kernels, x, parts, key, rate):
+    """The entries by the fast kernels, which must be the naive ones'."""
+    columns, places, values, place = [], [], [], 0
+    for rows in parts:
+        drop, room = Drop(rate=rate, key=key, first_row=place), kernels.nonzeros(x, rows)
+        found = []
+        for each in (kernels, NAIVE):
+            out = (np.empty(room, "i4"), np.empty(room, "i4"), np.empty(room, "f4"))
+            count = each.feature_entries(out, x, rows, place, drop)
+            nonzero = out[2][:count] != 0  # with dropout an entry of zero may be left out or not
+            found.append([array[:count][nonzero] for array in out])
+        for mine, naive in zip(*found, strict=True):
+            np.testing.assert_allclose(mine, naive, rtol=1e-6)
+        for joined, part in zip((columns, places, values), found[0], strict=True):
+            joined.append(part)
+        place += len(rows)
+    kinds = ("i4", "i4", "f4")
+    lists = zip((columns, places, values), kinds, strict=True)
+    return tuple(np.concatenate([np.empty(0, kind), *arrays]) for arrays, kind in lists)
+
+
+def group(kernels, entries, columns):
+    size = len(entries[0]) + 1
+    outs = (np.empty(size, "i4"), np.empty(size, "i8"), np.empty(size, "i4"), np.empty(size, "f4"))
+    tally = np.zeros(columns, "i4")
+    count = kernels.group_entries(*outs, entries, tally)
+    assert not tally.any()
+    assert len(set(outs[0][:count].tolist())) == count
+    return *outs, count

@@ -1,0 +1,344 @@
+"""Programs driven between real worker processes; links and queues are tested next door."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, WorkerPlugin, get_worker
+from distributed.comm import connect
+
+from daskxml.combine import merge_weighted, ring_all_reduce
+from daskxml.combine.messages import Flush, Receive, ReceiveAny, Send, Worked
+from daskxml.errors import ClusterError, ConfigError, TrainingError
+from daskxml.ops.naive import NaiveKernels
+from daskxml.runtime.port import Patience, Port, RoundKey
+
+PATIENCE = Patience(connect_s=1.0, idle_s=20.0)
+PIECE_FLOATS = 1 << 14
+BIG_FLOATS = 1 << 22  # more than a connection holds
+
+
+class PortPlugin(WorkerPlugin):
+    name = "port"
+
+    def setup(self, worker):
+        self.port = Port(worker, PATIENCE)
+
+    async def teardown(self, worker):
+        await self.port.close()
+
+
+class FatalKernels(NaiveKernels):
+    """Kills its process, as the kernel's out-of-memory killer would, at the n-th addition."""
+
+    def __init__(self, additions):
+        self.additions = additions
+
+    def add_scaled(self, out, x, factor):
+        self.additions -= 1
+        if self.additions < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().add_scaled(out, x, factor)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(PortPlugin())
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(client):
+    yield
+    idle = client.run(lambda dask_worker: dask_worker.plugins["port"].port.is_idle)
+    assert all(idle.values())
+
+
+@pytest.fixture
+def addresses(client):
+    client.wait_for_workers(4)
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+# -------------------------------------------------------------- programs
+
+
+def replica_of(rank, size):
+    return np.random.default_rng(rank).normal(size=size).astype(np.float32)
+
+
+def ring(rank, weights, size, kernels=None):
+    """The merged bytes."""
+    out, ranks = np.full(size, np.nan, np.float32), len(weights)
+    yield from ring_all_reduce(
+        rank, ranks, out, replica_of(rank, size), weights[rank], kernels or NaiveKernels(),
+        piece_size=PIECE_FLOATS,
+    )  # fmt: skip
+    return out.tobytes()
+
+
+def exchange(rank, size):
+    """Both send before they receive, more than a connection holds, and flush in between."""
+    mine, theirs = np.full(size, rank, np.float32), np.empty(size, np.float32)
+    for _ in range(2):
+        yield Send(1 - rank, mine)
+        yield Flush()
+        mine += 2
+    yield Receive(1 - rank, theirs)
+    first = float(theirs[0]), float(theirs[-1])
+    yield Receive(1 - rank, theirs)
+    return (*first, float(theirs[0]), float(theirs[-1]))
+
+
+def client_of(rank, server, turns):
+    """Ask the server so many times; the first message makes it listen."""
+    answer = np.empty(1)
+    yield Send(server, np.array([0.0]))
+    for turn in range(turns):
+        yield Worked(1, 1)
+        yield Send(server, np.array([rank + 10.0 * turn]))
+        yield Receive(server, answer)
+    return float(answer[0])
+
+
+def serve(turns):
+    """Add up what comes, and answer with the sum of the sender so far."""
+    inbox, sums = np.empty(1), np.zeros(len(turns))
+    for rank in range(len(turns)):
+        yield Receive(rank, inbox)
+    for _ in range(sum(turns)):
+        rank = yield ReceiveAny(inbox)
+        sums[rank] += inbox[0]
+        yield Send(rank, sums[rank : rank + 1])
+        yield Flush()
+    return sums.tolist()
+
+
+def fail(rank):
+    """Rank 1 raises; the others wait for it."""
+    if rank == 1:
+        raise TrainingError("the loss is not finite")
+    yield Receive(1, np.empty(1))
+
+
+async def perform(run, number, addresses, programs):
+    """Programs of one worker, as a task: their results, or the failure's message; seconds."""
+    port = get_worker().plugins["port"].port
+    key = RoundKey(run=run, number=number, what="merge 7")
+    begun_s = time.perf_counter()
+    try:
+        made = {number: make(*args) for number, (make, *args) in programs.items()}
+        done = await port.perform(key, addresses, made)
+    except (ClusterError, TrainingError) as error:
+        return error.message, time.perf_counter() - begun_s
+    return [part.result for part in done], done[0].sent_bytes
+
+
+def start(client, run, number, addresses, make, *args):
+    """Start one program a rank."""
+    return [
+        client.submit(
+            perform, run, number, addresses, {rank: (make, rank, *args)},
+            workers=[address], pure=False, retries=0,
+        )
+        for rank, address in enumerate(addresses)
+    ]  # fmt: skip
+
+
+def merge_all(client, run, number, addresses, weights, size):
+    futures = start(client, run, number, addresses, ring, weights, size)
+    return [merged for (merged,), _ in client.gather(futures)]
+
+
+def messages(client, futures):
+    return [message for message, _ in client.gather(futures)]
+
+
+def plain_merge(weights, size):
+    replicas = [replica_of(rank, size) for rank in range(len(weights))]
+    out, zero = np.empty(size, np.float32), np.zeros(size, np.float32)
+    merge_weighted(out, replicas, weights, zero, zero, 0.0, NaiveKernels())
+    return out.tobytes()
+
+
+# ----------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize(
+    ("weights", "size"),
+    [
+        ([0.7], 1000),
+        ([0.5, 0.5], 100_003),
+        ([0.9, 0.0], 5),
+        ([0.2, 0.3, 0.55], 100_003),
+        ([0.1, 0.2, 0.3, 0.4], 65_536),
+        ([0.1, 0.0, 0.5, 0.4], 3),
+        ([0.5, 0.25, 0.25], 0),
+    ],
+)
+def test_every_worker_gets_the_bits_of_the_plain_merge(client, addresses, weights, size):
+    ranks = addresses[: len(weights)]
+    merged = merge_all(client, f"{weights} {size}", 1, ranks, weights, size)
+    assert merged == [plain_merge(weights, size)] * len(ranks)
+
+
+def test_flushing_on_both_sides_is_no_deadlock(client, addresses):
+    futures = start(client, "exchange", 1, addresses[:2], exchange, BIG_FLOATS)
+    for rank, ((received,), sent_bytes) in enumerate(client.gather(futures)):
+        assert received == (1 - rank, 1 - rank, 3 - rank, 3 - rank)
+        assert sent_bytes == 2 * 4 * BIG_FLOATS
+
+
+def test_a_server_in_the_process_of_the_first_rank_hears_everyone_to_the_end(client, addresses):
+    turns, where = [1, 5, 3], addresses[:3]
+    parts = [{rank: (client_of, rank, 3, turns[rank])} for rank in range(3)]
+    parts[0][3] = serve, turns
+    futures = [
+        client.submit(perform, "server", 1, [*where, where[0]], part, workers=[address], pure=False)
+        for part, address in zip(parts, where, strict=True)
+    ]
+    expected = [sum(rank + 10.0 * turn for turn in range(turns[rank])) for rank in range(3)]
+    (first, served), *others = [results for results, _ in client.gather(futures)]
+    assert served == expected
+    assert [first, *(part for (part,) in others)] == expected
+
+
+def test_two_runs_at_once_do_not_mix(client, addresses):
+    sizes = {"a": 300_000, "b": 200_000}
+    futures = {
+        run: start(client, run, 1, addresses[:2], ring, [1.0, 1.0], size)
+        for run, size in sizes.items()
+    }
+    for run, size in sizes.items():
+        for (merged,), _ in client.gather(futures[run]):
+            assert merged == plain_merge([1.0, 1.0], size)
+
+
+# ----------------------------------------------------------------- failures
+
+
+def abort(client, run, number):
+    """Do what the scheduler does as soon as one of the workers fails."""
+
+    async def act(dask_worker):
+        await dask_worker.plugins["port"].port.abort(run, number)
+
+    client.run(act)
+
+
+def test_what_a_program_raises_is_raised_and_the_others_are_let_go(client, addresses):
+    futures = start(client, "fails", 1, addresses[:3], fail)
+    assert futures[1].result()[0] == "the loss is not finite"
+    abort(client, "fails", 1)
+    for message in messages(client, futures[::2]):
+        assert message == "merge 7 (round 1) of run fails failed, it was aborted: start a new one"
+
+
+def test_abort_ends_a_round_that_waits_for_others(client, addresses):
+    waiting = client.submit(
+        perform, "aborted", 3, addresses[:2], {0: (ring, 0, [1.0, 1.0], 100)},
+        workers=addresses[:1], pure=False,
+    )  # fmt: skip
+
+    abort(client, "aborted", 3)
+    message, _ = waiting.result(timeout=10)
+    assert message.startswith("merge 7 (round 3) of run aborted")
+    merged = merge_all(client, "aborted", 4, addresses[:2], [1.0, 1.0], 100)
+    assert merged == [plain_merge([1.0, 1.0], 100)] * 2
+
+
+def test_rounds_that_are_over_are_refused(client, addresses):
+    ranks, weights = addresses[:2], [1.0, 1.0]
+    merge_all(client, "stale", 2, ranks, weights, 100)
+    for number in (2, 1):
+        futures = start(client, "stale", number, ranks, ring, weights, 100)
+        for message in messages(client, futures):
+            assert "is over here" in message
+
+    async def call(number):
+        comm = await connect(ranks[0])
+        ids = {"run": "stale", "number": number, "caller": 1, "callee": 0}
+        await comm.write({"op": "daskxml_round", "reply": False, **ids})
+        answer = await asyncio.wait_for(comm.read(), 10)
+        await comm.close()
+        return answer
+
+    assert asyncio.run(call(2)) == {"status": "refused"}
+
+
+def test_a_run_that_is_forgotten_may_start_anew(client, addresses):
+    async def forget(dask_worker):
+        await dask_worker.plugins["port"].port.forget("again")
+
+    merge_all(client, "again", 5, addresses[:2], [1.0, 1.0], 10)
+    client.run(forget)
+    merged = merge_all(client, "again", 1, addresses[:2], [1.0, 1.0], 10)
+    assert merged == [plain_merge([1.0, 1.0], 10)] * 2
+
+
+def test_a_worker_that_cannot_be_reached_fails_who_needs_it(client, addresses):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    nobody = f"tcp://127.0.0.1:{port}"  # nobody listens there any more
+    futures = [
+        client.submit(
+            perform, "gone", 1, [*addresses[:3], nobody], {rank: (ring, rank, [1.0] * 4, 1000)},
+            workers=[address], pure=False,
+        )
+        for rank, address in enumerate(addresses[:3])
+    ]  # fmt: skip
+    message, seconds = futures[2].result()
+    assert f"worker {nobody} is gone or silent" in message
+    assert seconds < PATIENCE.idle_s / 2
+    abort(client, "gone", 1)
+    assert all("start a new one" in message for message in messages(client, futures))
+
+
+@pytest.mark.parametrize("additions", [0, 20])
+def test_a_worker_killed_in_the_middle_fails_the_others_who_may_begin_again(
+    client, addresses, additions
+):
+    ranks, weights, size = addresses[:3], [0.2, 0.3, 0.5], 3_000_000
+    run = f"killed at {additions}"
+    programs = [(ring, rank, weights, size) for rank in range(3)]
+    programs[1] = (*programs[1], FatalKernels(additions))
+    futures = [
+        client.submit(
+            perform, run, 1, ranks, {rank: program}, workers=[address], pure=False, retries=0
+        )
+        for rank, (program, address) in enumerate(zip(programs, ranks, strict=True))
+    ]
+    victim = futures.pop(1)
+    for message, seconds in client.gather(futures):
+        assert message.startswith(f"merge 7 (round 1) of run {run}")
+        assert seconds < PATIENCE.idle_s / 2
+    victim.release()
+    merged = merge_all(client, run, 2, [ranks[0], ranks[2]], [0.4, 0.6], 1000)
+    assert merged == [plain_merge([0.4, 0.6], 1000)] * 2
+
+
+def test_a_neighbour_that_never_starts_is_not_waited_for_for_ever(client, addresses):
+    def set_patience(patience, dask_worker):
+        dask_worker.plugins["port"].port.patience = patience
+
+    client.run(set_patience, Patience(idle_s=0.2))
+    part = client.submit(
+        perform, "idle", 1, addresses[:2], {0: (ring, 0, [1.0, 1.0], 10)},
+        workers=addresses[:1], pure=False,
+    )  # fmt: skip
+    message, _ = part.result(timeout=10)
+    client.run(set_patience, PATIENCE)
+    assert "gone or silent (" in message  # whose patience ends first is open
+
+
+def test_patience_is_checked():
+    with pytest.raises(ConfigError, match="idle_s = 0: must be above 0"):
+        Patience(idle_s=0)

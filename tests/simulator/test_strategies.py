@@ -1,0 +1,86 @@
+"""Every registered algorithm in virtual time: it learns, survives losses, and can be resumed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ledger import check_ledger
+
+from daskxml.simulator import Arrival, Loss, simulate
+from daskxml.strategies import STRATEGIES
+
+
+@pytest.fixture(params=STRATEGIES)
+def values(request):
+    """Six mega-batches of 384 rows."""
+    return {
+        "model": {"hidden": [16]},
+        "strategy": {"name": request.param, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "training": {"megabatches": 6},
+        "checkpoint": {"every": 3},
+        "evaluation": {"every": 3},
+    }
+
+
+def flat(run):
+    return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
+
+
+def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):
+    runs = [simulate(values, [1, 0.8, 0.6], **data, **costs) for _ in range(2)]
+    check_ledger(runs[0].history, 1500)
+    losses = [row["loss"] for row in runs[0].history]
+    assert losses[-1] < losses[0]
+    assert runs[0].history[-1]["rows"] == 6 * 384
+    assert np.array_equal(flat(runs[0]), flat(runs[1]))
+    assert runs[0].history == runs[1].history
+
+
+@pytest.mark.parametrize("share", [0.03, 0.1, 0.3, 0.55, 0.7])
+def test_a_worker_is_lost_and_another_comes(data, values, costs, share):
+    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
+    at_s = share * plain.history[-1]["wall_s"]
+    changes = [Loss(at_s, "1"), Arrival(at_s * 1.2, "3", 0.9)]
+    run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
+    check_ledger(run.history, 1500)
+    assert len(run.history) == 6
+    events = [event["kind"] for row in run.history for event in row["events"]]
+    assert sorted(events) == ["joined", "lost"]
+    last = run.history[-1]["workers"]
+    assert sorted(last) == ["0", "2", "3"]
+    assert last["3"]["rows"] > 0
+
+
+def test_the_first_of_the_workers_is_lost(data, values, costs):
+    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
+    changes = [Loss(0.45 * plain.history[-1]["wall_s"], "0")]
+    run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
+    check_ledger(run.history, 1500)
+    assert sorted(run.history[-1]["workers"]) == ["1", "2"]
+
+
+def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path):
+    whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
+    parts = tmp_path / "parts"
+    settings = {"training.megabatches": 3}
+    simulate(values, [1, 0.7], **data, **costs, out=parts, overrides=settings)
+    resumed = simulate(
+        parts / "run.toml", [1, 0.7], **costs, resume=parts, overrides={"training.megabatches": 6}
+    )
+    for mine, other in zip(whole.history, resumed.history, strict=True):
+        assert mine | {"wall_s": 0} == other | {"wall_s": 0}
+    assert np.array_equal(flat(whole), flat(resumed))
+
+
+def test_an_optimizer_with_state_goes_on_too(data, values, costs, tmp_path):
+    values |= {"optimizer": {"name": "adam"}}
+    values["strategy"]["lr"] = 0.01
+    whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
+    parts = tmp_path / "parts"
+    settings = {"training.megabatches": 3}
+    simulate(values, [1, 0.7], **data, **costs, out=parts, overrides=settings)
+    resumed = simulate(
+        parts / "run.toml", [1, 0.7], **costs, resume=parts, overrides={"training.megabatches": 6}
+    )
+    assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
+    assert np.array_equal(flat(whole), flat(resumed))
