@@ -1,0 +1,23 @@
+"""Figure 7 of Adaptive SGD: accuracy over mega-batches, for one, two and four workers.
+
+    python benchmarks/figures/fig07.py --data FOLDER
+
+The runs are those of Figure 6.
+"""
+
+from output import arguments, save, write_csv
+from overall import SETS, draw_by_workers, simulate_overall, table
+from study import RESULTS
+
+
+def main() -> None:
+    """Simulate and draw."""
+    options = arguments(__doc__, SETS)
+    histories = simulate_overall(options.sets, options.data)
+    write_csv(RESULTS / "fig07.csv", table(histories))
+    figure = draw_by_workers(histories, options.sets, "megabatch", "mega-batches")
+    save(figure, "fig07", figure.axes[0])
+
+
+if __name__ == "__main__":
+    main()

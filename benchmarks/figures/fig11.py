@@ -1,0 +1,44 @@
+"""Figure 11 of Adaptive SGD: the threshold and the size of the perturbation.
+
+    python benchmarks/figures/fig11.py --data FOLDER
+
+The norm per parameter is read as the root mean square, as by default: literally, ||w|| / |w|, it
+is below every threshold of the paper, and the threshold changes nothing.
+"""
+
+from output import arguments
+from study import Job
+from variants import SETS, Panel, base_job, draw_variants, varied
+
+THRESHOLDS = (0.05, 0.1, 0.2)
+FACTORS = (0.05, 0.1, 0.2)
+
+
+def by_threshold(data: str) -> dict[str, Job]:
+    """Return the runs with different pert_thr."""
+    return {
+        f"pert_thr = {value:g}": varied(base_job(data), "perturbation_threshold", value)
+        for value in THRESHOLDS
+    }
+
+
+def by_factor(data: str) -> dict[str, Job]:
+    """Return the runs with different delta; the threshold lets every merge be perturbed."""
+    base = varied(base_job(data), "perturbation_threshold", THRESHOLDS[-1])
+    return {f"delta = {value:g}": varied(base, "perturbation", value) for value in FACTORS}
+
+
+def main() -> None:
+    """Simulate and draw."""
+    options = arguments(__doc__, SETS)
+    shown = [
+        Panel(title="threshold", jobs={data: by_threshold(data) for data in options.sets}),
+        Panel(
+            title="size, at threshold 0.2", jobs={data: by_factor(data) for data in options.sets}
+        ),
+    ]
+    draw_variants("fig11", shown, options.sets, options.data)
+
+
+if __name__ == "__main__":
+    main()

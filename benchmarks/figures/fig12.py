@@ -1,0 +1,70 @@
+"""Figure 12 of Adaptive SGD: batch sizes, and how many merges are perturbed, over mega-batches.
+
+    python benchmarks/figures/fig12.py --data FOLDER
+
+Once with the rules as printed, once with the damped rule of daskxml's default; the runs are those
+of the table of algorithms.
+"""
+
+import itertools
+from typing import Any
+
+from output import arguments, panels, save, write_csv
+from simulations import History, run_all
+from study import ALGORITHMS, DATA, RESULTS, SPEEDS, Job
+from variants import base_job
+
+SETS = ("delicious", "stackex4-2k")
+RULES = ("adaptive-paper", "adaptive-sgd")
+COLORS = ("tab:red", "tab:orange", "tab:green", "tab:blue")
+
+
+def rows_of(job: Job, history: History) -> list[dict[str, Any]]:
+    """Return the batch sizes of every mega-batch."""
+    return [
+        {
+            "data": job.data, "rules": job.algorithm, "megabatch": row["megabatch"],
+            **{f"batch_rows_{n}": worker["batch_rows"] for n, worker in row["workers"].items()},
+            **{f"updates_{n}": worker["updates"] for n, worker in row["workers"].items()},
+            "perturbed": int(row["perturbed"]),
+        }
+        for row in history
+    ]  # fmt: skip
+
+
+def draw_sizes(axis: Any, job: Job, rows: list[dict[str, Any]]) -> None:
+    """Draw the batch size of every worker."""
+    for number, (speed, color) in enumerate(zip(SPEEDS, COLORS, strict=True)):
+        sizes = [row[f"batch_rows_{number}"] for row in rows]
+        axis.plot(range(1, len(rows) + 1), sizes, color=color, label=f"speed {speed:g}")
+    words = "as printed" if job.algorithm == "adaptive-paper" else "damped"
+    axis.set_title(f"{DATA[job.data].title}: {words}", fontsize=9)
+    axis.set_ylim(0, DATA[job.data].batch_max * 1.08)
+
+
+def main() -> None:
+    """Simulate and draw."""
+    options = arguments(__doc__, SETS)
+    jobs = [base_job(data, rules) for data in options.sets for rules in RULES]
+    histories = run_all(jobs, options.data)
+    rows = {job: rows_of(job, histories[job]) for job in jobs}
+    write_csv(RESULTS / "fig12.csv", list(itertools.chain(*rows.values())))
+    figure, axes = panels(len(options.sets), 3)
+    for job in jobs:
+        row = axes[options.sets.index(job.data)]
+        draw_sizes(row[RULES.index(job.algorithm)], job, rows[job])
+        perturbed = list(itertools.accumulate(found["perturbed"] for found in rows[job]))
+        style = ALGORITHMS[job.algorithm]
+        words = "as printed" if job.algorithm == "adaptive-paper" else "damped"
+        row[2].plot(range(1, len(perturbed) + 1), perturbed, color=style.color, label=words)
+    for data, row in zip(options.sets, axes, strict=True):
+        row[2].set_title(f"{DATA[data].title}: perturbed merges", fontsize=9)
+        row[2].legend(loc="upper left")
+        row[0].set_ylabel("rows in a batch")
+        for axis in row:
+            axis.set_xlabel("mega-batches")
+    save(figure, "fig12", figure.axes[0])
+
+
+if __name__ == "__main__":
+    main()

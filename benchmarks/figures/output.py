@@ -1,0 +1,86 @@
+"""Command lines, CSV files and drawings that the figures have in common."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from study import DATA, RESULTS
+
+
+def arguments(text: str, sets: Sequence[str] = tuple(DATA)) -> argparse.Namespace:
+    """Read the command line: the folder of the sets, and which of them."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with NAME.train.txt.gz")
+    parser.add_argument("--sets", type=_names, default=list(sets), help="default: %(default)s")
+    parser.add_argument("--algorithms", type=_names, default=[], help="default: all")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the same keys; None becomes an empty field."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(path)
+
+
+def pyplot() -> Any:
+    """Return matplotlib's pyplot, set up for files."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise SystemExit(
+            "the figures are drawn with matplotlib: pip install 'daskxml[bench]'"
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({
+        "font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "lines.linewidth": 1.3,
+        "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+        "savefig.dpi": 130,
+    })  # fmt: skip
+    return plt
+
+
+def panels(rows: int, columns: int, **options: Any) -> tuple[Any, Any]:
+    """Return a drawing and its ``(rows, columns)`` panels."""
+    size = (3.6 * columns, 2.7 * rows)
+    return pyplot().subplots(rows, columns, figsize=size, squeeze=False, **options)
+
+
+def draw_tree(axis: Any, data: str) -> None:
+    """Draw what a linear tree reaches, where that is known, and make room for it."""
+    tree = DATA[data].tree
+    if tree is not None:
+        axis.set_ylim(top=max(axis.get_ylim()[1], 1.12 * tree))
+        axis.axhline(tree, color="gray", linestyle=":", linewidth=1.0, zorder=1)
+        axis.annotate(
+            f"Parabel {tree:.3f}", (0.99, tree), xycoords=("axes fraction", "data"), ha="right",
+            va="bottom", fontsize=7, color="gray",
+        )  # fmt: skip
+
+
+def save(figure: Any, name: str, legend_of: Any = None, columns: int = 4) -> None:
+    """Write ``results/figures/NAME.png``, with one legend below all panels."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    room = 0.0
+    if legend_of is not None:
+        handles, labels = legend_of.get_legend_handles_labels()
+        lines = -(-len(labels) // columns)
+        room = (0.12 + 0.22 * lines) / figure.get_size_inches()[1]
+        figure.legend(handles, labels, loc="lower center", ncols=columns)
+    figure.tight_layout(rect=(0.0, room, 1.0, 1.0))
+    path = RESULTS / f"{name}.png"
+    figure.savefig(path)
+    print(path)
