@@ -6,16 +6,20 @@ in `real_data.py`. `BARS` are what the run file is to reach. `TOOLS` are measure
 tools on the same rows: two cores, default parameters, one run each.
 
     python benchmarks/quality.py FOLDER [--sets bibtex,delicious] [--workers 2]
+
+Rows of other sets stay in the results where the same run file, with as many workers, made them.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from machine import write_result
+from machine import RESULTS, write_result
 from real_data import PIPELINES, measure
 
 RUN_FILE = PIPELINES / "best.toml"
@@ -98,6 +102,15 @@ def judge(row: dict[str, Any]) -> dict[str, Any]:
             "missed": "; ".join(missed) or "none"}  # fmt: skip
 
 
+def kept_rows(setting: Mapping[str, str], names: list[str]) -> list[dict[str, Any]]:
+    """Return earlier rows of the same setting, but for the sets that are measured now."""
+    path = RESULTS / "quality.json"
+    earlier = json.loads(path.read_text()) if path.exists() else {}
+    if any(earlier.get(key) != value for key, value in setting.items()):
+        return []
+    return [row for row in earlier["rows"] if row["data"] not in names]
+
+
 def main() -> None:
     """Measure every set and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -108,11 +121,14 @@ def main() -> None:
     options = parser.parse_args()
     options.set = ["--set", "cluster.threads=1"]
     names = options.sets.split(",")
-    tools = {name: other_tools(name) for name in names}
-    setting = {"run_file": options.run_file.name, "workers": options.workers}
-    rows: list[dict[str, Any]] = []
+    digest = hashlib.sha256(options.run_file.read_bytes()).hexdigest()
+    setting = {
+        "run_file": options.run_file.name, "sha256": digest, "workers": options.workers,
+    }  # fmt: skip
+    rows = kept_rows(setting, names)
     for name in names:  # written after each set: the last takes minutes
         rows.append(judge(measure(name, options.folder, options)))
+        tools = {row["data"]: other_tools(row["data"]) for row in rows}
         write_result("quality", rows, **setting, bars=BARS, other_tools=tools)
 
 
