@@ -262,6 +262,12 @@ class Driver:
             megabatches=len(self.session.history),
         )
 
+    async def close(self) -> None:
+        """Leave the workers, and let them forget the rows."""
+        await self.pack_up()
+        if not self.is_loading:
+            self.data.release()
+
     async def pack_up(self) -> None:
         """Stop what is under way and leave the workers."""
         if self.enlister is not None:

@@ -58,6 +58,11 @@ class LoadedData:
         """Features of a typical row."""
         return max(1, self.facts.nonzeros // self.facts.rows)
 
+    def release(self) -> None:
+        """Let the workers forget the rows, whoever still refers to this."""
+        for future in (*self.train.futures, *self.test.futures, self.label_counts):
+            future.release()
+
     def placement(self) -> Placement:
         """Return a placement with no owners yet."""
         return Placement(self.is_replicated, self.train.rows, self.test.rows)

@@ -127,7 +127,7 @@ class RunsPlugin(SchedulerPlugin):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if driver is not None:
-            await driver.pack_up()
+            await driver.close()
 
     def _forget_soon(self, run: str) -> None:
         task = asyncio.create_task(self.forget_run(run))
