@@ -7,13 +7,12 @@ from daskxml.combine.config import CombineConfig
 from daskxml.combine.kernels import CombineKernels
 from daskxml.combine.linear import MergeFactors, outer_memory
 from daskxml.combine.ring import ring_all_reduce
-from daskxml.combine.weighted import MergeKernels, merge_weighted
+from daskxml.combine.weighted import merge_weighted
 
 __all__ = [
     "CombineConfig",
     "CombineKernels",
     "MergeFactors",
-    "MergeKernels",
     "combine_changes",
     "merge_weighted",
     "outer_memory",

@@ -20,9 +20,9 @@ from daskxml.runtime.connection import connection
 from daskxml.runtime.interrupts import postponed
 from daskxml.runtime.journal import revive
 from daskxml.runtime.matrices import Matrices, scatter
-from daskxml.runtime.run_dir import RunDir
 from daskxml.runtime.scheduler import RunsPlugin
 from daskxml.training.run import Paths, Run, resolve_run
+from daskxml.training.run_dir import RunDir
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 Rows = Paths | Matrices
@@ -87,7 +87,6 @@ def train(
     --------
     ::
 
-        run = daskxml.train("adaptive-sgd", train="train.txt", test="test.txt")
         run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """

@@ -10,13 +10,13 @@ from typing import Any
 from daskxml.config import RunConfig
 from daskxml.errors import ConfigError
 from daskxml.model.spec import ModelSpec
-from daskxml.runtime.run_dir import RunDir
 from daskxml.simulator.changes import Change
 from daskxml.simulator.cost import CostModel, Network, v100_cost
 from daskxml.simulator.play import OnEvent
 from daskxml.simulator.rows import Rows
 from daskxml.simulator.simulation import Simulation
 from daskxml.training.run import Run, resolve_run
+from daskxml.training.run_dir import RunDir
 
 Speeds = Sequence[float] | Mapping[str, float]
 

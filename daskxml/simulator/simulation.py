@@ -16,7 +16,6 @@ from daskxml.model.spec import ModelSpec
 from daskxml.model.store import write_model
 from daskxml.model.trained import Model
 from daskxml.runtime.interrupts import postponed
-from daskxml.runtime.run_dir import RunDir
 from daskxml.simulator.changes import Arrival, Change
 from daskxml.simulator.cost import CostModel, Network
 from daskxml.simulator.executor import Executor
@@ -25,6 +24,7 @@ from daskxml.simulator.rows import Rows, read_rows, share_rows
 from daskxml.simulator.worker import VirtualWorker
 from daskxml.training.checkpoint import read_checkpoint, read_local
 from daskxml.training.run import Run
+from daskxml.training.run_dir import RunDir
 from daskxml.training.session import Session
 from daskxml.training.setup import make_session, member_settings, model_header
 from daskxml.training.sources import Placed

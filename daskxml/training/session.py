@@ -263,19 +263,19 @@ class Session:
         if not self.workers:
             self.stage = "lost"
             return [orders.RestartOrder()]
-        is_joint = self.strategy.is_joint
-        taken = (
-            self._dealer.take_back_all(self.log)
-            if is_joint
-            else (self._dealer.take_back(worker, self.log))
-        )
-        self._note("lost", worker, now_s, taken)
+        self._note("lost", worker, now_s, self._take_back(worker))
         if self.stage == "merge":
             self.stage = "train"
             if self._stop_reason:  # the rows that went back are not waited for
                 self._tell(protocol.Drain())
         todo = self._obey(self._tell(WorkerLost(worker)), now_s)
         return self._spread() + todo + self._redo(worker)
+
+    def _take_back(self, worker: str) -> int:
+        """Undo what is lost with a worker; return how many rows that is."""
+        if self.strategy.is_joint:
+            return self._dealer.take_back_all(self.log)
+        return self._dealer.take_back(worker, self.log)
 
     def _note(self, kind: str, worker: str, now_s: float, rows: int) -> None:
         """Tell of a worker in the row of the mega-batch that is not closed yet."""

@@ -1,4 +1,4 @@
-"""A small data set on disk, a real cluster of processes, and a run file for them."""
+"""A real cluster of processes, and a run file for it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
-
-from daskxml.data.synthetic import SyntheticSpec, write_xml
-
-SPEC = SyntheticSpec(rows=1500, test_rows=400, features=300, labels=60, seed=5)
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Training and test files."""
-    folder = tmp_path_factory.mktemp("data")
-    return {part: write_xml(folder / f"{part}.txt", SPEC, part) for part in ("train", "test")}
 
 
 @pytest.fixture
@@ -52,3 +41,27 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
     """A client of the cluster."""
     with Client(cluster) as connected:
         yield connected
+
+
+class StopOnceJoined:
+    """Lets a second worker come at a mega-batch, and interrupts the run once it has worked."""
+
+    def __init__(self, cluster: LocalCluster, megabatch: int) -> None:
+        self.cluster, self.megabatch, self.is_interrupted = cluster, megabatch, False
+
+    def __call__(self, event: Any) -> None:
+        """Hear an event of the run."""
+        if event["kind"] != "megabatch":
+            return
+        if event["row"]["megabatch"] == self.megabatch:
+            self.cluster.scale(2)
+        rows = [worker["rows"] for worker in event["row"]["workers"].values()]
+        if len(rows) == 2 and all(rows) and not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def stop_once_joined() -> type[StopOnceJoined]:
+    """What `daskxml.train` takes as ``on_event``."""
+    return StopOnceJoined

@@ -87,7 +87,7 @@ def test_every_strategy_accounts_for_every_row(
     run, events = watched(calm, data, values)
     assert [row["rows"] for row in run.history] == [384, 768, 1152, 1536]
     assert not [event for event in events if event["kind"] == "warning"]
-    assert all(row["metrics"]["rows"] == 400 for row in run.history)
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
     assert run.metrics["P@1"] > 0.15
     assert all(worker["busy_s"] > 0 for worker in run.history[-1]["workers"].values())
     if residency == "replicate":
@@ -176,7 +176,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_gang(
     assert changes_of(events)[0] == "lost"
     assert [row["rows"] for row in run.history] == [384 * (i + 1) for i in range(6)]
     replay.check_ledger(run.history, 1500)
-    assert all(row["metrics"]["rows"] == 400 for row in run.history)
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
     if strategy == "mirrored":
         expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
         np.testing.assert_array_equal(flat_model(run), expected)
@@ -196,32 +196,50 @@ def test_a_gang_that_breaks_although_nobody_is_lost_is_done_again(
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "crossbow"])
-def test_a_worker_joins(data: Data, values: Values, tmp_path: Path, strategy: str) -> None:
+def test_a_worker_joins(
+    data: Data, values: Values, tmp_path: Path, stop_once_joined: Any, strategy: str
+) -> None:
     values = named(values, strategy, training={"megabatches": 1_000_000})
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path, silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
-        is_interrupted = False
-
-        def watch(event: Any) -> None:
-            nonlocal is_interrupted
-            if event["kind"] != "megabatch":
-                return
-            if event["row"]["megabatch"] == 1:
-                cluster.scale(2)
-            rows = [worker["rows"] for worker in event["row"]["workers"].values()]
-            if len(rows) == 2 and all(rows) and not is_interrupted:
-                is_interrupted = True
-                raise KeyboardInterrupt
-
+        watch = stop_once_joined(cluster, 1)
         run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
     assert run.reason == "interrupt"
     replay.check_ledger(run.history, 1500)
     if strategy == "mirrored":
         expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
         np.testing.assert_array_equal(flat_model(run), expected)
+
+
+def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_path: Path) -> None:
+    """The loss is heard between two gangs, not at the end of the mega-batch."""
+    values = named(values, "mirrored", training={"megabatches": 1})
+    values["strategy"]["megabatch_batches"] = 25_000
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        events: list[Any] = []
+
+        def watch(event: Any) -> None:
+            if event["kind"] == "started":
+                cluster.scale(2)
+            if event["kind"] == "worker" and not any(e["kind"] == "worker" for e in events):
+                workers = client.scheduler_info()["workers"].items()
+                (address,) = (a for a, info in workers if str(info["name"]) == event["worker"])
+                os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+            events.append(event)
+
+        run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
+    assert changes_of(events)[:2] == ["joined", "lost"]
+    (row,) = run.history
+    lost = next(event for event in row["events"] if event["kind"] == "lost")
+    assert 0 < lost["rows_returned"] < row["rows"]
+    replay.check_ledger(run.history, 1500)
 
 
 # ------------------------------------------------------------------------ local state

@@ -290,7 +290,7 @@ def test_a_worker_that_dies_while_the_rows_are_read(
     )
     assert is_killed
     replay.check_ledger(run.history, 1500)
-    assert all(row["metrics"]["rows"] == 400 for row in run.history)
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
 
 
 @pytest.mark.slow

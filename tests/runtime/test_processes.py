@@ -95,7 +95,7 @@ def test_train_evaluate_predict(
     predicted = daskxml_command("predict", out, data["test"], "--top-k", 5, "--out", target)
     assert predicted.returncode == 0, predicted.stderr
     scores = scipy.sparse.load_npz(target)
-    assert scores.shape == (400, 60)
+    assert scores.shape == (200, 60)
     assert counted_p1(scores, data["test"]) == pytest.approx(last["metrics"]["P@1"], abs=1e-12)
 
 

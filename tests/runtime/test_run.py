@@ -53,7 +53,7 @@ def test_a_run_on_disk(client: Client, data: Data, values: Values, tmp_path: Pat
     assert lines == run.history
     for row in lines:
         assert row.keys() >= FIELDS
-        assert row["metrics"]["rows"] == 400
+        assert row["metrics"]["rows"] == 200
         assert all(worker.keys() >= WORKER_FIELDS for worker in row["workers"].values())
     assert lines[-1]["rows"] == 8 * 12 * 32
     assert (out / "run.toml").exists()
@@ -87,7 +87,7 @@ def test_a_run_in_memory_with_sharded_rows(client: Client, data: Data, values: V
     started = next(event for event in events if event["kind"] == "started")
     assert started["residency"] == "shard"
     for row in run.history:
-        assert row["metrics"]["rows"] == 400
+        assert row["metrics"]["rows"] == 200
     check_shards(run)
     replicated = daskxml.train(
         values | {"data": {"residency": "replicate"}}, client=client, train=data["train"],
@@ -152,7 +152,7 @@ def test_a_worker_is_killed(
     changes = [event["event"] for event in events if event["kind"] == "worker"]
     assert changes[0] == "lost"
     assert len(run.history) == 8
-    assert all(row["metrics"]["rows"] == 400 for row in run.history)
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
     check_run(run, data, values)
 
 
@@ -165,12 +165,12 @@ def test_a_worker_is_killed_that_held_shards(client: Client, data: Data, values:
         values, client=client, train=data["train"], test=data["test"], on_event=events.append
     )
     assert "lost" in [event.get("event") for event in events]
-    assert all(row["metrics"]["rows"] == 400 for row in run.history)
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
     check_shards(run)
 
 
 def test_a_worker_joins_and_the_run_is_interrupted(
-    data: Data, values: Values, tmp_path: Path
+    data: Data, values: Values, tmp_path: Path, stop_once_joined: Any
 ) -> None:
     values["training"] = {"megabatches": 1_000_000}
     with (
@@ -178,19 +178,7 @@ def test_a_worker_joins_and_the_run_is_interrupted(
                      local_directory=tmp_path) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
-        is_interrupted = False
-
-        def watch(event: Any) -> None:
-            nonlocal is_interrupted
-            if event["kind"] != "megabatch":
-                return
-            if event["row"]["megabatch"] == 2:
-                cluster.scale(2)
-            rows = [worker["rows"] for worker in event["row"]["workers"].values()]
-            if len(rows) == 2 and all(rows) and not is_interrupted:
-                is_interrupted = True
-                raise KeyboardInterrupt
-
+        watch = stop_once_joined(cluster, 2)
         run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
     assert run.reason == "interrupt"
     assert len(run.history[0]["workers"]) == 1

@@ -13,11 +13,11 @@ from daskxml.config import load_run_config
 from daskxml.data.shuffle import Shards
 from daskxml.runtime.driver import Driver
 from daskxml.runtime.loading import Given, LoadedData
-from daskxml.runtime.run_dir import RunDir
 from daskxml.simulator import Arrival, Loss, simulate
 from daskxml.simulator.simulation import Simulation
 from daskxml.training import setup
 from daskxml.training.run import resolve_run
+from daskxml.training.run_dir import RunDir
 from daskxml.training.session import Session
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]

@@ -9,9 +9,9 @@ import pytest
 
 from daskxml.config import load_run_config
 from daskxml.errors import ConfigError, ModelError
-from daskxml.runtime.run_dir import RunDir
 from daskxml.training.checkpoint import write_checkpoint
 from daskxml.training.history import read_history
+from daskxml.training.run_dir import RunDir
 
 CONFIG = load_run_config({"training": {"epochs": 1}})
 
