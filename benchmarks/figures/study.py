@@ -100,7 +100,7 @@ DATA = {
         DataSet(name="stackex4-2k", title="stackex4-2k", batch_max=128,
                 train_s=60.0, tuning_s=30.0, learning_rates=LARGER_SETS_RATES, tree=0.662),
         DataSet(name="nvd-product", title="nvd-product", batch_max=256,
-                train_s=12.0, tuning_s=6.0, learning_rates=LARGER_SETS_RATES[1:], tree=0.770),
+                train_s=24.0, tuning_s=8.0, learning_rates=LARGER_SETS_RATES[1:], tree=0.770),
         DataSet(name="amazon-like", title="generated, 1/40 of Amazon-670k", batch_max=128,
                 train_s=20.0, tuning_s=10.0, learning_rates=LARGER_SETS_RATES,
                 synthetic=AMAZON_LIKE),

@@ -19,11 +19,6 @@ from simulations import History, run_all
 from study import ALGORITHMS, DATA, RESULTS, Job
 
 SETS = ("bibtex", "delicious", "stackex4-2k", "nvd-product")
-SHORTER = {  # a run takes minutes there
-    "nvd-product": (
-        "adaptive-sgd", "adaptive-outer", "elastic", "elastic-outer", "crossbow", "mirrored",
-    ),
-}  # fmt: skip
 
 
 def row_of(job: Job, history: History, target: float) -> dict[str, Any]:
@@ -84,7 +79,7 @@ def main() -> None:
     jobs = [
         Job(data=data, algorithm=name, lr=chosen_lr(chosen_on(data, name), name))
         for data in options.sets
-        for name in options.algorithms or SHORTER.get(data, tuple(ALGORITHMS))
+        for name in options.algorithms or ALGORITHMS
     ]  # fmt: skip
     histories = run_all(jobs, options.data)
     table = make_table({job: histories[job] for job in jobs})
