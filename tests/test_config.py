@@ -169,7 +169,64 @@ def test_resolved_run_holds_every_value():
     assert tables["strategy"]["name"] == "adaptive-sgd"
     assert tables["data"]["replicate_budget"] == "1GiB"
     assert "features" not in tables["model"]
-    assert set(tables["evaluation"]) == {"every", "k", "batch_rows"}
+    assert set(tables["evaluation"]) == {"every", "k", "batch_rows", "training_loss"}
+
+
+SHARED = ["hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("combine", "rule", "adasum", "[combine] rule = 'adasum': strategy {} takes auto, mean"),
+        ("combine", "rule", "sum", "[combine] rule = 'sum': strategy {} takes auto, mean"),
+        (
+            "combine", "outer", "nesterov",
+            "[combine] outer = 'nesterov': needs a strategy that merges models by their mean, "
+            "like adaptive-sgd or elastic",
+        ),
+        (
+            "optimizer", "on_merge", "average",
+            "[optimizer] on_merge = 'average': strategy {} updates one shared model and merges "
+            "nothing; leave it at 'keep'",
+        ),
+        (
+            "optimizer", "on_merge", "reset",
+            "[optimizer] on_merge = 'reset': strategy {} updates one shared model and merges "
+            "nothing; leave it at 'keep'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_with_a_shared_model(name, section, key, value, message):
+    given = {"training": {"epochs": 1}, "strategy": {"name": name}, section: {key: value}}
+    assert refusal(given) == "run configuration: " + message.format(repr(name))
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_moments_are_allowed_with_a_shared_model(name, optimizer):
+    given = {"training": {"epochs": 1}, "strategy": {"name": name}}
+    config = load_run_config(given | {"optimizer": {"name": optimizer}, "cluster": {"pools": 1}})
+    assert config.rule == "mean"
+
+
+def test_pools_do_not_step_together_with_others():
+    given = {"training": {"epochs": 1}, "strategy": {"name": "mirrored"}, "cluster": {"pools": 1}}
+    assert refusal(given) == (
+        "run configuration: [cluster] pools = 1: the workers of strategy 'mirrored' step "
+        "together, which pools do not; take one that leases batches, like adaptive-sgd or hogbatch"
+    )
+
+
+def test_bounds_that_contradict_each_other_name_their_line(tmp_path):
+    text = "[training]\nepochs = 1\n[strategy]\nname = 'adaptive-hogbatch'\nlr = 1\n"
+    path = write(tmp_path, text + "batch_max = 64\nbatch_min = 65\n")
+    assert refusal(path) == f"{path}:7: [strategy] batch_min = 65: must be at most batch_max = 64"
+    path = write(tmp_path, text + "pool_batch_max = 4\npool_batch_min = 5\n")
+    assert refusal(path) == (
+        f"{path}:7: [strategy] pool_batch_min = 5: must be at most pool_batch_max = 4"
+    )
 
 
 @settings(max_examples=50, deadline=None)

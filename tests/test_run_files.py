@@ -21,6 +21,21 @@ STRATEGY_OF = {  # the run files of one comparison
     "crossbow": "crossbow",
     "adasum": "adasum",
     "adasum-gradients": "mirrored",
+    "adaptive-sgd-pool": "adaptive-sgd",
+    "hogwild": "hogbatch",
+    "hogbatch": "hogbatch",
+    "minibatch": "hogbatch",
+    "cpu-gpu-hogbatch": "cpu-gpu-hogbatch",
+    "adaptive-hogbatch": "adaptive-hogbatch",
+}
+CREWS = {  # replica workers and pools, where a run file says
+    "hogwild": (0, 1),
+    "hogbatch": (0, 1),
+    "minibatch": (1, 0),
+    "cpu-gpu-hogbatch": (1, 1),
+    "adaptive-hogbatch": (1, 1),
+    "adaptive-sgd-pool": (1, 1),
+    "hogbatch-dense": (1, 1),
 }
 ALIKE = ("model", "optimizer", "schedule", "training", "evaluation", "data", "checkpoint")
 
@@ -48,7 +63,8 @@ def test_compared_run_files_differ_by_their_strategy_only(name):
     assert config.strategy_name == STRATEGY_OF[name]
     for section in ALIKE:
         assert getattr(config, section) == getattr(adaptive, section), section
-    for key in ("lr", "batch_max", "megabatch_batches"):
+    assert config.strategy.megabatch_rows == adaptive.strategy.megabatch_rows
+    for key in ("lr", "batch_max") if name != "hogwild" else ():  # that has a row at a time
         assert getattr(config.strategy, key) == getattr(adaptive.strategy, key), key
 
 
@@ -61,3 +77,25 @@ def test_the_variants_are_what_their_names_say():
     for name in ("adaptive-outer", "elastic-outer"):
         config = load_run_config(name)
         assert (config.combine.outer, config.strategy.momentum) == ("nesterov", 0.0)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_run_file_says_which_workers_it_is_for(name):
+    cluster = load_run_config(name).cluster
+    assert (cluster.workers, cluster.pools) == CREWS.get(name, (0, 0))
+
+
+def test_hogwild_is_one_row_a_thread_at_the_rate_of_one_row():
+    config = load_run_config("hogwild").strategy
+    batch = load_run_config("hogbatch").strategy
+    assert config.first_size(3) == 3
+    assert config.lr == pytest.approx(batch.lr / batch.batch_max, rel=0.03)
+
+
+def test_the_dense_run_file_has_the_shapes_of_table_2():
+    config = load_run_config("hogbatch-dense")
+    assert (config.model.hidden, config.model.activation) == ((512,) * 8, "sigmoid")
+    assert config.strategy.bounds_of(0) == (64, 8192)
+    assert config.strategy.bounds_of(56) == (56, 56 * 64)
+    assert (config.strategy.alpha, config.strategy.beta) == (2.0, 1.0)
+    assert config.evaluation.training_loss

@@ -14,7 +14,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,16 @@ def _rows(data: str, folder: Path, validates: bool) -> Rows:
 
 
 def _key(job: Job, config: RunConfig, decides: dict[str, Any]) -> Path:
+    return run_file(DATA[job.data].name, config, decides)
+
+
+def run_file(data: str, config: RunConfig, decides: dict[str, Any]) -> Path:
+    """Return where a run on the set of that name is kept, by all that decides it."""
     tables = config.as_dict()
-    tables["data"] |= {"train": DATA[job.data].name, "test": "", "card": ""}  # not where it lies
+    tables["data"] |= {"train": data, "test": "", "card": ""}  # not where it lies
     tables["run"]["name"] = ""
     text = json.dumps([tables, decides, daskxml.__version__], sort_keys=True)
-    return CACHE / "runs" / job.data / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    return CACHE / "runs" / data / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
 def find(job: Job, folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
@@ -62,14 +67,28 @@ def find(job: Job, folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
 def _simulate(job: Job, folder: Path) -> dict[str, Any]:
     """Return a run's history, from the cache if it is there."""
     path, config, given = find(job, folder)
+    return keep(job, path, config, rows=_rows(job.data, folder, job.validates), **given)
+
+
+def keep(job: Any, path: Path, config: RunConfig, **given: Any) -> dict[str, Any]:
+    """Simulate a run, unless its file is there, and write its history.
+
+    Parameters
+    ----------
+    job
+        Any dataclass with a ``label``.
+    path, config
+        Of the run.
+    given
+        The other arguments of `simulate`.
+    """
     if path.exists():
         return {"job": job, "path": path, "took_s": 0.0}
     begun_s = time.perf_counter()
     found: dict[str, Any] = {"label": job.label, "job": dataclasses.asdict(job)}
     history: History = []
-    rows = _rows(job.data, folder, job.validates)
     try:
-        simulate(config, rows=rows, on_row=lambda row: history.append(slim(row)), **given)
+        simulate(config, on_row=lambda row: history.append(slim(row)), **given)
         found["failed"] = ""
     except TrainingError as error:
         found["failed"] = str(error)
@@ -90,18 +109,27 @@ def slim(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "workers": workers}
 
 
-def run_all(jobs: Sequence[Job], folder: Path) -> dict[Job, History]:
+def run_all(
+    jobs: Sequence[Any],
+    folder: Path,
+    simulate_one: Callable[[Any, Path], dict[str, Any]] = _simulate,
+) -> dict[Any, History]:
     """Simulate what is missing; return the histories of all.
 
     A run whose weights did not stay finite has the history up to there.
+
+    Parameters
+    ----------
+    simulate_one
+        Returns what `keep` does; jobs of other studies have one of their own.
     """
     jobs = list(dict.fromkeys(jobs))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = "1"  # inherited by the processes
-    paths: dict[Job, Path] = {}
+    paths: dict[Any, Path] = {}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
-        futures = [pool.submit(_simulate, job, folder) for job in jobs]
+        futures = [pool.submit(simulate_one, job, folder) for job in jobs]
         for number, future in enumerate(as_completed(futures), 1):
             done = future.result()
             paths[done["job"]] = done["path"]

@@ -49,7 +49,7 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"
     )
-    where.add_argument("--workers", type=_positive, metavar="N", help="local workers")
+    where.add_argument("--workers", type=_positive, metavar="N", help="local workers, pools aside")
     command.add_argument(
         "--set",
         action="append",
@@ -69,7 +69,19 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         "config", metavar="RUN.toml", help="run file, or the name of one that comes along"
     )
     command.add_argument(
-        "--speeds", type=_numbers, metavar="S,S,...", help="a worker for each, as 1,0.92,0.84,0.76"
+        "--speeds",
+        type=_speeds,
+        metavar="S,S,...",
+        help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1",
+    )
+    command.add_argument(
+        "--pool",
+        action="append",
+        type=_pool,
+        default=[],
+        dest="pools",
+        metavar="NAME=THREADS",
+        help="this worker is a pool of threads that update one model; may be given again",
     )
     command.add_argument("--out", required=True, metavar="DIR", help="where the run is written")
     command.add_argument(
@@ -98,6 +110,20 @@ def _add_costs(command: argparse.ArgumentParser) -> None:
         type=_three_numbers,
         metavar="FIXED_S,PER_ROW_S,PER_NONZERO_S",
         help="seconds of a batch at speed 1 (default: what the model takes on a V100)",
+    )
+    pools = command.add_mutually_exclusive_group()
+    pools.add_argument(
+        "--pool-cost",
+        type=_three_numbers,
+        metavar="FIXED_S,PER_ROW_S,PER_NONZERO_S",
+        help="seconds of a pool's batch at speed 1 (default: as anybody's)",
+    )
+    pools.add_argument(
+        "--pool-ratio",
+        type=_number,
+        metavar="RATIO",
+        help="an epoch takes a pool so many times as long as a worker with its largest batches, "
+        "both at speed 1 (56 CPU threads and a V100: 236 to 317)",
     )
     command.add_argument(
         "--jitter", type=_number, metavar="SIGMA", help="spread of batch times (default: 0.05)"
@@ -179,6 +205,22 @@ def _number(text: str) -> float:
 
 def _numbers(text: str) -> tuple[float, ...]:
     return tuple(_number(part.strip()) for part in text.split(","))
+
+
+def _speeds(text: str) -> dict[str, float]:
+    """Return speeds by name; who has none is called by its place."""
+    parts = (part.rpartition("=") for part in text.split(","))
+    named = [(name.strip() or str(i), _number(s.strip())) for i, (name, _, s) in enumerate(parts)]
+    if len(dict(named)) < len(named):
+        raise argparse.ArgumentTypeError(f"{text!r} has a name twice")
+    return dict(named)
+
+
+def _pool(text: str) -> tuple[str, int]:
+    name, _, threads = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a worker's name and threads, as cpu=4")
+    return name.strip(), _positive(threads.strip())
 
 
 def _three_numbers(text: str) -> tuple[float, ...]:

@@ -6,7 +6,8 @@ A run reports events, dictionaries with a ``kind``; those of other kinds are pas
 kind         keys
 ===========  ====================================================================================
 started      ``workers`` (names), ``rows``, ``test_rows``, ``features``, ``labels``, ``parameters``,
-             ``tested_on``: test, or validation where rows are held out
+             ``tested_on``: test, or validation where rows are held out; ``pools``: threads of
+             those workers that are pools, by name
 status       ``state``: loading, training, merging, ...; ``megabatch``, ``rows`` (done so far)
 megabatch    ``row``: one of ``history.jsonl``
 worker       ``event``: joined or lost; ``worker``
@@ -32,6 +33,7 @@ from rich.table import Table
 from rich.text import Text
 
 REFRESHES_PER_S = 4
+MEASURED = ("training_loss", "metrics")  # parts of a history row that not every row has
 _NOTES = 3  # of the latest, shown under the table
 
 Event = Mapping[str, Any]
@@ -57,7 +59,7 @@ class Seen:
     rows: int = 0
     dashboard: str = ""
     row: Event = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)  # by the last evaluation
     notes: list[str] = field(default_factory=list)
 
     def apply(self, event: Event) -> None:
@@ -76,9 +78,11 @@ class Seen:
             self.state, self.rows = event.get("state", self.state), event.get("rows", self.rows)
         elif kind == "megabatch":
             self.row = event["row"]
-            self.metrics |= self.row.get("metrics", {})
+            found = {name: self.row.get(name) for name in MEASURED}
+            self.measured |= {name: what for name, what in found.items() if what not in (None, {})}
         elif kind in NOTES:
-            self.notes.append(NOTES[kind].format_map({"tested_on": "test", **event}))
+            told = NOTES[kind].format_map({"tested_on": "test", **event})
+            self.notes.append(told + _pools(event.get("pools", {})))
         elif kind == "ended":
             self.rows, self.state = 0, f"ended: {event.get('reason', '')}".rstrip(": ")
 
@@ -203,7 +207,7 @@ def row_line(row: Event) -> str:
         f"{row.get('rows', 0):,} rows",
         f"{rows_per_s(row):,.0f} rows/s",
         f"loss {row.get('loss', float('nan')):.4f}",
-        *_precisions(row.get("metrics", {})),
+        *_measured(row),
     ]
     return "  ".join(parts)
 
@@ -214,17 +218,36 @@ def render(seen: Seen) -> Group:
     done = f"  {seen.rows:,} rows" if seen.rows else ""
     parts: list[Any] = [Text.assemble((seen.title, "bold"), "  ", (seen.state, "cyan"), done)]
     if row:
-        metrics = _precisions(seen.metrics)
-        figures = row_line({**row, "metrics": {}})
-        parts += [Text("  ".join([figures, *metrics])), _worker_table(row.get("workers", {}))]
+        figures = row_line({**row, **seen.measured})
+        parts += [Text(figures), _worker_table(row.get("workers", {}))]
     parts += [Text(note, style="yellow") for note in seen.notes[-_NOTES:]]
     if seen.dashboard:
         parts.append(Text(f"dashboard {seen.dashboard}", style="dim"))
     return Group(*parts)
 
 
-def _precisions(metrics: Mapping[str, float]) -> list[str]:
-    return [f"{name} {value:.4f}" for name, value in metrics.items() if name.startswith("P@")]
+def _measured(row: Event) -> list[str]:
+    """Return what an evaluation has found, as short texts."""
+    metrics = row.get("metrics", {}).items()
+    loss = [f"training loss {row['training_loss']:.4f}"] if "training_loss" in row else []
+    return loss + [f"{name} {value:.4f}" for name, value in metrics if name.startswith("P@")]
+
+
+def _pools(pools: Mapping[str, int]) -> str:
+    named = ", ".join(worker_title(name, threads) for name, threads in pools.items())
+    return f"; pools: {named}" if pools else ""
+
+
+def worker_title(name: str, pool_threads: int) -> str:
+    """Return what a worker is called in the display.
+
+    Examples
+    --------
+    >>> worker_title("0", 0), worker_title("pool-0", 4)
+    ('0', 'pool-0 (4 threads)')
+    """
+    threads = f" ({pool_threads} thread{'s' * (pool_threads > 1)})"
+    return name + threads * (pool_threads > 0)
 
 
 def _worker_table(workers: Mapping[str, Event]) -> Table:
@@ -233,7 +256,7 @@ def _worker_table(workers: Mapping[str, Event]) -> Table:
         table.add_column(header, justify="left" if header == "worker" else "right")
     for name, worker in workers.items():
         table.add_row(
-            str(name),
+            worker_title(str(name), worker.get("pool_threads", 0)),
             f"{worker.get('batch_rows', 0):,}",
             f"{worker.get('updates', 0):,}",
             f"{worker.get('rows', 0):,}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ def _simulate(config: RunConfig, speeds: Any, options: Options, fitted: Any, out
             speeds,
             cost=lambda spec: _cost(options, fitted, spec),
             network=_network(options, fitted),
+            pools=_pools(options, fitted),
+            pool_cost=_pool_cost(options, fitted, config),
             out=out,
             on_event=progress,
         )
@@ -101,21 +104,40 @@ def _names(files: Sequence[str]) -> Iterator[str]:
 
 def _cost(options: Options, fitted: Any, spec: Any) -> Any:
     """Return what batches cost: as given, else as fitted, else as on a V100."""
-    from dataclasses import replace
-
-    from daskxml.simulator import CostModel, v100_cost
+    from daskxml.simulator import v100_cost
 
     if options.cost:
-        fixed_s, per_row_s, per_nonzero_s = options.cost
-        cost = CostModel(fixed_s=fixed_s, per_row_s=per_row_s, per_nonzero_s=per_nonzero_s)
-    else:
-        cost = fitted.cost if fitted else v100_cost(spec)
+        return _given_cost(options.cost, options.jitter)
+    cost = fitted.cost if fitted else v100_cost(spec)
     return cost if options.jitter is None else replace(cost, jitter=options.jitter)
 
 
-def _network(options: Options, fitted: Any) -> Any:
-    from dataclasses import replace
+def _given_cost(costs: Sequence[float], jitter: float | None) -> Any:
+    from daskxml.simulator import CostModel
 
+    fixed_s, per_row_s, per_nonzero_s = costs
+    cost = CostModel(fixed_s=fixed_s, per_row_s=per_row_s, per_nonzero_s=per_nonzero_s)
+    return cost if jitter is None else replace(cost, jitter=jitter)
+
+
+def _pools(options: Options, fitted: Any) -> dict[str, int]:
+    """Return which workers are pools: as given, else as they were in the run that was fitted."""
+    return dict(options.pools) or ({} if options.speeds or not fitted else fitted.pools)
+
+
+def _pool_cost(options: Options, fitted: Any, config: RunConfig) -> Any:
+    """Return what a pool's batches cost: as given, else by the ratio of epochs, else None."""
+    from daskxml.simulator import cost_by_epochs
+
+    if options.pool_cost:
+        return _given_cost(options.pool_cost, options.jitter)
+    if options.pool_ratio is None:
+        return None
+    largest = config.make_strategy().max_batch_rows()
+    return lambda spec: cost_by_epochs(_cost(options, fitted, spec), options.pool_ratio, largest)
+
+
+def _network(options: Options, fitted: Any) -> Any:
     from daskxml.simulator import Network
 
     given: dict[str, Any] = {}

@@ -24,6 +24,7 @@ from daskxml.config.sections import (
 from daskxml.config.source import Source, read_source
 from daskxml.data.cards import load_card
 from daskxml.errors import ConfigError
+from daskxml.model.sampling import SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
@@ -36,6 +37,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "data": DataSection,
     "model": ModelSpec,
     "optimizer": OptimizerConfig,
+    "sampling": SamplingConfig,
     "schedule": ScheduleConfig,
     "combine": CombineConfig,
     "strategy": object,  # the Config of the strategy that it names
@@ -69,6 +71,7 @@ class RunConfig:
     data: DataSection = field(default_factory=DataSection)
     model: ModelSpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     combine: CombineConfig = field(default_factory=CombineConfig)
     strategy_name: str = DEFAULT_STRATEGY
@@ -93,16 +96,43 @@ class RunConfig:
                 f"[combine] rule = {combine.rule!r}: strategy {self.strategy_name!r} takes "
                 f"auto, {', '.join(strategy.rules)}"
             )
-        if combine.outer != "none" and (strategy.is_joint or self.rule != "mean"):
+        merges = not (strategy.is_joint or strategy.shares_model)
+        if combine.outer != "none" and not (merges and self.rule == "mean"):
             raise ConfigError(
                 f"[combine] outer = {combine.outer!r}: needs a strategy that merges models by "
                 "their mean, like adaptive-sgd or elastic"
             )
+        if strategy.shares_model and self.optimizer.on_merge != "keep":
+            raise ConfigError(
+                f"[optimizer] on_merge = {self.optimizer.on_merge!r}: strategy "
+                f"{self.strategy_name!r} updates one shared model and merges nothing; leave it at "
+                "'keep'"
+            )
+        if strategy.is_joint and self.cluster.pools:
+            raise ConfigError(
+                f"[cluster] pools = {self.cluster.pools}: the workers of strategy "
+                f"{self.strategy_name!r} step together, which pools do not; take one that leases "
+                "batches, like adaptive-sgd or hogbatch"
+            )
+        if self.sampling.is_on:
+            self._check_sampling(strategy)
         if self.schedule.needs_epochs and not self.training.epochs:
             raise ConfigError(
                 f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
                 "[training] epochs"
             )
+
+    def _check_sampling(self, strategy: Strategy) -> None:
+        needs = {
+            "a CPU: give [cluster] device": self.cluster.device == "cuda",
+            f"a strategy that leases batches, which {self.strategy_name!r} does not: take one like "
+            "adaptive-sgd or hogbatch": strategy.is_joint,
+            "an optimizer that changes some rows alone: [optimizer] clip_norm must be 0, and lamb "
+            "not the output layer's": not self.optimizer.takes_rows("output.weight"),
+        }
+        for need, is_missing in needs.items():
+            if is_missing:
+                raise ConfigError(f"[sampling] method = {self.sampling.method!r}: needs {need}")
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""

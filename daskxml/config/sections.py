@@ -117,11 +117,18 @@ class TrainingSection:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSection:
-    """``[evaluation]``: how often (in mega-batches) and at which ranks the test rows are scored."""
+    """``[evaluation]``: how often (in mega-batches) and at which ranks the test rows are scored.
+
+    Attributes
+    ----------
+    training_loss
+        Find the mean loss over all training rows, too; this is no part of the training time.
+    """
 
     every: int = bounded(1, low=1)
     k: tuple[int, ...] = bounded((1, 3, 5), low=1, high=1000)
     batch_rows: int = bounded(512, low=1, high=1_000_000)
+    training_loss: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -149,31 +156,71 @@ class ClusterSection:
     Attributes
     ----------
     workers
-        Local worker processes; 0 is one for every two cores, at least one.
+        Local processes that step batch after batch; 0 is none beside pools, else one for every two
+        cores, at least one.
+    pools, pool_threads
+        Local processes whose threads update one model without locks, and how many threads each of
+        them has; 0 shares out the cores that the other workers leave, at least one thread a pool.
+        On a cluster of your own, a pool is a worker with ``--resources cpu-pool=THREADS``.
     threads
-        Threads of each worker's kernels; 0 divides the cores among the workers of a machine.
+        Threads of each worker's kernels; 0 divides the cores that pools leave among the workers
+        of a machine.
+    push_pull
+        Strategies with one shared model may use workers on other machines than the model's: those
+        pull it and push what they change, over the network.
     device
         ``auto`` takes the GPU where a worker has one.
     """
 
     workers: int = bounded(0, low=0, high=4096)
+    pools: int = bounded(0, low=0, high=4096)
+    pool_threads: int = bounded(0, low=0, high=4096)
     threads: int = bounded(0, low=0, high=4096)
+    push_pull: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.pool_threads and not self.pools:
+            raise ConfigError(
+                f"pool_threads = {self.pool_threads}: there is no pool, give pools = 1 too, or 0"
+            )
 
     def workers_on(self, cores: int) -> int:
-        """Return the number of local workers on a machine of `cores` cores.
+        """Return the number of local workers, pools not counted, on a machine of `cores` cores.
 
         Examples
         --------
         >>> ClusterSection().workers_on(1), ClusterSection().workers_on(8)
         (1, 4)
-        >>> ClusterSection(workers=3).workers_on(8)
+        >>> ClusterSection(workers=3).workers_on(8), ClusterSection(pools=1).workers_on(8)
+        (3, 0)
+        """
+        return self.workers or (0 if self.pools else max(1, cores // 2))
+
+    def pool_threads_on(self, cores: int) -> int:
+        """Return the threads of each local pool on a machine of `cores` cores.
+
+        Raises
+        ------
+        ConfigError
+            If that many are asked for that they have less than a core each.
+
+        Examples
+        --------
+        >>> ClusterSection(pools=1).pool_threads_on(8)
+        8
+        >>> ClusterSection(pools=2, workers=2).pool_threads_on(8)
         3
         """
-        return self.workers or max(1, cores // 2)
+        left = cores - self.workers_on(cores) * max(1, self.threads)
+        threads = self.pool_threads or max(1, left // max(1, self.pools))
+        if self.pools * threads > cores:
+            raise ConfigError(
+                f"[cluster] pools = {self.pools} of {threads} threads: this machine has "
+                f"{cores} cores; lower cluster.pools or cluster.pool_threads"
+            )
+        return threads
 
     def threads_on(self, cores: int, workers: int) -> int:
         """Return the kernel threads of one of `workers` workers that share `cores` cores.

@@ -10,6 +10,8 @@ generators", 2014). It shuffles; it hides nothing.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numba import njit
 
@@ -65,10 +67,16 @@ def permute(n: int, key: int, start: int, stop: int, *, inverse: bool) -> Array:
     if not 0 <= start <= stop <= n:
         raise ValueError(f"the range {start} to {stop} does not lie in 0 to {n}")
     half = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
-    keys = np.array([derive_key(key, i) for i in range(ROUNDS)], np.uint64)
+    keys = round_keys(key)
     out = np.empty(stop - start, np.int64)
     walk(np.uint64(n), np.uint64(half), keys, start, inverse, out)
     return out
+
+
+@lru_cache(maxsize=256)  # asked for batch by batch, with the same key throughout an epoch
+def round_keys(key: int) -> Array:
+    """The key of every round, ``(ROUNDS,)`` uint64."""
+    return np.array([derive_key(key, i) for i in range(ROUNDS)], np.uint64)
 
 
 def shuffled_positions(n: int, key: int, start: int = 0, stop: int | None = None) -> Array:

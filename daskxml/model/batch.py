@@ -25,6 +25,12 @@ class Updates(Protocol):
     def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
         """The gradient of ``parameter[rows]`` is ``left.T @ right``."""
 
+    def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:
+        """``grad`` has the shape of ``parameter[ids]``, each id once; other rows have none."""
+
+    def chosen_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
+        """The gradient of ``parameter[ids]`` is ``left.T @ right``; other rows have none."""
+
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
     ) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from daskxml.model.batch import Buffers, Placed, Updates, batch_rows, placed, stream_key
 from daskxml.model.output import OutputLayer
+from daskxml.model.sampling import ALL_LABELS, LabelTables, SampledOutput, SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import KEEP_ALL, Drop, Kernels
 from daskxml.types import Array, Segment
@@ -29,18 +30,22 @@ class Mlp:
         The largest batch.
     budget_bytes
         The most that the matrix of logits may take; beyond, labels are walked in blocks.
+    sampling, tables
+        Which labels a batch sees in training, and where they are looked up if that hashes.
     """
 
     def __init__(
         self, spec: ModelSpec, kernels: Kernels, parameters: dict[str, Array],
-        max_rows: int, budget_bytes: int,
+        max_rows: int, budget_bytes: int, sampling: SamplingConfig = ALL_LABELS,
+        tables: LabelTables | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
-        self.output = OutputLayer(
-            kernels, parameters["output.weight"], parameters["output.bias"],
-            spec.loss, budget_bytes,
-        )  # fmt: skip
+        layer = (kernels, parameters["output.weight"], parameters["output.bias"],
+                 spec.loss, budget_bytes)  # fmt: skip
+        self.output = OutputLayer(*layer)
+        self.sampled = SampledOutput(*layer, sampling, tables) if sampling.is_on else None
+        self._reserved_rows = 0  # that the layer of all labels has room for
         self.reserve(max_rows)
 
     def reserve(self, max_rows: int) -> None:
@@ -51,12 +56,20 @@ class Mlp:
             self.buffers.reserve(f"bias{layer}", units)
         if not self.spec.hidden:
             self.buffers.reserve("input", max_rows * self.spec.features)
-        self.output.reserve(max_rows)
+        self._max_rows = max_rows
+        if self.sampled is None:
+            self._reserve_output()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        return self.buffers.nbytes + self.output.buffers.nbytes
+        sampled = self.sampled.nbytes if self.sampled is not None else 0
+        return self.buffers.nbytes + self.output.buffers.nbytes + sampled
+
+    @property
+    def active(self) -> int:
+        """How many labels the rows of the last step saw."""
+        return self.sampled.active if self.sampled is not None else self.spec.labels
 
     def step(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> float:
         """Update with the mean gradient over the batch; the sum of the rows' losses.
@@ -65,14 +78,30 @@ class Mlp:
         """
         pieces = tuple(placed(batch))
         layers = self._forward(pieces, batch_rows(batch), key)
-        loss, gradient = self.output.step(layers[-1], pieces, lr, updates)
+        if self.sampled is not None:
+            loss, gradient = self.sampled.step(layers[-1], pieces, lr, key, updates)
+        else:
+            loss, gradient = self.output.step(layers[-1], pieces, lr, updates)
         self._backward(pieces, layers, gradient, lr, key, updates)
         return loss
 
+    def loss_sum(self, batch: Sequence[Segment]) -> float:
+        """The sum of the rows' losses over all labels; nothing is dropped, nothing changes."""
+        self._reserve_output()
+        pieces = tuple(placed(batch))
+        return self.output.loss_sum(self._forward(pieces, batch_rows(batch), None)[-1], pieces)
+
     def top_k(self, batch: Sequence[Segment], scores: Array, ids: Array) -> None:
         """Fill ``scores`` float32 and ``ids`` int32 ``(rows, k)``; nothing is dropped."""
+        self._reserve_output()
         hidden = self._forward(tuple(placed(batch)), batch_rows(batch), None)[-1]
         self.output.top_k(hidden, scores, ids)
+
+    def _reserve_output(self) -> None:
+        """Allocate for all labels, which training on a sample never asks for."""
+        if self._reserved_rows < self._max_rows:
+            self.output.reserve(self._max_rows)
+            self._reserved_rows = self._max_rows
 
     def _forward(self, pieces: Sequence[Placed], rows: int, key: int | None) -> list[Array]:
         """The output of every hidden layer ``(rows, units)``; of none, the dense input."""

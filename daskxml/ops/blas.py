@@ -2,7 +2,8 @@
 
 SciPy exports the BLAS that it links (``scipy.linalg.cython_blas``). Its ``sgemm`` is called here
 through ctypes, because NumPy's ``matmul`` cannot accumulate (``beta = 1``) and SciPy's own
-wrappers hold the GIL. The library is limited to one thread, once, for the whole process: the
+wrappers hold the GIL. Products with a vector are not worth its trouble: see
+`daskxml.ops.numba_vector`. The library is limited to one thread, once, for the whole process: the
 kernels run one product per lane themselves, which scales better on the long thin matrices of an
 output layer. NumPy's BLAS is another library and stays as it was.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
+from daskxml.ops.numba_vector import vector_product
 from daskxml.types import Array
 
 
@@ -43,7 +45,7 @@ def gemm(out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) 
     array([[7., 7.]], dtype=float32)
     """
     m, n = out.shape
-    if m == 0 or n == 0:
+    if m == 0 or n == 0 or (1 in (m, n, a.shape[1]) and vector_product(out, a, b, alpha, beta)):
         return
     trans_a, lda = _orientation(a)
     trans_b, ldb = _orientation(b)

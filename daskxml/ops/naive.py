@@ -12,26 +12,13 @@ from typing import TypeVar
 import numpy as np
 
 from daskxml.ops.naive_flat import NaiveFlat
+from daskxml.ops.naive_hash import hash64
 from daskxml.ops.naive_optim import NaiveOptim
+from daskxml.ops.naive_sampling import NaiveSampling
 from daskxml.ops.protocol import KEEP_ALL, Drop, LabelWork
 from daskxml.types import Array, Csr
 
 T = TypeVar("T")
-_MASK = (1 << 64) - 1
-
-
-def hash64(key: int, index: int) -> int:
-    """Number ``index`` of SplitMix64's stream ``key``.
-
-    Examples
-    --------
-    >>> hex(hash64(0, 0))
-    '0xe220a8397b1dcdaf'
-    """
-    z = (key + (index + 1) * 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
 
 
 def drop_factors(rows: int, columns: int, drop: Drop) -> Array:
@@ -80,7 +67,7 @@ def sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
-class NaiveKernels(NaiveFlat, NaiveOptim):
+class NaiveKernels(NaiveFlat, NaiveOptim, NaiveSampling):
     """Implements :class:`daskxml.ops.Kernels` in plain NumPy.
 
     Parameters

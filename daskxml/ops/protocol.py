@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from daskxml.ops.optim_protocol import OptimKernels
+from daskxml.ops.sampling_protocol import SamplingKernels
 from daskxml.types import Array, Csr
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class Drop:
 KEEP_ALL = Drop()
 
 
-class Kernels(OptimKernels, Protocol):
+class Kernels(OptimKernels, SamplingKernels, Protocol):
     """The kernels of one device, with a fixed number of *lanes* that work side by side.
 
     The same inputs and the same number of lanes give the same bits.

@@ -75,6 +75,10 @@ class OptimizerConfig:
         """Return the name of the optimizer of a parameter."""
         return self.output if self.output and is_output(parameter) else self.name
 
+    def takes_rows(self, parameter: str) -> bool:
+        """Whether a step can change some rows of a parameter, without looking at the others."""
+        return self.clip_norm == 0.0 and self.rule_of(parameter) != "lamb"
+
     def lr_factor(self, parameter: str) -> float:
         """Return what the learning rate of a parameter is multiplied by."""
         return self.output_lr if is_output(parameter) else 1.0

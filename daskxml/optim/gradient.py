@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from daskxml.ops import Drop, Kernels
+from daskxml.ops import Drop, Kernels, RowGradient
 from daskxml.types import Array, Csr
 
 
@@ -36,6 +36,18 @@ class GradientArrays:
     def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
         """Add ``left.T @ right`` to ``rows``."""
         self._kernels.gemm(self.views[name][rows], left.T, right, 1.0, 1.0)
+
+    def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:
+        """Add ``grad`` to the rows ``ids``."""
+        view = self.views[name]
+        gradient = RowGradient(grad.reshape(int(ids.shape[0]), -1), ids)
+        self._kernels.sgd_rows(view.reshape(int(view.shape[0]), -1), gradient, -1.0, 1.0)
+
+    def chosen_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
+        """Add ``left.T @ right`` to the rows ``ids``."""
+        slope = self._kernels.empty((int(ids.shape[0]), int(right.shape[1])))
+        self._kernels.gemm(slope, left.T, right)
+        self.chosen(name, ids, slope, lr)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop

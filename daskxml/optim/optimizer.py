@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import sqrt
 
+from daskxml.errors import ConfigError
 from daskxml.ops import Drop, Kernels, RowGradient
 from daskxml.optim.adam import Adam
 from daskxml.optim.config import OptimizerConfig
@@ -41,6 +42,10 @@ class Optimizer:
         Views by name, updated in place.
     views, size
         The same views of another flat array ``(size,)``: moments lie as the parameters do.
+    partner
+        An optimizer of the same kind over the same parameters, to have moments and the count of
+        steps in common with. Both may step at the same time in different threads: updates of the
+        moments may then be lost where they meet, as those of the parameters may.
 
     Examples
     --------
@@ -60,15 +65,18 @@ class Optimizer:
 
     def __init__(
         self, config: OptimizerConfig, kernels: Kernels, parameters: Mapping[str, Array],
-        views: Views, size: int,
+        views: Views, size: int, partner: Optimizer | None = None,
     ) -> None:  # fmt: skip
         self._config, self._kernels, self._parameters = config, kernels, parameters
         rules = {key: rule(config, kernels) for key, rule in OPTIMIZERS.items()}
         self._rules = {name: rules[config.rule_of(name)] for name in parameters}
-        held = dict.fromkeys(name for rule in self._rules.values() for name in rule.moments)
-        self._moments = {name: kernels.zeros(size) for name in held}
+        if partner is None:
+            held = dict.fromkeys(name for rule in self._rules.values() for name in rule.moments)
+            self._moments = {name: kernels.zeros(size) for name in held}
+            self._steps = kernels.zeros(1, "int64")
+        else:
+            self._moments, self._steps = partner._moments, partner._steps
         self._moment_views = {name: views(flat) for name, flat in self._moments.items()}
-        self._steps = kernels.zeros(1, "int64")
         self._step, self._lr = 0, 0.0
         self._touched: dict[str, TouchedRows] = {}
         self._scratch = Scratch(kernels)
@@ -100,6 +108,18 @@ class Optimizer:
         place, rate = self._place(name, rows), lr * self._config.lr_factor(name)
         if not self._rules[name].fused_product(place, left, right, rate):
             self._update_by_product(self._rules[name], place, left, right, rate)
+
+    def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:
+        """Take the gradient of ``parameter[ids]``; what is remembered of other rows stays too."""
+        rate = lr * self._config.lr_factor(name)
+        gradient = RowGradient(grad.reshape(int(ids.shape[0]), -1), ids)
+        self._rules[name].update(self._chosen_place(name), gradient, rate, self._step)
+
+    def chosen_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
+        """Take the gradient of ``parameter[ids]``, which is ``left.T @ right``."""
+        rate = lr * self._config.lr_factor(name)
+        place = self._chosen_place(name)
+        self._update_by_product(self._rules[name], place, left, right, rate, ids)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
@@ -205,6 +225,19 @@ class Optimizer:
         moments = tuple(_as_rows(self._moment_views[moment][name][rows]) for moment in names)
         return Place(_as_rows(weight[rows]), moments, weight.ndim > 1)
 
+    def _chosen_place(self, name: str) -> Place:
+        """A place whose rows can be chosen: each number of a vector is a row of its own."""
+        if self._needs_all(name):
+            raise ConfigError(
+                f"optimizer: of {name} some rows change, others wait: it takes neither clip_norm "
+                "nor lamb"
+            )
+        place = self._place(name)
+        if place.is_matrix:
+            return place
+        columns = (array.reshape(-1, 1) for array in (place.weight, *place.moments))
+        return Place(next(columns), tuple(columns), False)
+
     def _update(
         self, name: str, gradient: RowGradient, lr: float, rows: slice = slice(None)
     ) -> None:
@@ -212,17 +245,24 @@ class Optimizer:
         self._rules[name].update(self._place(name, rows), gradient, rate, self._step)
 
     def _update_by_product(
-        self, rule: Rule, place: Place, left: Array, right: Array, rate: float
-    ) -> None:
-        """Form the gradient of a few rows and use it while the cache has it; then the next."""
-        rows, width = place.weight.shape
+        self, rule: Rule, place: Place, left: Array, right: Array, rate: float,
+        ids: Array | None = None,
+    ) -> None:  # fmt: skip
+        """Form the gradient of a few rows and use it while the cache has it; then the next.
+
+        They are those of ``place`` in order, or ``ids``.
+        """
+        rows, width = int(left.shape[1]), int(right.shape[1])
         chunk = max(1, _CHUNK_FLOATS // width)
         with self._scratch.borrow(min(rows, chunk) * width) as memory:
             for start in range(0, rows, chunk):
                 span = slice(start, min(start + chunk, rows))
                 slope = memory[: (span.stop - start) * width].reshape(-1, width)
                 self._kernels.gemm(slope, left[:, span].T, right)
-                rule.update(place.rows(span), RowGradient(slope), rate, self._step)
+                if ids is None:
+                    rule.update(place.rows(span), RowGradient(slope), rate, self._step)
+                else:
+                    rule.update(place, RowGradient(slope, ids[span]), rate, self._step)
 
     def _update_touched(self, name: str, touched: TouchedRows) -> None:
         """Update the rows that the step touched, a few at a time in each lane."""

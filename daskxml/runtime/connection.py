@@ -7,16 +7,20 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
 
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ClusterError, ConfigError
 from daskxml.runtime.interrupts import deaf_children, postponed
+from daskxml.runtime.machines import POOL
 
 CONNECT_S = "10s"
+HOST = "127.0.0.1"
+SILENT = 50  # of logging: nothing that Dask says
 DASHBOARD_PORT = 8787
 # Ctrl-C at a terminal reaches the workers too: they go on, until the run ends at a merge.
 IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
@@ -70,32 +74,56 @@ def _check_address(scheduler: str) -> None:
 
 
 @contextlib.contextmanager
-def _local_cluster(section: ClusterSection) -> Iterator[LocalCluster]:
+def _local_cluster(section: ClusterSection) -> Iterator[SpecCluster]:
+    cores = len(os.sched_getaffinity(0))
+    section.pool_threads_on(cores)  # refuses too many before anything is started
     with (
         tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
         contextlib.ExitStack() as stack,
     ):
         with postponed(), deaf_children():  # else Ctrl-C in here leaves half a cluster
-            cluster = stack.enter_context(_new_cluster(section, folder))
+            cluster = stack.enter_context(_new_cluster(section, cores, folder))
         yield cluster
 
 
-def _new_cluster(section: ClusterSection, folder: str) -> LocalCluster:
+def _new_cluster(section: ClusterSection, cores: int, folder: str) -> SpecCluster:
+    scheduler = {"host": HOST, "port": 0, "dashboard_address": _dashboard_address()}
     try:
-        return LocalCluster(
-            n_workers=section.workers_on(len(os.sched_getaffinity(0))),
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=_dashboard_address(),
-            local_directory=folder,
-            silence_logs=50,
-            preload=[IGNORE_INTERRUPTS],
+        return SpecCluster(
+            workers=local_workers(section, cores, folder),
+            scheduler={"cls": Scheduler, "options": scheduler},
+            silence_logs=SILENT,
+            name="daskxml",
         )
     except (RuntimeError, OSError) as error:
         raise ClusterError(
             f"the local workers cannot start ({error}); a script must call daskxml.train below "
             "'if __name__ == \"__main__\":', since each worker imports it"
         ) from error
+
+
+def local_workers(section: ClusterSection, cores: int, folder: str) -> dict[int | str, Any]:
+    """Return what Dask must know of each local process, by its name: pools come last.
+
+    Examples
+    --------
+    >>> workers = local_workers(ClusterSection(workers=1, pools=1), 4, "/tmp")
+    >>> list(workers), workers["pool-0"]["options"]["resources"]
+    ([0, 'pool-0'], {'cpu-pool': 3})
+    """
+    replicas: list[int | str] = [*range(section.workers_on(cores))]
+    pools = [f"pool-{number}" for number in range(section.pools)]
+    common = {
+        "host": HOST,
+        "nthreads": 1,
+        "memory_limit": 1.0 / (len(replicas) + len(pools)),  # share of the machine's
+        "local_directory": folder,
+        "silence_logs": SILENT,
+        "preload": [IGNORE_INTERRUPTS],
+    }
+    pool = {**common, "resources": {POOL: section.pool_threads_on(cores)}} if pools else {}
+    kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)
+    return {name: {"cls": Nanny, "options": options} for name, options in kinds.items()}
 
 
 def _dashboard_address() -> str:

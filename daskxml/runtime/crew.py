@@ -15,6 +15,8 @@ from typing import Any
 from distributed import Client, Future
 
 from daskxml.errors import ClusterError
+from daskxml.runtime.machines import Arrival
+from daskxml.strategies.protocol import Device
 
 CALLS = 3
 NOTICE_S = 3.0  # how much later than a peer the scheduler notices a death
@@ -30,10 +32,12 @@ class Hand:
 
     Attributes
     ----------
-    name, address
-        Its name in the history, and where it listens.
+    arrival
+        Its name in the history, where it listens, and what it steps with.
     lost
         Set once the scheduler has lost it.
+    is_seated, cores
+        It is a member of the run; how many cores it may use.
     turns
         Leases given to it so far; they run in this order.
     generation, outrun
@@ -42,15 +46,36 @@ class Hand:
         What it is known to hold, where the data is sharded.
     """
 
-    name: str
-    address: str
+    arrival: Arrival
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    is_seated: bool = False
+    cores: int = 1
     turns: int = 0
     generation: int = -1
     outrun: int = 0
     speed: float = 0.0
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """Its name in the history."""
+        return self.arrival.name
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.arrival.address
+
+    @property
+    def host(self) -> str:
+        """Its machine."""
+        return self.arrival.host
+
+    @property
+    def device(self) -> Device:
+        """What it steps with."""
+        return self.arrival.device
 
     @property
     def is_lost(self) -> bool:
@@ -73,6 +98,7 @@ class Crew:
         self.client, self.run = client, run
         self.hands: dict[str, Hand] = {}  # by name: those that take part
         self.candidates: dict[str, Hand] = {}  # by address: those that get ready to join
+        self.home = ""  # the machine of the model that all share; "": each has its own
         self._numbers, self._rounds = itertools.count(), itertools.count(1)
 
     def at(self, address: str) -> Hand | None:
@@ -91,6 +117,17 @@ class Crew:
         if name not in self.hands:
             raise WorkerGone(name)
         return self.hands[name]
+
+    def holders(self) -> list[Hand]:
+        """Return the workers that have the shared model in memory, the first one first."""
+        hands = self.hands.values()
+        return [h for h in hands if h.is_seated and not h.is_lost and h.host == self.home]
+
+    def loss(self) -> str:
+        """Say what a run has lost that cannot go on."""
+        if self.hands:
+            return f"every worker on {self.home}, where the shared model is, was lost"
+        return "every worker was lost"
 
     def next_round(self) -> int:
         """Return the number of a new merge or gang; each go at one has its own."""

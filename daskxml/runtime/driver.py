@@ -25,6 +25,7 @@ from daskxml.runtime.enlisting import Enlister
 from daskxml.runtime.executor import Executor
 from daskxml.runtime.journal import Journal
 from daskxml.runtime.loading import Given, load
+from daskxml.runtime.machines import Arrival, check_workers
 from daskxml.runtime.play import RESTART, Play
 from daskxml.training import orders
 from daskxml.training.session import Session
@@ -74,17 +75,17 @@ class Driver:
         self._checkpoint = checkpoint
         self._stop_reason = ""
         self._told = 0  # mega-batches that the journal has
-        self._present: dict[str, str] = {}  # address to name, of every worker of the cluster
+        self._present: dict[str, Arrival] = {}  # by address, every worker of the cluster
         self._arrived = asyncio.Event()
 
     # -------------------------------------------- what the scheduler tells us
 
-    def worker_added(self, address: str, name: str) -> None:
+    def worker_added(self, arrival: Arrival) -> None:
         """Take note of a worker; it is enlisted if the run is under way."""
-        self._present[address] = name
+        self._present[arrival.address] = arrival
         self._arrived.set()
         if self.enlister is not None:
-            self.enlister.enlist(address, name, self._present)
+            self.enlister.enlist(arrival, self._arrivals)
 
     def worker_removed(self, address: str) -> None:
         """Take note of a lost worker."""
@@ -127,6 +128,7 @@ class Driver:
 
     async def _drive(self) -> None:
         await self._await_workers()
+        await check_workers(self.client, self.config, self._arrivals)
         await self._check_run_dir()
         if self._checkpoint:
             session = await self._anywhere(tasks.read_session, self._checkpoint)
@@ -158,6 +160,10 @@ class Driver:
                     f"no worker came within {PATIENCE_S:.0f} s; start some with 'dask worker'"
                 ) from None
 
+    @property
+    def _arrivals(self) -> list[Arrival]:
+        return list(self._present.values())
+
     async def _anywhere(self, task: Any, *args: Any) -> Any:
         """Run a small task on some worker."""
         return await result_of(self.client.submit(task, *args, pure=False))
@@ -184,7 +190,8 @@ class Driver:
             labels=facts.labels,
             parameters=Layout(self.data.spec).count,
             residency="replicate" if self.data.is_replicated else "shard",
-            workers=sorted(self._present.values()),
+            workers=sorted(arrival.name for arrival in self._arrivals),
+            pools={it.name: it.device.pool_threads for it in self._arrivals if it.device.is_pool},
         )
 
     # ---------------------------------------------------------------- session
@@ -194,20 +201,21 @@ class Driver:
         session = self.session = self._new_session()
         executor = self.executor = self._new_executor(session)
         enlister = Enlister(self.crew, executor, self.config, self.data, self._warn)
-        hands = await enlister.enlist_first(dict(self._present))
+        hands = await enlister.enlist_first(self._arrivals)
         self.enlister = enlister
         if not hands:
             return RESTART
         known = {hand.address for hand in hands}
         for address in self._present.keys() - known:  # arrived while the first got ready
-            enlister.enlist(address, self._present[address], self._present)
+            enlister.enlist(self._present[address], self._arrivals)
         if self._stop_reason:
             self.queue.put_nowait(orders.StopRequest(self._stop_reason))
         play = Play(session, executor, enlister, self.crew, self.journal, self.queue)
-        reason = await play.carry_out(session.start([h.name for h in hands], time.monotonic()))
+        devices = {hand.name: hand.device for hand in hands}
+        reason = await play.carry_out(session.start([*devices], time.monotonic(), devices))
         self._told, self.stored = play.told, executor.stored
         if reason == RESTART:
-            self._warn("every worker was lost; going back to the last checkpoint")
+            self._warn(f"{self.crew.loss()}; going back to the last checkpoint")
         else:
             await self._store_model(reason)
         return reason
@@ -275,7 +283,8 @@ class Driver:
         if self.executor is not None:
             await self.executor.close()
         self.enlister = self.executor = None
-        hands = list(self.crew.hands.values())
+        hands = [*self.crew.hands.values(), *self.crew.candidates.values()]
+        await self.crew.call_all(hands, "daskxml_close")  # a lease may wait for what never comes
         await self.crew.ask_all(hands, "end", tasks.stand_up, self.run)
         self.crew.hands, self.crew.candidates = {}, {}
         while not self.queue.empty():

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-
-from distributed.comm import get_address_host
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from daskxml.config import RunConfig
-from daskxml.errors import DaskxmlError
+from daskxml.errors import ClusterError, DaskxmlError
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.crew import Crew, Hand, WorkerGone, first_failure
+from daskxml.runtime.crew import (
+    NOTICE_S,
+    Crew,
+    Hand,
+    WorkerGone,
+    first_failure,
+    is_broken,
+    loss_of_any,
+)
 from daskxml.runtime.executor import Executor
 from daskxml.runtime.loading import LoadedData
+from daskxml.runtime.machines import (
+    Arrival,
+    choose_home,
+    count_cores,
+    kernel_threads,
+    problem_with,
+)
 from daskxml.strategies.megabatch import natural_order
 from daskxml.training.settings import MemberSettings
 from daskxml.training.setup import member_settings
 
 OUTRUN = 3  # merges that a worker misses while it takes the model, before the others wait for it
 CATCH_UP_S = 5.0
+DONORS = 5  # how many may be lost one after the other while a worker opens the shared model
 
 
 class Enlister:
@@ -48,16 +62,17 @@ class Enlister:
         self._running: set[asyncio.Task[None]] = set()
         self._copies: dict[Hand, asyncio.Task[None]] = {}  # on the way to those outrun
 
-    async def enlist_first(self, present: Mapping[str, str]) -> list[Hand]:
-        """Make the workers that are there ready to begin; those lost on the way are left out."""
-        hands = [Hand(name, address) for address, name in present.items()]
-        hands.sort(key=lambda hand: natural_order(hand.name))
+    async def enlist_first(self, present: Sequence[Arrival]) -> list[Hand]:
+        """Make the workers that are there ready to begin; those lost on the way are left out.
+
+        Nobody is left where that one was lost that had made the model which all share.
+        """
+        hands = sorted(map(Hand, present), key=lambda hand: natural_order(hand.name))
         self.crew.hands = {hand.name: hand for hand in hands}
-        settings = [(self.crew.run, await self._settings(hand, present)) for hand in hands]
-        speeds = await self.crew.ask_each(hands, "start", tasks.sit_down, settings)
-        _raise_first(speeds)
-        for hand in hands:
-            hand.speed = 0.0 if hand.is_lost else speeds[hand.name]
+        hands = await self._choose(hands, present)
+        founders = [hand for hand in hands if hand.host == self.crew.home][:1]
+        if not await self._seat(hands, founders, present):
+            return []
         self.executor.session.placement.spread({h.name: h.speed for h in hands if not h.is_lost})
         holding = [self.executor.let_hold(hand) for hand in hands if not hand.is_lost]
         for answer in await asyncio.gather(*holding, return_exceptions=True):
@@ -65,7 +80,53 @@ class Enlister:
                 raise answer
         await self._load_model([hand for hand in hands if not hand.is_lost])
         self.crew.hands = {hand.name: hand for hand in hands if not hand.is_lost}
-        return list(self.crew.hands.values())
+        return [] if _any_lost(founders) else list(self.crew.hands.values())
+
+    async def _choose(self, hands: Sequence[Hand], present: Sequence[Arrival]) -> list[Hand]:
+        """Return the workers that can take part, and choose where the model is that all share."""
+        self.crew.home = ""
+        counted = await self.crew.ask_all(hands, "start", count_cores)
+        _raise_first(counted)
+        for hand in [hand for hand in hands if not hand.is_lost]:
+            hand.cores = counted[hand.name]
+        fit = self._without_problem(hands, present)
+        if fit and self.executor.session.strategy.shares_model:
+            self.crew.home = choose_home(hand.arrival for hand in fit)
+        return self._without_problem(fit, present)
+
+    def _without_problem(self, hands: Sequence[Hand], present: Sequence[Arrival]) -> list[Hand]:
+        alive = [hand for hand in hands if not hand.is_lost]
+        problems = {hand: self._problem(hand, present) for hand in alive}
+        fit = [hand for hand in alive if problems[hand] is None]
+        for problem in filter(None, problems.values()):
+            if not fit:
+                raise problem
+            self._warn(f"a worker is left out: {problem}")
+        return fit
+
+    def _problem(self, hand: Hand, present: Sequence[Arrival]) -> DaskxmlError | None:
+        return problem_with(hand.arrival, self.config, present, self.crew.home, hand.cores)
+
+    async def _seat(
+        self, hands: Sequence[Hand], founders: Sequence[Hand], present: Sequence[Arrival]
+    ) -> bool:
+        """Make members of workers, first of whoever makes the model that all share.
+
+        Return False where that one was lost.
+        """
+        for wave in (founders, [hand for hand in hands if hand not in founders]):
+            donors = [hand.address for hand in founders if hand.is_seated]
+            args = [(self.crew.run, self._settings(hand, present), donors) for hand in wave]
+            speeds = await self.crew.ask_each(wave, "start", tasks.sit_down, args)
+            failure = first_failure(speeds)
+            if founders and failure is not None and is_broken(failure):
+                await loss_of_any(founders, NOTICE_S)
+            if _any_lost(founders):
+                return False
+            _raise_first(speeds)
+            for hand in [hand for hand in wave if not hand.is_lost]:
+                hand.speed, hand.is_seated = speeds[hand.name], True
+        return True
 
     async def _load_model(self, hands: list[Hand]) -> None:
         """Take the checkpoint's model, where there is one; a new member has the seed's."""
@@ -78,17 +139,37 @@ class Enlister:
         for hand in hands:
             hand.generation = generation
 
-    def enlist(self, address: str, name: str, present: Mapping[str, str]) -> None:
+    def enlist(self, arrival: Arrival, present: Sequence[Arrival]) -> None:
         """Make a worker that arrives during the run ready to join."""
-        hand = Hand(name, address)
-        self.crew.candidates[address] = hand
-        self._start(self._enlist(hand, dict(present)))
+        hand = Hand(arrival)
+        self.crew.candidates[arrival.address] = hand
+        self._start(self._enlist(hand, present))
 
-    async def _enlist(self, hand: Hand, present: Mapping[str, str]) -> None:
-        settings = await self._settings(hand, present)
-        hand.speed = await self.crew.ask(hand, "start", tasks.sit_down, self.crew.run, settings)
+    async def _enlist(self, hand: Hand, present: Sequence[Arrival]) -> None:
+        hand.cores = await self.crew.ask(hand, "start", count_cores)
+        problem = self._problem(hand, present)
+        if problem is not None:
+            raise problem
+        await self._seat_late(hand, present)
         await self.executor.let_hold(hand)
         await self._copy_model(hand)
+
+    async def _seat_late(self, hand: Hand, present: Sequence[Arrival]) -> None:
+        """Make a member of a worker that arrives; a shared model is got from whoever has it."""
+        settings = self._settings(hand, present)
+        for _ in range(DONORS):
+            holders = self.crew.holders()
+            if self.crew.home and not holders:
+                break  # the run begins again, with this worker
+            args = (self.crew.run, settings, [holder.address for holder in holders])
+            try:
+                hand.speed = await self.crew.ask(hand, "start", tasks.sit_down, *args)
+                hand.is_seated = True
+                return
+            except ClusterError:
+                if not holders or not await loss_of_any(holders, NOTICE_S):
+                    raise
+        raise WorkerGone(hand.name)
 
     async def _copy_model(self, hand: Hand) -> None:
         """Take the model from whoever gives it; `newcomers` asks again where nobody does."""
@@ -149,7 +230,7 @@ class Enlister:
         except (DaskxmlError, OSError, ValueError, MemoryError) as error:
             self._warn(f"a worker cannot join: {error}")
 
-    async def _settings(self, hand: Hand, present: Mapping[str, str]) -> MemberSettings:
+    def _settings(self, hand: Hand, present: Sequence[Arrival]) -> MemberSettings:
         session = self.executor.session
         return member_settings(
             self.config,
@@ -157,18 +238,11 @@ class Enlister:
             session.strategy,
             session.placement,
             row_nonzeros=self.data.row_nonzeros,
-            threads=await self._threads(hand, present),
+            threads=kernel_threads(self.config.cluster, hand.arrival, present, hand.cores),
+            pool_threads=hand.device.pool_threads,
+            host=hand.host,
+            home=self.crew.home,
         )
-
-    async def _threads(self, hand: Hand, present: Mapping[str, str]) -> int:
-        """Kernel threads, so that the workers of a machine share its cores."""
-        try:
-            cores = await self.crew.ask(hand, "start", tasks.count_cores)
-        except WorkerGone:
-            return 1
-        host = get_address_host(hand.address)
-        neighbours = sum(get_address_host(address) == host for address in present)
-        return self.config.cluster.threads_on(cores, neighbours)
 
     async def close(self) -> None:
         """Stop enlisting."""
@@ -176,6 +250,10 @@ class Enlister:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def _any_lost(hands: Sequence[Hand]) -> bool:
+    return any(hand.is_lost for hand in hands)
 
 
 def _raise_first(answers: Mapping[str, object]) -> None:

@@ -8,13 +8,12 @@ died). What all workers do together is in `daskxml.runtime.barriers`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from distributed import Future
 
 from daskxml.errors import ClusterError, DaskxmlError
-from daskxml.metrics import MetricSums
 from daskxml.runtime import worker as tasks
 from daskxml.runtime.barriers import BarrierOrder, Barriers, Batches
 from daskxml.runtime.crew import Crew, Hand, WorkerGone, first_failure, lost_any
@@ -34,6 +33,7 @@ from daskxml.training.orders import (
     MergeOrder,
     MergeReport,
     Order,
+    Piece,
     PlaceOrder,
     Report,
 )
@@ -168,13 +168,19 @@ class Executor:
 
     async def _evaluate(self, order: EvaluateOrder) -> Report | None:
         hand = self.crew.hand(order.worker)
-        is_replicated = self.session.placement.is_replicated
-        named = {shard for shard, _, _ in order.pieces}
-        missing = tuple(sorted(named - hand.test_shards)) if not is_replicated else ()
-        parts = [self.test.futures[shard] for shard in missing]
-        args = (self.crew.run, order, tasks.Parcel(missing), parts)
-        sums: MetricSums = await self.crew.ask(hand, "evaluate", tasks.evaluate_pieces, *args)
-        return EvaluationReport(order.order, sums)
+        shards = tasks.Shares((), ())
+        if not self.session.placement.is_replicated:
+            shards = tasks.Shares(
+                train=_missing(order.train_pieces, hand.train_shards),
+                test=_missing(order.pieces, hand.test_shards),
+            )
+        test = [self.test.futures[shard] for shard in shards.test]
+        train = [self.train.futures[shard] for shard in shards.train]
+        args = (self.crew.run, order, shards, test, train)
+        report: EvaluationReport = await self.crew.ask(
+            hand, "evaluate", tasks.evaluate_pieces, *args
+        )
+        return report
 
     async def _checkpoint(self, order: CheckpointOrder) -> Report | None:
         assert self.store is not None
@@ -251,6 +257,11 @@ class Executor:
         await asyncio.gather(*running, return_exceptions=True)
         for lease in list(self._leases):
             self.lease_ended(lease)
+
+
+def _missing(pieces: Sequence[Piece], held: set[int]) -> tuple[int, ...]:
+    """Return the shards of pieces that a worker does not hold."""
+    return tuple(sorted({shard for shard, _, _ in pieces} - held))
 
 
 def _raise(failure: BaseException | None) -> None:

@@ -65,7 +65,7 @@ class Play:
     async def carry_out(self, pending: list[orders.Order]) -> str:
         """Carry out orders, and those that follow from them; return why the session ended.
 
-        That is ``RESTART`` where every worker was lost.
+        That is ``RESTART`` where every worker was lost, or all that had the shared model.
         """
         while True:
             if any(isinstance(o, orders.LeaseOrder | orders.GangOrder) for o in pending):
@@ -107,6 +107,7 @@ class Play:
             return []
         self.journal.event("worker", event="lost", worker=hand.name)
         losses: list[Hand] = []
+        ends: list[orders.Order] = []
         while self.executor.barrier_is_open() or not self.queue.empty():
             await self.executor.settle_barrier()
             while not self.queue.empty():
@@ -115,12 +116,18 @@ class Play:
                     losses.append(item)
                     continue
                 for order in await self._react(item):
-                    if not isinstance(order, orders.GangOrder):  # the loss undoes it anyway
+                    if isinstance(order, orders.StopOrder):
+                        ends.append(order)
+                    elif not isinstance(order, orders.GangOrder):  # the loss undoes it anyway
                         self.executor.carry_out(order)
         for loss in losses:
             self.queue.put_nowait(loss)
         self.crew.dismiss(hand)
         self.executor.worker_lost(hand)
+        if ends:
+            return ends
+        if self.crew.home and not self.crew.holders():
+            return [orders.RestartOrder()]  # the shared model went with the last of its machine
         return self.session.handle(WorkerLost(hand.name), time.monotonic())
 
     def _welcome(self) -> list[orders.Order]:
@@ -129,7 +136,8 @@ class Play:
         if self.session.stage in ("train", "evaluate", "checkpoint"):
             for hand in self.enlister.newcomers(self.session.generation):
                 self.journal.event("worker", event="joined", worker=hand.name)
-                pending += self.session.handle(WorkerJoined(hand.name), time.monotonic())
+                joined = WorkerJoined(hand.name, hand.device)
+                pending += self.session.handle(joined, time.monotonic())
         return pending
 
     def _tell(self) -> None:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import tomllib
+from dataclasses import fields
 from typing import Any
 
 from distributed import Client, Scheduler, SchedulerPlugin
+from distributed.scheduler import WorkerState
 
 from daskxml.config import load_run_config
 from daskxml.errors import ClusterError
 from daskxml.runtime.driver import Driver
 from daskxml.runtime.loading import Given
+from daskxml.runtime.machines import Arrival, device_of
+from daskxml.runtime.remote import HOLDERS
 from daskxml.runtime.seats import PLUGIN, TOPIC, MembersPlugin
 from daskxml.training.orders import LeaseReport
 
@@ -45,6 +49,7 @@ class RunsPlugin(SchedulerPlugin):
             "daskxml_stop": self.stop_run,
             "daskxml_holder": self.holder_of,
             "daskxml_forget": self.forget_run,
+            HOLDERS: self.holders_of,
         }
 
     async def close(self) -> None:
@@ -75,7 +80,7 @@ class RunsPlugin(SchedulerPlugin):
         rows = Given(**{name: tuple(keys) for name, keys in given.items()})
         driver = Driver(client, run, resolved, rows, run_dir, checkpoint)
         for state in self.scheduler.workers.values():
-            driver.worker_added(state.address, str(state.name))
+            driver.worker_added(_arrival(state))
         self.drivers[run], self.owners[run] = driver, owner
         self._tasks[run] = asyncio.create_task(self._drive(run, driver))
         return run
@@ -118,6 +123,11 @@ class RunsPlugin(SchedulerPlugin):
             raise ClusterError("every worker was lost before the model was fetched")
         return {"address": hand.address, "header": driver.header("").as_dict()}
 
+    async def holders_of(self, run: str) -> list[str]:
+        """Return the addresses of the workers that have a run's shared model in memory."""
+        driver = self.drivers.get(run)
+        return [hand.address for hand in driver.crew.holders()] if driver else []
+
     async def forget_run(self, run: str) -> None:
         """Free what a run that is over still holds."""
         driver = self.drivers.pop(run, None)
@@ -143,9 +153,9 @@ class RunsPlugin(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Tell the runs of a worker that came."""
-        name = str(scheduler.workers[worker].name)
+        arrival = _arrival(scheduler.workers[worker])
         for driver in self.drivers.values():
-            driver.worker_added(worker, name)
+            driver.worker_added(arrival)
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
@@ -171,5 +181,9 @@ class RunsPlugin(SchedulerPlugin):
     def log_event(self, topic: str, msg: Any) -> None:
         """Pass on the report of a lease."""
         if topic == TOPIC and msg.get("run") in self.drivers:
-            report = LeaseReport(msg["lease"], msg["loss_sum"], msg["busy_s"], msg["nonzeros"])
-            self.drivers[msg["run"]].lease_reported(report)
+            told = {field.name: msg[field.name] for field in fields(LeaseReport)}
+            self.drivers[msg["run"]].lease_reported(LeaseReport(**told))
+
+
+def _arrival(state: WorkerState) -> Arrival:
+    return Arrival(str(state.name), state.address, device_of(state.resources))

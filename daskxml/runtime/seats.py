@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from typing import Any
 
 from distributed import Worker, WorkerPlugin, get_worker, secede
@@ -11,17 +12,21 @@ from distributed.utils import offload
 
 from daskxml.errors import ClusterError
 from daskxml.runtime.port import Port
+from daskxml.runtime.remote import HANDLE, PULL, PUSH, RemoteStore
 from daskxml.training.member import Member
+from daskxml.training.shared import LocalStore, SharedModel
+from daskxml.types import Array
 
 TOPIC = "daskxml"
 PLUGIN = "daskxml"
 
 
 class Seat:
-    """A member on this worker, and whose turn it is."""
+    """A member on this worker, whose turn it is, and where it pulls from and pushes to."""
 
-    def __init__(self, member: Member) -> None:
-        self.member = member
+    def __init__(self, member: Member, store: RemoteStore | None = None) -> None:
+        self.member, self.store = member, store
+        self.pushed: dict[str, int] = {}  # by who pushes: the number of the last one
         self.turn = threading.Condition()
         self.next_lease = 0
         self.is_closed = False
@@ -48,10 +53,13 @@ class Seat:
             self.turn.notify_all()
 
     def close(self) -> None:
-        """Wake and refuse whoever waits."""
+        """Wake and refuse whoever waits; nobody finds the shared model here any more."""
         with self.turn:
             self.is_closed = True
             self.turn.notify_all()
+        if self.store is not None:
+            self.store.close()
+        self.member.close()
 
 
 class MembersPlugin(WorkerPlugin):
@@ -72,6 +80,10 @@ class MembersPlugin(WorkerPlugin):
             "daskxml_norm": self.measure,
             "daskxml_commit": self.commit,
             "daskxml_abort": self.abort,
+            "daskxml_close": self.close,
+            HANDLE: self.hand_on,
+            PULL: self.pull,
+            PUSH: self.push,
         }
 
     async def teardown(self, worker: Worker) -> None:
@@ -94,6 +106,42 @@ class MembersPlugin(WorkerPlugin):
     async def abort(self, run: str, number: int) -> None:
         """Make this worker's part in a merge or a gang fail now; answers when it has ended."""
         await self.port.abort(run, number)
+
+    async def close(self, run: str) -> None:
+        """End what a run still does here; `worker.stand_up` forgets it, in its turn."""
+        if run in self.seats:
+            self.seats[run].close()
+
+    # --------------------------------------------- the model that all share
+
+    async def hand_on(self, run: str) -> dict[str, Any]:
+        """Tell a worker on this machine where the shared model is."""
+        handle = self.seats[run].member.shared_handle if run in self.seats else None
+        return {"handle": None if handle is None else asdict(handle)}
+
+    async def pull(self, run: str) -> dict[str, Any]:
+        """Give the shared model to a worker on another machine."""
+        shared = self._shared(run)
+        if shared is None:
+            return {"is_here": False}
+        return {"is_here": True, "model": to_serialize(await offload(shared.flat.copy))}
+
+    async def push(self, run: str, delta: Array, pusher: str, number: int) -> dict[str, Any]:
+        """Add to the shared model what a worker on another machine has changed.
+
+        The same push may come twice, where the connection breaks before the answer is there.
+        """
+        shared = self._shared(run)
+        if shared is None:
+            return {"is_here": False}
+        pushed = self.seats[run].pushed
+        if pushed.get(pusher, 0) < number:
+            pushed[pusher] = number
+            await offload(LocalStore(shared).push, delta)
+        return {"is_here": True}
+
+    def _shared(self, run: str) -> SharedModel | None:
+        return self.seats[run].member.shared if run in self.seats else None
 
     async def send_models(self, run: str) -> dict[str, Any]:
         """Give the global model to a worker that joins."""

@@ -7,7 +7,6 @@ taken one after the other in the order of their numbers, whatever the worker's n
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede
 
 from daskxml.data.rows import take_rows
-from daskxml.metrics import MetricSums
+from daskxml.errors import ClusterError
 from daskxml.model.store import ModelHeader, write_model
 from daskxml.runtime.performing import Performed
 from daskxml.runtime.port import Patience, RoundKey
+from daskxml.runtime.remote import RemoteStore
 from daskxml.runtime.seats import TOPIC, Seat, members_plugin, seat_of
 from daskxml.training import checkpoint
 from daskxml.training.holdings import span_rows
@@ -27,6 +27,7 @@ from daskxml.training.member import Member
 from daskxml.training.merging import merge_program
 from daskxml.training.orders import (
     EvaluateOrder,
+    EvaluationReport,
     GangOrder,
     GangResult,
     LeaseOrder,
@@ -37,17 +38,14 @@ from daskxml.training.orders import (
 from daskxml.training.programs import PartResult, gang_program, needs_server
 from daskxml.training.server import server_program
 from daskxml.training.settings import MemberSettings
+from daskxml.training.shared import SharedHandle, SharedModel
 from daskxml.training.warm_up import warm_up
 from daskxml.types import Array, Partition
 
 Answer = TypeVar("Answer")
 
+HANDLE_S = 5.0  # for a message to a worker on the same machine
 GANG_PATIENCE = Patience(idle_s=600.0)  # a worker may be at a batch for long
-
-
-def count_cores() -> int:
-    """Return how many cores this worker may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def sees_file(path: str) -> bool:
@@ -55,13 +53,42 @@ def sees_file(path: str) -> bool:
     return Path(path).exists()
 
 
-def sit_down(run: str, settings: MemberSettings) -> float:
-    """Make this worker a member; return its rows a second on made-up rows."""
-    member = Member(settings)
+def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> float:
+    """Make this worker a member; return its rows a second on made-up rows.
+
+    ``donors`` are workers on this machine that have the model which all share; without any, it is
+    made here.
+    """
+    shared = store = None
+    if settings.shares_model and not settings.is_at_home:
+        store = RemoteStore(get_worker(), run)
+    elif settings.shares_model and donors:
+        shared = open_shared(run, donors)
+    member = Member(settings, shared, store)
     speed = warm_up(member.replica, settings)
     member.initialize()
-    members_plugin().seats[run] = Seat(member)
+    members_plugin().seats[run] = Seat(member, store)
     return speed
+
+
+def open_shared(run: str, donors: Sequence[str]) -> SharedModel:
+    """Return the model that the run's workers on this machine share.
+
+    Raises
+    ------
+    ClusterError
+        If none of ``donors`` hands it on, or it cannot be opened.
+    """
+    worker, problem = get_worker(), "it is over there"
+    for donor in donors:
+        try:
+            asked = worker.rpc(donor).daskxml_handle(run=run)
+            told = _on_loop(asyncio.wait_for(asked, HANDLE_S))
+            if told["handle"] is not None:
+                return SharedModel.open(SharedHandle(**told["handle"]))
+        except (OSError, ClusterError) as error:  # the donor is gone, or goes
+            problem = str(error)
+    raise ClusterError(f"the shared model cannot be had from {', '.join(donors)}: {problem}")
 
 
 async def stand_up(run: str) -> None:
@@ -130,7 +157,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shards that a worker is to hold."""
+    """Shards that a worker is to hold, or that are fetched for it."""
 
     train: tuple[int, ...]
     test: tuple[int, ...]
@@ -213,11 +240,14 @@ def _gang_result(parts: Sequence[Performed[PartResult]]) -> GangResult:
 
 
 def evaluate_pieces(
-    run: str, order: EvaluateOrder, shards: Parcel, fetched: Sequence[Partition]
-) -> MetricSums:
-    """Score test rows."""
-    parts = dict(zip(shards.keys, fetched, strict=True))
-    return seat_of(run).member.evaluate(order.pieces, parts)
+    run: str, order: EvaluateOrder, shards: Shares,
+    test: Sequence[Partition], train: Sequence[Partition],
+) -> EvaluationReport:  # fmt: skip
+    """Score test rows, and training rows; ``shards`` are those fetched for it."""
+    member = seat_of(run).member
+    sums = member.evaluate(order.pieces, dict(zip(shards.test, test, strict=True)))
+    loss = member.training_loss(order.train_pieces, dict(zip(shards.train, train, strict=True)))
+    return EvaluationReport(order.order, sums, loss)
 
 
 def store_local(run: str, run_dir: str, megabatch: int, number: int) -> bool:

@@ -13,7 +13,7 @@ or where merges had different sizes; else it is left at its default.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Fitted:
         share.
     skipped
         Mega-batches at the beginning that were left out, because they were cold.
+    pools
+        Threads of those workers that are pools, by name.
     """
 
     cost: CostModel
@@ -56,6 +58,7 @@ class Fitted:
     speeds: dict[str, float]
     error: float
     skipped: int
+    pools: dict[str, int] = field(default_factory=dict)
 
     def lines(self) -> dict[str, str]:
         """Return names and values to print."""
@@ -140,7 +143,18 @@ def fit_history(history: History, merge_messages: int = MERGE_MESSAGES) -> Fitte
         speeds=dict(zip(names, speeds.tolist(), strict=True)),
         error=float(np.median(np.abs(ratios - 1.0))),
         skipped=skipped,
+        pools={n: w["pool_threads"] for n, w in _last(history).items() if w.get("pool_threads")},
     )
+
+
+def _last(history: History) -> dict[str, Mapping[str, Any]]:
+    """Return what is last told of every worker."""
+    return {name: worker for row in history for name, worker in row["workers"].items()}
+
+
+def _batches(worker: Mapping[str, Any]) -> int:
+    """Return how many batches a worker did: a pool makes an update for each of its threads."""
+    return -(-int(worker["updates"]) // max(1, worker.get("pool_threads", 0)))
 
 
 def _count_cold(history: History) -> int:
@@ -158,7 +172,7 @@ def _count_cold(history: History) -> int:
 def _observations(history: History) -> tuple[list[str], Array, Array, Array]:
     """Return worker names, and for every observation its worker, its work and its seconds."""
     found = [
-        (name, [worker["updates"], worker["rows"], worker["nonzeros"]], worker["busy_s"])
+        (name, [_batches(worker), worker["rows"], worker["nonzeros"]], worker["busy_s"])
         for row in history
         for name, worker in row["workers"].items()
         if worker["updates"] and worker["busy_s"] > 0.0

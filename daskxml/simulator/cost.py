@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daskxml.data.order import derive_key
 from daskxml.errors import ConfigError
@@ -87,7 +87,9 @@ class Network:
     bandwidth_bytes_s
         A message between workers occupies the sender's outgoing and the receiver's incoming port
         for its bytes over this; the two directions do not disturb each other. The default is
-        one NVLink 2.0 link of a V100, per direction.
+        one NVLink 2.0 link of a V100, per direction. Where all workers update one model, whoever
+        works on a copy moves the whole model at this rate twice a batch: it copies the model when
+        the batch begins, and adds its change when it ends. A pool on the model's machine does not.
     latency_s
         So much later than its last byte leaves does a message arrive.
     message_s
@@ -142,6 +144,47 @@ def v100_cost(spec: ModelSpec) -> CostModel:
         fixed_s=LAUNCHES * LAUNCH_S,
         per_row_s=6 * dense / V100_FLOP_S + passes_s,
         per_nonzero_s=3 * FLOAT_BYTES * widths[0] / V100_GATHER_BYTES_S,
+    )
+
+
+def cost_by_epochs(cost: CostModel, ratio: float, batch_rows: int) -> CostModel:
+    """Return the cost of a device that takes ``ratio`` times as long for an epoch.
+
+    Its rows cost the same in batches of any size, as they do where each thread of a pool steps
+    through a few rows of its own.
+
+    Parameters
+    ----------
+    cost
+        Of the device that it is compared to.
+    ratio
+        Above 0; 236 to 317 for 56 CPU threads with a row each beside a V100 with batches of 8,192
+        (Ma, Rusu, Wu and Sim, "Adaptive Stochastic Gradient Descent for Deep Learning on
+        Heterogeneous CPU+GPU Architectures", 2021, section VII.B).
+    batch_rows
+        Of the other device, at least 1: its fixed costs are shared by so many rows.
+
+    Raises
+    ------
+    ConfigError
+        If ``ratio`` or ``batch_rows`` is out of range.
+
+    Examples
+    --------
+    >>> gpu = CostModel(fixed_s=0.5, per_row_s=0.25)
+    >>> pool = cost_by_epochs(gpu, 200.0, batch_rows=2)
+    >>> pool.batch_s(rows=10, nonzeros=0) / (5 * gpu.batch_s(rows=2, nonzeros=0))
+    200.0
+    """
+    if not 0.0 < ratio < math.inf:
+        raise ConfigError(f"pool ratio = {ratio:g}: must be above 0")
+    if batch_rows < 1:
+        raise ConfigError(f"batch_rows = {batch_rows}: must be at least 1")
+    return replace(
+        cost,
+        fixed_s=0.0,
+        per_row_s=ratio * (cost.fixed_s / batch_rows + cost.per_row_s),
+        per_nonzero_s=ratio * cost.per_nonzero_s,
     )
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.errors import ConfigError
-from daskxml.model.spec import ModelSpec
-from daskxml.simulator.changes import Change
-from daskxml.simulator.cost import CostModel, Network, v100_cost
+from daskxml.simulator.changes import Arrival, Change
+from daskxml.simulator.cost import Network, v100_cost
+from daskxml.simulator.devices import check_pools
 from daskxml.simulator.play import OnEvent
 from daskxml.simulator.rows import Rows
-from daskxml.simulator.simulation import Simulation
+from daskxml.simulator.simulation import Costs, Simulation
 from daskxml.training.run import Run, resolve_run
 from daskxml.training.run_dir import RunDir
 
@@ -25,8 +25,10 @@ def simulate(
     config: str | Path | Mapping[str, Any] | RunConfig,
     speeds: Speeds,
     *,
-    cost: CostModel | Callable[[ModelSpec], CostModel] = v100_cost,
+    cost: Costs = v100_cost,
     network: Network | None = None,
+    pools: Mapping[str, int] | None = None,
+    pool_cost: Costs | None = None,
     train: Any = None,
     test: Any = None,
     rows: Rows | None = None,
@@ -51,6 +53,12 @@ def simulate(
         Seconds of a batch at speed 1, or a function that tells it of the model.
     network
         What messages cost.
+    pools
+        Threads of the workers that are pools, by name; theirs are virtual too, see
+        `daskxml.simulator.worker`. All others have a replica.
+    pool_cost
+        Seconds of a pool's batch at speed 1, where it is not ``cost``; `cost_by_epochs` finds it
+        from a ratio of epochs.
     rows
         What `read_rows` has read, for several runs on the same data.
     out, resume
@@ -74,12 +82,15 @@ def simulate(
     >>> [row["rows"] for row in run.history]
     [256, 512, 768, 1024]
     """
-    named, resolved = name_speeds(speeds), resolve_run(config, train, test, overrides)
+    named, changes = name_speeds(speeds), tuple(changes)
+    coming = (change.worker for change in changes if isinstance(change, Arrival))
+    resolved = resolve_run(config, train, test, overrides)
+    threads = check_pools(pools or {}, [*named, *coming], resolved)
     listeners = [listen for listen in (on_event, _row_listener(on_row)) if listen is not None]
     with RunDir.open(out, resume) as place:
-        simulation = Simulation(resolved, named, place, tuple(changes), listeners)
+        simulation = Simulation(resolved, named, place, changes, listeners)
         simulation.read(rows, train, test)
-        simulation.equip(cost, network or Network())
+        simulation.equip(cost, network or Network(), threads, pool_cost)
         return simulation.run()
 
 

@@ -1,18 +1,24 @@
 """Orders of a session, carried out in virtual time: what the Dask runtime does, in one process.
 
 An order takes a message to its worker, its work, and a message back. Leases of a worker follow one
-another, and one may wait at its door while another runs. The arithmetic of a lease is done when the
-lease ends, so that a worker lost before has done none of it; a merge writes only scratch models
+another, and one may wait at its door while another runs. The arithmetic of a batch is done when the
+batch ends, so that a worker lost before has done none of it; a merge writes only scratch models
 until all have the result, so that it is undone by forgetting it; a gang that is undone is begun
 again from the global model (`GangOrder.rewinds`).
+
+Where all workers update one model, a batch of a worker with a copy of it is worked on when it
+begins, from the model as it is then, and its change is held back until it ends: nobody sees it
+before, and if the worker is lost nobody ever does. At equal times batches end before others begin,
+and otherwise what was ordered first comes first.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +26,11 @@ from daskxml.combine.messages import Worked
 from daskxml.errors import ModelError, TrainingError
 from daskxml.simulator.clock import Finished, run_programs
 from daskxml.simulator.cost import Network, whole_ticks
+from daskxml.simulator.saving import save
 from daskxml.simulator.worker import VirtualWorker
 from daskxml.strategies.protocol import Measured
-from daskxml.training import checkpoint, orders
-from daskxml.training.member import Member
+from daskxml.training import orders
+from daskxml.training.member import LeaseResult
 from daskxml.training.merging import merge_program
 from daskxml.training.programs import PartResult, gang_program, needs_server
 from daskxml.training.server import server_program
@@ -37,18 +44,18 @@ class Task:
     Attributes
     ----------
     end_s
-        When its report is with the session.
+        When its report is with the session, or a batch begins or ends.
     worker
         Who does it; None for what all do together.
     finish
-        Does what is left to be done, and returns the report.
+        Does what is left to be done, and returns the report; None where there is none.
     settled_s
         From then on a loss does not undo it.
     """
 
     end_s: float
     worker: str | None
-    finish: Callable[[], orders.Report]
+    finish: Callable[[], orders.Report | None]
     settled_s: float = math.inf
 
 
@@ -84,40 +91,48 @@ class Executor:
         self.stored: tuple[dict[str, Any], Path] | None = None  # last session and checkpoint
         self._row_bytes, self._store, self._warn = row_bytes, store, warn
         self._message_s = whole_ticks(network.message_s)
-        self._tasks: list[tuple[float, int, Task]] = []
+        self._tasks: list[tuple[float, bool, int, Task]] = []
         self._started = 0
 
     # ------------------------------------------------------------------- tasks
 
     @property
     def next_s(self) -> float:
-        """When the next report comes; infinite if nothing is under way."""
+        """When the next thing happens; infinite if nothing is under way."""
         return self._tasks[0][0] if self._tasks else math.inf
 
-    def finish_next(self) -> orders.Report:
-        """Do what ends next, and return its report."""
-        return heapq.heappop(self._tasks)[2].finish()
+    @property
+    def is_model_lost(self) -> bool:
+        """Whether nobody is left on the machine of the model that all share."""
+        members = [worker.member.settings for worker in self.workers.values()]
+        return bool(members) and members[0].shares_model and not any(m.is_at_home for m in members)
+
+    def finish_next(self) -> orders.Report | None:
+        """Do what comes next, and return the report on it, if there is one."""
+        return heapq.heappop(self._tasks)[-1].finish()
 
     def settled_until(self, now_s: float) -> float:
         """Return when what a loss at ``now_s`` must wait for is done."""
-        ends = [task.end_s for _, _, task in self._tasks if task.settled_s <= now_s]
+        ends = [task.end_s for *_, task in self._tasks if task.settled_s <= now_s]
         return max(ends, default=now_s)
 
     def lose(self, worker: str) -> None:
         """Forget what a worker was doing, and what all were doing together."""
-        self._tasks = [entry for entry in self._tasks if entry[2].worker not in (None, worker)]
+        self._tasks = [entry for entry in self._tasks if entry[-1].worker not in (None, worker)]
         heapq.heapify(self._tasks)
 
     def _start(
         self,
         end_s: float,
         worker: str | None,
-        finish: Callable[[], orders.Report],
+        finish: Callable[[], orders.Report | None],
         settled_s: float = math.inf,
+        *,
+        begins: bool = False,
     ) -> None:
         self._started += 1
         task = Task(end_s, worker, finish, settled_s)
-        heapq.heappush(self._tasks, (end_s, self._started, task))
+        heapq.heappush(self._tasks, (end_s, begins, self._started, task))
 
     # ------------------------------------------------------------------ orders
 
@@ -139,15 +154,19 @@ class Executor:
                 self._checkpoint(order, begins_s)
 
     def _lease(self, order: orders.LeaseOrder, begins_s: float) -> None:
-        worker = self.workers[order.worker]
-        busy_s = worker.lease_s(order.batches, self.session.generation)
-        worker.free_s = max(worker.free_s, begins_s + self._fetch_s(order)) + busy_s
-
-        def finish() -> orders.Report:
-            done = worker.member.lease(order.batches, order.lr, {})
-            return orders.LeaseReport(order.lease, done.loss_sum, busy_s, done.nonzeros)
-
-        self._start(worker.free_s + self._message_s, order.worker, finish)
+        worker, done = self.workers[order.worker], list[LeaseResult]()
+        begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(order))
+        for batch in order.batches:
+            work = partial(worker.work, batch, order.lr, done)
+            takes_s = worker.batch_s(batch, self.session.generation)
+            if worker.has_copy:
+                takes_s += 2 * self.network.transfer_s(worker.member.current.nbytes)
+                self._start(end_s, worker.name, work, begins=True)
+            end_s += takes_s
+            self._start(end_s, worker.name, worker.release if worker.has_copy else work)
+        worker.free_s, busy_s = end_s, end_s - begun_s
+        report = partial(lease_report, order.lease, busy_s, done)
+        self._start(end_s + self._message_s, worker.name, report)
 
     def _fetch_s(self, order: orders.LeaseOrder) -> float:
         """Return how long the rows of shards that others hold are on their way."""
@@ -165,8 +184,8 @@ class Executor:
             raise TrainingError("the weights are not finite any more: lower strategy.lr")
         return Measured(norms, self.session.parameters)
 
-    def _hosts(self, names: Mapping[str, Any] | tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(self.network.machine_of(rank) for rank in range(len(names)))
+    def _hosts(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self.workers[name].member.settings.host for name in names)
 
     def _merge(self, order: orders.MergeOrder, begins_s: float) -> None:
         members = [self.workers[name].member for name in order.weights]
@@ -205,11 +224,12 @@ class Executor:
 
     def _evaluate(self, order: orders.EvaluateOrder, begins_s: float) -> None:
         worker = self.workers[order.worker]
-        end_s = begins_s + worker.evaluate_s(order.pieces) + self._message_s
+        end_s = begins_s + worker.evaluate_s(order) + self._message_s
 
         def finish() -> orders.Report:
             sums = worker.member.evaluate(order.pieces, {})
-            return orders.EvaluationReport(order.order, sums)
+            loss = worker.member.training_loss(order.train_pieces, {})
+            return orders.EvaluationReport(order.order, sums, loss)
 
         self._start(end_s, order.worker, finish)
 
@@ -221,35 +241,33 @@ class Executor:
         takes_s = whole_ticks(nbytes / worker.cost.storage_bytes_s)
 
         def finish() -> orders.Report:
-            self._write(order, session, member)
+            self._write(order, session)
             return orders.CheckpointReport()
 
         self._start(begins_s + takes_s + self._message_s, order.worker, finish)
 
-    def _write(
-        self, order: orders.CheckpointOrder, session: dict[str, Any], member: Member
-    ) -> None:
-        """Write a checkpoint, what each worker alone knows first; a full disk is no end."""
+    def _write(self, order: orders.CheckpointOrder, session: dict[str, Any]) -> None:
+        """Write a checkpoint; a full disk is no end."""
         assert self._store is not None
         run_dir, keep = self._store
+        members = {name: worker.member for name, worker in self.workers.items()}
         try:
-            session["local"] = self._write_local(run_dir, order.megabatch)
-            _, models = member.host_models()
-            path = checkpoint.write_checkpoint(run_dir, order.megabatch, models, session, keep)
+            path = save(run_dir, order, session, members, keep)
             self.stored = session, path
         except ModelError as error:
             self._warn(f"no checkpoint at mega-batch {order.megabatch}: {error.message}")
-            checkpoint.drop_local(run_dir, order.megabatch)
 
-    def _write_local(self, run_dir: Path, megabatch: int) -> dict[str, int]:
-        """Return the number of every worker that has something to keep."""
-        numbers = {}
-        for number, worker in enumerate(self.workers.values()):
-            state = worker.member.local_state()
-            if state:
-                checkpoint.write_local(run_dir, megabatch, number, state)
-                numbers[worker.name] = number
-        return numbers
+
+def lease_report(lease: int, busy_s: float, done: list[LeaseResult]) -> orders.LeaseReport:
+    """Return the report on a lease; ``done`` has what each of its batches did."""
+    return orders.LeaseReport(
+        lease=lease,
+        loss_sum=sum(batch.loss_sum for batch in done),
+        busy_s=busy_s,
+        nonzeros=sum(batch.nonzeros for batch in done),
+        updates=sum(batch.updates for batch in done),
+        notes=orders.join_notes(batch.notes for batch in done),
+    )
 
 
 def gang_results(ends: list[Finished], ranks: int) -> tuple[orders.GangResult, ...]:

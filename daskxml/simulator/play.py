@@ -98,9 +98,16 @@ class Play:
         """End the run at a merge, soon."""
         self._stop_reason = self._stop_reason or reason
 
+    def speeds(self) -> dict[str, float]:
+        """Return the speeds of all that are here, those that only get ready last."""
+        workers = [*self.executor.workers.values(), *(new.worker for new in self._newcomers)]
+        return {worker.name: worker.speed for worker in workers}
+
     def begin(self) -> list[orders.Order]:
         """Return the session's first orders."""
-        return self.session.start(list(self.executor.workers), self.now_s)
+        workers = self.executor.workers
+        devices = {name: worker.device for name, worker in workers.items()}
+        return self.session.start(list(workers), self.now_s, devices)
 
     def carry_out(self, pending: list[orders.Order]) -> str:
         """Carry out orders; return why the session ended, or "" if it goes on."""
@@ -125,7 +132,8 @@ class Play:
         self.now_s = max(self.now_s, min(times))
         match times.index(min(times)):
             case 0:
-                pending = self.session.handle(self.executor.finish_next(), self.now_s)
+                report = self.executor.finish_next()
+                pending = [] if report is None else self.session.handle(report, self.now_s)
             case 1:
                 pending = self._change(self.script.pop())
             case 2:
@@ -172,6 +180,8 @@ class Play:
         del self.executor.workers[name]
         self.executor.lose(name)
         self._on_event({"kind": "worker", "event": "lost", "worker": name, "at_s": self.now_s})
+        if self.executor.is_model_lost:
+            return [orders.RestartOrder()]
         return self.session.handle(WorkerLost(name), self.now_s)
 
     def _welcome(self) -> list[orders.Order]:
@@ -201,7 +211,7 @@ class Play:
         self.executor.workers[worker.name] = worker
         event = {"kind": "worker", "event": "joined", "worker": worker.name, "at_s": self.now_s}
         self._on_event(event)
-        return self.session.handle(WorkerJoined(worker.name), self.now_s)
+        return self.session.handle(WorkerJoined(worker.name, worker.device), self.now_s)
 
     def _tell(self) -> None:
         """Tell what is new."""

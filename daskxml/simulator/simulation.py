@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from daskxml.model.trained import Model
 from daskxml.runtime.interrupts import postponed
 from daskxml.simulator.changes import Arrival, Change
 from daskxml.simulator.cost import CostModel, Network
+from daskxml.simulator.crew import Crew
+from daskxml.simulator.devices import Devices
 from daskxml.simulator.executor import Executor
 from daskxml.simulator.play import RESTART, OnEvent, Play, Script
 from daskxml.simulator.rows import Rows, read_rows, share_rows
@@ -26,9 +27,10 @@ from daskxml.training.checkpoint import read_checkpoint, read_local
 from daskxml.training.run import Run
 from daskxml.training.run_dir import RunDir
 from daskxml.training.session import Session
-from daskxml.training.setup import make_session, member_settings, model_header
+from daskxml.training.setup import make_session, model_header
 from daskxml.training.sources import Placed
 
+Costs = CostModel | Callable[[ModelSpec], CostModel]
 SIMULATION_FILE = "simulation.json"
 
 
@@ -78,10 +80,20 @@ class Simulation:
         facts = self.rows.facts
         self.spec: ModelSpec = self.config.model_spec(facts.features, facts.labels)
 
-    def equip(self, cost: CostModel | Callable[[ModelSpec], CostModel], network: Network) -> None:
-        """Say what batches and messages cost."""
-        self.cost = cost if isinstance(cost, CostModel) else cost(self.spec)
-        self.network = network
+    def equip(
+        self,
+        cost: Costs,
+        network: Network,
+        pools: Mapping[str, int],
+        pool_cost: Costs | None = None,
+    ) -> None:
+        """Say what batches and messages cost, and which workers are pools of so many threads."""
+        self.devices = Devices(
+            cost=cost if isinstance(cost, CostModel) else cost(self.spec),
+            network=network,
+            pools=pools,
+            pool_cost=pool_cost(self.spec) if callable(pool_cost) else pool_cost,
+        )
 
     def run(self) -> Run:
         """Go to the end, from checkpoint to checkpoint where all workers are lost."""
@@ -91,9 +103,9 @@ class Simulation:
         while reason == RESTART:
             play = self._new_play(script, speeds, now_s)
             reason = self._play(play)
-            now_s, self.stored = play.now_s, play.executor.stored
+            self.stored = play.executor.stored
             if reason == RESTART:
-                now_s, speeds = self._await_worker(script, now_s)
+                now_s, speeds = self._muster_again(play, script)
         model = self._model(play, reason)
         self._tell({"kind": "ended", "reason": reason, "run_dir": self.place.path_for_workers})
         return Run(model, self.history, self.place.path, reason)
@@ -114,6 +126,7 @@ class Simulation:
             "parameters": Layout(self.spec).count,
             "residency": "replicate" if self.rows.is_replicated else "shard",
             "workers": list(self.speeds),
+            "pools": {n: t for n, t in self.devices.pools.items() if n in self.speeds},
             "out": str(self.place.path or ""),
         })  # fmt: skip
 
@@ -124,12 +137,7 @@ class Simulation:
         changes = [
             {"kind": type(c).__name__.lower(), **dataclasses.asdict(c)} for c in self.changes
         ]
-        simulated = {
-            "speeds": self.speeds,
-            "cost": dataclasses.asdict(self.cost),
-            "network": dataclasses.asdict(self.network),
-            "changes": changes,
-        }
+        simulated = {"speeds": self.speeds, **self.devices.described(), "changes": changes}
         text = json.dumps(simulated, indent=2) + "\n"
         (self.place.path / SIMULATION_FILE).write_text(text, encoding="utf-8")
 
@@ -149,21 +157,18 @@ class Simulation:
 
     def _new_play(self, script: Script, speeds: Mapping[str, float], now_s: float) -> Play:
         session = self.new_session()
-        workers = {name: self._enlist(session, name, speed) for name, speed in speeds.items()}
+        crew = Crew(self.config, self.spec, self._held, self.devices, session)
+        workers = crew.muster(speeds)
         placement = session.placement
         placement.spread({name: worker.rows_per_s for name, worker in workers.items()})
         if self.stored is not None:
             self._load_model(workers, *self.stored)
         path = self.place.path
         store = (path, self.config.checkpoint.keep) if path is not None else None
-        row_bytes = self.rows.row_bytes
-        executor = Executor(session, workers, self.network, row_bytes, store, self._warn)
+        network, row_bytes = self.devices.network, self.rows.row_bytes
+        executor = Executor(session, workers, network, row_bytes, store, self._warn)
         executor.stored = self.stored
-
-        def enlist(name: str, speed: float) -> VirtualWorker:
-            return self._enlist(session, name, speed)
-
-        return Play(session, executor, script, enlist, self._tell, now_s)
+        return Play(session, executor, script, crew.enlist, self._tell, now_s)
 
     def _load_model(
         self, workers: Mapping[str, VirtualWorker], stored: Mapping[str, Any], path: Path
@@ -195,17 +200,6 @@ class Simulation:
             self._tell({"kind": "rewound", "megabatch": session.generation})
         return session
 
-    def _enlist(self, session: Session, name: str, speed: float) -> VirtualWorker:
-        settings = member_settings(
-            self.config,
-            self.spec,
-            session.strategy,
-            session.placement,
-            row_nonzeros=self.rows.row_nonzeros,
-            threads=self.config.cluster.threads_on(len(os.sched_getaffinity(0)), 1),
-        )
-        return VirtualWorker(name, speed, settings, self._held, self.cost)
-
     def _play(self, play: Play) -> str:
         """Go on until the session ends; Ctrl-C asks it to end at a merge, a second one does not."""
         pending, interrupts = play.begin(), 0
@@ -222,13 +216,16 @@ class Simulation:
                     raise
                 play.stop("interrupt")
 
-    def _await_worker(self, script: Script, now_s: float) -> tuple[float, dict[str, float]]:
-        """Return when the next worker comes, and its speed, after every worker was lost."""
-        self._warn("every worker was lost; going back to the last checkpoint")
+    def _muster_again(self, play: Play, script: Script) -> tuple[float, dict[str, float]]:
+        """Return when the run goes on from its last checkpoint, and the speeds of its workers."""
+        lost = "the shared model" if play.executor.workers else "every worker"
+        self._warn(f"{lost} was lost; going back to the last checkpoint")
+        if speeds := play.speeds():
+            return play.now_s, speeds
         while script.next_s < float("inf"):
             at_s, change = script.next_s, script.pop()
             if isinstance(change, Arrival):
-                return max(now_s, at_s), {change.worker: change.speed}
+                return max(play.now_s, at_s), {change.worker: change.speed}
         raise ClusterError(
             "every worker was lost, and no other comes; let one arrive, or lose less"
         )

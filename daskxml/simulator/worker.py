@@ -1,19 +1,30 @@
-"""A worker of a simulated run: a real member, whose time is virtual."""
+"""A worker of a simulated run: a real member, whose time is virtual.
+
+A pool's threads are virtual as well. Every batch is cut into one part for each thread, as a real
+pool cuts it, and the parts' updates are made one after the other when the batch ends: each sees
+those before it, and none is lost, which is the best that races of real threads can come to, and
+the same every time. A batch takes as long as if all parts were as long as the longest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from daskxml.simulator.cost import CostModel, jitter_factor, whole_ticks
+from daskxml.simulator.pending import PendingStore
 from daskxml.simulator.rows import Rows
+from daskxml.strategies.protocol import Device
 from daskxml.training.holdings import span_rows
 from daskxml.training.ledger import Span
-from daskxml.training.member import Member
-from daskxml.training.orders import Piece
+from daskxml.training.member import LeaseResult, Member
+from daskxml.training.orders import EvaluateOrder, Piece
+from daskxml.training.pool import part_of
 from daskxml.training.settings import MemberSettings
-from daskxml.types import Array, Csr
+from daskxml.training.shared import LocalStore, SharedModel
+from daskxml.types import Array, Csr, Partition
 
 
 class VirtualWorker:
@@ -29,22 +40,42 @@ class VirtualWorker:
         Of its member; rows are shared with other workers, not copied.
     cost
         What batches cost.
+    shared
+        The model that all share; where there is to be one, the first worker at its home makes it.
 
     Attributes
     ----------
+    device
+        What it steps with.
+    has_copy
+        It works on a copy of a shared model: from `work` to `release` its change is held back.
     free_s
         When it is through with all that it has been given.
     """
 
     def __init__(
-        self, name: str, speed: float, settings: MemberSettings, rows: Rows, cost: CostModel
-    ) -> None:
+        self, name: str, speed: float, settings: MemberSettings, rows: Rows, cost: CostModel,
+        shared: SharedModel | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.speed, self.cost = name, speed, cost
+        self.device = Device(settings.pool_threads)
         self.free_s = 0.0
         self._batches = (-1, 0)  # of which mega-batch, and how many of it were worked on
-        self.member = Member(settings)
+        self.has_copy = settings.shares_model and not settings.steps_in_place
+        self._make_member(settings, shared)
         self.member.initialize()
         self._hold(rows)
+
+    def _make_member(self, settings: MemberSettings, shared: SharedModel | None) -> None:
+        self._pending = PendingStore()
+        alone = replace(settings, pool_threads=min(settings.pool_threads, 1))
+        self.member = Member(
+            alone, shared if settings.is_at_home else None, self._pending if self.has_copy else None
+        )
+        if self.has_copy:
+            found = shared or self.member.shared
+            assert found is not None
+            self._pending.bind(LocalStore(found, self.member.kernels))
 
     def _hold(self, rows: Rows) -> None:
         if rows.is_replicated:
@@ -61,20 +92,25 @@ class VirtualWorker:
         return self.speed * rows / self.cost.batch_s(rows, rows * settings.row_nonzeros)
 
     def work_s(self, rows: int, nonzeros: int, megabatch: int) -> float:
-        """Return how long its next batch of a mega-batch takes."""
+        """Return how long so much work takes, as its next batch of a mega-batch."""
         before, number = self._batches
         number = number + 1 if before == megabatch else 0
         self._batches = megabatch, number
         seed, cost = self.member.settings.seed, self.cost
+        rows, nonzeros = self._rounded(rows, nonzeros)
         factor = jitter_factor(cost.jitter, seed, self.name, megabatch, number)
         return whole_ticks(cost.batch_s(rows, nonzeros) / self.speed * factor)
 
-    def lease_s(self, batches: Iterable[Sequence[Span]], megabatch: int) -> float:
-        """Return how long a lease takes."""
-        return sum(
-            self.work_s(sum(span.rows for span in batch), self._nonzeros(batch), megabatch)
-            for batch in batches
-        )
+    def _rounded(self, rows: int, nonzeros: int) -> tuple[int, int]:
+        """Round a pool's batch up to as many rows for each thread as one has."""
+        threads = max(1, self.device.pool_threads)
+        all_rows = -(-rows // threads) * threads
+        return all_rows, nonzeros * all_rows // max(1, rows)
+
+    def batch_s(self, batch: Sequence[Span], megabatch: int) -> float:
+        """Return how long its next batch of a mega-batch takes."""
+        rows = sum(span.rows for span in batch)
+        return self.work_s(rows, self._nonzeros(batch), megabatch)
 
     def _nonzeros(self, batch: Sequence[Span]) -> int:
         total = 0
@@ -84,15 +120,32 @@ class VirtualWorker:
             total += self.member.kernels.nonzeros(part.features, rows)
         return total
 
-    def evaluate_s(self, pieces: Sequence[Piece]) -> float:
-        """Return how long it takes to score test rows."""
+    def work(self, batch: Sequence[Span], lr: float, done: list[LeaseResult]) -> None:
+        """Work on a batch, a pool on its parts in turn; add to ``done`` what it did."""
+        parts = self.device.pool_threads or 1
+        cut = [part_of(batch, part, parts) for part in range(parts)]
+        done.append(self.member.lease([part for part in cut if part], lr, {}))
+
+    def release(self) -> None:
+        """Add to the shared model what the batch that ends has changed in the copy of it."""
+        self._pending.release()
+
+    def evaluate_s(self, order: EvaluateOrder) -> float:
+        """Return how long an evaluation takes."""
+        holdings = self.member.holdings
+        total_s = self._forward_s(order.pieces, holdings.tests)
+        total_s += self._forward_s(order.train_pieces, holdings.streams)
+        return whole_ticks(total_s * self.cost.evaluation_share / self.speed)
+
+    def _forward_s(self, pieces: Sequence[Piece], shards: Mapping[int, Partition]) -> float:
+        """Return how long training on these rows would take, in an evaluation's batches."""
         most, total_s = self.member.settings.evaluation_rows, 0.0
         for shard, start, stop in pieces:
-            features = self.member.holdings.tests[shard].features
+            features = shards[shard].features
             for first in range(start, stop, most):
                 last = min(first + most, stop)
                 total_s += self.cost.batch_s(last - first, _stored(features, first, last))
-        return whole_ticks(total_s * self.cost.evaluation_share / self.speed)
+        return total_s
 
 
 def _stored(features: Csr, first: int, last: int) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from daskxml.strategies.adaptive_hogbatch import AdaptiveHogbatch
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd
 from daskxml.strategies.adasum import AdasumSgd
 from daskxml.strategies.asynchronous import AsynchronousSgd
 from daskxml.strategies.central import CentralSgd
+from daskxml.strategies.cpu_gpu_hogbatch import CpuGpuHogbatch
 from daskxml.strategies.crossbow import Crossbow
 from daskxml.strategies.elastic import ElasticSgd
+from daskxml.strategies.hogbatch import Hogbatch
 from daskxml.strategies.mirrored import MirroredSgd
 from daskxml.strategies.static import StaticSgd
 
@@ -22,16 +25,22 @@ STRATEGIES: dict[str, Any] = {  # classes: a `Strategy` is made of the class's o
     "crossbow": Crossbow,
     "static": StaticSgd,
     "adasum": AdasumSgd,
+    "hogbatch": Hogbatch,
+    "cpu-gpu-hogbatch": CpuGpuHogbatch,
+    "adaptive-hogbatch": AdaptiveHogbatch,
 }
 
 __all__ = [
     "STRATEGIES",
+    "AdaptiveHogbatch",
     "AdaptiveSgd",
     "AdasumSgd",
     "AsynchronousSgd",
     "CentralSgd",
+    "CpuGpuHogbatch",
     "Crossbow",
     "ElasticSgd",
+    "Hogbatch",
     "MirroredSgd",
     "StaticSgd",
 ]

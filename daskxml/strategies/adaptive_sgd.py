@@ -22,7 +22,9 @@ Deviations from the paper, each an option: batch sizes are scaled by a damped an
 freezes or oscillates on few workers; perturbed weights are normalized again, since otherwise the
 model grows with every merge (``renormalize``); "L2-norm per parameter" is read as the root mean
 square (``norm = "rms"``). A worker that came in the middle of a mega-batch is left out of scaling,
-its count of updates says nothing of its speed.
+its count of updates says nothing of its speed. Pools of CPU threads, which the paper has none of,
+have bounds of their own (rows a thread), begin at the lower one, and are compared with the mean of
+the replicas alone: one that cannot keep up would drive these to their upper bounds.
 """
 
 from __future__ import annotations
@@ -34,26 +36,25 @@ from typing import Literal
 
 from daskxml.errors import ConfigError
 from daskxml.fields import bounded
-from daskxml.strategies.batches import BatchConfig
+from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.megabatch import MegabatchStrategy, Member, State, natural_order
 from daskxml.strategies.protocol import Measured, Merge
 
 Sizes = Mapping[str, float]
 Updates = Mapping[str, int]
+NO_POOLS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BatchConfig):
-    """Settings of Adaptive SGD, beside those of `BatchConfig`.
+class Config(BoundedConfig):
+    """Settings of Adaptive SGD, beside those of `BoundedConfig`.
 
     Attributes
     ----------
-    batch_min
-        Least batch size; 0 stands for ``batch_max / 8`` (section 5.1).
     batch_initial
-        First batch size; 0 stands for ``batch_max`` (section 5.2.2, "Initial batch size").
+        First batch size of a replica; 0 stands for ``batch_max`` (section 5.2.2).
     beta
-        Slope of ``rule = "paper"``; 0 stands for ``batch_min / 2``.
+        Slope of ``rule = "paper"``; 0 stands for half a worker's least batch size.
     rule
         ``"damped"``: b (u / mean u)^1/2, clamped; ``"paper"``: Algorithm 1 as printed.
     scale_every
@@ -68,7 +69,6 @@ class Config(BatchConfig):
         Divide perturbed weights by their sum.
     """
 
-    batch_min: int = bounded(0, low=0)
     batch_initial: int = bounded(0, low=0)
     beta: float = bounded(0.0, low=0)
     rule: Literal["damped", "paper"] = "damped"
@@ -83,24 +83,22 @@ class Config(BatchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         low, high = self.bounds
-        if low > high:
-            raise ConfigError(f"batch_min = {low}: must be at most batch_max = {high}")
-        if not low <= self.first_batch_size <= high:
-            raise ConfigError(f"batch_initial = {self.batch_initial}: must be from {low} to {high}")
+        first = self.batch_initial or high
+        if not low <= first <= high:
+            raise ConfigError(f"batch_initial = {first}: must be from {low} to {high}")
 
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """``(b_min, b_max)``."""
-        return self.batch_min or max(1, self.batch_max // 8), self.batch_max
-
-    @property
-    def first_batch_size(self) -> int:
-        """The batch size that every worker starts with."""
-        return self.batch_initial or self.batch_max
+    def first_size(self, pool_threads: int) -> int:
+        """Return the batch size of a new worker: a pool's is its least, for it may be slow."""
+        given = 0 if pool_threads else self.batch_initial
+        return given or super().first_size(pool_threads)
 
 
-def scale_batch_sizes(sizes: Sizes, updates: Updates, config: Config) -> dict[str, float]:
+def scale_batch_sizes(
+    sizes: Sizes, updates: Updates, config: Config, threads: Mapping[str, int] = NO_POOLS
+) -> dict[str, float]:
     """Algorithm 1: larger batches for workers that made more updates than the mean.
+
+    ``threads`` has those of the pools.
 
     Examples
     --------
@@ -108,16 +106,19 @@ def scale_batch_sizes(sizes: Sizes, updates: Updates, config: Config) -> dict[st
     >>> scale_batch_sizes({"a": 32.0, "b": 32.0}, {"a": 6, "b": 2}, config)
     {'a': 40.0, 'b': 24.0}
     """
-    low, high = config.bounds
-    mean = sum(updates.values()) / max(1, len(updates))
+    paced = [u for w, u in updates.items() if w not in threads] or list(updates.values())
+    mean = sum(paced) / max(1, len(paced))
+    bounds = {worker: config.bounds_of(threads.get(worker, 0)) for worker in sizes}
     if mean == 0.0:
         return dict(sizes)
     if config.rule == "damped":
         damped = {w: size * math.sqrt(updates[w] / mean) for w, size in sizes.items()}
-        return {w: min(max(size, low), high) for w, size in damped.items()}
-    beta = config.beta or low / 2.0
-    scaled = {w: size + beta * (updates[w] - mean) for w, size in sizes.items()}
-    return {w: scaled[w] if low <= scaled[w] <= high else sizes[w] for w in scaled}
+        return {w: min(max(size, bounds[w][0]), bounds[w][1]) for w, size in damped.items()}
+    scaled = {
+        w: size + (config.beta or bounds[w][0] / 2.0) * (updates[w] - mean)
+        for w, size in sizes.items()
+    }
+    return {w: s if bounds[w][0] <= s <= bounds[w][1] else sizes[w] for w, s in scaled.items()}
 
 
 def normalized_weights(sizes: Sizes, updates: Updates, weighting: str = "paper") -> Sizes:
@@ -166,12 +167,12 @@ class AdaptiveSgd(MegabatchStrategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config.first_batch_size, config.batch_max, config.megabatch_rows)
+        super().__init__(config)
         self.config = config
 
     def rate(self, member: Member) -> float:
-        """Linear scaling: lr_i = lr b_i / b_max."""
-        return self.config.lr * member.batch_size / self.config.batch_max
+        """Linear scaling: lr_i = lr b_i / b_max, for a pool with the rows of one thread."""
+        return self.config.lr * member.batch_size / self.config.batch_max / member.parts
 
     def scale(self, state: State) -> dict[str, float]:
         """Algorithm 1, for the workers that were there from the beginning."""
@@ -179,7 +180,9 @@ class AdaptiveSgd(MegabatchStrategy):
             return {}
         steady = {name: m for name, m in state.members.items() if not m.came_late}
         sizes = {name: m.batch_size for name, m in steady.items()}
-        return scale_batch_sizes(sizes, {n: m.updates for n, m in steady.items()}, self.config)
+        updates = {name: m.updates for name, m in steady.items()}
+        pools = {name: m.pool_threads for name, m in steady.items() if m.pool_threads}
+        return scale_batch_sizes(sizes, updates, self.config, pools)
 
     def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
         """Algorithm 2, up to the sum itself."""

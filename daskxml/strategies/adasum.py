@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from daskxml.fields import bounded
 from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.gangs import GangStrategy, State
-from daskxml.strategies.protocol import LocalSteps, Scheme
+from daskxml.strategies.schemes import LocalSteps, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from daskxml.fields import bounded
 from daskxml.strategies.batches import BatchConfig, deal_batches
 from daskxml.strategies.gangs import GangStrategy, State, next_steps
-from daskxml.strategies.protocol import Asynchronous, Scheme
+from daskxml.strategies.schemes import Asynchronous, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
+from daskxml.errors import ConfigError
 from daskxml.fields import bounded, check_ranges
 
 
@@ -38,6 +40,69 @@ class BatchConfig:
     def megabatch_rows(self) -> int:
         """Rows between two merges."""
         return self.megabatch_batches * self.batch_max
+
+    def first_size(self, pool_threads: int) -> int:
+        """Return the batch size of a new worker; 0 threads: a replica."""
+        return self.batch_max
+
+    def largest_size(self, pool_threads: int) -> int:
+        """Return the batch size that such a worker never exceeds."""
+        return self.batch_max
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedConfig(BatchConfig):
+    """Batches whose size changes, within bounds for each kind of device.
+
+    Attributes
+    ----------
+    batch_min
+        Least batch of a replica; 0 stands for a share of ``batch_max`` that the strategy names.
+    pool_batch_min, pool_batch_max
+        Least and largest batch of a pool, in rows for each of its threads.
+
+    Examples
+    --------
+    >>> config = BoundedConfig(batch_max=1024, pool_batch_max=32)
+    >>> config.bounds, config.bounds_of(0), config.bounds_of(4)
+    ((128, 1024), (128, 1024), (4, 128))
+    """
+
+    least_share: ClassVar[int] = 8  # the largest batch over the least, where that is not given
+    batch_min: int = bounded(0, low=0)
+    pool_batch_min: int = bounded(1, low=1)
+    pool_batch_max: int = bounded(64, low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        low, high = self.bounds
+        if low > high:
+            raise ConfigError(f"batch_min = {low}: must be at most batch_max = {high}")
+        if self.pool_batch_min > self.pool_batch_max:
+            raise ConfigError(
+                f"pool_batch_min = {self.pool_batch_min}: must be at most pool_batch_max = "
+                f"{self.pool_batch_max}"
+            )
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Least and largest batch of a replica."""
+        return self.batch_min or max(1, self.batch_max // self.least_share), self.batch_max
+
+    def bounds_of(self, pool_threads: int) -> tuple[int, int]:
+        """Return the least and the largest batch of a pool of so many threads; 0: a replica."""
+        if not pool_threads:
+            return self.bounds
+        return self.pool_batch_min * pool_threads, self.pool_batch_max * pool_threads
+
+    def first_size(self, pool_threads: int) -> int:
+        """Return the upper bound of a replica, and the lower one of a pool, which may be slow."""
+        low, high = self.bounds_of(pool_threads)
+        return low if pool_threads else high
+
+    def largest_size(self, pool_threads: int) -> int:
+        """Return the upper bound."""
+        return self.bounds_of(pool_threads)[1]
 
 
 def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:

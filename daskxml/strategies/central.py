@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 from daskxml.strategies.gangs import GangStrategy, Member, State
 from daskxml.strategies.mirrored import Config, divided_batch, step_rate
-from daskxml.strategies.protocol import Central, Scheme
+from daskxml.strategies.schemes import Central, Scheme
 
 
 class CentralSgd(GangStrategy):

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from daskxml.fields import bounded
 from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.gangs import GangStrategy, State
-from daskxml.strategies.protocol import Averaging, Scheme
+from daskxml.strategies.schemes import Averaging, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,25 @@ SHORTEST_LEASE_S = 0.02  # about as long as the next one is on its way
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a worker is given at once.
+
+    Attributes
+    ----------
+    longest_s
+        Seconds of work in a lease, at most; less than a batch takes means one batch.
+    in_flight
+        Leases that a worker may have at a time.
+    """
+
+    longest_s: float = LONGEST_LEASE_S
+    in_flight: int = IN_FLIGHT
+
+
+DEFAULT_PACE = Pace()
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """What a worker has on its hands.
 
@@ -40,7 +59,9 @@ class Load:
     leases: int
 
 
-def next_lease_rows(worker: str, loads: Mapping[str, Load], remaining_rows: int) -> int:
+def next_lease_rows(
+    worker: str, loads: Mapping[str, Load], remaining_rows: int, pace: Pace = DEFAULT_PACE
+) -> int:
     """Return how many of the ``remaining_rows`` to lease to ``worker`` now; 0 for none.
 
     Examples
@@ -58,14 +79,17 @@ def next_lease_rows(worker: str, loads: Mapping[str, Load], remaining_rows: int)
     (10, 0)
     """
     load = loads[worker]
-    if remaining_rows <= 0 or load.leases >= IN_FLIGHT:
+    if remaining_rows <= 0 or load.leases >= pace.in_flight:
         return 0
     if not _ends_sooner_with(worker, loads, remaining_rows):
         return 0
-    return min(remaining_rows, _whole_batches(load, loads, remaining_rows) * load.batch_rows)
+    batches = _whole_batches(load, loads, remaining_rows, pace.longest_s)
+    return min(remaining_rows, batches * load.batch_rows)
 
 
-def _whole_batches(load: Load, loads: Mapping[str, Load], remaining_rows: int) -> int:
+def _whole_batches(
+    load: Load, loads: Mapping[str, Load], remaining_rows: int, longest_s: float
+) -> int:
     if load.rows_per_s <= 0.0:
         return 1  # unknown: ask for little, learn much
     total = sum(other.rows_per_s or load.rows_per_s for other in loads.values())
@@ -75,7 +99,7 @@ def _whole_batches(load: Load, loads: Mapping[str, Load], remaining_rows: int) -
     pending_rows = remaining_rows + sum(other.leased_rows for other in loads.values())
     fair_rows = pending_rows * load.rows_per_s / total - load.leased_rows
     shortest = min(share, fair_rows, load.rows_per_s * SHORTEST_LEASE_S)
-    longest = load.rows_per_s * LONGEST_LEASE_S
+    longest = load.rows_per_s * longest_s
     return max(1, int(min(max(share / 2.0, shortest), longest) / load.batch_rows))
 
 

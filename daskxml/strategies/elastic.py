@@ -9,7 +9,7 @@ Training for Sparse Deep Learning on Heterogeneous Multi-GPU Servers", 2021, sec
 symbol   here                    meaning
 =======  ======================  ============================================================
 b        ``batch_max``           batch size of every worker
-lr       ``lr``                  learning rate of every worker
+lr       ``lr``                  learning rate of every worker's batch
 N        merged workers          replicas with an update since the last merge
 K        quota / b               batches of each worker between two merges
 gamma    ``momentum``            momentum of the global model; 0 is the plain mean
@@ -51,12 +51,12 @@ class ElasticSgd(QuotaStrategy):
     """The state machine; see `daskxml.strategies.quotas` for who gets which rows."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config.batch_max, config.batch_max, config.megabatch_rows)
+        super().__init__(config)
         self.config = config
 
     def rate(self, member: Member) -> float:
-        """Return the rate, which is everybody's."""
-        return self.config.lr
+        """Return the rate, which is everybody's; the threads of a pool step with a part of it."""
+        return self.config.lr / member.parts
 
     def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
         """Weigh every replica by 1 / N."""

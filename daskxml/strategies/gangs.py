@@ -18,17 +18,18 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from daskxml.strategies.batches import BatchConfig, deal_rows
-from daskxml.strategies.megabatch import natural_order
+from daskxml.strategies.members import natural_order
 from daskxml.strategies.protocol import (
+    REPLICA,
     Begin,
     Command,
+    Device,
     Drain,
     Event,
     Gang,
     GangDone,
     Merge,
     Merged,
-    Scheme,
     Share,
     Started,
     Undone,
@@ -36,6 +37,7 @@ from daskxml.strategies.protocol import (
     WorkerLost,
     WorkerView,
 )
+from daskxml.strategies.schemes import Scheme
 
 FIRST_STEPS = 2  # of a run's first gang
 GANG_S = 1.0  # keeps losses small, and stops prompt
@@ -194,6 +196,7 @@ class GangStrategy:
     keeps_replicas = False
     averages = False
     shares_optimizer = False
+    shares_model = False
     rules: tuple[str, ...] = ("mean",)
 
     def __init__(self, config: BatchConfig, round_steps: int = 1) -> None:
@@ -222,7 +225,7 @@ class GangStrategy:
         """Return the state before any worker is known."""
         return State(remaining_rows=self._rows)
 
-    def max_batch_rows(self) -> int:
+    def max_batch_rows(self, device: Device = REPLICA) -> int:
         """Return the largest batch that a worker ever steps through."""
         return self._batch_max
 

@@ -28,7 +28,7 @@ from typing import Literal
 
 from daskxml.strategies.batches import BatchConfig, apportion
 from daskxml.strategies.gangs import GangStrategy, Member, State
-from daskxml.strategies.protocol import Mirrored, Scheme
+from daskxml.strategies.schemes import Mirrored, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

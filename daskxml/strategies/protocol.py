@@ -15,7 +15,9 @@ The life of a mega-batch, phase by phase::
     idle     Merged            evaluation and checkpoints happen here, then Begin
 
 A worker that is lost takes its unmerged rows with it: they are leased again to the others, also
-when the merge had begun (the executor takes the merge back before it sends ``WorkerLost``).
+when the merge had begun (the executor takes the merge back before it sends ``WorkerLost``). Where
+all workers update one model (``shares_model``), what it had finished is in that model and stays
+counted: only its leases under way are leased again.
 
 Algorithms in which the workers exchange arrays at every step command a `Gang` in the place of
 leases: all workers go through so many batches together and reduce among themselves, and one
@@ -27,15 +29,43 @@ for a strategy with ``is_joint``), and the next gang starts from the last merged
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from daskxml.strategies.schemes import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a worker steps with.
+
+    Attributes
+    ----------
+    pool_threads
+        0: a replica, one batch after the other. Otherwise the worker is a pool of so many threads,
+        which divide each of its batches among themselves and update one model without locks.
+    """
+
+    pool_threads: int = 0
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether threads update one model at the same time."""
+        return self.pool_threads > 0
+
+
+REPLICA = Device()
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run begins, or goes on from a checkpoint, with these workers."""
+    """The run begins, or goes on from a checkpoint, with these workers.
+
+    Those that ``devices`` does not name have a replica.
+    """
 
     workers: tuple[str, ...]
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +78,15 @@ class WorkerJoined:
     """A worker arrived; its replica equals the global model."""
 
     worker: str
+    device: Device = REPLICA
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker is gone, and with it every update since the last merge."""
+    """A worker is gone, and with it every update since the last merge.
+
+    Where the model is shared its updates stay, and only its leases under way are gone.
+    """
 
     worker: str
 
@@ -64,7 +98,10 @@ class Undone:
 
 @dataclass(frozen=True, slots=True)
 class LeaseDone:
-    """A worker finished a lease: ``rows`` rows in ``updates`` batches took ``busy_s`` seconds."""
+    """A worker finished a lease: ``rows`` rows in ``updates`` updates took ``busy_s`` seconds.
+
+    A replica makes one update a batch, a pool one for each thread's part of a batch.
+    """
 
     worker: str
     rows: int
@@ -118,50 +155,6 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored:
-    """Every step, an all-reduce combines the gradients of all; every worker applies the result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Central:
-    """Every step, a server applies the combined gradient of all and gives all the new model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asynchronous:
-    """A server applies each gradient when it comes, and gives that worker the new model.
-
-    A worker that is ``staleness`` batches ahead of the slowest waits; below 0 nobody waits.
-    """
-
-    staleness: int
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSteps:
-    """After every ``steps`` batches, the changes of all replicas are combined into one."""
-
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Averaging:
-    """CROSSBOW: after every batch replicas are pulled to the average model, and it to them.
-
-    With ``w`` a replica, ``z`` the average model and ``c = pull * (w - z)``: ``w -= c`` and
-    ``z += sum of all c + momentum * (z - previous z)``. ``restarts``: replicas begin this gang as
-    the average model.
-    """
-
-    pull: float
-    momentum: float
-    restarts: bool
-
-
-Scheme = Mirrored | Central | Asynchronous | LocalSteps | Averaging
-
-
-@dataclass(frozen=True, slots=True)
 class Lease:
     """Let ``worker`` step through ``rows`` rows in batches of ``batch_rows`` at ``lr``.
 
@@ -205,7 +198,8 @@ class Merge:
     """Merge to ``sum_i weights[i] * replica_i + momentum * (global - previous global)``.
 
     ``perturbed`` tells the history whether the weights were perturbed. A strategy that is joint
-    has one model to spread: it gives its first worker the weight 1 and all others 0.
+    has one model to spread: it gives its first worker the weight 1 and all others 0. Where the
+    model is shared nothing moves: the weights name who is there, with their shares of the updates.
     """
 
     weights: Mapping[str, float]
@@ -218,11 +212,15 @@ Command = Lease | Gang | Measure | Merge
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """What the history shows of a worker: its batch size and rate in this mega-batch."""
+    """What the history shows of a worker: its batch size and rate in this mega-batch.
+
+    ``lr`` is the rate of one update: in a pool, of each thread's part of a batch.
+    """
 
     batch_rows: int
     lr: float
     rows_per_s: float
+    pool_threads: int = 0
 
 
 class Strategy(Protocol):
@@ -238,9 +236,12 @@ class Strategy(Protocol):
     keeps_replicas
         Replicas stay what they are after a merge, instead of becoming the global model.
     averages
-        What a merge spreads is the average model of `Averaging`, with the one before it.
+        What a merge spreads is the average model of `schemes.Averaging`, with the one before it.
     shares_optimizer
         Every worker's optimizer must hold the same state: a merge spreads it.
+    shares_model
+        All workers update one model in shared memory (others push what they change in a copy), so
+        a lost worker takes only its leases under way with it, and a merge only looks at the model.
     rules
         The values of ``combine.rule`` that make sense; the first is what "auto" means.
     """
@@ -249,6 +250,7 @@ class Strategy(Protocol):
     keeps_replicas: bool
     averages: bool
     shares_optimizer: bool
+    shares_model: bool
     rules: tuple[str, ...]
 
     def initial_state(self) -> Any:
@@ -263,8 +265,11 @@ class Strategy(Protocol):
         """Return what each worker is set to now."""
         ...
 
-    def max_batch_rows(self) -> int:
-        """Return the largest batch that will ever be leased: replicas allocate for it."""
+    def max_batch_rows(self, device: Device = REPLICA) -> int:
+        """Return the largest batch that such a worker will ever be leased, in rows.
+
+        A replica allocates for it; the threads of a pool divide it among themselves.
+        """
         ...
 
     def plain(self, state: Any) -> dict[str, Any]:

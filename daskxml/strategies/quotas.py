@@ -14,6 +14,7 @@ from dataclasses import replace
 from daskxml.strategies.batches import deal_rows
 from daskxml.strategies.dispatch import IN_FLIGHT, LONGEST_LEASE_S
 from daskxml.strategies.megabatch import (
+    NOT_MEASURED,
     MegabatchStrategy,
     Member,
     State,
@@ -21,9 +22,7 @@ from daskxml.strategies.megabatch import (
     lend,
     natural_order,
 )
-from daskxml.strategies.protocol import Command, Lease, Measured
-
-NOT_MEASURED = Measured({}, 0)
+from daskxml.strategies.protocol import Command, Lease
 
 
 def assign(state: State, takers: Collection[str]) -> State:

@@ -30,17 +30,9 @@ from typing import Literal
 from daskxml.fields import bounded
 from daskxml.strategies import gangs, megabatch
 from daskxml.strategies.batches import BatchConfig, apportion, deal_rows
-from daskxml.strategies.protocol import (
-    Command,
-    Event,
-    GangDone,
-    Measured,
-    Merge,
-    Mirrored,
-    Scheme,
-    Strategy,
-)
+from daskxml.strategies.protocol import Command, Event, GangDone, Measured, Merge, Strategy
 from daskxml.strategies.quotas import QuotaStrategy, begin_probe, lease_probes, shared_weights
+from daskxml.strategies.schemes import Mirrored, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +67,12 @@ class StaticByMegabatch(QuotaStrategy):
     """``merge = "megabatch"``: a probe of all, then quotas in proportion."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config.batch_max, config.batch_max, config.megabatch_rows)
+        super().__init__(config)
         self.config = config
 
     def rate(self, member: megabatch.Member) -> float:
         """Linear scaling: lr_i = lr b_i / batch_max."""
-        return self.config.lr * member.batch_size / self.config.batch_max
+        return self.config.lr * member.batch_size / self.config.batch_max / member.parts
 
     def merge(self, members: Mapping[str, megabatch.Member], measured: Measured) -> Merge:
         """Weigh replicas by batch size."""
@@ -158,7 +150,7 @@ def fix_speeds(state: gangs.State, probe: GangDone) -> gangs.State:
 class StaticSgd:
     """The state machine that ``merge`` chooses: `StaticByMegabatch` or `StaticByStep`."""
 
-    keeps_replicas = averages = False
+    keeps_replicas = averages = shares_model = False
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
     def __init__(self, config: Config) -> None:

@@ -1,7 +1,8 @@
 """Rows handed out and taken back: from a strategy's commands to orders, from reports to its events.
 
-A lease is one worker's; its rows come back if that worker is lost. A gang is everybody's: between
-two merges its workers change one common model, so with one of them the work of all is undone.
+A lease is one worker's; its rows come back if that worker is lost, or, where all update one shared
+model, those of leases that are not done. A gang is everybody's: between two merges its workers
+change one common model, so with one of them the work of all is undone.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ class Dealer:
 
     def __init__(self, ledger: Ledger, placement: Placement, dealt: int) -> None:
         self.ledger, self.placement, self.dealt = ledger, placement, dealt
-        self._leases: dict[int, orders.LeaseOrder] = {}
+        self._leases: dict[int, tuple[orders.LeaseOrder, list[Span]]] = {}
         self._gang: orders.GangOrder | None = None
         self._gang_begun_s = 0.0
         self._rewinds = False
 
     def lease(self, lease: protocol.Lease) -> orders.LeaseOrder:
         """Hand out a lease."""
-        batches = self._take(lease.worker, lease.rows, lease.batch_rows)
+        spans = self._take(lease.worker, lease.rows)
         self.dealt += 1
+        batches = cut_batches(spans, lease.batch_rows)
         order = orders.LeaseOrder(self.dealt, lease.worker, batches, lease.lr)
-        self._leases[order.lease] = order
+        self._leases[order.lease] = order, spans
         return order
 
     def gather(self, gang: protocol.Gang, *, begins: bool, now_s: float) -> orders.GangOrder:
@@ -48,7 +50,7 @@ class Dealer:
         self._gang = orders.GangOrder(
             gang=self.dealt,
             workers=tuple(gang.shares),
-            batches=tuple(self._take(worker, s.rows, s.batch_rows) for worker, s in shares),
+            batches=tuple(cut_batches(self._take(w, s.rows), s.batch_rows) for w, s in shares),
             lrs=tuple(share.lr for share in gang.shares.values()),
             scheme=gang.scheme,
             begins=begins,
@@ -57,23 +59,22 @@ class Dealer:
         self._gang_begun_s, self._rewinds = now_s, False
         return self._gang
 
-    def _take(self, worker: str, rows: int, batch_rows: int) -> tuple[tuple[Span, ...], ...]:
+    def _take(self, worker: str, rows: int) -> list[Span]:
         if not rows:
-            return ()
-        spans = self.ledger.take(worker, rows, self.placement.preferred_streams(worker))
-        return cut_batches(spans, batch_rows)
+            return []
+        return self.ledger.take(worker, rows, self.placement.preferred_streams(worker))
 
     def lease_done(
         self, report: orders.LeaseReport, log: MegabatchLog
     ) -> protocol.LeaseDone | None:
         """Book a lease; None if its worker has been given up, and its rows are leased again."""
-        order = self._leases.pop(report.lease, None)
-        if order is None:
+        if report.lease not in self._leases:
             return None
-        updates = len(order.batches)
-        done = Tally(order.rows, updates, report.busy_s, report.loss_sum, report.nonzeros)
+        order, _ = self._leases.pop(report.lease)
+        done = Tally(order.rows, report.updates, report.busy_s, report.loss_sum, report.nonzeros)
         log.count(order.worker, done)
-        return protocol.LeaseDone(order.worker, order.rows, updates, report.busy_s)
+        log.note(report.notes)
+        return protocol.LeaseDone(order.worker, order.rows, report.updates, report.busy_s)
 
     def gang_done(
         self, report: orders.GangReport, log: MegabatchLog, now_s: float
@@ -106,9 +107,20 @@ class Dealer:
 
     def take_back(self, worker: str, log: MegabatchLog) -> int:
         """Take back what a lost worker had since the last merge; return how many rows."""
-        self._leases = {n: o for n, o in self._leases.items() if o.worker != worker}
+        self._forget(worker)
         log.drop(worker)
         return self.ledger.give_back(worker)
+
+    def take_back_open(self, worker: str) -> int:
+        """Take back only the leases that a lost worker had not done; return how many rows."""
+        return sum(self.ledger.give_back_lease(worker, spans) for spans in self._forget(worker))
+
+    def _forget(self, worker: str) -> list[list[Span]]:
+        """Give up a worker's open leases; return their rows."""
+        lost = {n: spans for n, (order, spans) in self._leases.items() if order.worker == worker}
+        for number in lost:
+            del self._leases[number]
+        return list(lost.values())
 
     def take_back_all(self, log: MegabatchLog) -> int:
         """Undo the work of all since the last merge; return how many rows that is."""

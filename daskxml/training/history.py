@@ -3,10 +3,16 @@
 ``rows`` and ``epoch`` count from the beginning of the run; ``wall_s`` is since its start, with
 evaluation; ``train_s``, ``merge_s`` and ``eval_s`` are of this mega-batch. ``workers`` has, for
 every worker whose replica was merged, its leases as lists of ``[epoch, stream, start, stop]``:
-together they are the rows of this mega-batch, each once. ``lr`` is the rate before the schedule.
-``merged_bytes`` and ``moved_bytes`` travelled between workers in the merge, and in training where
-workers exchange arrays at every step; ``notes`` has means over the mega-batch of what an algorithm
-tells of itself: ``orthogonality/LAYER`` (Adasum), ``staleness`` (batches; asynchronous).
+together they are the rows of this mega-batch, each once. Where all update one shared model, a
+worker that was lost is there too, with what it had done, and weights are shares of the updates.
+``pool_threads`` is 0 but for pools, whose ``updates`` and ``lr`` are those of single threads.
+``lr`` is the rate before the schedule. ``loss`` is the mean over the rows of this mega-batch, each
+by the model of its time; ``training_loss``, where it is asked for and the mega-batch is evaluated,
+the mean over all training rows by the merged model. ``merged_bytes`` and ``moved_bytes`` travelled
+between workers in the merge, and in training where workers exchange arrays at every step; ``notes``
+has means over the mega-batch of what an algorithm tells of itself: ``orthogonality/LAYER``
+(Adasum), ``staleness`` (batches; asynchronous), ``active`` (of a sampled
+output layer: the share of the labels that a row saw).
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from daskxml.errors import ModelError
 from daskxml.model.tensors import replacing
 from daskxml.strategies.protocol import WorkerView
 from daskxml.training.ledger import Span
-from daskxml.training.orders import Notes, join_notes
+from daskxml.training.orders import MergeReport, Notes, join_notes
 
 
 @dataclass
@@ -42,11 +48,13 @@ class MegabatchLog:
         self.megabatch, self.begun_s, self.trained_s = megabatch, begun_s, begun_s
         self.tallies: dict[str, Tally] = {}
         self.views: Mapping[str, WorkerView] = {}
+        self.departed: dict[str, WorkerView] = {}
         self.weights: Mapping[str, float] = {}
         self.perturbed = False
         self.events: list[dict[str, Any]] = []
         self.notes: Notes = {}
-        self.moved_bytes = 0
+        self.moved_bytes = self.merged_bytes = 0
+        self.merge_s = 0.0
 
     @property
     def rows(self) -> int:
@@ -67,6 +75,10 @@ class MegabatchLog:
         """Forget a lost worker's unmerged work."""
         self.tallies.pop(worker, None)
 
+    def depart(self, worker: str, view: WorkerView) -> None:
+        """Remember a lost worker whose work stays."""
+        self.departed[worker] = view
+
     def drop_all(self) -> None:
         """Forget all work since the last merge; bytes that moved stay moved."""
         self.tallies, self.notes = {}, {}
@@ -79,12 +91,23 @@ class MegabatchLog:
         """All leases are back."""
         self.views, self.trained_s = views, now_s
 
+    def update_shares(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Return the share of the updates of all in ``weights``, and of those who departed."""
+        names = [*weights, *(n for n in self.departed if n in self.tallies and n not in weights)]
+        updates = {name: self.tallies.get(name, Tally()).updates for name in names}
+        return {name: count / max(1, sum(updates.values())) for name, count in updates.items()}
+
+    def merged(self, report: MergeReport, now_s: float) -> None:
+        """The merge is done."""
+        self.note(report.notes)
+        self.merged_bytes, self.merge_s = report.sent_bytes, now_s - self.trained_s
+
     def weigh(self, weights: Mapping[str, float], perturbed: bool) -> None:
         """Note how the replicas are merged."""
         self.weights, self.perturbed = weights, perturbed
 
     def row(self, rows: int, epoch: float, spans: Mapping[str, list[list[Span]]]) -> dict[str, Any]:
-        """Return this mega-batch's row; times of merge and evaluation are still to come."""
+        """Return this mega-batch's row; the time of its evaluation is still to come."""
         loss_sum = sum(tally.loss_sum for tally in self.tallies.values())
         return {
             "megabatch": self.megabatch,
@@ -92,20 +115,20 @@ class MegabatchLog:
             "epoch": epoch,
             "wall_s": 0.0,
             "train_s": self.trained_s - self.begun_s,
-            "merge_s": 0.0,
+            "merge_s": self.merge_s,
             "eval_s": 0.0,
             "loss": loss_sum / max(1, self.rows),
             "metrics": {},
             "workers": {name: self._worker(name, spans.get(name, [])) for name in self.weights},
             "perturbed": self.perturbed,
-            "merged_bytes": 0,
+            "merged_bytes": self.merged_bytes,
             "moved_bytes": self.moved_bytes,
             "notes": {name: total / count for name, (total, count) in self.notes.items() if count},
             "events": list(self.events),
         }
 
     def _worker(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
-        tally, view = self.tallies.get(name, Tally()), self.views[name]
+        tally, view = self.tallies.get(name, Tally()), (self.departed | {**self.views})[name]
         return {
             "updates": tally.updates,
             "rows": tally.rows,
@@ -113,6 +136,7 @@ class MegabatchLog:
             "batch_rows": view.batch_rows,
             "lr": view.lr,
             "weight": self.weights[name],
+            "pool_threads": view.pool_threads,
             "busy_s": tally.busy_s,
             "idle_s": max(0.0, self.trained_s - self.begun_s - tally.busy_s),
             "leases": [[list(span) for span in lease] for lease in spans],

@@ -4,7 +4,8 @@ Rows come in *streams*: one stream over all rows where the data is replicated, o
 where it is not. In every epoch a stream is walked in a fresh seeded order, so a *span* (epoch,
 stream, start, stop) names rows without listing them. A mega-batch that ends inside an epoch leaves
 the remainder to the next one; no row is dropped. What a lost worker had leased since the last
-merge goes back, and is leased again first.
+merge goes back, and is leased again first; where its work is not lost with it (a shared model),
+only the leases that it had not done.
 """
 
 from __future__ import annotations
@@ -96,6 +97,15 @@ class Ledger:
         spans = [span for lease in self.held.pop(worker, []) for span in lease]
         self.returned.extend(spans)
         return sum(span.rows for span in spans)
+
+    def give_back_lease(self, worker: str, lease: list[Span]) -> int:
+        """Take back one lease, as `take` returned it; return how many rows."""
+        leases = self.held[worker]
+        leases.remove(lease)  # no two are equal: no row is held twice
+        if not leases:
+            del self.held[worker]
+        self.returned.extend(lease)
+        return sum(span.rows for span in lease)
 
     def settle(self) -> dict[str, list[list[Span]]]:
         """Close the mega-batch: return what each worker did, which is now merged."""

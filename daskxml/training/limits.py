@@ -21,6 +21,8 @@ class Limits:
         In mega-batches. The last one is always evaluated and checkpointed.
     ks
         Ranks of the metrics.
+    training_loss, evaluation_rows
+        An evaluation finds the loss of all training rows too; in batches of so many rows.
     can_checkpoint
         There is a place to write to.
     """
@@ -33,6 +35,8 @@ class Limits:
     evaluate_every: int = 1
     checkpoint_every: int = 10
     ks: tuple[int, ...] = (1, 3, 5)
+    training_loss: bool = False
+    evaluation_rows: int = 512
     can_checkpoint: bool = False
 
     def reached(self, history: Sequence[Mapping[str, Any]]) -> str:
@@ -58,6 +62,21 @@ class Limits:
         """Whether a checkpoint is to be written after so many mega-batches."""
         every = self.checkpoint_every
         return self.can_checkpoint and (is_last or (every > 0 and megabatches % every == 0))
+
+    def is_evaluation_due(
+        self, history: Sequence[Mapping[str, Any]], *, has_tests: bool, is_last: bool
+    ) -> bool:
+        """Whether the last mega-batch is to be evaluated, and has not been yet.
+
+        Examples
+        --------
+        >>> Limits().is_evaluation_due([{"metrics": {}}], has_tests=True, is_last=False)
+        True
+        """
+        row = history[-1]
+        if not (has_tests or self.training_loss) or row["metrics"] or "training_loss" in row:
+            return False
+        return is_last or len(history) % self.evaluate_every == 0
 
     def is_target_met(self, metrics: Mapping[str, float]) -> bool:
         """Whether an evaluation is good enough to end the run."""

@@ -4,13 +4,18 @@ Knows nothing of Dask. Four flat arrays of the model's size are allocated once: 
 being trained, the global model that it started from, the global model before that (or what else a
 merge must remember), and a scratch model that a merge is written into. Committing a merge rotates
 them and copies one. Algorithms that exchange arrays at every step need a few more: `array`.
+
+Where all workers update one model, the replica of a pool on that model's machine lies in the memory
+that they share; others step on a copy. A merge then only takes down what that model has become.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,31 +23,42 @@ import numpy as np
 
 from daskxml.combine import outer_memory
 from daskxml.errors import TrainingError
-from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.metrics import LossSum, MetricSums, propensities
 from daskxml.model.parameters import Layout, initial_parameters
 from daskxml.ops import get_kernels
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
-from daskxml.training.orders import Piece
+from daskxml.training.orders import Notes, Piece
 from daskxml.training.replica import Replica, StepResult
+from daskxml.training.scoring import sum_losses, sum_metrics
 from daskxml.training.settings import MemberSettings
-from daskxml.types import Array, Csr, Partition, Segment
-
-_LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
+from daskxml.training.shared import ModelStore, SharedHandle, SharedModel
+from daskxml.training.stepping import make_stepper, notes_of
+from daskxml.types import Array, Partition
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseResult:
-    """Sum of the rows' losses, the seconds that the lease took, and the features it read."""
+    """What an `orders.LeaseReport` tells of a lease."""
 
     loss_sum: float
     busy_s: float
     nonzeros: int
+    updates: int
+    notes: Notes
 
 
 class Member:
     """A worker's part in one run.
+
+    Parameters
+    ----------
+    shared
+        The model that all share, from another process; made anew where it is to be on this machine
+        and is None.
+    store
+        What a worker on another machine pulls that model from and pushes its changes to.
 
     Attributes
     ----------
@@ -53,27 +69,38 @@ class Member:
         Number of merges that ``current`` has been through.
     holdings
         The rows.
+    shared
+        The model that all share, where it is on this machine.
     """
 
-    def __init__(self, settings: MemberSettings) -> None:
-        self.settings = settings
-        self.kernels = get_kernels(settings.device, settings.threads)
-        self.replica = Replica(
-            settings.spec,
-            settings.optimizer,
-            self.kernels,
-            max_batch_rows=settings.max_batch_rows,
-            logits_budget_bytes=settings.logits_budget_bytes,
-        )
-        self.layout = Layout(settings.spec)
+    def __init__(
+        self, settings: MemberSettings, shared: SharedModel | None = None,
+        store: ModelStore | None = None,
+    ) -> None:  # fmt: skip
+        self.settings, self.layout = settings, Layout(settings.spec)
+        self.kernels = get_kernels(settings.device, settings.pool_threads or settings.threads)
+        self._owns_shared = shared is None and settings.shares_model and settings.is_at_home
+        self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
+        self.holdings = Holdings(self.kernels, settings.seed)
+        self._stepper = make_stepper(settings, self.kernels, self.holdings, self.shared, store)
+        self.replica = self._stepper.replica
         size = (self.layout.size,)
         self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
         self.generation = 0
         self._rotation = threading.Lock()  # a worker that joins reads while others merge
         self._arrays: dict[str, Array] = {}
-        self.holdings = Holdings(self.kernels, settings.seed)
         self.label_counts: Array = np.zeros(settings.spec.labels, dtype=np.int64)
         self.inverse_propensity: Array = np.ones(settings.spec.labels)
+
+    @property
+    def shared_handle(self) -> SharedHandle | None:
+        """Where other processes of this machine find the shared model; None if it is not here."""
+        return None if self.shared is None else self.shared.handle
+
+    def close(self) -> None:
+        """Let go of the shared model; no process finds it here any more."""
+        if self.shared is not None:
+            self.shared.close()
 
     # ------------------------------------------------------------------- model
 
@@ -83,18 +110,26 @@ class Member:
         self.set_model(flat, flat, generation=0)
 
     def set_model(self, current: Array, previous: Array, generation: int) -> None:
-        """Start from a global model and the one before it, flat ``(size,)`` float32 host arrays."""
+        """Start from a global model and the one before it, flat ``(size,)`` float32 host arrays.
+
+        Only whoever made the shared model changes it: others may come while it is trained.
+        """
         if current.shape != self.current.shape or previous.shape != self.current.shape:
-            raise TrainingError(
-                f"a model of {current.size} numbers does not fit the run's {self.current.size}"
-            )
+            sizes = f"{current.size} numbers does not fit the run's {self.current.size}"
+            raise TrainingError(f"a model of {sizes}")
         self.kernels.copy(self.current, self.kernels.to_device(current))
         self.kernels.copy(self.previous, self.kernels.to_device(previous))
-        self.kernels.copy(self.replica.flat, self.current)
+        self.replica.forget_tables()
+        if self._owns_shared and self.shared is not None:
+            np.copyto(self.shared.flat, current)
+        if not self.settings.steps_in_place:
+            self.kernels.copy(self.replica.flat, self.current)
         self.generation = generation
 
     def rewind(self) -> None:
-        """Forget what has been done since the last merge; the optimizer begins anew."""
+        """Forget what was done since the last merge, and all moments; a shared model stays."""
+        if self.settings.shares_model:
+            return
         self.kernels.copy(self.replica.flat, self.current)
         self.replica.optimizer.reset()
 
@@ -116,7 +151,7 @@ class Member:
                 merged = self.scratch, self.current, self.previous
                 self.current, self.previous, self.scratch = merged
             self.generation = generation
-        if not self.settings.keeps_replicas:
+        if not (self.settings.keeps_replicas or self.settings.steps_in_place):
             self.kernels.copy(self.replica.flat, self.current)
         if self.settings.on_merge == "reset":
             self.replica.optimizer.reset()
@@ -158,6 +193,7 @@ class Member:
             if "server_optimizer" in self.__dict__:
                 server = self.server_optimizer.state()
                 state |= {f"server.{name}": array for name, array in server.items()}
+        state |= self.replica.tables_state()
         return {name: self.kernels.to_host(array).copy() for name, array in state.items()}
 
     def set_local_state(self, state: Mapping[str, Array]) -> None:
@@ -166,8 +202,10 @@ class Member:
         held["replica"] = self.replica.flat
         if any(name.startswith("server.") for name in state):
             held |= {f"server.{n}": a for n, a in self.server_optimizer.state().items()}
+        held |= self.replica.tables_state()
         for name, array in state.items():
             held[name][...] = self.kernels.to_device(array)
+        self.replica.resume_tables()
 
     # -------------------------------------------------------------------- rows
 
@@ -192,30 +230,28 @@ class Member:
     def lease(self, batches: Sequence[Sequence[Span]], lr: float, fetched: Fetched) -> LeaseResult:
         """Step through batches; ``fetched`` has the rows of spans that are not held here.
 
+        The threads of a pool share each batch among them. Where all workers update one model and
+        this one cannot do so in place, every batch is worked on a fresh copy of it, and what has
+        changed is added to it.
+
         Raises
         ------
         TrainingError
             If the loss is not finite any more.
         """
         begun_s = time.perf_counter()
-        loss_sum, nonzeros = 0.0, 0
-        for batch in batches:
-            result = self.step(batch, lr, fetched)
-            loss_sum, nonzeros = loss_sum + result.loss_sum, nonzeros + result.nonzeros
-        return LeaseResult(loss_sum, time.perf_counter() - begun_s, nonzeros)
+        done = self._stepper.run(batches, lr, fetched)
+        busy_s = time.perf_counter() - begun_s
+        notes = notes_of(done, self.settings)
+        return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, notes)
 
     def step(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
-        """Step through one batch; ``lr`` is the rate before the schedule."""
-        segments = self.holdings.batch(batch, fetched)
-        key, rate = self.holdings.noise_key(batch), self.scheduled(lr, batch)
-        return _checked(self.replica.step(segments, rate, key), lr)
+        """Step the replica through one batch; ``lr`` is the rate before the schedule."""
+        return self._stepper.step(self.replica, batch, lr, fetched)
 
     def find_gradient(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
         """Put the mean gradient over a batch into ``gradient``; ``lr`` is for the message only."""
-        self.gradient.clear()
-        segments = self.holdings.batch(batch, fetched)
-        key = self.holdings.noise_key(batch)
-        return _checked(self.replica.gradient(segments, self.gradient, key), lr)
+        return self._stepper.gradient(batch, self.gradient, lr, fetched)
 
     @cached_property
     def gradient(self) -> GradientBuffer:
@@ -224,57 +260,41 @@ class Member:
 
     def scheduled(self, lr: float, batch: Sequence[Span]) -> float:
         """Return the learning rate of a batch: it depends on where in the run its rows lie."""
-        settings, first = self.settings, batch[0]
-        epoch = first.epoch + first.start / settings.stream_rows[first.stream]
-        return lr * settings.schedule.factor(epoch, settings.epochs)
+        return self._stepper.scheduled(lr, batch)
 
     def evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
-        """Score pieces of the test rows with the global model.
+        """Score pieces of the test rows with the global model; ``fetched`` has other shards."""
+        settings, shards = self.settings, ChainMap({**fetched}, self.holdings.tests)
+        with self._global_model() as replica:
+            return sum_metrics(
+                replica, shards, pieces, settings.evaluation_rows,
+                self.inverse_propensity, settings.ks,
+            )  # fmt: skip
 
-        ``fetched`` has the shards that are not held here.
+    def training_loss(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> LossSum:
+        """Add up the loss of pieces of the training rows with the global model.
+
+        Raises
+        ------
+        TrainingError
+            If it is not finite.
         """
-        if not self.settings.keeps_replicas:  # then the replica equals the global model
-            return self._evaluate(pieces, fetched)
+        if not pieces:
+            return LossSum()
+        shards = ChainMap({**fetched}, self.holdings.streams)
+        with self._global_model() as replica:
+            return sum_losses(replica, shards, pieces, self.settings.evaluation_rows)
+
+    @contextmanager
+    def _global_model(self) -> Iterator[Replica]:
+        """Return the replica while it equals the global model."""
+        if not self.settings.keeps_replicas:
+            yield self.replica
+            return
         kept = self.array("kept")
         self.kernels.copy(kept, self.replica.flat)
         self.kernels.copy(self.replica.flat, self.current)
         try:
-            return self._evaluate(pieces, fetched)
+            yield self.replica
         finally:
             self.kernels.copy(self.replica.flat, kept)
-
-    def _evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
-        step = self.settings.evaluation_rows
-        sums = MetricSums.zero(self.settings.ks)
-        for shard, start, stop in pieces:
-            part = fetched[shard] if shard in fetched else self.holdings.tests[shard]
-            for first in range(start, stop, step):
-                sums += self._score(part, np.arange(first, min(first + step, stop)))
-        return sums
-
-    def _score(self, part: Partition, rows: Array) -> MetricSums:
-        segment = Segment(part, self.kernels.to_device(rows))
-        ids, _ = self.replica.top_k([segment], self.settings.ks[-1])
-        labels = self.kernels.to_host(part.labels)
-        return metric_sums(
-            self.kernels.to_host(ids),
-            _rows_of(labels, rows),
-            self.inverse_propensity,
-            self.settings.ks,
-        )
-
-
-def _checked(result: StepResult, lr: float) -> StepResult:
-    if not np.isfinite(result.loss_sum):
-        raise TrainingError(
-            f"the loss is not finite any more at learning rate {lr:g}: lower strategy.lr"
-        )
-    loss_sum = float(np.rint(result.loss_sum / _LOSS_UNIT) * _LOSS_UNIT)
-    return StepResult(loss_sum, result.rows, result.nonzeros)
-
-
-def _rows_of(labels: Csr, rows: Array) -> Csr:
-    """Consecutive rows of a host matrix."""
-    first, last = labels.indptr[rows[0]], labels.indptr[rows[-1] + 1]
-    indptr = labels.indptr[rows[0] : rows[-1] + 2] - first
-    return Csr(indptr, labels.indices[first:last], None, labels.columns)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from daskxml.combine import MergeFactors, combine_changes, ring_all_reduce
-from daskxml.combine.messages import Program
+from daskxml.combine.messages import Flush, Program, Receive, Send
+from daskxml.errors import TrainingError
 from daskxml.training.member import Member
 from daskxml.training.orders import MergeOrder, Notes
 from daskxml.training.programs import segments_of
@@ -29,7 +30,14 @@ def merge_program(
         Whose replica it is.
     hosts
         The machine of every rank.
+
+    Raises
+    ------
+    TrainingError
+        If nobody is on the machine of a model that all share.
     """
+    if member.settings.shares_model:
+        return (yield from _take_down(member, rank, hosts))
     merge = _Merge(member, order, rank, hosts)
     notes: Notes = {}
     if merge.is_of_changes:
@@ -41,6 +49,23 @@ def merge_program(
     if member.settings.on_merge == "average":
         yield from merge.average_optimizer()
     return notes
+
+
+def _take_down(member: Member, rank: int, hosts: tuple[str, ...]) -> Program[Notes]:
+    """Copy the model that all share, now that nobody works; the first rank there sends it on."""
+    home = member.settings.home
+    if home not in hosts:
+        raise TrainingError(f"the shared model is gone: no worker is left on {home}")
+    giver = hosts.index(home)
+    if member.settings.is_at_home and member.shared is not None:
+        member.kernels.copy(member.scratch, member.kernels.to_device(member.shared.flat))
+    else:
+        yield Receive(giver, member.scratch)
+    if rank == giver:
+        for other in (other for other, host in enumerate(hosts) if host != home):
+            yield Send(other, member.scratch)
+        yield Flush()
+    return {}
 
 
 class _Merge:

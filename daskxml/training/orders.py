@@ -9,22 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from daskxml.metrics import MetricSums
-from daskxml.strategies.protocol import Measured, Scheme, WorkerJoined, WorkerLost
+from daskxml.metrics import LossSum, MetricSums
+from daskxml.strategies.protocol import Measured, WorkerJoined, WorkerLost
+from daskxml.strategies.schemes import Scheme
 from daskxml.training.ledger import Span
 
-Piece = tuple[int, int, int]  # test shard, first row, row after the last
+Piece = tuple[int, int, int]  # shard, first row, row after the last
 Notes = Mapping[str, tuple[float, int]]  # what is worth telling: name to (sum, count)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseReport:
-    """A lease is done: the rows' losses, summed, the seconds it took, and the features it read."""
+    """A lease is done: the rows' losses, summed, the seconds it took, and the features it read.
+
+    ``updates`` is how often the model was changed: once a batch, or more by the threads of a pool.
+    ``notes`` is what is worth telling, as name to (sum, count).
+    """
 
     lease: int
     loss_sum: float
     busy_s: float
     nonzeros: int
+    updates: int
+    notes: Notes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class EvaluationReport:
 
     order: int
     sums: MetricSums
+    loss: LossSum = field(default_factory=LossSum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +205,15 @@ class MergeOrder:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateOrder:
-    """Score pieces of the test rows with the global model."""
+    """Score pieces of the test rows, and add up the loss of some of the training rows.
+
+    Both with the global model.
+    """
 
     order: int
     worker: str
     pieces: tuple[Piece, ...]
+    train_pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

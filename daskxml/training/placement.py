@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from daskxml.training.orders import Piece
+
 Owners = dict[int, str]  # shard -> worker
 
 
@@ -111,15 +113,30 @@ class Placement:
         """Test shards that ``worker`` is to hold."""
         return _held(worker, self.is_replicated, self.test_rows, self.test_owners)
 
-    def split_test(self, speeds: Mapping[str, float]) -> dict[str, list[tuple[int, int, int]]]:
+    def split_test(self, speeds: Mapping[str, float]) -> dict[str, list[Piece]]:
         """Return (shard, start, stop) pieces of all test rows for each worker, by speed."""
         if not self.is_replicated:
-            pieces: dict[str, list[tuple[int, int, int]]] = {name: [] for name in speeds}
-            for shard, owner in self.test_owners.items():
-                pieces[owner].append((shard, 0, self.test_rows[shard]))
-            return pieces
-        whole = [(shard, 0, rows) for shard, rows in enumerate(self.test_rows)]
-        return split_pieces(whole, speeds)
+            return _owned(self.test_rows, self.test_owners, speeds)
+        return split_pieces([(s, 0, rows) for s, rows in enumerate(self.test_rows)], speeds)
+
+    def split_train(self, speeds: Mapping[str, float], grain: int) -> dict[str, list[Piece]]:
+        """Return (stream, start, stop) pieces of all training rows for each worker, by speed.
+
+        Streams are cut at multiples of ``grain`` only.
+        """
+        if not self.is_replicated:
+            return _owned(self.train_rows, self.train_owners, speeds)
+        return split_pieces([(0, 0, sum(self.train_rows))], speeds, grain)
+
+
+def _owned(
+    shard_rows: Sequence[int], owners: Mapping[int, str], workers: Collection[str]
+) -> dict[str, list[Piece]]:
+    """Return every worker's shards, whole."""
+    pieces: dict[str, list[Piece]] = {name: [] for name in workers}
+    for shard, owner in owners.items():
+        pieces[owner].append((shard, 0, shard_rows[shard]))
+    return pieces
 
 
 def _held(
@@ -131,25 +148,38 @@ def _held(
 
 
 def split_pieces(
-    pieces: Sequence[tuple[int, int, int]], speeds: Mapping[str, float]
-) -> dict[str, list[tuple[int, int, int]]]:
+    pieces: Sequence[Piece], speeds: Mapping[str, float], grain: int = 1
+) -> dict[str, list[Piece]]:
     """Cut (shard, start, stop) pieces among workers in proportion to their speeds.
+
+    They are cut where the row's number in its shard is a multiple of ``grain``: so the batches of
+    ``grain`` rows are the same for any number of workers.
 
     >>> split_pieces([(0, 0, 90)], {"a": 2.0, "b": 1.0})
     {'a': [(0, 0, 60)], 'b': [(0, 60, 90)]}
+    >>> split_pieces([(0, 0, 90)], {"a": 2.0, "b": 1.0}, grain=50)
+    {'a': [(0, 0, 50)], 'b': [(0, 50, 90)]}
     """
     rows = sum(stop - start for _, start, stop in pieces)
     fair = _fair_rows(rows, speeds)
-    result: dict[str, list[tuple[int, int, int]]] = {name: [] for name in speeds}
+    result: dict[str, list[Piece]] = {name: [] for name in speeds}
     queue, given, due = list(pieces), 0, 0.0
     for index, name in enumerate(speeds):
         due += fair[name]
         quota = (rows if index == len(speeds) - 1 else round(due)) - given
         while quota > 0 and queue:
             shard, start, stop = queue.pop(0)
-            middle = min(stop, start + quota)
-            result[name].append((shard, start, middle))
-            quota, given = quota - (middle - start), given + (middle - start)
+            middle = _cut(start, stop, quota, grain)
             if middle < stop:
                 queue.insert(0, (shard, middle, stop))
+                if middle == start:  # less than half a grain is due
+                    break
+            result[name].append((shard, start, middle))
+            quota, given = quota - (middle - start), given + (middle - start)
     return result
+
+
+def _cut(start: int, stop: int, quota: int, grain: int) -> int:
+    """Return where to cut a piece that is to give about ``quota`` rows."""
+    nearest = (start + quota + grain // 2) // grain * grain
+    return stop if start + quota >= stop else min(stop, max(start, nearest))

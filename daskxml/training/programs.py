@@ -13,7 +13,7 @@ import numpy as np
 
 from daskxml.combine import combine_changes, ring_all_reduce
 from daskxml.combine.messages import Flush, Program, Receive, Send, Worked
-from daskxml.strategies.protocol import (
+from daskxml.strategies.schemes import (
     Asynchronous,
     Averaging,
     Central,

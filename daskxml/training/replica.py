@@ -12,6 +12,7 @@ from daskxml.errors import ConfigError
 from daskxml.model.batch import Updates, batch_rows
 from daskxml.model.mlp import Mlp
 from daskxml.model.parameters import Layout
+from daskxml.model.sampling import ALL_LABELS, LabelTables, SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import Kernels
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
@@ -28,11 +29,14 @@ class StepResult:
         The sum of the rows' losses before the update; rows without labels count 0 with softmax.
     rows, nonzeros
         Rows of the batch, and their stored features.
+    seen
+        Labels that the rows saw, summed over rows: all of them, unless the output layer is sampled.
     """
 
     loss_sum: float
     rows: int
     nonzeros: int
+    seen: int
 
 
 class Replica:
@@ -48,19 +52,28 @@ class Replica:
         The largest batch of ``step``, and the batch in which rows are ranked.
     logits_budget_bytes
         Where rows x labels floats exceed it, labels are walked in blocks.
+    sampling
+        Which labels `step` and `gradient` look at.
+    tables
+        Where they are looked up, if that hashes; `label_tables` makes them.
+    flat
+        A vector to step on, in the place of one of its own: ``(layout.size,)`` float32 on the
+        device, aligned to 64 bytes.
+    partner
+        A replica over the same ``flat``, to have the optimizer's state in common with.
 
     Attributes
     ----------
     flat
-        ``(layout.size,)`` float32, zero at first: write initial parameters into it, in place
-        (``kernels.copy``). It is never replaced by another array.
+        ``(layout.size,)`` float32, zero at first unless it was given: write initial parameters
+        into it, in place (``kernels.copy``). It is never replaced by another array.
     layout
         Which parameter lies where in ``flat``.
 
     Raises
     ------
     ConfigError
-        If max_batch_rows or the budget is below 1.
+        If max_batch_rows or the budget is below 1, or ``flat`` is of another size.
 
     Examples
     --------
@@ -80,27 +93,65 @@ class Replica:
     def __init__(
         self, spec: ModelSpec, optimizer: OptimizerConfig, kernels: Kernels, *,
         max_batch_rows: int, logits_budget_bytes: int = 256 * 2**20,
+        sampling: SamplingConfig = ALL_LABELS, tables: LabelTables | None = None,
+        flat: Array | None = None, partner: Replica | None = None,
     ) -> None:  # fmt: skip
         for name, value in (("max_batch_rows", max_batch_rows), ("budget", logits_budget_bytes)):
             if value < 1:
                 raise ConfigError(f"replica: {name} = {value}: must be at least 1")
         self.spec, self.kernels, self.max_batch_rows = spec, kernels, max_batch_rows
         self.layout = Layout(spec)
-        self.flat = kernels.zeros(self.layout.size)
+        self.flat = kernels.zeros(self.layout.size) if flat is None else flat
+        if self.flat.shape != (self.layout.size,):
+            raise ConfigError(
+                f"replica: a vector of {self.flat.size} numbers: the model has {self.layout.size}"
+            )
         self.parameters = self.layout.views(self.flat)
         self._optimizer_config = optimizer
-        self.optimizer = self.optimizer_for(self.flat)
-        self._mlp = Mlp(spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes)
+        self.optimizer: Optimizer = self.optimizer_for(self.flat, partner)
+        self.tables, self._sampling = tables, sampling
+        self._mlp = Mlp(
+            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables
+        )
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
         return int(self.flat.nbytes) + self.optimizer.nbytes + self._mlp.nbytes
 
-    def optimizer_for(self, flat: Array) -> Optimizer:
+    def optimizer_for(self, flat: Array, partner: Replica | None = None) -> Optimizer:
         """Return a new optimizer of the same kind over another model ``(layout.size,)``."""
         layout, views = self.layout, self.layout.views(flat)
-        return Optimizer(self._optimizer_config, self.kernels, views, layout.views, layout.size)
+        sizes = views, layout.views, layout.size
+        common = partner.optimizer if partner is not None else None
+        return Optimizer(self._optimizer_config, self.kernels, *sizes, common)
+
+    def twin(self, kernels: Kernels, max_batch_rows: int, logits_budget_bytes: int) -> Replica:
+        """Return a replica over the same parameters, optimizer's state and label tables.
+
+        It has buffers of its own, so both may step at the same time in different threads.
+        """
+        return Replica(
+            self.spec, self._optimizer_config, kernels, max_batch_rows=max_batch_rows,
+            logits_budget_bytes=logits_budget_bytes, sampling=self._sampling, tables=self.tables,
+            flat=self.flat, partner=self,
+        )  # fmt: skip
+
+    def forget_tables(self) -> None:
+        """The parameters are another model's: labels are hashed anew before the next step."""
+        if self.tables is not None:
+            self.tables.forget()
+
+    def tables_state(self) -> dict[str, Array]:
+        """Return the label tables' own arrays: write into them to restore a state."""
+        if self.tables is None:
+            return {}
+        return {f"sampling.{name}": array for name, array in self.tables.state().items()}
+
+    def resume_tables(self) -> None:
+        """Go on with what was written into `tables_state`."""
+        if self.tables is not None:
+            self.tables.resume(self.kernels)
 
     def resize(self, max_batch_rows: int) -> None:
         """Allow batches of ``max_batch_rows`` rows; buffers only ever grow.
@@ -134,7 +185,7 @@ class Replica:
             If the batch is larger than max_batch_rows.
         """
         if batch_rows(batch) == 0:
-            return StepResult(0.0, 0, 0)
+            return StepResult(0.0, 0, 0, 0)
         self._check_rows(batch)
         self.optimizer.begin_step()
         result = self._pass(batch, lr, key, self.optimizer)
@@ -153,7 +204,7 @@ class Replica:
             If the batch is larger than max_batch_rows.
         """
         if batch_rows(batch) == 0:
-            return StepResult(0.0, 0, 0)
+            return StepResult(0.0, 0, 0, 0)
         self._check_rows(batch)
         return self._pass(batch, 0.0, key, buffer)
 
@@ -172,7 +223,19 @@ class Replica:
     def _pass(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> StepResult:
         nonzeros = sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
         loss_sum = self._mlp.step(batch, lr, key, updates)
-        return StepResult(loss_sum, batch_rows(batch), nonzeros)
+        rows = batch_rows(batch)
+        return StepResult(loss_sum, rows, nonzeros, rows * self._mlp.active)
+
+    def loss_sum(self, batch: Sequence[Segment]) -> float:
+        """Sum the rows' losses, without dropout; `step` with nothing dropped finds the same bits.
+
+        Raises
+        ------
+        ConfigError
+            If the batch is larger than max_batch_rows.
+        """
+        self._check_rows(batch)
+        return self._mlp.loss_sum(batch) if batch_rows(batch) else 0.0
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
         """The best ``k`` labels of every row, best first, on the host.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.combine.messages import Flush, Program, Receive, ReceiveAny, Send
-from daskxml.strategies.protocol import Asynchronous
+from daskxml.strategies.schemes import Asynchronous
 from daskxml.training.member import Member
 from daskxml.training.orders import GangOrder
 from daskxml.training.programs import PartResult, mean_weights, step_rate

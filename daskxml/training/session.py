@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daskxml.strategies import protocol
-from daskxml.strategies.protocol import Measured, Strategy, WorkerJoined, WorkerLost
+from daskxml.strategies.protocol import Device, Measured, Strategy, WorkerJoined, WorkerLost
 from daskxml.training import orders
 from daskxml.training.dealing import Dealer
 from daskxml.training.evaluation import EvaluationRound
 from daskxml.training.history import MegabatchLog, worker_event
 from daskxml.training.ledger import Ledger
 from daskxml.training.limits import Limits
-from daskxml.training.placement import Placement, split_pieces
+from daskxml.training.placement import Placement
 
 __all__ = ["Limits", "Session"]
 
@@ -109,11 +109,13 @@ class Session:
 
     # ----------------------------------------------------------------- events
 
-    def start(self, workers: Sequence[str], now_s: float) -> list[orders.Order]:
+    def start(
+        self, workers: Sequence[str], now_s: float, devices: Mapping[str, Device] | None = None
+    ) -> list[orders.Order]:
         """Begin, or go on, with these workers; their replicas equal the global model."""
         self.workers = dict.fromkeys(workers)
         self._started_s = now_s
-        self._tell(protocol.Started(tuple(workers)))
+        self._tell(protocol.Started(tuple(workers), devices or {}))
         self._stop_reason = self.limits.reached(self.history)
         if self._stop_reason:
             return self._finish()
@@ -137,8 +139,8 @@ class Session:
                 return self._evaluated(report, now_s)
             case orders.CheckpointReport() if self.stage == "checkpoint":
                 return self._checkpointed(now_s)
-            case WorkerJoined(worker):
-                return self._joined(worker, now_s)
+            case WorkerJoined():
+                return self._joined(report, now_s)
             case WorkerLost(worker) if worker in self.workers and self.stage != "over":
                 return self._lost(worker, now_s)
             case orders.StopRequest(reason):
@@ -176,7 +178,8 @@ class Session:
                 return orders.MeasureOrder(tuple(self.workers))
             case protocol.Merge(weights, momentum, perturbed):
                 self._end_training(now_s)
-                self.log.weigh(weights, perturbed)
+                shares = self.log.update_shares(weights) if self.strategy.shares_model else weights
+                self.log.weigh(shares, perturbed)
                 return orders.MergeOrder(self.generation + 1, dict(weights), momentum)
 
     def _end_training(self, now_s: float) -> None:
@@ -202,32 +205,29 @@ class Session:
 
     def _merged(self, report: orders.MergeReport, now_s: float) -> list[orders.Order]:
         self._tell(protocol.Merged())
-        self.log.note(report.notes)
+        self.log.merged(report, now_s)
         rows = self.rows_merged + self.log.rows
         row = self.log.row(rows, rows / sum(self.ledger.stream_rows), self.ledger.settle())
-        row |= {"merged_bytes": report.sent_bytes, "merge_s": now_s - self.log.trained_s}
         self.history.append(row)
         self._stop_reason = self._stop_reason or self.limits.reached(self.history)
         return self._evaluate(now_s) if self._is_evaluation_due() else self._close_row(now_s)
 
     def _is_evaluation_due(self) -> bool:
         """At the last mega-batch always, also if a stop is asked for while it is written down."""
-        if not sum(self.placement.test_rows) or self.history[-1]["metrics"]:
-            return False
-        return bool(self._stop_reason) or len(self.history) % self.limits.evaluate_every == 0
+        has_tests, is_last = bool(sum(self.placement.test_rows)), bool(self._stop_reason)
+        return self.limits.is_evaluation_due(self.history, has_tests=has_tests, is_last=is_last)
 
     def _evaluate(self, now_s: float) -> list[orders.Order]:
         self.stage = "evaluate"
-        self._round = EvaluationRound(self.limits.ks, self._evaluations, now_s)
-        return [*self._round.hand_out(self.placement.split_test(self.speeds()))]
+        self._round = EvaluationRound(self.limits, self._evaluations, now_s)
+        return [*self._round.begin(self.placement, self.speeds())]
 
     def _evaluated(self, report: orders.EvaluationReport, now_s: float) -> list[orders.Order]:
         self._round.book(report)
         if not self._round.is_done:
             return []
-        metrics = self._round.sums.result()
-        self.history[-1] |= {"metrics": metrics, "eval_s": now_s - self._round.begun_s}
-        if self.limits.is_target_met(metrics):
+        self.history[-1] |= self._round.result(now_s)
+        if self.limits.is_target_met(self.history[-1]["metrics"]):
             self._stop_reason = self._stop_reason or "target"
         return self._close_row(now_s)
 
@@ -252,10 +252,10 @@ class Session:
 
     # ---------------------------------------------------------------- workers
 
-    def _joined(self, worker: str, now_s: float) -> list[orders.Order]:
-        self.workers[worker] = None
-        self._note("joined", worker, now_s, 0)
-        todo = self._obey(self._tell(WorkerJoined(worker)), now_s)
+    def _joined(self, event: WorkerJoined, now_s: float) -> list[orders.Order]:
+        self.workers[event.worker] = None
+        self._note("joined", event.worker, now_s, 0)
+        todo = self._obey(self._tell(event), now_s)
         return self._spread() + todo
 
     def _lost(self, worker: str, now_s: float) -> list[orders.Order]:
@@ -275,6 +275,9 @@ class Session:
         """Undo what is lost with a worker; return how many rows that is."""
         if self.strategy.is_joint:
             return self._dealer.take_back_all(self.log)
+        if self.strategy.shares_model:
+            self.log.depart(worker, self.strategy.view(self.state)[worker])
+            return self._dealer.take_back_open(worker)
         return self._dealer.take_back(worker, self.log)
 
     def _note(self, kind: str, worker: str, now_s: float, rows: int) -> None:
@@ -293,7 +296,4 @@ class Session:
         """Hand to others what the lost worker was evaluating or writing."""
         if self.stage == "checkpoint":
             return self._checkpoint() if lost == self._writer else []
-        if self.stage != "evaluate":
-            return []
-        pieces = self._round.take_back(lost)
-        return [*self._round.hand_out(split_pieces(pieces, self.speeds()))]
+        return [*self._round.hand_on(lost, self.speeds())] if self.stage == "evaluate" else []

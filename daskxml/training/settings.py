@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from daskxml.combine import CombineConfig
+from daskxml.model.sampling import ALL_LABELS, SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 
@@ -32,6 +33,8 @@ class MemberSettings:
         Rows of each stream of the ledger, to tell how far in an epoch a batch lies.
     device, threads
         ``"cpu"`` or ``"cuda"``; kernel threads.
+    sampling
+        Which labels a batch sees.
     schedule, epochs
         How the learning rate changes with the epoch, and how many epochs the run has; 0 if that
         is not known.
@@ -41,6 +44,13 @@ class MemberSettings:
         Of the strategy, see `daskxml.strategies.protocol.Strategy`.
     on_merge
         What a merge does with the optimizer's state.
+    pool_threads
+        Threads that update one model without locks; 0: a replica that steps batch after batch.
+    shares_model
+        The strategy's: all workers update one model, in memory that those of a machine share.
+    host, home
+        This worker's machine, and that of the shared model: elsewhere, models are pulled from
+        there and changes pushed there.
     """
 
     spec: ModelSpec
@@ -57,6 +67,7 @@ class MemberSettings:
     stream_rows: tuple[int, ...]
     device: str
     threads: int
+    sampling: SamplingConfig = ALL_LABELS
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     epochs: float = 0.0
     combine: CombineConfig = field(default_factory=CombineConfig)
@@ -65,3 +76,17 @@ class MemberSettings:
     keeps_replicas: bool = False
     averages: bool = False
     on_merge: MergedState = "keep"
+    pool_threads: int = 0
+    shares_model: bool = False
+    host: str = ""
+    home: str = ""
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether this worker is on the machine of the shared model."""
+        return self.host == self.home
+
+    @property
+    def steps_in_place(self) -> bool:
+        """Whether this worker changes the shared model itself, and not a copy of it."""
+        return self.shares_model and self.is_at_home and self.pool_threads > 0

@@ -12,7 +12,7 @@ from daskxml.errors import ConfigError, ModelError
 from daskxml.model.parameters import Layout
 from daskxml.model.spec import ModelSpec
 from daskxml.model.store import ModelHeader
-from daskxml.strategies.protocol import Strategy
+from daskxml.strategies.protocol import Device, Strategy
 from daskxml.training.limits import Limits
 from daskxml.training.placement import Placement
 from daskxml.training.session import Session
@@ -61,6 +61,8 @@ def make_limits(config: RunConfig, can_checkpoint: bool) -> Limits:
         evaluate_every=config.evaluation.every,
         checkpoint_every=config.checkpoint.every,
         ks=config.evaluation.k,
+        training_loss=config.evaluation.training_loss,
+        evaluation_rows=config.evaluation.batch_rows,
         can_checkpoint=can_checkpoint,
     )
 
@@ -73,13 +75,28 @@ def member_settings(
     *,
     row_nonzeros: int,
     threads: int,
+    pool_threads: int = 0,
+    host: str = "",
+    home: str = "",
 ) -> MemberSettings:
-    """Return what a worker must know; ``row_nonzeros`` is of a typical row."""
+    """Return what a worker must know.
+
+    Parameters
+    ----------
+    row_nonzeros
+        Features of a typical row.
+    threads
+        Of the kernels.
+    pool_threads
+        0 unless the worker is a pool.
+    host, home
+        The worker's machine and that of the shared model.
+    """
     return MemberSettings(
         spec=spec,
         optimizer=config.optimizer,
         seed=config.run.seed,
-        max_batch_rows=strategy.max_batch_rows(),
+        max_batch_rows=strategy.max_batch_rows(Device(pool_threads)),
         logits_budget_bytes=config.training.logits_budget,
         evaluation_rows=config.evaluation.batch_rows,
         ks=config.evaluation.k,
@@ -90,6 +107,7 @@ def member_settings(
         stream_rows=placement.streams(),
         device="cpu" if config.cluster.device == "auto" else config.cluster.device,
         threads=threads,
+        sampling=config.sampling,
         schedule=config.schedule,
         epochs=config.training.epochs,
         combine=config.combine,
@@ -97,6 +115,10 @@ def member_settings(
         is_joint=strategy.is_joint,
         keeps_replicas=strategy.keeps_replicas,
         averages=strategy.averages,
+        pool_threads=pool_threads,
+        shares_model=strategy.shares_model,
+        host=host,
+        home=home,
         on_merge="average" if strategy.shares_optimizer else config.optimizer.on_merge,
     )
 

@@ -48,7 +48,7 @@ class TestStudy:
             job = study.Job(data="delicious", algorithm=algorithm, lr=1.0)
             strategy = study.resolve(job, folder).strategy
             assert strategy.bounds == (8, 64)
-            assert strategy.first_batch_size == 64
+            assert strategy.first_size(0) == 64
             assert strategy.beta == 0.0  # stands for b_min / 2
 
     def test_a_run_for_tuning_holds_rows_out(self, folder):

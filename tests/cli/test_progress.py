@@ -14,6 +14,7 @@ from daskxml.cli.progress import (
     busy_share,
     make_progress,
     render,
+    row_line,
 )
 
 WORKER = {
@@ -101,8 +102,19 @@ def test_an_unevaluated_megabatch_keeps_the_last_metrics():
     seen = Seen("demo")
     seen.apply({"kind": "megabatch", "row": ROW})
     seen.apply({"kind": "megabatch", "row": {**ROW, "megabatch": 5, "metrics": {}}})
-    assert seen.metrics["P@1"] == 0.5
+    assert seen.measured["metrics"]["P@1"] == 0.5
     assert seen.row["megabatch"] == 5
+
+
+def test_the_training_loss_is_shown_where_it_is_measured():
+    seen = Seen("demo")
+    seen.apply({"kind": "megabatch", "row": {**ROW, "training_loss": 0.0}})
+    seen.apply({"kind": "megabatch", "row": ROW})
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render(seen))
+    for text in (console.file.getvalue(), row_line({**ROW, "training_loss": 0.0})):
+        assert "loss 3.5000  training loss 0.0000  P@1 0.5000" in text
+    assert "training loss" not in row_line(ROW)
 
 
 def test_on_a_terminal_events_may_come_from_any_thread():

@@ -73,12 +73,28 @@ def test_a_run_calibrates_another(files, tmp_path, capsys):
         assert predicted["train_s"] == pytest.approx(found["train_s"], rel=0.05)
 
 
+def test_a_pool_is_one_of_the_workers(files, tmp_path, capsys):
+    speeds = ["--speeds", "gpu=1,cpu=1,0.5", "--pool", "cpu=4", "--pool-ratio", "50"]
+    command = ["simulate", "adaptive-sgd", *files, *speeds, "--cost", "1e-3,1e-4,1e-6"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    assert sorted(history(tmp_path / "run")[0]["workers"]) == ["2", "cpu", "gpu"]
+    described = json.loads((tmp_path / "run" / "simulation.json").read_text())
+    assert described["speeds"] == {"gpu": 1.0, "cpu": 1.0, "2": 0.5}
+    assert described["pools"] == {"cpu": 4}
+    assert described["pool_cost"]["per_row_s"] == pytest.approx(50 * (1e-3 / 32 + 1e-4))
+    assert described["pool_cost"]["per_nonzero_s"] == pytest.approx(50e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         ([], "no workers: give --speeds"),
         (["--speeds", "1,x"], "'x' is not a number of at least 0"),
         (["--speeds", "1,0"], "worker 1: speed = 0.0: must be above 0"),
+        (["--speeds", "a=1,a=2"], "has a name twice"),
+        (["--speeds", "a=1", "--pool", "b=2"], "pool b: no such worker"),
+        (["--speeds", "a=1", "--pool", "2"], "not a worker's name and threads"),
+        (["--speeds", "a=1", "--pool", "a=0"], "not a whole number of at least 1"),
         (["--speeds", "1", "--cost", "1,2"], "not three numbers"),
         (["--speeds", "1", "--cost", "0,0,0"], "a batch costs no time"),
         (["--speeds", "1", "--bandwidth", "fast"], "'fast' is not a size"),

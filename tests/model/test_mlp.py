@@ -1,5 +1,7 @@
 """Gradients of the whole perceptron against numeric ones, in float64 on the naive kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,22 @@ def test_loss_and_gradient(loss, activation, hidden, dropout, budget_bytes):
         for place in np.ndindex(values.shape):
             numeric = slope(spec, parameters, batch, values, place)
             assert updates.gradient[name][place] == pytest.approx(numeric, abs=2e-7), (name, place)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("hidden", [(), (4,), (4, 3)])
+@pytest.mark.parametrize("budget_bytes", [1 << 20, 8])
+def test_the_loss_alone_is_the_loss_of_a_step_without_dropout(loss, hidden, budget_bytes):
+    spec = ModelSpec(features=6, labels=7, hidden=hidden, loss=loss, dropout=0.4,
+                     feature_dropout=0.2)  # fmt: skip
+    batch, layout, flat = make_case(spec)
+    mlp = Mlp(spec, NaiveKernels("float64", lanes=2, block=3), layout.views(flat), ROWS,
+              budget_bytes)  # fmt: skip
+    kept = replace(spec, dropout=0.0, feature_dropout=0.0)
+    expected = reference_loss(kept, layout.views(flat), batch)
+    before = flat.copy()
+    assert mlp.loss_sum(batch) / ROWS == pytest.approx(expected, rel=1e-10)
+    assert (flat == before).all()
 
 
 def slope(spec, parameters, batch, values, place, step=1e-6):

@@ -66,3 +66,19 @@ def test_scale_and_fan_in():
     one, two = (Layout(s).views(initial_parameters(s, 3)) for s in (small, large))
     assert (two["output.weight"] == 2 * one["output.weight"]).all()
     assert one["output.weight"].std() == pytest.approx(64**-0.5, rel=0.02)
+
+
+def test_deep_sigmoid_layers_pass_a_signal_on() -> None:
+    """Rows of unit length differ as much behind eight layers as behind one, within a factor."""
+    spec = ModelSpec(features=200, labels=3, hidden=(128,) * 8, activation="sigmoid")
+    views = Layout(spec).views(initial_parameters(spec, 5))
+    rows = np.random.default_rng(1).normal(size=(64, 200))
+    active = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    spreads, means = [], []
+    for layer in range(8):
+        z = active @ views[f"hidden{layer}.weight"] + views[f"hidden{layer}.bias"]
+        active = 1.0 / (1.0 + np.exp(-z))
+        spreads.append(active.std(axis=0).mean())
+        means.append(z.mean())
+    assert min(spreads) > 0.5 * spreads[0]
+    assert max(map(abs, means)) < 0.2  # where the slope of the sigmoid is

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
+from small_data import data as data
 
 
 @pytest.fixture

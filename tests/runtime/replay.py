@@ -18,7 +18,9 @@ from daskxml.data import shuffle
 from daskxml.data.blocks import plan_blocks, read_header
 from daskxml.data.faults import Dialect
 from daskxml.data.parse import parse_block
-from daskxml.strategies.protocol import Scheme
+from daskxml.data.rows import to_scipy
+from daskxml.model.trained import Model
+from daskxml.strategies.schemes import Scheme
 from daskxml.training.ledger import Span, cut_batches
 from daskxml.training.member import Member
 from daskxml.training.merging import merge_program
@@ -93,6 +95,17 @@ def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> A
         merged += config.strategy.momentum * (current.astype(np.float64) - previous)
         current, previous = merged.astype(np.float32), current
     return current
+
+
+def training_loss(path: Path, model: Model) -> float:
+    """The mean softmax loss of a model with one hidden layer over all training rows, in float64."""
+    rows = shuffled_rows(path, 0)
+    weights = {name: array.astype(np.float64) for name, array in model.parameters.items()}
+    x, y = to_scipy(rows.features).toarray(), to_scipy(rows.labels).toarray()
+    hidden = np.maximum(x @ weights["hidden0.weight"] + weights["hidden0.bias"], 0.0)
+    logits = hidden @ weights["output.weight"].T + weights["output.bias"]
+    log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    return float(-(log_p * y / np.maximum(y.sum(axis=1, keepdims=True), 1.0)).sum() / rows.rows)
 
 
 def replayed_gangs(path: Path, values: Mapping[str, Any], history: History, scheme: Scheme) -> Any:

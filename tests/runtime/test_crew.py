@@ -15,6 +15,7 @@ from daskxml.runtime.crew import (
     lost_any,
     result_of,
 )
+from daskxml.runtime.machines import Arrival
 
 
 def with_crew(act):
@@ -28,7 +29,7 @@ def with_crew(act):
         ):  # fmt: skip
             crew = Crew(client, "a run")
             for name, worker in cluster.workers.items():
-                crew.hands[str(name)] = Hand(str(name), worker.address)
+                crew.hands[str(name)] = Hand(Arrival(str(name), worker.address))
             await asyncio.wait_for(act(crew), 30)
 
     asyncio.run(run())

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster, Worker
 import daskxml
 from daskxml.model.parameters import Layout
 from daskxml.strategies import STRATEGIES
-from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
+from daskxml.strategies.schemes import Central, LocalSteps, Mirrored
 from daskxml.training.checkpoint import checkpoints
 
 Data = dict[str, Path]

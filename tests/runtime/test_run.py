@@ -137,12 +137,13 @@ def die_in_ring(at_call: int) -> Callable[[Worker], None]:
 @pytest.mark.parametrize(
     "arm",
     [die_in("lease", 5), die_in_ring(3), die_in("commit", 3), die_in("evaluate", 3),
-     die_in("squared_norm", 3)],
-    ids=["mega-batch", "merge", "commit", "evaluation", "norm"],
+     die_in("training_loss", 3), die_in("squared_norm", 3)],
+    ids=["mega-batch", "merge", "commit", "evaluation", "training loss", "norm"],
 )  # fmt: skip
 def test_a_worker_is_killed(
     client: Client, data: Data, values: Values, arm: Callable[..., None]
 ) -> None:
+    values["evaluation"] = {"training_loss": True, "batch_rows": 64}
     victim = next(iter(client.scheduler_info()["workers"]))
     client.run(arm, workers=[victim])
     events: list[Any] = []
@@ -153,19 +154,29 @@ def test_a_worker_is_killed(
     assert changes[0] == "lost"
     assert len(run.history) == 8
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
+    losses = [row["training_loss"] for row in run.history]
+    assert losses[-1] < losses[0]
+    expected = replay.training_loss(data["train"], run.model)
+    assert losses[-1] == pytest.approx(expected, rel=1e-5)
     check_run(run, data, values)
 
 
-def test_a_worker_is_killed_that_held_shards(client: Client, data: Data, values: Values) -> None:
+@pytest.mark.parametrize(("method", "at_call"), [("lease", 5), ("training_loss", 3)])
+def test_a_worker_is_killed_that_held_shards(
+    client: Client, data: Data, values: Values, method: str, at_call: int
+) -> None:
     victim = next(iter(client.scheduler_info()["workers"]))
-    client.run(die_in("lease", 5), workers=[victim])
+    client.run(die_in(method, at_call), workers=[victim])
     values["data"] = {"residency": "shard"}
+    values["evaluation"] = {"training_loss": True}
     events: list[Any] = []
     run = daskxml.train(
         values, client=client, train=data["train"], test=data["test"], on_event=events.append
     )
     assert "lost" in [event.get("event") for event in events]
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
+    expected = replay.training_loss(data["train"], run.model)
+    assert run.history[-1]["training_loss"] == pytest.approx(expected, rel=1e-5)
     check_shards(run)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from recording import RecordingSession
+from small_data import data as data
 
 from daskxml.simulator import CostModel, Network
+from daskxml.training import setup
 
 
 @pytest.fixture
@@ -28,3 +31,11 @@ def costs() -> dict[str, Any]:
         "cost": CostModel(fixed_s=1e-3, per_row_s=1e-4, per_nonzero_s=1e-6),
         "network": Network(bandwidth_bytes_s=1e8, message_s=1e-3),
     }
+
+
+@pytest.fixture
+def trace(monkeypatch):
+    """What sessions hear and say."""
+    monkeypatch.setattr(setup, "Session", RecordingSession)
+    RecordingSession.trace.clear()
+    return RecordingSession.trace

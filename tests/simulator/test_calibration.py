@@ -37,6 +37,16 @@ def test_a_simulated_history_gives_its_costs_back(data, values, true, tmp_path):
     assert predicted == pytest.approx(found, rel=0.05)
 
 
+def test_a_pool_is_found_with_its_threads_and_its_times(data, values, true):
+    speeds, pools = {"gpu": 1.0, "cpu": 0.2}, {"cpu": 4}
+    run = simulate(values, speeds, **data, cost=true, pools=pools)
+    fitted = fit_history(run.history)
+    assert fitted.pools == pools
+    again = simulate(values, fitted.speeds, **data, cost=fitted.cost, pools=fitted.pools)
+    for found, predicted in zip(run.history, again.history, strict=True):
+        assert predicted["train_s"] == pytest.approx(found["train_s"], rel=0.1)
+
+
 def test_cold_megabatches_at_the_beginning_are_left_out(data, values, true):
     history = simulate(values, SPEEDS, **data, cost=true).history
     for row in history[:2]:

@@ -11,6 +11,7 @@ from ledger import check_ledger, rows_of
 
 import daskxml
 from daskxml import ClusterError, ConfigError, ModelError
+from daskxml.data.rows import concatenate, to_scipy
 from daskxml.simulator import Arrival, CostModel, Loss, Network, read_rows, simulate
 from daskxml.training.run import resolve_run
 
@@ -114,6 +115,14 @@ def test_all_are_lost_and_the_run_goes_on_from_its_checkpoint(data, values, cost
         simulate(values, [1], **data, **costs, changes=changes[:1])
 
 
+def test_who_only_gets_ready_goes_on_when_all_others_are_lost(data, values, costs):
+    costs["network"] = Network(bandwidth_bytes_s=1e6, message_s=1e-3)  # 50 ms for the model
+    changes = [Arrival(0.1, "1"), Loss(0.11, "0")]
+    run = simulate(values, [1], **data, **costs, changes=changes)
+    check_ledger(run.history, 1500)
+    assert [sorted(row["workers"]) for row in run.history] == [["1"]] * 6
+
+
 def test_a_run_that_is_stopped_and_resumed_is_the_same(data, values, costs, tmp_path):
     values["training"] = {"megabatches": 7}
     whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
@@ -163,6 +172,33 @@ def test_sharded_rows_are_each_done_once_and_fetching_takes_time(data, values, c
                 for lease in w["leases"] for span in lease}) > 6  # fmt: skip
     assert len(places) == 6 * 384
     assert all(row["metrics"]["rows"] == 200 for row in run.history if row["metrics"])
+
+
+@pytest.mark.parametrize("residency", ["replicate", "shard"])
+def test_the_loss_of_all_training_rows_is_the_models_own(data, values, costs, residency):
+    values["data"] = {"residency": residency}
+    plain = simulate(values, [1, 0.5], **data, **costs)
+    values["evaluation"] = {"every": 3, "training_loss": True, "batch_rows": 64}
+    run = simulate(values, [1, 0.5], **data, **costs, changes=[Loss(10.0, "1")])
+    assert np.array_equal(flat(run), flat(plain))
+    rows = read_rows(resolve_run(values, data["train"], data["test"], ()), 2)
+    model, train = run.model, concatenate(rows.train)
+    ids, p = model.predict_top_k(to_scipy(train.features), run.model.spec.labels)
+    every = np.empty_like(p)
+    np.put_along_axis(every, ids, p, axis=1)
+    y = to_scipy(train.labels).toarray()
+    each = -(np.log(every, dtype=np.float64) * y / np.maximum(y.sum(axis=1, keepdims=True), 1))
+    assert run.history[-1]["training_loss"] == pytest.approx(each.sum() / len(y), rel=1e-5)
+    losses = [row.get("training_loss") for row in run.history]
+    assert [loss is not None for loss in losses] == [False, False, True] * 2
+    assert losses[2] > losses[5]
+    for row, other in zip(run.history, plain.history, strict=True):
+        assert (row["train_s"], row["merge_s"]) == (other["train_s"], other["merge_s"])
+    assert run.history[-1]["eval_s"] > 2 * plain.history[-1]["eval_s"]
+    values["data"] = {"residency": residency, "validation": 0.0}
+    alone = simulate(values, [1, 0.5], train=data["train"], **costs)  # no test rows
+    assert alone.history[-1]["training_loss"] == run.history[-1]["training_loss"]
+    assert alone.history[-1]["metrics"] == {}
 
 
 def test_rows_are_read_once_for_several_runs(data, values, costs):

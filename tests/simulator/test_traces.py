@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
 
 import daskxml
 from daskxml.config import load_run_config
@@ -15,38 +14,12 @@ from daskxml.runtime.driver import Driver
 from daskxml.runtime.loading import Given, LoadedData
 from daskxml.simulator import Arrival, Loss, simulate
 from daskxml.simulator.simulation import Simulation
-from daskxml.training import setup
 from daskxml.training.run import resolve_run
 from daskxml.training.run_dir import RunDir
 from daskxml.training.session import Session
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]
-
-
-class RecordingSession(Session):
-    """A session that writes down what it hears and what it says."""
-
-    trace: list = []  # noqa: RUF012 - of all sessions, emptied by the fixture
-
-    def start(self, workers, now_s):
-        return self._record("start", (tuple(workers), now_s), super().start(workers, now_s))
-
-    def handle(self, report, now_s):
-        return self._record("handle", (report, now_s), super().handle(report, now_s))
-
-    def tick(self, now_s):
-        return self._record("tick", (now_s,), super().tick(now_s))
-
-    def _record(self, method, heard, said):
-        self.trace.append(copy.deepcopy((method, heard, said)))
-        return said
-
-
-@pytest.fixture
-def trace(monkeypatch):
-    monkeypatch.setattr(setup, "Session", RecordingSession)
-    RecordingSession.trace.clear()
-    return RecordingSession.trace
+WITH_POOL = ["adaptive-sgd", "hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +33,37 @@ def client(tmp_path_factory):
         yield connected
 
 
-@pytest.fixture(params=STRATEGIES)
-def config(request, data):
+@pytest.fixture(scope="module")
+def mixed_client(tmp_path_factory):
+    """Of a worker with a replica and a pool of one thread."""
+    options = {"nthreads": 1, "local_directory": tmp_path_factory.mktemp("dask")}
+    workers = {
+        "0": {"cls": Worker, "options": options},
+        "1": {"cls": Worker, "options": {**options, "resources": {"cpu-pool": 1}}},
+    }
+    scheduler = {"cls": Scheduler, "options": {"dashboard_address": ":0"}}
+    with SpecCluster(workers, scheduler) as cluster, Client(cluster) as connected:
+        yield connected
+
+
+def make_config(strategy, data):
     values = {
         "model": {"hidden": [16]},
-        "strategy": {"name": request.param, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "strategy": {"name": strategy, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
         "training": {"megabatches": 3},
         "evaluation": {"every": 2},
     }
     return resolve_run(values, data["train"], data["test"], ())
+
+
+@pytest.fixture(params=STRATEGIES)
+def config(request, data):
+    return make_config(request.param, data)
+
+
+@pytest.fixture(params=WITH_POOL)
+def pool_config(request, data):
+    return make_config(request.param, data)
 
 
 def simulation(config, workers):
@@ -111,6 +106,25 @@ def test_what_the_simulator_reports_gives_the_same_orders(config, costs, trace):
     run = simulate(config, [1, 0.6], **costs, changes=changes)
     recorded = list(trace)
     session = as_the_driver_builds_it(config)
+    check_commands(recorded, session)
+    assert session.history == run.history
+
+
+def test_a_pool_on_a_cluster_gives_the_same_orders(mixed_client, pool_config, trace):
+    run = daskxml.train(pool_config, client=mixed_client)
+    recorded = list(trace)
+    assert recorded[0][1][2]["1"].pool_threads == 1
+    session = as_the_simulator_builds_it(pool_config)
+    check_commands(recorded, session)
+    assert session.history == run.history
+
+
+def test_a_pool_in_the_simulator_gives_the_same_orders(pool_config, costs, trace):
+    changes, pools = [Loss(0.05, "1"), Arrival(0.08, "2")], {"1": 4, "2": 2}
+    run = simulate(pool_config, [1, 0.6], **costs, changes=changes, pools=pools)
+    recorded = list(trace)
+    assert recorded[0][1][2]["1"].pool_threads == 4
+    session = as_the_driver_builds_it(pool_config)
     check_commands(recorded, session)
     assert session.history == run.history
 

@@ -21,6 +21,18 @@ def client(tmp_path_factory):
         yield connected
 
 
+@pytest.fixture(scope="module")
+def pool_client(tmp_path_factory):
+    """Of one worker, a pool of one thread."""
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0",
+                     local_directory=tmp_path_factory.mktemp("dask"),
+                     resources={"cpu-pool": 1}) as cluster,
+        Client(cluster) as connected,
+    ):  # fmt: skip
+        yield connected
+
+
 def flat(run):
     return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
 
@@ -44,6 +56,29 @@ def test_one_worker_gives_the_same_bits_on_a_cluster_and_in_the_simulator(
     assert started["tested_on"] == ("validation" if share else "test")
     assert real.model.header.training_rows == simulated.model.header.training_rows == 1500 - held
     assert real.model.header.training.get("validation") == (share or None)
+
+
+@pytest.mark.parametrize("residency", ["replicate", "shard"])
+@pytest.mark.parametrize("strategy", ["adaptive-sgd", "hogbatch", "adaptive-hogbatch"])
+def test_a_pool_of_one_thread_gives_the_same_bits_on_a_cluster_and_in_the_simulator(
+    pool_client, data, values, costs, strategy, residency
+):
+    values["data"] = {"residency": residency}
+    values["strategy"]["name"] = strategy
+    values["training"] = {"megabatches": 2}
+    real = daskxml.train(values, client=pool_client, **data)
+    simulated = simulate(values, [1], **data, **costs, pools={"0": 1})
+    assert np.array_equal(flat(real), flat(simulated))
+    assert real.metrics == simulated.metrics
+
+
+@pytest.mark.parametrize("strategy", ["hogbatch", "adaptive-hogbatch"])
+def test_one_copy_of_a_shared_model_gives_the_same_bits(client, data, values, costs, strategy):
+    values["strategy"]["name"] = strategy
+    values["training"] = {"megabatches": 2}
+    real = daskxml.train(values, client=client, **data)
+    simulated = simulate(values, [1], **data, **costs)
+    assert np.array_equal(flat(real), flat(simulated))
 
 
 def test_rows_are_held_out_or_trained_on_and_never_both(data, values):

@@ -19,6 +19,11 @@ CASES = {
     "crossbow, restarted": {"restart_every": 1},
     "adasum": {},
     "adasum, 3 local steps": {"local_steps": 3},
+    "hogbatch": {},
+    "hogbatch, by thread": {"per_thread": True, "lease_s": 0.0},
+    "cpu-gpu-hogbatch": {},
+    "adaptive-hogbatch": {},
+    "adaptive-hogbatch, one batch a lease": {"lease_s": 0.0, "beta": 0.5},
 }
 
 

@@ -247,7 +247,7 @@ def machine_member(batch_size):
 def test_the_defaults_are_the_papers():
     config = Config(batch_max=1024)
     assert config.bounds == (128, 1024)  # b_min = b_max / 8
-    assert config.first_batch_size == 1024
+    assert config.first_size(0) == 1024
     assert config.megabatch_rows == 100 * 1024
     assert (config.momentum, config.perturbation, config.perturbation_threshold) == (0.9, 0.1, 0.1)
     # beta = b_min / 2 = 64

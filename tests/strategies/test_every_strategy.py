@@ -12,12 +12,15 @@ from virtual_cluster import VirtualCluster
 
 from daskxml.errors import ConfigError
 from daskxml.strategies import STRATEGIES
-from daskxml.strategies.protocol import Drain, Started, WorkerLost
+from daskxml.strategies.protocol import Device, Drain, Started, WorkerLost
 
 SPEEDS = {"a": 100.0, "b": 92.0, "c": 76.0}
 PHASES = ("idle", "train", "merge")
+FLAGS = ("is_joint", "keeps_replicas", "averages", "shares_optimizer", "shares_model")
 RULES = {"mean", "sum", "adasum"}
 every_case = pytest.mark.parametrize("case", CASES)
+LEASES = [case for case in CASES if not make(case).is_joint]
+with_pools = pytest.mark.parametrize("case", LEASES)
 
 
 def test_every_registered_strategy_is_in_the_table():
@@ -27,7 +30,7 @@ def test_every_registered_strategy_is_in_the_table():
 @every_case
 def test_it_says_what_it_is(case):
     machine = make(case)
-    for flag in ("is_joint", "keeps_replicas", "averages", "shares_optimizer"):
+    for flag in FLAGS:
         assert isinstance(getattr(machine, flag), bool)
     assert set(machine.rules) <= RULES
     assert machine.rules
@@ -73,6 +76,45 @@ def test_a_loss_in_every_phase(case, phase, lost):
     assert merge.weights.keys() == SPEEDS.keys() - {lost}
 
 
+@with_pools
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_pool_that_is_250_times_slower_takes_part_and_holds_nobody_up_for_long(case, threads):
+    # 100 batches of 64 rows to a mega-batch, 64 rows a second on the pool and 16,000 on the others
+    speeds = {"cpu": 64.0, "gpu": 16000.0, "gpu2": 12000.0}
+    cluster = VirtualCluster(make(case, megabatch_batches=100), speeds, pools={"cpu": threads})
+    cluster.run(20)
+    assert all(sum(m.weights.values()) == pytest.approx(1.0) for _, m in cluster.merges)
+    if case in ("elastic", "static"):  # they wait for their slowest, or a whole batch of it
+        return
+    assert sum(updates["cpu"] for updates, _ in cluster.merges) > 0
+    ideal_s = 20 * 6400 / 28000.0
+    first_s = 2 * 64 * threads / 64.0  # two batches, before any speed is known
+    assert cluster.now_s <= 1.5 * ideal_s + first_s
+
+
+@with_pools
+def test_a_pool_alone(case):
+    cluster = VirtualCluster(make(case), {"cpu": 100.0}, pools={"cpu": 4})
+    cluster.run(3)
+    assert [merge.weights for _, merge in cluster.merges] == 3 * [{"cpu": 1.0}]
+    assert cluster.strategy.view(cluster.state)["cpu"].pool_threads == 4
+
+
+@with_pools
+def test_a_worker_that_comes_back_as_another_device_begins_anew(case):
+    cluster = VirtualCluster(make(case), {"a": 100.0, "b": 90.0})
+    cluster.run(2)
+    cluster.lose("b")
+    cluster.join("b", 10.0, threads=2)
+    cluster.run(4)
+    cluster.until("idle")
+    state = cluster.state
+    again, _ = cluster.strategy.step(state, Started(("a", "b"), {"a": Device(3), "b": Device(2)}))
+    assert again.members["b"] == state.members["b"]
+    assert again.members["a"].pool_threads == 3
+    assert again.members["a"].rows_per_s == 0.0
+
+
 @every_case
 def test_all_but_one_are_lost(case):
     cluster = VirtualCluster(make(case), SPEEDS)
@@ -94,7 +136,8 @@ def test_an_arrival_in_every_phase_in_which_workers_are_let_in(case, phase):
     cluster.run(len(cluster.merges) + 1)
     updates, merge = cluster.merges[-1]
     late = merge.weights["d"] if not cluster.strategy.is_joint else updates["d"]
-    if phase == "train" and case.split(",")[0] != "adaptive-sgd":
+    takes_at_once = cluster.strategy.shares_model or case.startswith("adaptive-sgd")
+    if phase == "train" and not takes_at_once:
         assert late == 0  # has a part from the next mega-batch on
     if phase == "idle":
         assert updates["d"] > 0
@@ -208,6 +251,20 @@ def test_wrong_batches_are_refused(case, changes, message):
         ("crossbow", {"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),
         ("crossbow", {"restart_every": -1}, "restart_every = -1: must be at least 0"),
         ("adasum", {"local_steps": 0}, "local_steps = 0: must be at least 1"),
+        ("hogbatch", {"lease_s": -1.0}, "lease_s = -1.0: must be from 0 to 1.0"),
+        ("cpu-gpu-hogbatch", {"pool_batch": 0}, "pool_batch = 0: must be at least 1"),
+        ("adaptive-hogbatch", {"alpha": 1.0}, "alpha = 1.0: must be above 1"),
+        ("adaptive-hogbatch", {"beta": 0.0}, "beta = 0.0: must be above 0, at most 1"),
+        (
+            "adaptive-hogbatch",
+            {"batch_max": 64, "batch_min": 128},
+            "batch_min = 128: must be at most batch_max = 64",
+        ),
+        (
+            "adaptive-sgd",
+            {"pool_batch_min": 65},
+            "pool_batch_min = 65: must be at most pool_batch_max = 64",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(name, changes, message):
@@ -224,15 +281,17 @@ SCRIPTS = st.lists(st.tuples(st.integers(0, 9), ACTIONS, st.integers(0, 7)), max
     st.sampled_from(sorted(CASES)),
     st.integers(1, 100),
     st.integers(1, 12),
-    st.lists(st.floats(0.5, 500.0), min_size=1, max_size=5),
+    st.lists(st.tuples(st.floats(0.5, 500.0), st.integers(0, 3)), min_size=1, max_size=5),
     SCRIPTS,
 )
 @settings(max_examples=200, deadline=None)
 def test_every_megabatch_is_done_whole_whoever_comes_and_goes(
-    case, batch_max, megabatch_batches, speeds, script
+    case, batch_max, megabatch_batches, workers, script
 ):
     machine = make(case, batch_max=batch_max, megabatch_batches=megabatch_batches)
-    cluster = VirtualCluster(machine, {str(i): speed for i, speed in enumerate(speeds)})
+    speeds = {str(i): speed for i, (speed, _) in enumerate(workers)}
+    pools = {str(i): 0 if machine.is_joint else threads for i, (_, threads) in enumerate(workers)}
+    cluster = VirtualCluster(machine, speeds, pools=pools)
     for steps, action, number in script:
         for _ in range(steps):
             cluster.advance()
@@ -240,7 +299,8 @@ def test_every_megabatch_is_done_whole_whoever_comes_and_goes(
         if action == "lose" and len(there) > 1:
             cluster.lose(there[number % len(there)])
         elif action == "join" and cluster.barrier is None:
-            cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number)
+            threads = 0 if machine.is_joint else number % 4
+            cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number, threads)
         elif action == "drain" and not cluster.is_idle and cluster.barrier is None:
             cluster.drain()
         elif action == "break" and cluster.gang is not None:

@@ -8,19 +8,8 @@ from virtual_cluster import VirtualCluster
 
 from daskxml.strategies.asynchronous import batch_shares
 from daskxml.strategies.gangs import Member, State
-from daskxml.strategies.protocol import (
-    Asynchronous,
-    Averaging,
-    Begin,
-    Central,
-    Gang,
-    GangDone,
-    LocalSteps,
-    Merged,
-    Mirrored,
-    Share,
-    Started,
-)
+from daskxml.strategies.protocol import Begin, Gang, GangDone, Merged, Share, Started
+from daskxml.strategies.schemes import Asynchronous, Averaging, Central, LocalSteps, Mirrored
 
 
 def begun(machine, *workers):

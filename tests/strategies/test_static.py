@@ -12,11 +12,11 @@ from daskxml.strategies.protocol import (
     LeaseDone,
     Merge,
     Merged,
-    Mirrored,
     Started,
     WorkerJoined,
     WorkerLost,
 )
+from daskxml.strategies.schemes import Mirrored
 
 PROBE = [
     # 512 rows; two batches of 64 each for the probe

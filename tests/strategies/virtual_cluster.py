@@ -9,7 +9,9 @@ from collections import deque
 
 from daskxml.strategies.megabatch import natural_order
 from daskxml.strategies.protocol import (
+    REPLICA,
     Begin,
+    Device,
     Drain,
     Gang,
     GangDone,
@@ -29,20 +31,24 @@ from daskxml.strategies.protocol import (
 class VirtualCluster:
     """Carries out a strategy's commands at given speeds, in rows a second.
 
+    ``pools`` has the threads of those workers that are pools.
+
     It checks what must hold for any strategy: states are never changed in place, they survive
     JSON, and between two merges exactly the rows of a mega-batch are done by those who merge. Like
-    the session it lets a merge be when nothing has been done, and undoes the work of all when a
-    joint strategy loses a worker.
+    the session it lets a merge be when nothing has been done, undoes the work of all when a
+    joint strategy loses a worker, and keeps what a lost worker did where the model is shared.
     """
 
-    def __init__(self, strategy, speeds, norm=1e9):
+    def __init__(self, strategy, speeds, norm=1e9, pools=None):
         self.strategy, self.speeds, self.norm = strategy, dict(speeds), norm
+        self.devices = {name: Device(threads) for name, threads in (pools or {}).items()}
         self.state, self.now_s = strategy.initial_state(), 0.0
         self.queues: dict[str, deque[Lease]] = {}
         self.ends: list[tuple[float, int, str, Lease]] = []
         self.gang: Gang | None = None
         self.done: dict[str, list[Lease]] = {}
         self.merges: list[tuple[dict[str, int], Merge]] = []
+        self.merged_rows: list[int] = []
         self.barrier: Measure | Merge | None = None
         self.leases: list[Lease] = []
         self.gangs: list[Gang] = []
@@ -50,11 +56,12 @@ class VirtualCluster:
         self.is_idle = True
         for name in speeds:
             self._seat(name)
-        self.tell(Started(tuple(speeds)))
+        self.tell(Started(tuple(speeds), self.devices))
         self._begin()
 
     def _seat(self, name):
-        self.queues[name], self.done[name] = deque(), []
+        self.queues[name] = deque()
+        self.done.setdefault(name, [])
 
     def _begin(self):
         self.is_idle = False
@@ -74,6 +81,7 @@ class VirtualCluster:
         assert self.barrier is None
         assert self.gang is None
         if isinstance(command, Lease):
+            self._check_lease(command)
             self.leases.append(command)
             self.queues[command.worker].append(command)
             if len(self.queues[command.worker]) == 1:
@@ -85,6 +93,17 @@ class VirtualCluster:
         else:
             assert not any(self.queues.values()), "a barrier while leases are out"
             self.barrier = command
+
+    def _check_lease(self, lease):
+        device = self.device(lease.worker)
+        assert 1 <= lease.batch_rows <= self.strategy.max_batch_rows(device)
+        assert lease.rows >= 1
+        assert lease.batch_rows % max(1, device.pool_threads) == 0  # equal parts for all threads
+        assert lease.lr > 0.0
+
+    def device(self, name):
+        """Return what a worker steps with."""
+        return self.devices.get(name, REPLICA)
 
     def _check_gang(self, gang):
         assert self.strategy.is_joint
@@ -123,8 +142,14 @@ class VirtualCluster:
         if self.queues[worker]:
             self._run(worker)
         self.done[worker].append(lease)
-        updates = -(-lease.rows // lease.batch_rows)
-        self.tell(LeaseDone(worker, lease.rows, updates, lease.rows / self.speeds[worker]))
+        busy_s = lease.rows / self.speeds[worker]
+        self.tell(LeaseDone(worker, lease.rows, self.changes(lease), busy_s))
+
+    def changes(self, lease):
+        """Return how often a lease changes a model: the threads of a pool one by one."""
+        threads = max(1, self.device(lease.worker).pool_threads)
+        full, rest = divmod(lease.rows, lease.batch_rows)
+        return full * threads + min(rest, threads)
 
     def _finish_gang(self):
         gang, self.gang = self.gang, None
@@ -158,10 +183,19 @@ class VirtualCluster:
         else:
             assert command.weights.keys() == self.queues.keys()
             assert self.rows == self.strategy.initial_state().remaining_rows or self.is_drained
+            self._check_shares(command)
             self.merges.append((self.updates(), command))
+            self.merged_rows.append(self.rows)
         self.done = {name: [] for name in self.queues}
         self.is_drained, self.is_idle = False, True
         self.tell(Merged())
+
+    def _check_shares(self, merge):
+        if self.strategy.shares_model:
+            changes = {n: sum(map(self.changes, self.done[n])) for n in self.queues}
+            if sum(changes.values()):
+                shares = {n: count / sum(changes.values()) for n, count in changes.items()}
+                assert merge == Merge(shares, 0.0, perturbed=False)
 
     def updates(self):
         """Return how many batches each worker has done since the last merge."""
@@ -186,12 +220,17 @@ class VirtualCluster:
         self.tell(Drain())
 
     def lose(self, worker):
-        """Take a worker away: its leases, done or not, and a merge that is under way."""
+        """Take a worker away: its leases, and a merge that is under way.
+
+        What it had done is gone with it, unless the model is shared.
+        """
         if self.barrier is not None and self.is_drained:
             barrier, self.barrier = self.barrier, None
             self.tell(Drain())  # as the session does: rows that went back are not waited for
             assert self.barrier is None, f"{barrier} commanded twice"
-        del self.queues[worker], self.done[worker]
+        del self.queues[worker]
+        if not self.strategy.shares_model:
+            del self.done[worker]
         self.barrier = None
         if self.strategy.is_joint:
             self.gang = None
@@ -204,9 +243,10 @@ class VirtualCluster:
         self.done = {name: [] for name in self.queues}
         self.tell(Undone())
 
-    def join(self, worker, speed):
+    def join(self, worker, speed, threads=0):
         """Let a worker come, unless a merge is under way."""
         assert self.barrier is None
         self.speeds[worker] = speed
+        self.devices[worker] = Device(threads)
         self._seat(worker)
-        self.tell(WorkerJoined(worker))
+        self.tell(WorkerJoined(worker, self.devices[worker]))

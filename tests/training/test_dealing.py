@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from daskxml.strategies import protocol
-from daskxml.strategies.protocol import Mirrored, Share
+from daskxml.strategies.protocol import Share
+from daskxml.strategies.schemes import Mirrored
 from daskxml.training.dealing import Dealer
 from daskxml.training.history import MegabatchLog
 from daskxml.training.ledger import Ledger, Span
@@ -39,10 +40,10 @@ def result(**notes):
 def test_a_lease_and_its_report(dealer, log):
     order = dealer.lease(protocol.Lease("a", 25, 10, 0.5))
     assert [sum(s.rows for s in batch) for batch in order.batches] == [10, 10, 5]
-    event = dealer.lease_done(LeaseReport(order.lease, 3.0, 0.5, 40), log)
+    event = dealer.lease_done(LeaseReport(order.lease, 3.0, 0.5, 40, 3), log)
     assert event == protocol.LeaseDone("a", 25, 3, 0.5)
     assert (log.tallies["a"].rows, log.tallies["a"].nonzeros) == (25, 40)
-    assert dealer.lease_done(LeaseReport(order.lease, 3.0, 0.5, 40), log) is None
+    assert dealer.lease_done(LeaseReport(order.lease, 3.0, 0.5, 40, 3), log) is None
 
 
 def test_a_gangs_rows_are_each_ranks_own(dealer, log):
@@ -91,7 +92,29 @@ def test_nothing_done_is_nothing_to_rewind(dealer, log):
 def test_a_lost_worker_gives_back_its_own_leases_only(dealer, log):
     first = dealer.lease(protocol.Lease("a", 20, 10, 0.5))
     second = dealer.lease(protocol.Lease("b", 20, 10, 0.5))
-    dealer.lease_done(LeaseReport(second.lease, 1.0, 0.1, 5), log)
+    dealer.lease_done(LeaseReport(second.lease, 1.0, 0.1, 5, 1), log)
     assert dealer.take_back("a", log) == 20
-    assert dealer.lease_done(LeaseReport(first.lease, 1.0, 0.1, 5), log) is None
+    assert dealer.lease_done(LeaseReport(first.lease, 1.0, 0.1, 5, 1), log) is None
     assert log.rows == 20
+
+
+def test_where_the_model_is_shared_only_open_leases_go_back(dealer, log):
+    done, open_ = (dealer.lease(protocol.Lease("a", 20, 10, 0.5)) for _ in range(2))
+    other = dealer.lease(protocol.Lease("b", 10, 10, 0.5))
+    dealer.lease_done(LeaseReport(done.lease, 3.0, 0.5, 40, 8), log)  # a pool of four threads
+    assert log.tallies["a"].updates == 8
+    assert dealer.take_back_open("a") == 20
+    assert dealer.take_back_open("a") == 0
+    assert dealer.lease_done(LeaseReport(open_.lease, 3.0, 0.5, 40, 8), log) is None
+    assert log.rows == 20
+    again = dealer.lease(protocol.Lease("b", 20, 10, 0.5))
+    assert again.batches == open_.batches
+    for order in (other, again):
+        dealer.lease_done(LeaseReport(order.lease, 3.0, 0.5, 40, 2), log)
+    settled = dealer.ledger.settle()
+    assert {
+        name: sum(s.rows for lease in held for s in lease) for name, held in settled.items()
+    } == {
+        "a": 20,
+        "b": 30,
+    }

@@ -15,6 +15,7 @@ from daskxml.training.history import (
     write_history,
 )
 from daskxml.training.ledger import Span
+from daskxml.training.orders import MergeReport
 
 
 def test_a_row_adds_up():
@@ -39,6 +40,7 @@ def test_a_row_adds_up():
     assert row["workers"]["a"] == {
         "updates": 2, "rows": 96, "batch_rows": 64, "lr": 0.5, "weight": 0.75, "busy_s": 2.0,
         "nonzeros": 192, "idle_s": 1.0, "leases": [[[2, 0, 0, 64]], [[2, 0, 64, 96]]],
+        "pool_threads": 0,
     }  # fmt: skip
     assert row["workers"]["b"]["leases"] == []
 
@@ -49,6 +51,36 @@ def test_a_worker_that_did_nothing_is_told_of():
     log.weigh({"a": 1.0}, perturbed=False)
     row = log.row(0, 0.0, {})
     assert (row["loss"], row["workers"]["a"]["rows"], row["workers"]["a"]["idle_s"]) == (0.0, 0, 2)
+
+
+def test_a_lost_worker_whose_work_stays_is_told_of():
+    log = MegabatchLog(1, 0.0)
+    log.count("gpu", Tally(64, 1, 1.0, 32.0, 64))
+    log.count("cpu", Tally(12, 3, 1.0, 6.0, 12))
+    log.depart("cpu", WorkerView(4, 0.125, 12.0, pool_threads=4))
+    log.depart("idle", WorkerView(4, 0.125, 0.0))  # had done nothing
+    log.trained({"gpu": WorkerView(64, 2.0, 64.0), "new": WorkerView(64, 2.0, 0.0)}, 2.0)
+    log.weigh(log.update_shares({"gpu": 0.5, "new": 0.5}), perturbed=False)
+    log.merged(MergeReport(100, {"staleness": (6.0, 4)}), 2.5)
+    row = log.row(76, 1.0, {"cpu": [[Span(0, 0, 0, 12)]]})
+    assert {name: w["weight"] for name, w in row["workers"].items()} == {
+        "gpu": 0.25, "new": 0.0, "cpu": 0.75,
+    }  # fmt: skip
+    cpu = row["workers"]["cpu"]
+    assert (cpu["pool_threads"], cpu["batch_rows"], cpu["lr"], cpu["rows"]) == (4, 4, 0.125, 12)
+    assert cpu["leases"] == [[[0, 0, 0, 12]]]
+    assert (row["merged_bytes"], row["merge_s"], row["notes"]) == (100, 0.5, {"staleness": 1.5})
+
+
+def test_a_lost_worker_that_came_back_is_told_of_as_it_is_now():
+    log = MegabatchLog(1, 0.0)
+    log.count("cpu", Tally(4, 1, 1.0, 6.0, 12))
+    log.depart("cpu", WorkerView(4, 0.125, 12.0, pool_threads=4))
+    log.count("cpu", Tally(8, 1, 1.0, 6.0, 12))
+    log.trained({"cpu": WorkerView(8, 0.25, 64.0)}, 2.0)
+    log.weigh(log.update_shares({"cpu": 1.0}), perturbed=False)
+    (worker,) = log.row(12, 1.0, {})["workers"].values()
+    assert (worker["rows"], worker["weight"], worker["batch_rows"]) == (12, 1.0, 8)
 
 
 def test_later_events_do_not_change_a_row():

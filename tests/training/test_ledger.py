@@ -58,6 +58,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.returned |= set(self.held[worker])
         self.held[worker] = []
 
+    @rule(worker=WORKERS, number=st.integers(0, 9))
+    def give_back_a_lease(self, worker, number):
+        leases = self.ledger.held.get(worker, [])
+        if leases:
+            lease = leases[number % len(leases)]
+            rows = rows_of(lease)
+            assert self.ledger.give_back_lease(worker, lease) == len(rows)
+            self.returned |= set(rows)
+            self.held[worker] = [row for row in self.held[worker] if row not in set(rows)]
+
     @rule()
     def settle(self):
         for worker, leases in self.ledger.settle().items():
@@ -119,6 +129,18 @@ def test_what_a_lost_worker_held_is_leased_first_and_split():
     assert ledger.give_back("a") == 0
     assert ledger.take("b", 20) == [Span(0, 0, 0, 20)]
     assert ledger.take("b", 20) == [Span(0, 0, 20, 30), Span(0, 0, 60, 70)]
+
+
+def test_one_lease_of_a_lost_worker_goes_back_and_the_others_stay():
+    ledger = Ledger((100,))
+    done, lost = ledger.take("a", 30), ledger.take("a", 20)
+    ledger.take("b", 10)
+    assert ledger.give_back_lease("a", lost) == 20
+    assert ledger.take("b", 25) == [Span(0, 0, 30, 50), Span(0, 0, 60, 65)]
+    assert ledger.settle()["a"] == [done]
+    again = ledger.take("a", 5)
+    ledger.give_back_lease("a", again)
+    assert ledger.plain()["returned"] == [[0, 0, 65, 70]]
 
 
 def test_a_ledger_with_rows_given_back_can_be_stored():

@@ -58,11 +58,12 @@ def test_nobody_holds_nothing():
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50), st.integers(0, 60)), max_size=8),
     SPEEDS,
+    st.one_of(st.just(1), st.integers(2, 40)),
 )
 @settings(max_examples=200, deadline=None)
-def test_pieces_cover_all_rows_once_in_proportion(triples, speeds):
+def test_pieces_cover_all_rows_once_in_proportion(triples, speeds, grain):
     pieces = [(shard, start, start + rows) for shard, start, rows in triples]
-    split = split_pieces(pieces, speeds)
+    split = split_pieces(pieces, speeds, grain)
     assert split.keys() == speeds.keys()
 
     def rows_of(pieces):
@@ -71,7 +72,11 @@ def test_pieces_cover_all_rows_once_in_proportion(triples, speeds):
     assert rows_of(p for mine in split.values() for p in mine) == rows_of(pieces)
     fair = fair_rows(len(rows_of(pieces)), speeds)
     for name, mine in split.items():
-        assert abs(len(rows_of(mine)) - fair[name]) <= 1.0 + 1e-6
+        assert abs(len(rows_of(mine)) - fair[name]) <= grain + 1e-6
+    given_starts = {(shard, start) for shard, start, _ in pieces}
+    for shard, start, stop in (piece for mine in split.values() for piece in mine):
+        assert start < stop or (shard, start) in given_starts
+        assert start % grain == 0 or (shard, start) in given_starts
 
 
 def placement(**changes):
@@ -113,3 +118,15 @@ def test_every_test_row_is_scored_once(is_replicated, speeds):
     pieces = sorted(piece for mine in split.values() for piece in mine if piece[1] < piece[2])
     rows = [(shard, row) for shard, start, stop in pieces for row in range(start, stop)]
     assert rows == [(shard, row) for shard in (0, 1) for row in range(5)]
+
+
+@pytest.mark.parametrize("is_replicated", [False, True])
+@given(speeds=SPEEDS, grain=st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_every_training_row_is_scored_once_in_the_same_batches(is_replicated, speeds, grain):
+    where = placement(is_replicated=is_replicated)
+    where.spread(speeds)
+    pieces = [piece for mine in where.split_train(speeds, grain).values() for piece in mine]
+    rows = sorted((stream, row) for stream, *ends in pieces for row in range(*ends))
+    assert rows == [(s, row) for s, count in enumerate(where.streams()) for row in range(count)]
+    assert all(start % grain == 0 for _, start, _ in pieces)

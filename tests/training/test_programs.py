@@ -8,13 +8,7 @@ from gangs import DATA, adasum, members, merge, order, play
 
 from daskxml.combine import CombineConfig
 from daskxml.optim import OptimizerConfig, ScheduleConfig
-from daskxml.strategies.protocol import (
-    Asynchronous,
-    Averaging,
-    Central,
-    LocalSteps,
-    Mirrored,
-)
+from daskxml.strategies.schemes import Asynchronous, Averaging, Central, LocalSteps, Mirrored
 from daskxml.training.ledger import Span
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "lamb")

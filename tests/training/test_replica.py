@@ -5,6 +5,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from daskxml.errors import ConfigError
 from daskxml.model.parameters import initial_parameters
@@ -117,6 +119,40 @@ def test_labels_in_chunks_equal_the_whole(partition, loss, budget):
     np.testing.assert_allclose(cut.flat, whole.flat, atol=1e-5)
     batch = [Segment(partition, np.arange(ROWS))]
     np.testing.assert_allclose(cut.top_k(batch, 5)[1], whole.top_k(batch, 5)[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("hidden", [(), (24, 16)])
+@pytest.mark.parametrize("budget", [1, 10_000, 1 << 28])
+def test_the_loss_alone_has_the_bits_of_a_step_that_goes_nowhere(partition, loss, hidden, budget):
+    for threads in (1, 2):
+        replica = make_replica(get_kernels("cpu", threads), loss=loss, hidden=hidden, budget=budget)
+        train(replica, partition, steps=2)
+        before = replica.flat.copy()
+        rows = np.arange(ROWS)[::-1].copy()
+        batch = [Segment(partition, rows[:25]), Segment(partition, rows[25:])]
+        alone = replica.loss_sum(batch)
+        assert (replica.flat == before).all()
+        assert alone == replica.step(batch, 0.0, 0).loss_sum == replica.loss_sum(batch)
+        assert replica.loss_sum([]) == 0.0
+
+
+@given(
+    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=ROWS),
+    loss=st.sampled_from(["softmax", "sigmoid"]),
+    activation=st.sampled_from(["relu", "sigmoid"]),
+    budget=st.sampled_from([1, 5_000, 1 << 28]),
+    threads=st.integers(1, 3),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_loss_alone_on_fast_kernels_and_on_naive_ones(
+    partition, rows, loss, activation, budget, threads
+):
+    options = {"loss": loss, "activation": activation, "dropout": 0.5, "feature_dropout": 0.5}
+    fast = make_replica(get_kernels("cpu", threads), budget=budget, **options)
+    slow = make_replica(NaiveKernels("float64"), **options)
+    batch = [Segment(partition, np.array(rows))]
+    assert fast.loss_sum(batch) == pytest.approx(slow.loss_sum(batch), rel=1e-5)
 
 
 def test_several_segments_equal_one(partition):

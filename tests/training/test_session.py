@@ -11,6 +11,7 @@ from virtual_executor import (
     VirtualExecutor,
     executor,
     kinds,
+    mean_training_loss,
     new_session,
     rows_of,
 )
@@ -96,6 +97,30 @@ def test_no_test_rows_no_evaluation():
         assert play.run() == "megabatches"
         assert kinds(play.log, EvaluateOrder) == []
         assert play.session.history[-1]["metrics"] == {}
+
+
+@pytest.mark.parametrize("is_replicated", [True, False])
+@pytest.mark.parametrize("test_rows", [(20, 10), (0, 0), ()])
+def test_the_loss_of_all_training_rows_is_part_of_an_evaluation(is_replicated, test_rows):
+    session = new_session(
+        is_replicated=is_replicated, test_rows=test_rows, megabatches=3, evaluate_every=2,
+        training_loss=True, evaluation_rows=16,
+    )  # fmt: skip
+    play = executor(session)
+    play.run()
+    plain = executor(new_session(is_replicated=is_replicated, test_rows=(), megabatches=3))
+    plain.run()
+    expected = mean_training_loss(is_replicated)
+    first, *evaluated = session.history
+    assert "training_loss" not in first
+    assert [row["training_loss"] for row in evaluated] == [expected, expected]
+    assert [row["eval_s"] for row in evaluated] == [0.5, 0.5]
+    for row, other in zip(session.history, plain.session.history, strict=True):
+        assert bool(row["metrics"]) == (row is not first and sum(test_rows) > 0)
+        assert row["train_s"] == other["train_s"]
+        assert "training_loss" not in other
+    for order in kinds(play.log, EvaluateOrder):
+        assert all(start % 16 == 0 for _, start, _ in order.train_pieces)
 
 
 # -------------------------------------------------------------------- the ends

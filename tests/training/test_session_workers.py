@@ -13,6 +13,7 @@ from virtual_executor import (
     VirtualExecutor,
     executor,
     kinds,
+    mean_training_loss,
     new_session,
 )
 
@@ -182,8 +183,8 @@ def test_reports_out_of_turn_change_nothing():
     lost = [task.order.lease for task in play.tasks if task.worker == "a"]
     play.lose("a")
     sums = play.evaluated(EvaluateOrder(1, "b", ((0, 0, 20),))).sums
-    late = [LeaseReport(lease, 1.0, 1.0, 1) for lease in lost]
-    late += [LeaseReport(999, 1.0, 1.0, 1), MergeReport(5), CheckpointReport()]
+    late = [LeaseReport(lease, 1.0, 1.0, 1, 1) for lease in lost]
+    late += [LeaseReport(999, 1.0, 1.0, 1, 1), MergeReport(5), CheckpointReport()]
     late += [EvaluationReport(1, sums), Measured({"a": 1.0, "b": 1.0}, 100)]
     for stage in STAGES:
         play.until(stage)
@@ -211,10 +212,11 @@ ACTIONS = st.lists(
     speeds=st.lists(st.floats(1.0, 200.0), min_size=1, max_size=4),
     is_replicated=st.booleans(),
     test_rows=st.sampled_from([(), (20, 10)]),
+    training_loss=st.booleans(),
 )
 @settings(max_examples=120, deadline=None)
 def test_any_order_of_reports_losses_and_arrivals(
-    script, choices, speeds, is_replicated, test_rows
+    script, choices, speeds, is_replicated, test_rows, training_loss
 ):
     """Where every worker is lost, the run goes on from its last checkpoint with new ones."""
 
@@ -222,6 +224,7 @@ def test_any_order_of_reports_losses_and_arrivals(
         return new_session(
             stored, test_rows=test_rows, is_replicated=is_replicated, megabatches=5,
             evaluate_every=2, checkpoint_every=2, can_checkpoint=True,
+            training_loss=training_loss, evaluation_rows=16,
         )  # fmt: skip
 
     play = VirtualExecutor(session(None), {f"w{i}": speed for i, speed in enumerate(speeds)})
@@ -260,4 +263,6 @@ def test_any_order_of_reports_losses_and_arrivals(
         assert sum(w["weight"] for w in row["workers"].values()) == pytest.approx(1.0)
         is_due = row is history[-1] or row["megabatch"] % 2 == 0
         assert (row["metrics"].get("rows") == 30) == (is_due and test_rows != ())
+        found = mean_training_loss(is_replicated) if is_due and training_loss else None
+        assert row.get("training_loss") == found
     json.dumps(play.session.plain())

@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from daskxml.metrics import MetricSums
+from daskxml.metrics import LossSum, MetricSums
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config
-from daskxml.strategies.protocol import Measured, WorkerJoined, WorkerLost
+from daskxml.strategies.protocol import Device, Measured, WorkerJoined, WorkerLost
 from daskxml.training.orders import (
     CheckpointOrder,
     CheckpointReport,
@@ -54,20 +54,27 @@ class Replica:
     speed: float
     rows: Counter = field(default_factory=Counter)
     free_s: float = 0.0
+    threads: int = 0
 
 
 class VirtualExecutor:
-    """Carries out a session's orders; losses and arrivals come from the test."""
+    """Carries out a session's orders; losses and arrivals come from the test.
 
-    def __init__(self, session, speeds, now_s=100.0, good_after=10**9):
+    ``pools`` has the threads of those workers that are pools.
+    """
+
+    def __init__(self, session, speeds, now_s=100.0, good_after=10**9, pools=None):
         self.session, self.now_s, self.good_after = session, now_s, good_after
-        self.workers = {name: Replica(speed) for name, speed in speeds.items()}
+        threads = pools or {}
+        self.workers = {n: Replica(s, threads=threads.get(n, 0)) for n, s in speeds.items()}
+        self.shared = Counter()  # what lost workers did to a shared model since the last merge
         self.tasks: list[Task] = []
         self.log: list[object] = []  # every order
         self.merged: list[Counter] = []  # what went into each merge, by the executor's own count
         self.stored: list[dict] = []
         self.ended = ""
-        self.carry_out(session.start(list(speeds), now_s))
+        devices = {name: Device(count) for name, count in threads.items()}
+        self.carry_out(session.start(list(speeds), now_s, devices))
 
     # ------------------------------------------------------------------ orders
 
@@ -147,13 +154,16 @@ class VirtualExecutor:
                 spans = [span for batch in order.batches for span in batch]
                 self.workers[name].rows.update(rows_of(spans))
                 busy_s = order.rows / self.workers[name].speed
-                return LeaseReport(number, 0.5 * order.rows, busy_s, 3 * order.rows)
+                changes = self._changes(order)
+                return LeaseReport(number, 0.5 * order.rows, busy_s, 3 * order.rows, changes)
             case GangOrder() as order:
                 return self._played(order)
             case MeasureOrder(workers=names):
                 return Measured(dict.fromkeys(names, 1.0), 100)
             case MergeOrder(weights=weights):
-                self.merged.append(sum((self.workers[n].rows for n in weights), Counter()))
+                done = sum((self.workers[n].rows for n in weights), Counter())
+                self.merged.append(done + self.shared)
+                self.shared = Counter()
                 for replica in self.workers.values():
                     replica.rows = Counter()
                 return MergeReport(1000 * len(weights))
@@ -163,6 +173,11 @@ class VirtualExecutor:
                 self.stored.append(json.loads(json.dumps(self.session.plain())))
                 return CheckpointReport()
         raise AssertionError(task)
+
+    def _changes(self, order):
+        """Return how often a lease changes a model: each thread of a pool that has a row."""
+        threads = max(1, self.workers[order.worker].threads)
+        return sum(min(threads, sum(span.rows for span in batch)) for batch in order.batches)
 
     def _played(self, order):
         if order.begins or order.rewinds:
@@ -181,24 +196,27 @@ class VirtualExecutor:
         rows = sum(stop - start for _, start, stop in order.pieces)
         hits = rows if self.session.generation >= self.good_after else 0
         sums = replace(sums, rows=rows, hits=(hits,) * len(sums.ks))
-        return EvaluationReport(order.order, sums)
+        train = [row for shard, *ends in order.train_pieces for row in range(*ends)]
+        return EvaluationReport(order.order, sums, LossSum.of(loss_sum=sum(train), rows=len(train)))
 
     # ----------------------------------------------------------------- workers
 
     def lose(self, name):
         """Take a worker with all that it does; a barrier is undone for all."""
-        del self.workers[name]
+        lost = self.workers.pop(name)
+        if self.session.strategy.shares_model:
+            self.shared += lost.rows
         self.tasks = [t for t in self.tasks if t.worker not in (None, name)]
         if self.session.strategy.is_joint:
             for replica in self.workers.values():
                 replica.rows = Counter()
         self.tell(WorkerLost(name))
 
-    def join(self, name, speed=50.0):
+    def join(self, name, speed=50.0, threads=0):
         """Let a worker come, where a runtime may."""
         assert self.session.stage in ("train", "evaluate", "checkpoint")
-        self.workers[name] = Replica(speed)
-        self.tell(WorkerJoined(name))
+        self.workers[name] = Replica(speed, threads=threads)
+        self.tell(WorkerJoined(name, Device(threads)))
 
     def until(self, stage):
         """Go on until the session is in a stage."""
@@ -239,6 +257,12 @@ def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, strategy
 def executor(session=None, good_after=10**9, **limits):
     session = session or new_session(**limits)
     return VirtualExecutor(session, {"a": 40.0, "b": 20.0}, good_after=good_after)
+
+
+def mean_training_loss(is_replicated=True):
+    """Return what an evaluation of all training rows finds: a row's loss is its number."""
+    rows = [*range(200)] if is_replicated else [*range(120), *range(80)]
+    return sum(rows) / len(rows)
 
 
 def kinds(log, kind):

@@ -1,4 +1,4 @@
-"""A small data set on disk."""
+"""A small data set on disk, for the tests of several folders: their conftest imports `data`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,64 @@
+"""Hogbatch: batches of one size for all workers, who update one model without locks.
+
+Ma, Rusu, Wu and Sim, "Adaptive Stochastic Gradient Descent for Deep Learning on Heterogeneous
+CPU+GPU Architectures", IPDPSW 2021, Algorithm 1 and section VI-A; after Sallinen, Satish,
+Smelyanskiy, Sury and Re, "High Performance Parallel Stochastic Gradient Descent in Shared Memory",
+IPDPS 2016, and Hogwild: Niu, Recht, Re and Wright, NIPS 2011.
+
+=======  =============================  ====================================================
+symbol   here                           meaning
+=======  =============================  ====================================================
+b        ``batch_max``                  batch size of every worker, or of every thread
+t        ``Device.pool_threads``        threads of a pool, which divide each of its batches
+eta      ``lr * rows / batch_max``      rate of an update that is the mean over so many rows
+B        rows of the mega-batch         what is not leased yet
+=======  =============================  ====================================================
+
+With pools only and one row a thread (``batch_max = 1``, ``per_thread = true``) it is Hogwild; with
+one replica worker alone, mini-batch SGD. Deviations: no row is dropped, the last batch of a
+mega-batch is smaller; the rate is in proportion to the rows of an update, as in section VI-B (here
+it matters where t threads divide a batch); a worker so slow that the others would do its batch and
+all the rest sooner gets none at the end; see `daskxml.strategies.shared_model` for leases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daskxml.strategies.shared_model import SharedConfig, SharedModelStrategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SharedConfig):
+    """Settings of Hogbatch, beside those of `SharedConfig`.
+
+    Attributes
+    ----------
+    per_thread
+        ``batch_max`` are the rows of each thread of a pool, instead of all its threads'.
+
+    Examples
+    --------
+    >>> Config(batch_max=64).first_size(4), Config(batch_max=64, per_thread=True).first_size(4)
+    (64, 256)
+    """
+
+    per_thread: bool = False
+
+    def first_size(self, pool_threads: int) -> int:
+        """Return the batch size of a worker; a pool has one row for every thread at least."""
+        return self.batch_max * (max(1, pool_threads) if self.per_thread else 1)
+
+    def largest_size(self, pool_threads: int) -> int:
+        """Return the same: sizes do not change."""
+        return self.first_size(pool_threads)
+
+
+class Hogbatch(SharedModelStrategy):
+    """The state machine; see `daskxml.strategies.shared_model` for who gets which rows."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    Config = Config  # at the end, where it hides nothing

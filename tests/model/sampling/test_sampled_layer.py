@@ -1,0 +1,209 @@
+"""A sampled output layer in a replica: against the one of all labels; what it leaves alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.errors import ConfigError
+from daskxml.model.batch import Placed
+from daskxml.model.parameters import initial_parameters
+from daskxml.model.sampling import ALL_LABELS, SamplingConfig, label_tables
+from daskxml.model.sampling.choice import Chooser
+from daskxml.model.spec import ModelSpec
+from daskxml.ops import get_kernels
+from daskxml.ops.naive import NaiveKernels
+from daskxml.optim import OptimizerConfig
+from daskxml.optim.gradient import GradientBuffer
+from daskxml.training.replica import Replica
+from daskxml.types import Csr, Partition, Segment
+
+FEATURES, LABELS, ROWS, UNITS = 40, 500, 48, 16
+METHODS = ("simhash", "dwta", "random")
+
+
+def make_csr(rng, columns, each, ones=False):
+    counts = rng.integers(0, each + 1, ROWS)
+    ids = [np.sort(rng.choice(columns, count, replace=False)) for count in counts]
+    indices = np.concatenate(ids).astype(np.int32)
+    data = None if ones else rng.random(len(indices), dtype=np.float32)
+    return Csr(np.append(0, np.cumsum(counts)), indices, data, columns)
+
+
+def make_partition(seed=0):
+    rng = np.random.default_rng(seed)
+    return Partition(make_csr(rng, FEATURES, 9), make_csr(rng, LABELS, 4, ones=True))
+
+
+PARTITION = make_partition()
+
+
+def make_replica(config, kernels=None, optimizer="sgd", loss="softmax", **options):
+    spec = ModelSpec(features=FEATURES, labels=LABELS, hidden=(UNITS,), loss=loss, **options)
+    kernels = kernels or get_kernels("cpu", 1)
+    replica = Replica(
+        spec, OptimizerConfig(name=optimizer, epsilon=1e-4, weight_decay=0.01), kernels,
+        max_batch_rows=ROWS, sampling=config, tables=label_tables(config, spec, 3),
+    )  # fmt: skip
+    kernels.copy(replica.flat, initial_parameters(spec, 5))
+    return replica
+
+
+def train(replica, steps=5, lr=0.05):
+    """Steps over two segments a batch; the losses."""
+    order = np.random.default_rng(1).permutation(ROWS)
+    batch = [Segment(PARTITION, order[:11]), Segment(PARTITION, order[11:])]
+    return [replica.step(batch, lr, key).loss_sum for key in range(steps)]
+
+
+def true_labels():
+    return np.unique(PARTITION.labels.indices)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adam"])
+def test_all_labels_at_once_are_the_whole_layer(method, loss, optimizer):
+    whole = make_replica(ALL_LABELS, optimizer=optimizer, loss=loss, dropout=0.2)
+    config = SamplingConfig(method=method, active=1.0)
+    sampled = make_replica(config, optimizer=optimizer, loss=loss, dropout=0.2)
+    np.testing.assert_allclose(train(sampled), train(whole), rtol=1e-5)
+    np.testing.assert_allclose(sampled.flat, whole.flat, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_fast_kernels_choose_and_train_as_naive_ones_do(method, loss, weighted):
+    config = SamplingConfig(method=method, active=200, weighted=weighted, k=2)
+    fast = make_replica(config, get_kernels("cpu", 2), loss=loss)
+    slow = make_replica(config, NaiveKernels("float64", lanes=2, block=64), loss=loss)
+    np.testing.assert_allclose(train(fast, 2), train(slow, 2), rtol=1e-4)
+    np.testing.assert_allclose(fast.flat, slow.flat, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_only_chosen_rows_change(method, optimizer):
+    replica = make_replica(SamplingConfig(method=method, active=150), optimizer=optimizer)
+    before = {name: view.copy() for name, view in replica.parameters.items()}
+    order = np.arange(ROWS)
+    result = replica.step([Segment(PARTITION, order)], 0.05, 7)
+    assert result.seen == 150 * ROWS
+    changed = (replica.parameters["output.weight"] != before["output.weight"]).any(axis=1)
+    biases = replica.parameters["output.bias"] != before["output.bias"]
+    assert changed.sum() == 150
+    assert (biases <= changed).all()
+    assert changed[true_labels()].all()
+    for name, array in replica.optimizer.state().items():
+        if name != "steps":
+            moved = replica.layout.views(array)["output.weight"].any(axis=1)
+            np.testing.assert_array_equal(moved, changed)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_same_bits_for_any_number_of_lanes_once_and_again(method, optimizer, loss):
+    flats = []
+    for threads in (1, 1, 3):
+        config = SamplingConfig(method=method, active=100, rebuild_every=100)
+        replica = make_replica(config, get_kernels("cpu", threads), optimizer, loss)
+        train(replica)
+        flats.append(replica.flat)
+    np.testing.assert_array_equal(flats[0], flats[1])
+    np.testing.assert_array_equal(flats[0], flats[2])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 2**32), st.sampled_from(METHODS), st.integers(2, 600), st.floats(0, 1),
+    st.booleans(),
+)  # fmt: skip
+def test_what_is_chosen(seed, method, active, random, weighted):
+    rng, kernels = np.random.default_rng(seed), get_kernels("cpu", 1)
+    options = {"active": active, "random": random, "weighted": weighted}
+    config, part = SamplingConfig(method=method, **options), make_partition(seed)
+    tables = label_tables(config, ModelSpec(features=1, labels=LABELS, hidden=(UNITS,)), 0)
+    weight = rng.standard_normal((LABELS, UNITS), dtype=np.float32)
+    rows = rng.integers(0, ROWS, 20)
+    hidden = np.abs(rng.standard_normal((20, UNITS), dtype=np.float32))
+    if tables:
+        tables.refresh(kernels, weight, np.zeros(LABELS, np.float32), 20)
+    batch = [Placed(Segment(part, rows[:8]), 0), Placed(Segment(part, rows[8:]), 8)]
+    chosen = Chooser(config, kernels, LABELS, tables).choose(hidden, batch, seed)
+    own = [part.labels.indices[part.labels.indptr[r] : part.labels.indptr[r + 1]] for r in rows]
+    wanted = np.unique(np.concatenate(own))
+    assert len(np.unique(chosen.ids)) == len(chosen.ids) == max(len(wanted), min(active, LABELS))
+    assert np.isin(wanted, chosen.ids[: chosen.certain]).all()
+    room = max(0, min(active, LABELS) - len(wanted))
+    assert len(chosen.ids) - chosen.certain >= round(random * room) - 1
+    drawn = len(chosen.ids) - chosen.certain
+    standing = (LABELS - chosen.certain) / drawn if drawn and weighted else 1.0
+    assert chosen.weight == pytest.approx(standing)
+    targets = chosen.targets.segment.partition.labels
+    for i, labels in enumerate(own):
+        found = chosen.ids[targets.indices[targets.indptr[i] : targets.indptr[i + 1]]]
+        np.testing.assert_array_equal(np.sort(found), labels)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_weighted_sigmoid_loss_is_right_on_average(method):
+    config = SamplingConfig(method=method, active=160, random=0.5, weighted=True)
+    replica, batch = make_replica(config, loss="sigmoid"), [Segment(PARTITION, np.arange(ROWS))]
+    exact = replica.loss_sum(batch)
+    found = [replica.step(batch, 0.0, key).loss_sum for key in range(300)]
+    assert np.std(found) > 0
+    assert abs(np.mean(found) - exact) < 5 * np.std(found) / np.sqrt(300) + 1e-4 * exact
+
+
+def test_a_gradient_that_is_applied_equals_a_step():
+    config, batch = SamplingConfig(method="random", active=80), [Segment(PARTITION, np.arange(9))]
+    stepped, applied = make_replica(config), make_replica(config)
+    stepped.step(batch, 0.1, 4)
+    buffer = GradientBuffer(applied.kernels, applied.layout.size, applied.layout.views)
+    applied.gradient(batch, buffer, 4)
+    rows = buffer.views["output.weight"].any(axis=1)
+    assert rows.sum() == 80
+    applied.apply(buffer.views, 0.1)
+    weights = [replica.parameters["output.weight"][rows] for replica in (stepped, applied)]
+    np.testing.assert_allclose(*weights, atol=1e-6)
+
+
+def test_batches_of_any_size_follow_each_other():
+    replica = make_replica(SamplingConfig(method="simhash", active=30), loss="sigmoid")
+    for rows in (3, ROWS, 1, 20):
+        result = replica.step([Segment(PARTITION, np.arange(rows))], 0.1, rows)
+        assert result.rows == rows
+        assert result.seen >= 30 * rows
+
+
+def test_optimizers_that_need_whole_layers_are_refused():
+    replica = make_replica(SamplingConfig(method="random"), optimizer="lamb")
+    with pytest.raises(ConfigError, match="neither clip_norm nor lamb"):
+        train(replica, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"active": 0}, "active = 0: must be above 0"),
+        ({"active": 2.5}, "active = 2.5: must be a share up to 1, or a whole number"),
+        ({"method": "lsh"}, "method = 'lsh': must be one of"),
+        ({"method": "dwta", "k": 7}, "k = 7: must be at most 6 for 'dwta'"),
+        ({"random": 1.5}, "random = 1.5: must be from 0 to 1"),
+        ({"l": 0}, "l = 0"),
+        ({"rebuild_growth": 0.5}, "rebuild_growth = 0.5"),
+    ],
+)
+def test_nonsense_is_refused(options, message):
+    with pytest.raises(ConfigError) as caught:
+        SamplingConfig(**options)
+    assert message in str(caught.value)
+
+
+def test_numbers_of_labels():
+    assert SamplingConfig(active=0.001).labels_of(100) == 1
+    assert SamplingConfig(active=1.0).labels_of(100) == 100
+    assert SamplingConfig(active=5000).labels_of(100) == 100
+    assert SamplingConfig(active=30).labels_of(100) == 30

@@ -1,0 +1,75 @@
+"""Two threads of a pool do more than one, on a machine that has two cores to spare."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+import numpy as np
+import pytest
+
+from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.model.parameters import initial_parameters
+from daskxml.model.spec import ModelSpec
+from daskxml.ops import get_kernels
+from daskxml.ops.lanes import Lanes
+from daskxml.ops.numba_vector import dot_rows
+from daskxml.optim import OptimizerConfig
+from daskxml.training.ledger import Span
+from daskxml.training.pool import Pool
+from daskxml.training.replica import Replica
+from daskxml.types import Segment
+
+SPEC = ModelSpec(features=1000, labels=100_000, hidden=(128,))  # 51 MB: more than a cache holds
+ROWS = 64
+LEAST, PER_ROUND, ROUNDS = 1.3, 40, 7
+
+
+def seconds(work):
+    begun_s = time.perf_counter()
+    work()
+    return time.perf_counter() - begun_s
+
+
+def native_work(threads):
+    """Read matrices of the model's size with Python out of the way: what the machine allows."""
+    matrix, x = np.ones((SPEC.labels, 128), np.float32), np.ones(128, np.float32)
+    outs = [np.zeros(SPEC.labels, np.float32) for _ in range(threads)]
+    lanes, times = Lanes(threads), PER_ROUND // threads
+
+    def read(lane, *_):
+        for _ in range(times):
+            dot_rows(outs[lane], x, matrix, np.float32(1.0), np.float32(0.0))
+
+    return lambda: lanes.run(threads, 1, read)
+
+
+@pytest.mark.slow
+def test_two_threads_do_more_than_one():
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("this process may use one core only")
+    data, _ = generate(
+        SyntheticSpec(rows=ROWS, test_rows=1, features=SPEC.features, labels=SPEC.labels)
+    )
+    replica = Replica(SPEC, OptimizerConfig(), get_kernels("cpu", 1), max_batch_rows=1)
+    replica.flat[:] = initial_parameters(SPEC, 0)
+
+    def step(mine, part):
+        segments = [Segment(data, np.arange(span.start, span.stop)) for span in part]
+        return mine.step(segments, 1e-3, 0)
+
+    def pool_work(threads):
+        pool = Pool(replica, threads, threads, 1 << 26)
+        spans = [Span(0, 0, row, row + threads) for row in range(0, PER_ROUND, threads)]
+        return lambda: pool.run([[span] for span in spans], step)
+
+    works = [make(threads) for make in (native_work, pool_work) for threads in (1, 2)]
+    for work in works:
+        work()
+    rounds = [[seconds(work) for work in works] for _ in range(ROUNDS)]
+    native = statistics.median(one / two for one, two, _, _ in rounds)
+    found = statistics.median(one / two for _, _, one, two in rounds)
+    if native < 1.7:
+        pytest.skip(f"two threads do {native:.2f} times the reading of one here: it is not idle")
+    assert found > LEAST, f"{found:.2f} times the rows of one thread; reading: {native:.2f} times"
