@@ -37,7 +37,7 @@ def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None
     def step(self: Replica, batch: Any, lr: float, key: int) -> StepResult:
         rows = sum(len(segment.rows) for segment in batch)
         time.sleep(pause_s * rows / BATCH_ROWS)
-        return StepResult(loss_sum=0.0, rows=rows, nonzeros=rows)
+        return StepResult(loss_sum=0.0, rows=rows, nonzeros=rows, seen=0)
 
     Replica.step = step  # type: ignore[method-assign]
 
