@@ -59,6 +59,15 @@ def panels(rows: int, columns: int, **options: Any) -> tuple[Any, Any]:
     return pyplot().subplots(rows, columns, figsize=size, squeeze=False, **options)
 
 
+def scale_log(axis: Any) -> None:
+    """Give the y axis a logarithmic scale with plain numbers."""
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(LogFormatter())
+    axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))
+
+
 def draw_tree(axis: Any, data: str) -> None:
     """Draw what a linear tree reaches, where that is known, and make room for it."""
     tree = DATA[data].tree

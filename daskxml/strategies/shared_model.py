@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from daskxml.fields import bounded
 from daskxml.strategies.batches import BatchConfig
@@ -32,9 +33,13 @@ class SharedConfig(BatchConfig):
     ----------
     lease_s
         Seconds of work in a lease, at least one batch; 0: one batch, the papers' message.
+    scaling
+        ``"linear"``: an update's rate is in proportion to its rows (Ma et al., section VI-B);
+        ``"none"``: it is ``lr`` for any size, and small batches, which are many, count for more.
     """
 
     lease_s: float = bounded(SHORTEST_LEASE_S, low=0, high=LONGEST_LEASE_S)
+    scaling: Literal["linear", "none"] = "linear"
 
     @property
     def pace(self) -> Pace:
@@ -74,7 +79,9 @@ class SharedModelStrategy(MegabatchStrategy):
         self._shared = config
 
     def rate(self, member: Member) -> float:
-        """Linear scaling with the rows of one update: a replica's batch, or one thread's part."""
+        """Return ``lr``, or scale it with the rows of an update: a batch, or a thread's part."""
+        if self._shared.scaling == "none":
+            return self._shared.lr
         return self._shared.lr * (member.batch_rows / member.parts) / self._shared.batch_max
 
     def count_updates(self, member: Member, done: LeaseDone) -> int:

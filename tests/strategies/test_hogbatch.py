@@ -77,6 +77,15 @@ def test_hogwild_is_one_row_a_thread():
     assert state.members["cpu"].updates == 10
 
 
+@pytest.mark.parametrize("name", SHARED)
+def test_without_scaling_every_update_has_the_same_rate(name):
+    machine = make(name, lease_s=0.0, lr=0.5, scaling="none")
+    state, _ = machine.step(machine.initial_state(), STARTED)
+    _, leases = machine.step(state, Begin())
+    assert len(leases) == 2
+    assert {lease.lr for lease in leases} == {0.5}
+
+
 def test_a_batch_with_fewer_rows_than_threads_has_one_for_each():
     machine = make("hogbatch", batch_max=3)
     assert machine.max_batch_rows() == 3
