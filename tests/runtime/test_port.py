@@ -225,6 +225,16 @@ def test_two_runs_at_once_do_not_mix(client, addresses):
 # ----------------------------------------------------------------- failures
 
 
+def await_loss(client, address):
+    """Wait until the scheduler has lost a worker."""
+
+    async def look(dask_scheduler):
+        while address in dask_scheduler.workers:
+            await asyncio.sleep(0.01)
+
+    client.run_on_scheduler(look)
+
+
 def abort(client, run, number):
     """Do what the scheduler does as soon as one of the workers fails."""
 
@@ -317,6 +327,9 @@ def test_a_worker_killed_in_the_middle_fails_the_others_who_may_begin_again(
         for rank, (program, address) in enumerate(zip(programs, ranks, strict=True))
     ]
     victim = futures.pop(1)
+    if additions == 0:  # it may have died before it called anybody: the scheduler ends the round
+        await_loss(client, ranks[1])
+        abort(client, run, 1)
     for message, seconds in client.gather(futures):
         assert message.startswith(f"merge 7 (round 1) of run {run}")
         assert seconds < PATIENCE.idle_s / 2
