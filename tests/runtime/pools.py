@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, Nanny, Scheduler, SpecCluster, Worker
+from deaths import die_in
+from distributed import Client, Nanny, Scheduler, SpecCluster
 
 REPLICA: dict[str, Any] = {}
 POOL = {"resources": {"cpu-pool": 1}}
@@ -50,21 +50,7 @@ def pid_of(client: Client, name: str) -> int:
 
 def arm(client: Client, name: str, method: str, at_call: int) -> None:
     """Make a worker kill itself in a call of a `Member` method."""
-
-    def put_in(dask_worker: Worker) -> None:
-        from daskxml.training.member import Member
-
-        original, calls = getattr(Member, method), []
-
-        def deadly(self: Any, *args: Any) -> Any:
-            calls.append(None)
-            if len(calls) == at_call:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(self, *args)
-
-        setattr(Member, method, deadly)
-
-    client.run(put_in, workers=[address_of(client, name)])
+    client.run(die_in(method, at_call), workers=[address_of(client, name)])
 
 
 def shared_memory(pid: int) -> set[str]:

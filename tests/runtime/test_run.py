@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import replay
+from deaths import die_in
 from distributed import Client, LocalCluster, Worker
 
 import daskxml
@@ -94,25 +95,6 @@ def test_a_run_in_memory_with_sharded_rows(client: Client, data: Data, values: V
         test=data["test"],
     )  # fmt: skip
     assert abs(run.metrics["P@1"] - replicated.metrics["P@1"]) < 0.15
-
-
-def die_in(method: str, at_call: int) -> Callable[[Worker], None]:
-    """Return a function that makes one worker kill itself in a call of a `Member` method."""
-
-    def arm(dask_worker: Worker) -> None:
-        from daskxml.training.member import Member
-
-        original, calls = getattr(Member, method), []
-
-        def deadly(self: Any, *args: Any) -> Any:
-            calls.append(None)
-            if len(calls) == at_call:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(self, *args)
-
-        setattr(Member, method, deadly)
-
-    return arm
 
 
 def die_in_ring(at_call: int) -> Callable[[Worker], None]:
