@@ -3,5 +3,9 @@
 from daskxml.ops.optim_protocol import AdamStep, RowGradient
 from daskxml.ops.protocol import KEEP_ALL, Drop, Kernels
 from daskxml.ops.registry import get_kernels
+from daskxml.ops.row_protocol import RowNet, scratch_floats
 
-__all__ = ["KEEP_ALL", "AdamStep", "Drop", "Kernels", "RowGradient", "get_kernels"]
+__all__ = [
+    "KEEP_ALL", "AdamStep", "Drop", "Kernels", "RowGradient", "RowNet", "get_kernels",
+    "scratch_floats",
+]  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from daskxml.ops.optim_protocol import OptimKernels
+from daskxml.ops.row_protocol import RowKernels
 from daskxml.ops.sampling_protocol import SamplingKernels
 from daskxml.types import Array, Csr
 
@@ -60,7 +61,7 @@ class Drop:
 KEEP_ALL = Drop()
 
 
-class Kernels(OptimKernels, SamplingKernels, Protocol):
+class Kernels(OptimKernels, RowKernels, SamplingKernels, Protocol):
     """The kernels of one device, with a fixed number of *lanes* that work side by side.
 
     The same inputs and the same number of lanes give the same bits.

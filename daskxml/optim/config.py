@@ -75,6 +75,12 @@ class OptimizerConfig:
         """Return the name of the optimizer of a parameter."""
         return self.output if self.output and is_output(parameter) else self.name
 
+    @property
+    def is_plain_sgd(self) -> bool:
+        """Whether a step is ``w -= lr * g`` and nothing else, in every layer."""
+        changes_more = self.weight_decay > 0.0 or self.clip_norm > 0.0
+        return self.name == "sgd" and self.output in ("", "sgd") and not changes_more
+
     def takes_rows(self, parameter: str) -> bool:
         """Whether a step can change some rows of a parameter, without looking at the others."""
         return self.clip_norm == 0.0 and self.rule_of(parameter) != "lamb"

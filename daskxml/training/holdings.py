@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -57,5 +58,10 @@ class Holdings:
 
 def span_rows(span: Span, stream_rows: int, seed: int) -> Array:
     """Return the row numbers, ``(rows,)`` int64, that a span stands for."""
-    key = derive_key(seed, _EPOCH_ORDER, span.epoch, span.stream)
+    key = _order_key(seed, span.epoch, span.stream)
     return shuffled_positions(stream_rows, key, span.start, span.stop)
+
+
+@lru_cache(maxsize=256)  # asked for batch by batch
+def _order_key(seed: int, epoch: int, stream: int) -> int:
+    return derive_key(seed, _EPOCH_ORDER, epoch, stream)

@@ -8,7 +8,8 @@ al., Adaptive Stochastic Gradient Descent for Deep Learning on Heterogeneous CPU
 
 Threads read weights while others write them, and two that add to the same weight at the same moment
 may lose one of the additions: nothing else is ever lost. Kernels release the GIL; Python in between
-does not, so threads gain little where a step is short (models that fit into a cache, a row a part:
+does not, and a cache line that one core has just written reaches the other slowly: threads gain
+little where a step is short (models that fit into a core's cache, a row a part:
 `benchmarks/pool.py`). With one thread the bits are those of a replica that steps through the same
 parts.
 """
@@ -161,8 +162,8 @@ def part_of(batch: Part, part: int, parts: int) -> list[Span]:
     first, last = rows * part // parts, rows * (part + 1) // parts
     found = []
     for span in batch:
-        start, stop = (span.start + min(max(end, 0), span.rows) for end in (first, last))
+        start, stop = span.start + max(first, 0), min(span.start + last, span.stop)
         if start < stop:
-            found.append(span._replace(start=start, stop=stop))
+            found.append(Span(span.epoch, span.stream, start, stop))
         first, last = first - span.rows, last - span.rows
     return found

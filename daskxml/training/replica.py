@@ -12,6 +12,7 @@ from daskxml.errors import ConfigError
 from daskxml.model.batch import Updates, batch_rows
 from daskxml.model.mlp import Mlp
 from daskxml.model.parameters import Layout
+from daskxml.model.row_step import RowStep, takes_row_steps
 from daskxml.model.sampling import ALL_LABELS, LabelTables, SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import Kernels
@@ -113,16 +114,20 @@ class Replica:
         self._mlp = Mlp(
             spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables
         )
+        is_plain = optimizer.is_plain_sgd and not sampling.is_on
+        fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
+        factor, place = optimizer.output_lr, (self.layout, self.flat)
+        self._row_step = RowStep(spec, kernels, *place, factor) if fits else None
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
-        return int(self.flat.nbytes) + self.optimizer.nbytes + self._mlp.nbytes
+        single = self._row_step.nbytes if self._row_step is not None else 0
+        return int(self.flat.nbytes) + self.optimizer.nbytes + self._mlp.nbytes + single
 
     def optimizer_for(self, flat: Array, partner: Replica | None = None) -> Optimizer:
         """Return a new optimizer of the same kind over another model ``(layout.size,)``."""
-        layout, views = self.layout, self.layout.views(flat)
-        sizes = views, layout.views, layout.size
+        sizes = self.layout.views(flat), self.layout.views, self.layout.size
         common = partner.optimizer if partner is not None else None
         return Optimizer(self._optimizer_config, self.kernels, *sizes, common)
 
@@ -184,8 +189,11 @@ class Replica:
         ConfigError
             If the batch is larger than max_batch_rows.
         """
-        if batch_rows(batch) == 0:
+        rows = batch_rows(batch)
+        if rows == 0:
             return StepResult(0.0, 0, 0, 0)
+        if rows == 1 and self._row_step is not None:
+            return StepResult(*self._row_step.step(batch, lr), self.spec.labels)
         self._check_rows(batch)
         self.optimizer.begin_step()
         result = self._pass(batch, lr, key, self.optimizer)
@@ -227,7 +235,7 @@ class Replica:
         return StepResult(loss_sum, rows, nonzeros, rows * self._mlp.active)
 
     def loss_sum(self, batch: Sequence[Segment]) -> float:
-        """Sum the rows' losses, without dropout; `step` with nothing dropped finds the same bits.
+        """Sum the rows' losses, without dropout: the bits of `step`, but for batches of one row.
 
         Raises
         ------

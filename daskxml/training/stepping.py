@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
-
-import numpy as np
 
 from daskxml.data.rows import slice_rows
 from daskxml.errors import ConfigError, TrainingError
@@ -45,6 +43,8 @@ class Stepper:
     ) -> None:  # fmt: skip
         self._settings, self._holdings = settings, holdings
         self.replica, self.pool, self._copy = replica, pool, copy
+        spec, sampling = settings.spec, settings.sampling
+        self._is_random = sampling.is_on or spec.dropout > 0.0 or spec.feature_dropout > 0.0
 
     def run(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> PoolResult:
         """Go through batches; see `daskxml.training.member.Member.lease`."""
@@ -69,16 +69,19 @@ class Stepper:
     def step(self, replica: Replica, batch: Batch, lr: float, fetched: Fetched) -> StepResult:
         """Step a replica through one batch, or a part of one."""
         segments = self._holdings.batch(batch, fetched)
-        key, rate = self._holdings.noise_key(batch), self.scheduled(lr, batch)
-        return _checked(replica.step(segments, rate, key), lr)
+        return _checked(replica.step(segments, self.scheduled(lr, batch), self._key(batch)), lr)
 
     def gradient(
         self, batch: Batch, buffer: GradientBuffer, lr: float, fetched: Fetched
     ) -> StepResult:
         """Put the mean gradient over a batch into ``buffer``."""
         buffer.clear()
-        segments, key = self._holdings.batch(batch, fetched), self._holdings.noise_key(batch)
-        return _checked(self.replica.gradient(segments, buffer, key), lr)
+        segments = self._holdings.batch(batch, fetched)
+        return _checked(self.replica.gradient(segments, buffer, self._key(batch)), lr)
+
+    def _key(self, batch: Batch) -> int:
+        """What seeds a batch's dropout and sampling; hashing it costs as much as a small step."""
+        return self._holdings.noise_key(batch) if self._is_random else 0
 
     def scheduled(self, lr: float, batch: Batch) -> float:
         """Return the learning rate of a batch: it depends on where in the run its rows lie."""
@@ -164,9 +167,9 @@ def cut_fetched(batches: Sequence[Batch], fetched: Fetched, threads: int) -> Fet
 
 
 def _checked(result: StepResult, lr: float) -> StepResult:
-    if not np.isfinite(result.loss_sum):
+    if not math.isfinite(result.loss_sum):
         raise TrainingError(
             f"the loss is not finite any more at learning rate {lr:g}: lower strategy.lr"
         )
-    loss_sum = float(np.rint(result.loss_sum / _LOSS_UNIT) * _LOSS_UNIT)
-    return replace(result, loss_sum=loss_sum)
+    loss_sum = round(result.loss_sum / _LOSS_UNIT) * _LOSS_UNIT
+    return StepResult(loss_sum, result.rows, result.nonzeros, result.seen)

@@ -23,7 +23,9 @@ from daskxml.types import Segment
 
 SPEC = ModelSpec(features=1000, labels=100_000, hidden=(128,))  # 51 MB: more than a cache holds
 ROWS = 64
-LEAST, PER_ROUND, ROUNDS = 1.3, 40, 7
+PART_ROWS = 16  # with one row a part, memory is the limit sooner than the cores
+READS, BATCHES, ROUNDS = 40, 8, 7
+LEAST, QUIET = 1.6, 1.7  # times one thread: the pool, and two threads that only read
 
 
 def seconds(work):
@@ -36,7 +38,7 @@ def native_work(threads):
     """Read matrices of the model's size with Python out of the way: what the machine allows."""
     matrix, x = np.ones((SPEC.labels, 128), np.float32), np.ones(128, np.float32)
     outs = [np.zeros(SPEC.labels, np.float32) for _ in range(threads)]
-    lanes, times = Lanes(threads), PER_ROUND // threads
+    lanes, times = Lanes(threads), READS // threads
 
     def read(lane, *_):
         for _ in range(times):
@@ -52,7 +54,7 @@ def test_two_threads_do_more_than_one():
     data, _ = generate(
         SyntheticSpec(rows=ROWS, test_rows=1, features=SPEC.features, labels=SPEC.labels)
     )
-    replica = Replica(SPEC, OptimizerConfig(), get_kernels("cpu", 1), max_batch_rows=1)
+    replica = Replica(SPEC, OptimizerConfig(), get_kernels("cpu", 1), max_batch_rows=PART_ROWS)
     replica.flat[:] = initial_parameters(SPEC, 0)
 
     def step(mine, part):
@@ -60,9 +62,10 @@ def test_two_threads_do_more_than_one():
         return mine.step(segments, 1e-3, 0)
 
     def pool_work(threads):
-        pool = Pool(replica, threads, threads, 1 << 26)
-        spans = [Span(0, 0, row, row + threads) for row in range(0, PER_ROUND, threads)]
-        return lambda: pool.run([[span] for span in spans], step)
+        rows = threads * PART_ROWS
+        pool = Pool(replica, threads, rows, 1 << 26)
+        batches = [[Span(0, 0, 0, rows)]] * (BATCHES // threads)
+        return lambda: pool.run(batches, step)
 
     works = [make(threads) for make in (native_work, pool_work) for threads in (1, 2)]
     for work in works:
@@ -70,6 +73,6 @@ def test_two_threads_do_more_than_one():
     rounds = [[seconds(work) for work in works] for _ in range(ROUNDS)]
     native = statistics.median(one / two for one, two, _, _ in rounds)
     found = statistics.median(one / two for _, _, one, two in rounds)
-    if native < 1.7:
+    if native < QUIET:
         pytest.skip(f"two threads do {native:.2f} times the reading of one here: it is not idle")
-    assert found > LEAST, f"{found:.2f} times the rows of one thread; reading: {native:.2f} times"
+    assert found >= LEAST, f"{found:.2f} times the rows of one thread; reading: {native:.2f} times"
