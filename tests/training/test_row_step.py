@@ -46,8 +46,8 @@ def test_one_kernel_does_what_many_do(rows, hidden, activation, loss, output_lr)
     fused, others = (make_replica(kernels, spec, optimizer) for kernels in (ONE, TWO))
     found, expected = (train(replica, rows, lr=0.01) for replica in (fused, others))
     losses = [[step.loss_sum for step in steps] for steps in (found, expected)]
-    np.testing.assert_allclose(*losses, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(fused.flat, others.flat, atol=1e-5)
+    np.testing.assert_allclose(*losses, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(fused.flat, others.flat, atol=1e-4)
     for a, b in zip(found, expected, strict=True):
         assert (a.rows, a.nonzeros, a.seen) == (b.rows, b.nonzeros, b.seen)
 
@@ -70,7 +70,7 @@ def test_models_that_it_is_not_made_for(options, budget):
     replicas = [make_replica(kernels, spec, budget=budget) for kernels in (ONE, TWO)]
     for replica in replicas:
         train(replica, range(6))
-    np.testing.assert_allclose(replicas[0].flat, replicas[1].flat, atol=1e-5)
+    np.testing.assert_allclose(replicas[0].flat, replicas[1].flat, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_optimizers_that_it_is_not_made_for(options):
     replicas = [make_replica(kernels, spec, optimizer) for kernels in (ONE, TWO)]
     for replica in replicas:
         train(replica, range(6))
-    np.testing.assert_allclose(replicas[0].flat, replicas[1].flat, atol=1e-5)
+    np.testing.assert_allclose(replicas[0].flat, replicas[1].flat, atol=1e-4)
 
 
 def test_threads_that_step_on_one_model_have_buffers_of_their_own():
