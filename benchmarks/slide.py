@@ -6,7 +6,12 @@ the same first model, rows and learning rate for all. ``random`` is the control 
 ``dwta``: as many labels, drawn evenly. ``exact`` takes those whose softmax over all labels, summed
 over the batch, is largest, in the place of those that hash tables name: what tables could reach.
 
-    python benchmarks/slide.py FOLDER [--seconds 25] [--rounds 5] [--threads 2]
+    python benchmarks/slide.py FOLDER [--seconds 25] [--rounds 5] [--threads 2] [--sets row]
+
+``sets`` says whether the labels are those of a batch, or each row has its own as in SLIDE; for
+``exact`` these are the labels with the largest logits of the row. ``chance`` is the least share of
+the labels that is drawn evenly: with 0 a set has all that the tables name. ``--sets`` measures the
+one or the other and keeps what ``slide.json`` has of the rest, whose commit ``measured`` tells.
 
 Speeds are medians over rounds in which all methods step in turns; ``times_full`` is the median of
 the rounds' ratios. P@1 is on test rows, whose scoring is not counted in the time.
@@ -15,6 +20,7 @@ the rounds' ratios. P@1 is on test rows, whose scoring is not counted in the tim
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -23,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import write_result
+from machine import RESULTS, machine, write_result
 
 from daskxml.config import load_run_config
 from daskxml.data.rows import concatenate, unit_rows
@@ -31,14 +37,13 @@ from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.model.parameters import initial_parameters
 from daskxml.model.sampling import LabelTables, SamplingConfig, label_tables
 from daskxml.model.spec import ModelSpec
-from daskxml.ops import get_kernels
+from daskxml.ops import Lookup, get_kernels
 from daskxml.optim import OptimizerConfig
 from daskxml.simulator import read_rows
 from daskxml.training.replica import Replica
 from daskxml.types import Array, Partition, Segment
 
 BATCH_ROWS, SEED = 256, 1
-METHODS = ("none", "random", "simhash", "dwta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +53,55 @@ class Case:
     name: str
     train: Partition
     test: Partition
-    active: float
+    active: float  # of a batch
+    row_active: tuple[float, ...]  # of each row
     lr: float
     epochs: float  # of the comparison at equal rows
 
 
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way to see labels."""
+
+    method: str
+    sets: str = "batch"
+    active: float = 1.0
+    chance: float = 0.5
+
+    def columns(self) -> dict[str, Any]:
+        """What a table says of it."""
+        is_off = self.method == "none"
+        return {
+            "method": self.method,
+            "sets": self.sets,
+            "active": self.active,
+            "chance": 0.0 if is_off else 1.0 if self.method == "random" else self.chance,
+        }
+
+
+FULL = Variant(method="none")
+
+
+def batch_variants(case: Case) -> list[Variant]:
+    methods = ("random", "simhash", "dwta")
+    return [FULL, *(Variant(method=method, active=case.active) for method in methods)]
+
+
+def row_variants(case: Case, exact: bool = False) -> list[Variant]:
+    """Labels for each row, beside as many drawn for the batch."""
+    found = []
+    for active in case.row_active:
+        found.append(Variant(method="random", active=active))
+        kinds = [("random", 0.5), ("simhash", 0.5), ("dwta", 0.5)]
+        if active == min(case.row_active):  # tables name fewer labels than larger sets have
+            kinds += [("exact", 0.5)] if exact else []
+            kinds += [("simhash", 0.0), ("dwta", 0.0)]
+        found += [Variant(method=m, sets="row", active=active, chance=c) for m, c in kinds]
+    return found
+
+
 class ExactTables(LabelTables):
-    """Votes by the softmax over all labels: no hash tables, and no gain of time."""
+    """Names labels by all their logits: no hash tables, and no gain of time."""
 
     def refresh(self, kernels: Any, weight: Array, bias: Array, rows: int) -> None:
         """Look at the parameters as they are."""
@@ -68,6 +115,14 @@ class ExactTables(LabelTables):
         logits /= logits.sum(axis=1, keepdims=True)
         votes[0] = np.minimum(1e4 * logits.sum(axis=0), 1e6)
 
+    def lookup(self, kernels: Any, hidden: Array) -> Lookup:
+        """Give each row a bucket of its best labels."""
+        most, rows = self.config.labels_of(self.labels), len(hidden)
+        logits = hidden @ self._weight.T + self._bias
+        best = np.argpartition(-logits, most, axis=1)[:, :most].astype(np.int32)
+        starts = most * np.arange(rows + 1, dtype=np.int32).reshape(1, -1)
+        return Lookup(np.arange(rows, dtype=np.int32).reshape(1, -1), starts, best.reshape(1, -1))
+
 
 def nvd_product(folder: Path) -> Case:
     """Read it as a run does."""
@@ -78,7 +133,10 @@ def nvd_product(folder: Path) -> Case:
     }
     rows = read_rows(load_run_config({"data": data, "training": {"epochs": 1}}), 1)
     train, test = concatenate(rows.train), concatenate(rows.test)
-    return Case(name="nvd-product", train=train, test=test, active=0.05, lr=0.002, epochs=3)
+    return Case(
+        name="nvd-product", train=train, test=test, active=0.05, row_active=(0.05, 0.005),
+        lr=0.002, epochs=3,
+    )  # fmt: skip
 
 
 def synthetic() -> Case:
@@ -91,13 +149,19 @@ def synthetic() -> Case:
     )  # fmt: skip
     for part in (train, test):
         unit_rows(part.features)
-    return Case(name="synthetic", train=train, test=test, active=0.01, lr=0.002, epochs=1)
+    return Case(
+        name="synthetic", train=train, test=test, active=0.01, row_active=(0.005,),
+        lr=0.002, epochs=1,
+    )  # fmt: skip
 
 
-def make_replica(case: Case, method: str, threads: int) -> Replica:
+def make_replica(case: Case, variant: Variant, threads: int) -> Replica:
     spec = ModelSpec(features=case.train.features.columns, labels=case.train.labels.columns)
-    is_exact = method == "exact"
-    config = SamplingConfig(method="simhash" if is_exact else method, active=case.active)
+    is_exact = variant.method == "exact"
+    config = SamplingConfig(
+        method="simhash" if is_exact else variant.method, sets=variant.sets,
+        active=variant.active, random=variant.chance,
+    )  # fmt: skip
     tables = label_tables(config, spec, SEED)
     if is_exact:
         tables = ExactTables(config, spec.labels, spec.hidden[-1], SEED)
@@ -125,41 +189,42 @@ def precision_at_1(replica: Replica, test: Partition, most: int = 4000) -> float
     return round(float(np.mean(list(hits))), 4)
 
 
-def speeds(case: Case, threads: int, rounds: int, steps: int = 4) -> list[dict[str, Any]]:
-    """Rows a second of every method, in turns."""
-    replicas = {method: make_replica(case, method, threads) for method in METHODS}
-    sources = {method: batches(case) for method in METHODS}
-    spent: dict[str, list[float]] = {method: [] for method in METHODS}
+def speeds(
+    case: Case, variants: list[Variant], threads: int, rounds: int, steps: int = 4
+) -> list[dict[str, Any]]:
+    """Rows a second of every variant, in turns with the full layer."""
+    replicas = {v: make_replica(case, v, threads) for v in (FULL, *variants)}
+    sources = {variant: batches(case) for variant in replicas}
+    spent: dict[Variant, list[float]] = {variant: [] for variant in replicas}
     for turn in range(rounds + 1):  # the first one compiles and builds tables
-        for method, replica in replicas.items():
+        for variant, replica in replicas.items():
             begun_s = time.perf_counter()
             for step in range(steps):
-                replica.step(next(sources[method]), case.lr, turn * steps + step)
-            spent[method].append((time.perf_counter() - begun_s) / steps)
+                replica.step(next(sources[variant]), case.lr, turn * steps + step)
+            spent[variant].append((time.perf_counter() - begun_s) / steps)
     for replica in replicas.values():
         replica.kernels.close()
     return [
         {
             "set": case.name,
-            "method": method,
-            "active": 1.0 if method == "none" else case.active,
-            "rows_s": round(BATCH_ROWS / statistics.median(spent[method][1:])),
+            **variant.columns(),
+            "rows_s": round(BATCH_ROWS / statistics.median(spent[variant][1:])),
             "times_full": round(
                 statistics.median(
                     full / own
-                    for full, own in zip(spent["none"][1:], spent[method][1:], strict=True)
+                    for full, own in zip(spent[FULL][1:], spent[variant][1:], strict=True)
                 ), 1
             ),
         }
-        for method in METHODS
+        for variant in variants
     ]  # fmt: skip
 
 
 def train(
-    case: Case, method: str, threads: int, *, seconds: float = 0.0, epochs: float = 0.0
+    case: Case, variant: Variant, threads: int, *, seconds: float = 0.0, epochs: float = 0.0
 ) -> dict[str, Any]:
     """Train for so long, or so far, and score; rebuilding tables is part of the time."""
-    replica, source = make_replica(case, method, threads), batches(case)
+    replica, source = make_replica(case, variant, threads), batches(case)
     most = int(epochs * case.train.rows) if epochs else 1 << 62
     rows, seen, begun_s = 0, 0, time.perf_counter()
     while rows < most and (epochs or time.perf_counter() - begun_s < seconds):
@@ -169,7 +234,7 @@ def train(
     found = {
         "set": case.name,
         "until": "equal rows" if epochs else "equal time",
-        "method": method,
+        **variant.columns(),
         "active": round(seen / rows / case.train.labels.columns, 4),
         "seconds": round(took_s, 1),
         "epochs": round(rows / case.train.rows, 2),
@@ -177,7 +242,28 @@ def train(
         "tables_built": replica.tables.built if replica.tables else 0,
     }
     replica.kernels.close()
+    print(found, flush=True)
     return found
+
+
+def of_batches(case: Case, options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Speeds, and P@1 after equal times and equal rows, of labels for a batch."""
+    variants, threads = batch_variants(case), options.threads
+    speed = speeds(case, variants, threads, options.rounds)
+    quality = [train(case, v, threads, seconds=options.seconds) for v in variants]
+    if case.name == "nvd-product":
+        variants.append(Variant(method="exact", active=case.active))
+    return speed, quality + [train(case, v, threads, epochs=case.epochs) for v in variants[1:]]
+
+
+def of_rows(case: Case, options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Speeds, and P@1 after equal rows, of labels for each row."""
+    speed = speeds(case, row_variants(case), options.threads, options.rounds, steps=2)
+    variants = row_variants(case, exact=case.name == "nvd-product")
+    return speed, [train(case, v, options.threads, epochs=case.epochs) for v in variants]
+
+
+PARTS = {"batch": of_batches, "row": of_rows}
 
 
 def main() -> None:
@@ -186,16 +272,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=25.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sets", choices=[*PARTS], help="measure only these")
     options = parser.parse_args()
-    speed, quality = [], []
+    path = RESULTS / "slide.json"
+    found = json.loads(path.read_text()) if options.sets else {}
+    found = {
+        key: [row for row in found.get(key, []) if row["part"] != options.sets]
+        for key in ("rows", "quality")
+    } | {"measured": found.get("measured", {})}
     for case in (nvd_product(options.folder), synthetic()):
-        speed += speeds(case, options.threads, options.rounds)
-        quality += [train(case, m, options.threads, seconds=options.seconds) for m in METHODS]
-        methods = (*METHODS[1:], "exact") if case.name == "nvd-product" else METHODS[1:]
-        quality += [train(case, m, options.threads, epochs=case.epochs) for m in methods]
-        for row in quality:
-            print(row, flush=True)
-    write_result("slide", speed, quality=quality, batch_rows=BATCH_ROWS, threads=options.threads)
+        for part, measure in PARTS.items():
+            if options.sets in (None, part):
+                for key, rows in zip(("rows", "quality"), measure(case, options), strict=True):
+                    found[key] += [{"part": part, **row} for row in rows]
+                found["measured"][part] = {key: machine()[key] for key in ("commit", "date")}
+        write_result("slide", batch_rows=BATCH_ROWS, threads=options.threads, **found)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from daskxml.ops import Drop, Kernels
+from daskxml.ops import Drop, Kernels, RowSums
 from daskxml.types import Array, Csr, Segment
 
 _MASK = (1 << 64) - 1
@@ -30,6 +30,9 @@ class Updates(Protocol):
 
     def chosen_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
         """The gradient of ``parameter[ids]`` is ``left.T @ right``; other rows have none."""
+
+    def chosen_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
+        """The gradient of ``parameter[sums.ids]`` is the sums of rows of x; others have none."""
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop

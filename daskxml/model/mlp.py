@@ -13,7 +13,13 @@ from collections.abc import Sequence
 
 from daskxml.model.batch import Buffers, Placed, Updates, batch_rows, placed, stream_key
 from daskxml.model.output import OutputLayer
-from daskxml.model.sampling import ALL_LABELS, LabelTables, SampledOutput, SamplingConfig
+from daskxml.model.sampling import (
+    ALL_LABELS,
+    LabelTables,
+    RowSampledOutput,
+    SampledOutput,
+    SamplingConfig,
+)
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import KEEP_ALL, Drop, Kernels
 from daskxml.types import Array, Segment
@@ -41,10 +47,14 @@ class Mlp:
     ) -> None:  # fmt: skip
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
-        layer = (kernels, parameters["output.weight"], parameters["output.bias"],
-                 spec.loss, budget_bytes)  # fmt: skip
-        self.output = OutputLayer(*layer)
-        self.sampled = SampledOutput(*layer, sampling, tables) if sampling.is_on else None
+        layer = kernels, parameters["output.weight"], parameters["output.bias"], spec.loss
+        self.output = OutputLayer(*layer, budget_bytes)
+        self.sampled: SampledOutput | RowSampledOutput | None = None
+        if sampling.is_on and sampling.sets == "row":
+            self.sampled = RowSampledOutput(*layer, sampling, tables)
+        elif sampling.is_on:
+            self.sampled = SampledOutput(*layer, budget_bytes, sampling, tables)
+        self.seen = 0  # labels that the rows of the last step saw, summed over rows
         self._reserved_rows = 0  # that the layer of all labels has room for
         self.reserve(max_rows)
 
@@ -66,11 +76,6 @@ class Mlp:
         sampled = self.sampled.nbytes if self.sampled is not None else 0
         return self.buffers.nbytes + self.output.buffers.nbytes + sampled
 
-    @property
-    def active(self) -> int:
-        """How many labels the rows of the last step saw."""
-        return self.sampled.active if self.sampled is not None else self.spec.labels
-
     def step(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> float:
         """Update with the mean gradient over the batch; the sum of the rows' losses.
 
@@ -80,8 +85,10 @@ class Mlp:
         layers = self._forward(pieces, batch_rows(batch), key)
         if self.sampled is not None:
             loss, gradient = self.sampled.step(layers[-1], pieces, lr, key, updates)
+            self.seen = self.sampled.seen
         else:
             loss, gradient = self.output.step(layers[-1], pieces, lr, updates)
+            self.seen = batch_rows(batch) * self.spec.labels
         self._backward(pieces, layers, gradient, lr, key, updates)
         return loss
 

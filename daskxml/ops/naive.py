@@ -15,6 +15,7 @@ from daskxml.ops.naive_flat import NaiveFlat
 from daskxml.ops.naive_hash import hash64
 from daskxml.ops.naive_optim import NaiveOptim
 from daskxml.ops.naive_row import NaiveRow
+from daskxml.ops.naive_row_sets import NaiveRowSets
 from daskxml.ops.naive_sampling import NaiveSampling
 from daskxml.ops.protocol import KEEP_ALL, Drop, LabelWork
 from daskxml.types import Array, Csr
@@ -68,7 +69,7 @@ def sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
-class NaiveKernels(NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling):
+class NaiveKernels(NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, NaiveRowSets):
     """Implements :class:`daskxml.ops.Kernels` in plain NumPy.
 
     Parameters

@@ -12,6 +12,7 @@ from daskxml.ops.lanes import Lanes
 from daskxml.ops.numpy_flat import NumpyFlat
 from daskxml.ops.numpy_optim import NumpyOptim
 from daskxml.ops.numpy_row import NumpyRow
+from daskxml.ops.numpy_row_sets import NumpyRowSets
 from daskxml.ops.numpy_sampling import NumpySampling
 from daskxml.ops.placement import relocate
 from daskxml.ops.protocol import KEEP_ALL, Drop, LabelWork
@@ -22,7 +23,7 @@ _SPARSE_GRAIN = 1 << 20  # products: a tenth of a millisecond, what a thread tak
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
 
 
-class NumpyKernels(NumpyFlat, NumpyOptim, NumpyRow, NumpySampling):
+class NumpyKernels(NumpyFlat, NumpyOptim, NumpyRow, NumpySampling, NumpyRowSets):
     """Implements :class:`daskxml.ops.Kernels` for host memory.
 
     Parameters

@@ -41,6 +41,40 @@ class RowGradient:
     scale: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class RowSums:
+    """The gradient of some rows of a matrix, each as a sum of scaled rows of another, ``x``.
+
+    Row ``ids[i]`` has ``sum of values[e] * x[rows[e]]``, ``e`` in ``starts[i] .. starts[i + 1]``.
+
+    Attributes
+    ----------
+    ids
+        ``(count,)`` int32, each once.
+    starts
+        ``(count + 1,)`` int64.
+    rows, values
+        ``(entries,)`` int32 and float32.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ids, starts = np.array([4, 2], np.int32), np.array([0, 1, 3])
+    >>> RowSums(ids, starts, np.zeros(3, np.int32), np.ones(3, np.float32)).count
+    2
+    """
+
+    ids: Array
+    starts: Array
+    rows: Array
+    values: Array
+
+    @property
+    def count(self) -> int:
+        """How many rows change."""
+        return int(self.ids.shape[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamStep:
     """The constants of one step of Adam (Kingma and Ba 2015) or LAMB (You et al. 2020).

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from daskxml.ops.optim_protocol import OptimKernels
 from daskxml.ops.row_protocol import RowKernels
+from daskxml.ops.row_sets_protocol import RowSetKernels
 from daskxml.ops.sampling_protocol import SamplingKernels
 from daskxml.types import Array, Csr
 
@@ -61,7 +62,7 @@ class Drop:
 KEEP_ALL = Drop()
 
 
-class Kernels(OptimKernels, RowKernels, SamplingKernels, Protocol):
+class Kernels(OptimKernels, RowKernels, SamplingKernels, RowSetKernels, Protocol):
     """The kernels of one device, with a fixed number of *lanes* that work side by side.
 
     The same inputs and the same number of lanes give the same bits.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from daskxml.ops import Drop, Kernels, RowGradient
+from daskxml.ops import Drop, Kernels, RowGradient, RowSums
 from daskxml.types import Array, Csr
+
+_CHUNK_FLOATS = 1 << 16  # of a gradient at a time: stays in the cache
 
 
 class GradientArrays:
@@ -48,6 +50,17 @@ class GradientArrays:
         slope = self._kernels.empty((int(ids.shape[0]), int(right.shape[1])))
         self._kernels.gemm(slope, left.T, right)
         self.chosen(name, ids, slope, lr)
+
+    def chosen_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
+        """Add the sums of rows of ``x`` to the rows ``sums.ids``, a few at a time."""
+        width = int(x.shape[1])
+        chunk = max(1, _CHUNK_FLOATS // width)
+        for start in range(0, sums.count, chunk):
+            stop = min(start + chunk, sums.count)
+            slope = self._kernels.empty((stop - start, width))
+            starts = sums.starts[start : stop + 1]
+            self._kernels.gather_rows(slope, starts, sums.rows, sums.values, x)
+            self.chosen(name, sums.ids[start:stop], slope, lr)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop

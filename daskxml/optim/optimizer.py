@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import sqrt
 
 from daskxml.errors import ConfigError
-from daskxml.ops import Drop, Kernels, RowGradient
+from daskxml.ops import Drop, Kernels, RowGradient, RowSums
 from daskxml.optim.adam import Adam
 from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import GradientArrays
@@ -16,6 +16,7 @@ from daskxml.optim.momentum import Momentum, Nesterov
 from daskxml.optim.rule import Place, Rule
 from daskxml.optim.scratch import Scratch
 from daskxml.optim.sgd import Sgd
+from daskxml.optim.sums import update_by_sums
 from daskxml.optim.touched import TouchedRows
 from daskxml.types import Array, Csr
 
@@ -121,6 +122,10 @@ class Optimizer:
         place = self._chosen_place(name)
         self._update_by_product(self._rules[name], place, left, right, rate, ids)
 
+    def chosen_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
+        """Take the gradient of ``parameter[sums.ids]``: sums of rows of ``x``."""
+        self._update_by_sums(name, self._chosen_place(name), sums, x, lr)
+
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
     ) -> None:
@@ -143,10 +148,10 @@ class Optimizer:
         for name, touched in self._touched.items():
             touched.group()
             if self._needs_all(name):
-                ids = touched.ids(0, touched.count)
-                whole[name] = RowGradient(touched.whole_gradient(), ids, waits=True)
+                whole[name] = RowGradient(touched.whole_gradient(), touched.sums().ids, waits=True)
             else:
-                self._update_touched(name, touched)
+                sums, place = touched.sums(), self._place(name)
+                self._update_by_sums(name, place, sums, touched.deltas, self._lr, waits=True)
         self._apply(whole, self._lr)
         self._forget_step()
 
@@ -264,20 +269,15 @@ class Optimizer:
                 else:
                     rule.update(place, RowGradient(slope, ids[span]), rate, self._step)
 
-    def _update_touched(self, name: str, touched: TouchedRows) -> None:
-        """Update the rows that the step touched, a few at a time in each lane."""
-        rule, place = self._rules[name], self._place(name)
-        rate = self._lr * self._config.lr_factor(name)
-        width = int(place.weight.shape[1])
-        chunk = max(1, _CHUNK_FLOATS // width)
+    def _update_by_sums(
+        self, name: str, place: Place, sums: RowSums, x: Array, lr: float, waits: bool = False
+    ) -> None:
+        rule, rate = self._rules[name], lr * self._config.lr_factor(name)
 
-        def work(lane: int, start: int, stop: int) -> None:
-            with self._scratch.borrow(chunk * width) as memory:
-                slope = touched.gradient(start, stop, out=memory)
-                gradient = RowGradient(slope, touched.ids(start, stop), waits=True)
-                rule.update(place, gradient, rate, self._step)
+        def update(gradient: RowGradient) -> None:
+            rule.update(place, gradient, rate, self._step)
 
-        self._kernels.for_label_blocks(touched.count, chunk, work)
+        update_by_sums(self._kernels, self._scratch, sums, x, waits, update)
 
     def _apply(self, gradients: Mapping[str, RowGradient], lr: float) -> None:
         scale = self._clipped(gradients)

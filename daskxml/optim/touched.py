@@ -8,7 +8,7 @@ time, and is never held as a whole matrix of features x units.
 
 from __future__ import annotations
 
-from daskxml.ops import Drop, Kernels
+from daskxml.ops import Drop, Kernels, RowSums
 from daskxml.types import Array, Csr
 
 
@@ -30,8 +30,7 @@ class TouchedRows:
     >>> for delta in (2.0, 5.0):
     ...     touched.add(x, np.array([0]), np.full((1, 1), delta, np.float32), KEEP_ALL)
     >>> touched.group()
-    >>> gradient = touched.gradient(0, 2, out=kernels.empty(2))
-    >>> touched.ids(0, 2).tolist(), gradient.tolist()
+    >>> touched.sums().ids.tolist(), touched.whole_gradient().tolist()
     ([3, 8], [[7.0], [7.0]])
     """
 
@@ -75,23 +74,23 @@ class TouchedRows:
             features, starts, sorted_rows, sorted_values, entries, self._tally
         )
 
-    def ids(self, start: int, stop: int) -> Array:
-        """Return these features, ``(count,)`` int32."""
-        return self._grouped[0][start:stop]
+    def sums(self) -> RowSums:
+        """Return the features in use, and their gradient as sums of `deltas`."""
+        features, starts, rows, values = self._grouped
+        return RowSums(features[: self.count], starts[: self.count + 1], rows, values)
 
-    def gradient(self, start: int, stop: int, out: Array) -> Array:
-        """Form the gradient of these features ``(count, units)`` in the flat array ``out``."""
-        matrix = out[: (stop - start) * self._units].reshape(-1, self._units)
-        _, starts, rows, values = self._grouped
-        deltas = self._deltas[: self._row_count * self._units].reshape(-1, self._units)
-        self._kernels.gather_rows(matrix, starts[start : stop + 1], rows, values, deltas)
-        return matrix
+    @property
+    def deltas(self) -> Array:
+        """Those of all rows, ``(rows, units)``."""
+        return self._deltas[: self._row_count * self._units].reshape(-1, self._units)
 
     def whole_gradient(self) -> Array:
         """Form the gradient of all features in use, ``(count, units)``; valid until the next."""
         if self._whole.shape[0] < self.count * self._units:
             self._whole = self._kernels.empty(self.count * self._units)
-        return self.gradient(0, self.count, out=self._whole)
+        whole, sums = self._whole[: self.count * self._units].reshape(-1, self._units), self.sums()
+        self._kernels.gather_rows(whole, sums.starts, sums.rows, sums.values, self.deltas)
+        return whole
 
     def clear(self) -> None:
         """Forget the step; the buffers stay."""

@@ -231,8 +231,7 @@ class Replica:
     def _pass(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> StepResult:
         nonzeros = sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
         loss_sum = self._mlp.step(batch, lr, key, updates)
-        rows = batch_rows(batch)
-        return StepResult(loss_sum, rows, nonzeros, rows * self._mlp.active)
+        return StepResult(loss_sum, batch_rows(batch), nonzeros, self._mlp.seen)
 
     def loss_sum(self, batch: Sequence[Segment]) -> float:
         """Sum the rows' losses, without dropout: the bits of `step`, but for batches of one row.

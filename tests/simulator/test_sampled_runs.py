@@ -29,8 +29,20 @@ def test_a_sampled_run_learns_and_tells_the_active_share(data, values, costs, me
 
 
 @pytest.mark.parametrize("method", ["simhash", "random"])
-def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path, method):
-    values |= {"sampling": {"method": method, **SAMPLING}, "optimizer": {"name": "adam"}}
+def test_each_row_has_labels_of_its_own(data, values, costs, method):
+    values["sampling"] = {"method": method, **SAMPLING, "sets": "row", "active": 20}
+    run = simulate(values, [1, 0.7], **data, **costs)
+    for row in run.history:  # 20 of 60 labels; no row has as many of its own
+        assert row["notes"]["active"] == pytest.approx(20 / 60)
+    assert run.history[-1]["loss"] < run.history[0]["loss"]
+    assert run.metrics["P@1"] > 0.1
+
+
+@pytest.mark.parametrize("method", ["simhash", "random"])
+@pytest.mark.parametrize("sets", ["batch", "row"])
+def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path, method, sets):
+    values["sampling"] = {"method": method, **SAMPLING, "sets": sets}
+    values["optimizer"] = {"name": "adam"}
     values["strategy"]["lr"] = 0.01
     whole = simulate(values, [1, 0.7], **data, **costs)
     simulate(values, [1, 0.7], **data, **costs, out=tmp_path, overrides={"training.megabatches": 4})
@@ -45,6 +57,7 @@ def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path, metho
     ("tables", "message"),
     [
         ({"sampling": {"method": "simhsh"}}, "method = 'simhsh': must be one of"),
+        ({"sampling": {"sets": "rows"}}, "sets = 'rows': must be one of"),
         ({"sampling": {"active": -3}}, "active = -3.0: must be above 0"),
         ({"sampling": {"actve": 3}}, "unknown key 'actve', did you mean 'active'?"),
         ({"optimizer": {"clip_norm": 1.0}}, "needs an optimizer that changes some rows alone"),

@@ -86,8 +86,10 @@ def test_another_model_has_its_labels_hashed_anew(data):
     assert member.replica.tables.built == 1
 
 
-def test_the_threads_of_a_pool_share_their_tables(data):
-    member = make_member(data, pool_threads=2, optimizer=OptimizerConfig(name="sgd"))
+@pytest.mark.parametrize("sets", ["batch", "row"])
+def test_the_threads_of_a_pool_share_their_tables(data, sets):
+    options = {"pool_threads": 2, "optimizer": OptimizerConfig(name="sgd")}
+    member = make_member(data, sampling=replace(SAMPLING, sets=sets), **options)
     losses = [lease(member, 0, ROWS) for _ in range(6)]
     assert losses[0].notes["active"][1] == ROWS
     assert losses[0].updates == 2 * -(-ROWS // 16)

@@ -23,9 +23,13 @@ class SamplingConfig:
     method
         ``none``: all labels. ``simhash`` and ``dwta`` choose those whose weights lie near the rows'
         last hidden layer, by hash tables; ``random``, the control, draws evenly.
+    sets
+        ``batch``: all rows of a batch see the same labels, by matrix products; ``row``: each row
+        sees labels of its own, as in SLIDE, which takes longer for as many
+        (``benchmarks/results/slide.md``).
     active
-        How many labels a batch sees, its rows' own among them; up to 1 a share of all labels. A
-        batch whose rows have more labels sees all of those.
+        How many labels a batch, or each row, sees, the rows' own among them; up to 1 a share of all
+        labels. What has more labels of its own sees all of those.
     random
         The least share of the labels beside the rows' own that is drawn evenly from all others.
     weighted
@@ -55,6 +59,7 @@ class SamplingConfig:
     """
 
     method: Literal["none", "simhash", "dwta", "random"] = "none"
+    sets: Literal["batch", "row"] = "batch"
     active: float = bounded(0.02, above=0)
     random: float = bounded(0.5, low=0, high=1)
     weighted: bool = False
@@ -77,7 +82,7 @@ class SamplingConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether a batch sees some labels only."""
+        """Whether training sees some labels only."""
         return self.method != "none"
 
     @property
@@ -86,7 +91,7 @@ class SamplingConfig:
         return self.method in ("simhash", "dwta")
 
     def labels_of(self, labels: int) -> int:
-        """Return how many labels a batch sees, of so many."""
+        """Return how many labels a batch, or each row, sees, of so many."""
         wanted = self.active * labels if self.active <= 1 else self.active
         return max(1, min(labels, math.ceil(wanted)))
 

@@ -22,7 +22,7 @@ from daskxml.model.output import OutputLayer
 from daskxml.model.sampling.choice import Chooser
 from daskxml.model.sampling.config import SamplingConfig
 from daskxml.model.sampling.tables import LabelTables
-from daskxml.ops import Drop, Kernels
+from daskxml.ops import Drop, Kernels, RowSums
 from daskxml.types import Array, Csr
 
 
@@ -42,8 +42,8 @@ class SampledOutput:
 
     Attributes
     ----------
-    active
-        How many labels the last batch saw.
+    seen
+        Labels that the rows of the last batch saw, summed over rows.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SampledOutput:
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
         self.chooser = Chooser(config, kernels, self.labels, tables)
         self.buffers = Buffers(kernels)
-        self.active = 0
+        self.seen = 0
         self._layer = OutputLayer(kernels, weight[:0], bias[:0], loss, budget_bytes)
 
     @property
@@ -89,7 +89,7 @@ class SampledOutput:
         if self._layer.loss == "softmax":
             bias[chosen.certain :] += math.log(chosen.weight)
         self._layer.use(weight, bias, rows, chosen.certain, chosen.weight)
-        self.active = int(chosen.ids.shape[0])
+        self.seen = rows * int(chosen.ids.shape[0])
         through = _ChosenUpdates(updates, chosen.ids)
         return self._layer.step(hidden, (chosen.targets,), lr, through)
 
@@ -122,6 +122,10 @@ class _ChosenUpdates:
 
     def chosen_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
         self._updates.chosen_product(name, self._ids[ids], left, right, lr)
+
+    def chosen_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
+        whole = RowSums(self._ids[sums.ids], sums.starts, sums.rows, sums.values)
+        self._updates.chosen_sums(name, whole, x, lr)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop

@@ -18,7 +18,7 @@ import numpy as np
 from daskxml.model.sampling.config import SamplingConfig
 from daskxml.model.sampling.hashing import HashFamily, SimHash, WinnerHash
 from daskxml.model.spec import ModelSpec
-from daskxml.ops import Kernels
+from daskxml.ops import Kernels, Lookup
 from daskxml.types import Array
 
 _BLOCK_ITEMS = 1 << 16  # looked at to hash a block of labels: little enough to wake no other lane
@@ -101,10 +101,16 @@ class LabelTables:
 
     def vote(self, kernels: Kernels, hidden: Array, votes: Array) -> None:
         """Count in ``votes (lanes, labels)`` int32 how often rows and labels share a bucket."""
-        assert self._buckets is not None, "refresh comes first"
+        found = self.lookup(kernels, hidden)
+        kernels.count_votes(votes, found.keys, found.starts, found.members)
+
+    def lookup(self, kernels: Kernels, hidden: Array) -> Lookup:
+        """Find the buckets of rows whose last hidden layer is ``hidden (rows, units)``."""
+        buckets = self._buckets
+        assert buckets is not None, "refresh comes first"
         keys = kernels.empty((self.config.l, int(hidden.shape[0])), "int32")
         self.family.row_keys(kernels, hidden, keys)
-        kernels.count_votes(votes, keys, self._buckets.starts, self._buckets.members)
+        return Lookup(keys, buckets.starts, buckets.members)
 
     def forget(self) -> None:
         """The model is another one: the next batch builds the tables as if for the first time."""

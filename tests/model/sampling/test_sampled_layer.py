@@ -4,49 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled_cases import LABELS, METHODS, PARTITION, ROWS, UNITS, make_partition, make_replica
 
 from daskxml.errors import ConfigError
 from daskxml.model.batch import Placed
-from daskxml.model.parameters import initial_parameters
 from daskxml.model.sampling import ALL_LABELS, SamplingConfig, label_tables
 from daskxml.model.sampling.choice import Chooser
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import get_kernels
 from daskxml.ops.naive import NaiveKernels
-from daskxml.optim import OptimizerConfig
 from daskxml.optim.gradient import GradientBuffer
-from daskxml.training.replica import Replica
-from daskxml.types import Csr, Partition, Segment
+from daskxml.types import Segment
 
-FEATURES, LABELS, ROWS, UNITS = 40, 500, 48, 16
-METHODS = ("simhash", "dwta", "random")
-
-
-def make_csr(rng, columns, each, ones=False):
-    counts = rng.integers(0, each + 1, ROWS)
-    ids = [np.sort(rng.choice(columns, count, replace=False)) for count in counts]
-    indices = np.concatenate(ids).astype(np.int32)
-    data = None if ones else rng.random(len(indices), dtype=np.float32)
-    return Csr(np.append(0, np.cumsum(counts)), indices, data, columns)
-
-
-def make_partition(seed=0):
-    rng = np.random.default_rng(seed)
-    return Partition(make_csr(rng, FEATURES, 9), make_csr(rng, LABELS, 4, ones=True))
-
-
-PARTITION = make_partition()
-
-
-def make_replica(config, kernels=None, optimizer="sgd", loss="softmax", **options):
-    spec = ModelSpec(features=FEATURES, labels=LABELS, hidden=(UNITS,), loss=loss, **options)
-    kernels = kernels or get_kernels("cpu", 1)
-    replica = Replica(
-        spec, OptimizerConfig(name=optimizer, epsilon=1e-4, weight_decay=0.01), kernels,
-        max_batch_rows=ROWS, sampling=config, tables=label_tables(config, spec, 3),
-    )  # fmt: skip
-    kernels.copy(replica.flat, initial_parameters(spec, 5))
-    return replica
+SETS = pytest.mark.parametrize("sets", ["batch", "row"])
 
 
 def train(replica, steps=5, lr=0.05):
@@ -63,9 +33,10 @@ def true_labels():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adam"])
-def test_all_labels_at_once_are_the_whole_layer(method, loss, optimizer):
+@SETS
+def test_all_labels_at_once_are_the_whole_layer(method, loss, optimizer, sets):
     whole = make_replica(ALL_LABELS, optimizer=optimizer, loss=loss, dropout=0.2)
-    config = SamplingConfig(method=method, active=1.0)
+    config = SamplingConfig(method=method, active=1.0, sets=sets)
     sampled = make_replica(config, optimizer=optimizer, loss=loss, dropout=0.2)
     np.testing.assert_allclose(train(sampled), train(whole), rtol=1e-5)
     np.testing.assert_allclose(sampled.flat, whole.flat, atol=1e-5)
@@ -74,8 +45,9 @@ def test_all_labels_at_once_are_the_whole_layer(method, loss, optimizer):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_fast_kernels_choose_and_train_as_naive_ones_do(method, loss, weighted):
-    config = SamplingConfig(method=method, active=200, weighted=weighted, k=2)
+@SETS
+def test_fast_kernels_choose_and_train_as_naive_ones_do(method, loss, weighted, sets):
+    config = SamplingConfig(method=method, active=200, weighted=weighted, k=2, sets=sets)
     fast = make_replica(config, get_kernels("cpu", 2), loss=loss)
     slow = make_replica(config, NaiveKernels("float64", lanes=2, block=64), loss=loss)
     np.testing.assert_allclose(train(fast, 2), train(slow, 2), rtol=1e-4)
@@ -104,10 +76,11 @@ def test_only_chosen_rows_change(method, optimizer):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_same_bits_for_any_number_of_lanes_once_and_again(method, optimizer, loss):
+@SETS
+def test_same_bits_for_any_number_of_lanes_once_and_again(method, optimizer, loss, sets):
     flats = []
     for threads in (1, 1, 3):
-        config = SamplingConfig(method=method, active=100, rebuild_every=100)
+        config = SamplingConfig(method=method, active=100, rebuild_every=100, sets=sets)
         replica = make_replica(config, get_kernels("cpu", threads), optimizer, loss)
         train(replica)
         flats.append(replica.flat)
@@ -148,8 +121,9 @@ def test_what_is_chosen(seed, method, active, random, weighted):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_weighted_sigmoid_loss_is_right_on_average(method):
-    config = SamplingConfig(method=method, active=160, random=0.5, weighted=True)
+@SETS
+def test_the_weighted_sigmoid_loss_is_right_on_average(method, sets):
+    config = SamplingConfig(method=method, active=160, random=0.5, weighted=True, sets=sets)
     replica, batch = make_replica(config, loss="sigmoid"), [Segment(PARTITION, np.arange(ROWS))]
     exact = replica.loss_sum(batch)
     found = [replica.step(batch, 0.0, key).loss_sum for key in range(300)]
@@ -157,29 +131,34 @@ def test_the_weighted_sigmoid_loss_is_right_on_average(method):
     assert abs(np.mean(found) - exact) < 5 * np.std(found) / np.sqrt(300) + 1e-4 * exact
 
 
-def test_a_gradient_that_is_applied_equals_a_step():
-    config, batch = SamplingConfig(method="random", active=80), [Segment(PARTITION, np.arange(9))]
+@SETS
+def test_a_gradient_that_is_applied_equals_a_step(sets):
+    config = SamplingConfig(method="random", active=80, sets=sets)
+    batch = [Segment(PARTITION, np.arange(9))]
     stepped, applied = make_replica(config), make_replica(config)
     stepped.step(batch, 0.1, 4)
     buffer = GradientBuffer(applied.kernels, applied.layout.size, applied.layout.views)
     applied.gradient(batch, buffer, 4)
     rows = buffer.views["output.weight"].any(axis=1)
-    assert rows.sum() == 80
+    assert rows.sum() == 80 if sets == "batch" else 80 < rows.sum() < LABELS
     applied.apply(buffer.views, 0.1)
     weights = [replica.parameters["output.weight"][rows] for replica in (stepped, applied)]
     np.testing.assert_allclose(*weights, atol=1e-6)
 
 
-def test_batches_of_any_size_follow_each_other():
-    replica = make_replica(SamplingConfig(method="simhash", active=30), loss="sigmoid")
+@SETS
+def test_batches_of_any_size_follow_each_other(sets):
+    config = SamplingConfig(method="simhash", active=30, sets=sets)
+    replica = make_replica(config, loss="sigmoid")
     for rows in (3, ROWS, 1, 20):
         result = replica.step([Segment(PARTITION, np.arange(rows))], 0.1, rows)
         assert result.rows == rows
         assert result.seen >= 30 * rows
 
 
-def test_optimizers_that_need_whole_layers_are_refused():
-    replica = make_replica(SamplingConfig(method="random"), optimizer="lamb")
+@SETS
+def test_optimizers_that_need_whole_layers_are_refused(sets):
+    replica = make_replica(SamplingConfig(method="random", sets=sets), optimizer="lamb")
     with pytest.raises(ConfigError, match="neither clip_norm nor lamb"):
         train(replica, 1)
 
@@ -190,6 +169,7 @@ def test_optimizers_that_need_whole_layers_are_refused():
         ({"active": 0}, "active = 0: must be above 0"),
         ({"active": 2.5}, "active = 2.5: must be a share up to 1, or a whole number"),
         ({"method": "lsh"}, "method = 'lsh': must be one of"),
+        ({"sets": "rows"}, "sets = 'rows': must be one of"),
         ({"method": "dwta", "k": 7}, "k = 7: must be at most 6 for 'dwta'"),
         ({"random": 1.5}, "random = 1.5: must be from 0 to 1"),
         ({"l": 0}, "l = 0"),
