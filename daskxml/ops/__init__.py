@@ -7,6 +7,6 @@ from daskxml.ops.row_protocol import RowNet, scratch_floats
 from daskxml.ops.row_sets_protocol import Lookup, RowSets
 
 __all__ = [
-    "KEEP_ALL", "AdamStep", "Drop", "Kernels", "Lookup", "RowGradient", "RowNet", "RowSets", "RowSums",
-    "get_kernels", "scratch_floats",
+    "KEEP_ALL", "AdamStep", "Drop", "Kernels", "Lookup", "RowGradient", "RowNet", "RowSets",
+    "RowSums", "get_kernels", "scratch_floats",
 ]  # fmt: skip
