@@ -63,7 +63,7 @@ def find_blas() -> list[str]:
 
 
 def read_commit() -> str | None:
-    """The commit checked out, with ``+`` where files differ from it; None outside of git."""
+    """The commit checked out, with ``+`` where more than results differ; None outside of git."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -71,7 +71,8 @@ def read_commit() -> str | None:
         return result.stdout.strip() if result.returncode == 0 else ""
 
     commit = git("rev-parse", "HEAD")
-    return commit + "+" * bool(git("status", "--porcelain")) if commit else None
+    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
+    return commit + "+" * bool(changes) if commit else None
 
 
 def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
