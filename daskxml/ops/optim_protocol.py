@@ -130,7 +130,8 @@ class OptimKernels(Protocol):
         ``entries`` are columns int32, rows int32, values float32, each ``(n,)``. Feature ``i`` is
         ``features[i]`` int32 and has ``rows`` and ``values`` from ``starts[i]`` to ``starts[i +
         1]`` (int64, one more than features), in the order of the entries. ``tally``, int32 and
-        as long as the largest column asks, is zero and is left so.
+        as long as the largest column asks, is zero and is left so. Rows must ascend, and have a
+        feature only once each.
         """
 
     def gather_rows(

@@ -65,7 +65,8 @@ KEEP_ALL = Drop()
 class Kernels(OptimKernels, RowKernels, SamplingKernels, RowSetKernels, Protocol):
     """The kernels of one device, with a fixed number of *lanes* that work side by side.
 
-    The same inputs and the same number of lanes give the same bits.
+    The same inputs and the same number of lanes give the same bits. Methods that return a number
+    wait for the device; the others need not.
     """
 
     @property
@@ -105,7 +106,7 @@ class Kernels(OptimKernels, RowKernels, SamplingKernels, RowSetKernels, Protocol
         """``out = value`` everywhere, any shape and dtype, in place."""
 
     def sum64(self, x: Array) -> float:
-        """The sum of ``(n,)`` float64, in order."""
+        """The sum of ``(n,)`` float64, formed in the same order each time."""
 
     def scale(self, out: Array, x: Array, factor: float) -> None:
         """``out = factor * x``, in place."""

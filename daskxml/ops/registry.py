@@ -9,14 +9,20 @@ from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.ops.protocol import Kernels
 
 
-def _absent(threads: int) -> Kernels:
-    raise ConfigError('device "cuda": this version has no GPU kernels yet; use "cpu"')
+def _on_cpu(threads: int, exact: bool) -> Kernels:
+    return NumpyKernels(threads)
 
 
-KERNELS: dict[str, Callable[[int], Kernels]] = {"cpu": NumpyKernels, "cuda": _absent}
+def _on_gpu(threads: int, exact: bool) -> Kernels:
+    from daskxml.ops.cupy_device import open_gpu  # and with it CuPy, which runs on a CPU never need
+
+    return open_gpu(exact)
 
 
-def get_kernels(name: str, threads: int) -> Kernels:
+KERNELS: dict[str, Callable[[int, bool], Kernels]] = {"cpu": _on_cpu, "cuda": _on_gpu}
+
+
+def get_kernels(name: str, threads: int, exact: bool = False) -> Kernels:
     """The kernels of a device.
 
     Parameters
@@ -25,6 +31,8 @@ def get_kernels(name: str, threads: int) -> Kernels:
         ``cpu`` or ``cuda``.
     threads
         Lanes on a CPU, at least 1; a GPU has one and ignores it.
+    exact
+        Whether a GPU multiplies matrices in float32 instead of TF32; a CPU always does.
 
     Raises
     ------
@@ -40,4 +48,4 @@ def get_kernels(name: str, threads: int) -> Kernels:
         raise ConfigError(f"device {name!r} is unknown: use one of {', '.join(KERNELS)}")
     if threads < 1:
         raise ConfigError(f"threads = {threads}: must be at least 1")
-    return KERNELS[name](threads)
+    return KERNELS[name](threads, exact)

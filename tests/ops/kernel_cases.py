@@ -1,14 +1,26 @@
-"""Random matrices that the tests of the kernels share."""
+"""The kernels that are tested, and the random matrices that their tests share."""
 
 import numpy as np
+import pytest
+from cuda_on_host import HostCalls, emulated, gpu_kernels, needs_compiler, needs_gpu
 from hypothesis import settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.types import Csr
 
 seeds = st.integers(0, 2**32 - 1)
 modest = settings(max_examples=25, deadline=None)
+
+ONE, TWO = NumpyKernels(1), NumpyKernels(2)
+ON_HOST = pytest.param(HostCalls(emulated), id="cuda on the host", marks=needs_compiler)
+ON_GPU = pytest.param(HostCalls(gpu_kernels), id="cuda", marks=needs_gpu)
+EVERY = pytest.mark.parametrize("ops", [pytest.param(ONE, id="cpu"), ON_HOST, ON_GPU])
+EVERY_LANES = pytest.mark.parametrize(
+    "fast",
+    [pytest.param(ONE, id="1 lane"), pytest.param(TWO, id="2 lanes"), ON_HOST, ON_GPU],
+)
 
 
 def random_csr(rng, rows, columns, density=0.3, ones=False):

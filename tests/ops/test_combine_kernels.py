@@ -4,97 +4,102 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import close, modest, normal, seeds, wide
+from kernel_cases import EVERY, ONE, TWO, close, modest, normal, seeds, wide
 
 from daskxml.ops import numba_half
 from daskxml.ops.naive import NaiveKernels
-from daskxml.ops.numpy_kernels import NumpyKernels
 
 NAIVE = NaiveKernels("float64")
-ONE, TWO = NumpyKernels(1), NumpyKernels(2)
 sizes = st.one_of(st.integers(0, 70), st.sampled_from([1000, 4099]))
 factors = st.floats(-4, 4, width=32)
 
 
+@EVERY
 @modest
 @given(seeds, sizes, factors, factors)
-def test_add_two_and_weigh_two(seed, size, a, b):
+def test_add_two_and_weigh_two(ops, seed, size, a, b):
     rng = np.random.default_rng(seed)
     out, x, y = (normal(rng, size) for _ in range(3))
     slow = wide(out)
-    ONE.add_two(out, x, a, y, b)
+    ops.add_two(out, x, a, y, b)
     NAIVE.add_two(slow, wide(x), a, wide(y), b)
     close(out, slow)
-    ONE.weigh_two(out, x, a, y, b)
+    ops.weigh_two(out, x, a, y, b)
     NAIVE.weigh_two(slow, wide(x), a, wide(y), b)
     close(out, slow)
 
 
+@EVERY
 @modest
 @given(seeds, sizes, factors, factors)
-def test_weigh_two_may_write_into_what_it_reads(seed, size, a, b):
+def test_weigh_two_may_write_into_what_it_reads(ops, seed, size, a, b):
     rng = np.random.default_rng(seed)
     x, y, out = normal(rng, size), normal(rng, size), np.empty(size, np.float32)
-    ONE.weigh_two(out, x, a, y, b)
+    ops.weigh_two(out, x, a, y, b)
     first, second, same = x.copy(), y.copy(), x.copy()
-    ONE.weigh_two(first, first, a, y, b)
-    ONE.weigh_two(second, x, a, second, b)
-    ONE.weigh_two(same, same[:], a, y, b)  # the same memory, another object
+    ops.weigh_two(first, first, a, y, b)
+    ops.weigh_two(second, x, a, second, b)
+    ops.weigh_two(same, same[:], a, y, b)  # the same memory, another object
     assert first.tobytes() == second.tobytes() == same.tobytes() == out.tobytes()
-    ONE.scale(out, x, a)
-    ONE.scale(x, x, a)
+    ops.scale(out, x, a)
+    ops.scale(x, x, a)
     assert x.tobytes() == out.tobytes()
 
 
+@EVERY
 @modest
 @given(seeds, sizes, st.sampled_from([1e-18, 1.0, 1e18]))
-def test_dots_are_as_exact_as_float64(seed, size, spread):
+def test_dots_are_as_exact_as_float64(ops, seed, size, spread):
     rng = np.random.default_rng(seed)
     x, y = normal(rng, size, spread=spread), normal(rng, size)
-    fast, slow = ONE.dots(x, y), NAIVE.dots(x, y)
+    fast, slow = ops.dots(x, y), NAIVE.dots(x, y)
     bound = 1e-14 * (np.abs(wide(x) * y).sum() + 1e-300)
     assert abs(fast[0] - slow[0]) <= bound
     assert fast[1:] == pytest.approx(slow[1:], rel=1e-13)
 
 
+@EVERY
 @modest
 @given(seeds, sizes, st.integers(-100, 100))
-def test_largest(seed, size, exponent):
+def test_largest(ops, seed, size, exponent):
     x = np.ldexp(normal(np.random.default_rng(seed), size), exponent)
-    assert ONE.largest(x) == NAIVE.largest(x)
+    assert ops.largest(x) == NAIVE.largest(x)
 
 
-def test_largest_tells_of_what_is_not_finite():
+@EVERY
+def test_largest_tells_of_what_is_not_finite(ops):
     x = np.array([1.0, -np.inf, 2.0], np.float32)
-    assert ONE.largest(x) == NAIVE.largest(x) == np.inf
+    assert ops.largest(x) == NAIVE.largest(x) == np.inf
     x[0] = np.nan
-    assert np.isnan(ONE.largest(x))
+    assert np.isnan(ops.largest(x))
     assert np.isnan(NAIVE.largest(x))
 
 
+@EVERY
 @pytest.mark.parametrize("is_native", [True, False])
 @modest
 @given(seeds, sizes, st.integers(-30, 20), st.integers(-20, 20))
-def test_convert_rounds_to_the_nearest(is_native, seed, size, exponent, scale):
+def test_convert_rounds_to_the_nearest(ops, is_native, seed, size, exponent, scale):
     if is_native and not numba_half.IS_NATIVE:
         pytest.skip("this processor has no conversions of its own")
     x = np.ldexp(normal(np.random.default_rng(seed), size), exponent)
-    fast, slow = ONE.empty(size + 1, "float16")[1:], NAIVE.empty(size, "float16")
+    fast, slow = ops.empty(size + 1, "float16")[1:], NAIVE.empty(size, "float16")
     back, slow_back = np.empty(size, np.float32), np.empty(size, np.float32)
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
         patch.setattr(numba_half, "IS_NATIVE", is_native)
-        ONE.convert(fast, x, 2.0**scale)
-        ONE.convert(back, fast, 2.0**-scale)
+        ops.convert(fast, x, 2.0**scale)
+        ops.convert(back, fast, 2.0**-scale)
         NAIVE.convert(slow, x, 2.0**scale)
         NAIVE.convert(slow_back, slow, 2.0**-scale)
     assert fast.tobytes() == slow.tobytes()
     assert back.tobytes() == slow_back.tobytes()
 
 
-def test_convert_keeps_nan_and_infinity():
+@EVERY
+def test_convert_keeps_nan_and_infinity(ops):
     x = np.array([np.nan, np.inf, -np.inf, -0.0, 65519.0, 1e-7], np.float32)
     half = np.empty(6, np.float16)
-    ONE.convert(half, x, 1.0)
+    ops.convert(half, x, 1.0)
     np.testing.assert_array_equal(half, x.astype(np.float16))
     assert np.signbit(half[3])
 

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import close, modest, normal, random_csr, seeds, wide
+from kernel_cases import EVERY, close, modest, normal, random_csr, seeds, wide
 
 from daskxml.ops import naive
 from daskxml.ops.naive import NaiveKernels
 from daskxml.ops.numba_math import exp32, hash64
-from daskxml.ops.numpy_kernels import NumpyKernels
 
-FAST, NAIVE = NumpyKernels(1), NaiveKernels("float64")
+NAIVE = NaiveKernels("float64")
 
 
 @st.composite
@@ -46,9 +45,10 @@ def test_hash_equals_its_twin(key, index):
     assert int(hash64(np.uint64(key), np.uint64(index))) == naive.hash64(key, index)
 
 
+@EVERY
 @modest
 @given(blocks(), st.integers(1, 40))
-def test_online_softmax_equals_softmax_at_once(block, cut):
+def test_online_softmax_equals_softmax_at_once(ops, block, cut):
     logits, bias, rng = block
     rows = logits.shape[1]
     whole = wide(logits) + bias[:, None]
@@ -57,7 +57,7 @@ def test_online_softmax_equals_softmax_at_once(block, cut):
     references = []
     pieces = [slice(0, cut), slice(cut, None)]
     for piece in [piece for piece in pieces if logits[piece].size]:
-        FAST.softmax_block(logits[piece], bias[piece], peak, total, part)
+        ops.softmax_block(logits[piece], bias[piece], peak, total, part)
         references.append((piece, peak.copy()))
     close(peak, whole.max(axis=0), 1e-6)
     shifted = np.exp(whole - whole.max(axis=0))
@@ -65,87 +65,92 @@ def test_online_softmax_equals_softmax_at_once(block, cut):
     close(total, shifted.sum(axis=0), 1e-6 + 2e-7 * spread)
     for piece, reference in references:
         sums = np.empty(logits[piece].shape[0], "f")
-        FAST.softmax_factors(factors, reference, peak, total, weight)
-        FAST.scale_columns(logits[piece], factors, sums)
+        ops.softmax_factors(factors, reference, peak, total, weight)
+        ops.scale_columns(logits[piece], factors, sums)
         close(sums, logits[piece].sum(axis=1), 1e-4)
     close(logits, weight * shifted / shifted.sum(axis=0), 1e-5 + 2e-7 * spread)
 
 
+@EVERY
 @modest
 @given(seeds, st.integers(1, 4), st.integers(1, 9))
-def test_merging_lanes_of_softmax(seed, lanes, rows):
+def test_merging_lanes_of_softmax(ops, seed, lanes, rows):
     rng = np.random.default_rng(seed)
     peaks, totals = normal(rng, lanes, rows, spread=20), np.abs(wide(normal(rng, lanes, rows))) + 1
     fast = np.empty(rows, "f"), np.empty(rows)
     slow = np.empty(rows), np.empty(rows)
-    FAST.merge_softmax(peaks, totals, *fast)
+    ops.merge_softmax(peaks, totals, *fast)
     NAIVE.merge_softmax(wide(peaks), totals, *slow)
     close(fast[0], slow[0])
     close(fast[1], slow[1], 1e-5)
 
 
+@EVERY
 @modest
 @given(blocks(), st.sampled_from([1.0, 0.01]))
-def test_sigmoid_and_softplus(block, weight):
+def test_sigmoid_and_softplus(ops, block, weight):
     logits, bias, _ = block
     labels, rows = logits.shape
     loss, slow_loss = np.zeros(rows), np.zeros(rows)
     slow, sums, slow_sums = wide(logits), np.empty(labels, "f"), np.empty(labels)
-    FAST.sigmoid_block(logits, bias, weight, sums, loss, np.empty((2, rows), "f"))
+    ops.sigmoid_block(logits, bias, weight, sums, loss, np.empty((2, rows), "f"))
     NAIVE.sigmoid_block(slow, bias, weight, slow_sums, slow_loss, np.empty((2, rows)))
     np.testing.assert_allclose(loss, slow_loss, rtol=1e-5, atol=1e-5)
     close(logits, slow)
     close(sums, slow_sums, 1e-4)
 
 
+@EVERY
 @modest
 @given(blocks(), st.floats(0, 1), st.integers(0, 30), st.integers(0, 3))
-def test_targets(block, density, first_label, first_row):
+def test_targets(ops, block, density, first_label, first_row):
     logits, bias, rng = block
     labels, rows = logits.shape
     y = random_csr(rng, 6, first_label + labels + 3, density, ones=True)
     first_row = min(first_row, rows)
     chosen = rng.integers(0, 6, rows - first_row)
     out, slow_out = np.zeros(rows), np.zeros(rows)
-    FAST.target_logits(out, logits, bias, y, chosen, first_row, first_label)
+    ops.target_logits(out, logits, bias, y, chosen, first_row, first_label)
     NAIVE.target_logits(slow_out, wide(logits), bias, y, chosen, first_row, first_label)
     np.testing.assert_allclose(out, slow_out, rtol=1e-5, atol=1e-2)
     weights, sums = normal(rng, rows), normal(rng, labels)
     slow, slow_sums = wide(logits), wide(sums)
-    FAST.subtract_targets(logits, sums, weights, y, chosen, first_row, first_label)
+    ops.subtract_targets(logits, sums, weights, y, chosen, first_row, first_label)
     NAIVE.subtract_targets(slow, slow_sums, wide(weights), y, chosen, first_row, first_label)
     close(logits, slow)
     close(sums, slow_sums)
 
 
+@EVERY
 @modest
 @given(seeds, st.booleans())
-def test_weights_and_losses(seed, each_row):
+def test_weights_and_losses(ops, seed, each_row):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 4, 7).astype(np.float32)
     fast, slow = np.empty((2, 7), "f"), np.empty((2, 7))
-    FAST.target_weights(*fast, lengths, 0.25, each_row)
+    ops.target_weights(*fast, lengths, 0.25, each_row)
     NAIVE.target_weights(*slow, lengths, 0.25, each_row)
     close(fast, slow)
     peak, total, targets = normal(rng, 7), np.abs(wide(normal(rng, 7))) + 1, wide(normal(rng, 2, 7))
     loss, slow_loss = np.empty(7), np.empty(7)
-    FAST.softmax_losses(loss, peak, total, targets, lengths)
+    ops.softmax_losses(loss, peak, total, targets, lengths)
     NAIVE.softmax_losses(slow_loss, wide(peak), total, targets, lengths)
     close(loss, slow_loss)
     assert (loss[lengths == 0] == 0).all()
 
 
+@EVERY
 @modest
 @given(blocks(), st.integers(1, 45), st.integers(1, 40))
-def test_top_k_is_exact_on_ties_in_blocks_and_over_lanes(block, k, cut):
+def test_top_k_is_exact_on_ties_in_blocks_and_over_lanes(ops, block, k, cut):
     logits, bias, _ = block
     labels, rows = logits.shape
     lanes = np.full((2, rows, k), -np.inf, "f"), np.full((2, rows, k), -1, np.int32)
     for lane, piece in enumerate((slice(0, cut), slice(cut, None))):
         if logits[piece].size:
-            FAST.top_k_block(logits[piece], bias[piece], lane * cut, lanes[0][lane], lanes[1][lane])
+            ops.top_k_block(logits[piece], bias[piece], lane * cut, lanes[0][lane], lanes[1][lane])
     scores, ids = np.empty((rows, k), "f"), np.empty((rows, k), np.int32)
-    FAST.merge_top_k(*lanes, scores, ids)
+    ops.merge_top_k(*lanes, scores, ids)
     values = logits + bias[:, None]
     order = np.lexsort((np.arange(labels)[:, None].repeat(rows, 1), -values), axis=0)[:k].T
     assert (ids[:, : order.shape[1]] == order).all()
@@ -156,9 +161,10 @@ def test_top_k_is_exact_on_ties_in_blocks_and_over_lanes(block, k, cut):
     assert (slow[1] == ids).all()
 
 
+@EVERY
 @modest
 @given(seeds, st.sampled_from([1.0, 30.0, 1e4]), st.booleans())
-def test_scores_rank_as_the_logits_do(seed, spread, softmax):
+def test_scores_rank_as_the_logits_do(ops, seed, spread, softmax):
     rng = np.random.default_rng(seed)
     logits = -np.sort(-normal(rng, 3, 8, spread=spread), axis=1)
     ids = np.stack([rng.permutation(20)[:8] for _ in range(3)]).astype(np.int32)
@@ -166,10 +172,10 @@ def test_scores_rank_as_the_logits_do(seed, spread, softmax):
     peak, total = logits[:, 0].copy(), np.exp(wide(logits) - logits[:, :1]).sum(axis=1)
     scores, slow = logits.copy(), wide(logits)
     if softmax:
-        FAST.softmax_scores(scores, ids, peak, total)
+        ops.softmax_scores(scores, ids, peak, total)
         NAIVE.softmax_scores(slow, ids, wide(peak), total)
     else:
-        FAST.sigmoid_scores(scores, ids)
+        ops.sigmoid_scores(scores, ids)
         NAIVE.sigmoid_scores(slow, ids)
     close(scores, slow, 1e-5)
     for r in range(3):
@@ -179,14 +185,15 @@ def test_scores_rank_as_the_logits_do(seed, spread, softmax):
         assert np.isneginf(scores[r][~real]).all()
 
 
+@EVERY
 @pytest.mark.parametrize("softmax", [True, False])
-def test_saturated_scores_stay_between_zero_and_one(softmax):
+def test_saturated_scores_stay_between_zero_and_one(ops, softmax):
     scores = np.array([[1e4, 9e3, 8e3, -1e4]], np.float32)
     ids = np.array([[9, 5, 2, 0]], np.int32)
     if softmax:
-        FAST.softmax_scores(scores, ids, np.array([1e4], "f"), np.ones(1))
+        ops.softmax_scores(scores, ids, np.array([1e4], "f"), np.ones(1))
     else:
-        FAST.sigmoid_scores(scores, ids)
+        ops.sigmoid_scores(scores, ids)
     assert (scores >= 0).all()
     assert (scores <= 1).all()
     assert (np.diff(scores[0]) < 0).all()

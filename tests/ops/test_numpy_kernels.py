@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import close, modest, normal, random_csr, seeds, wide
+from kernel_cases import (
+    EVERY,
+    EVERY_LANES,
+    ONE,
+    TWO,
+    close,
+    modest,
+    normal,
+    random_csr,
+    seeds,
+    wide,
+)
 
 from daskxml.ops import Drop, Kernels, numpy_kernels
 from daskxml.ops.naive import NaiveKernels
@@ -15,8 +26,6 @@ from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.types import Csr, Partition, Segment
 
 NAIVE = NaiveKernels("float64")
-ONE, TWO = NumpyKernels(1), NumpyKernels(2)
-BOTH = pytest.mark.parametrize("fast", [ONE, TWO], ids=["1 lane", "2 lanes"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,7 +54,7 @@ def test_both_implement_the_protocol_with_the_same_signatures():
             assert list(have) == list(inspect.signature(function).parameters), name
 
 
-@BOTH
+@EVERY_LANES
 @modest
 @given(sparse_batches(), st.sampled_from([1, 3, 16, 40]))
 def test_sparse_forward_and_update(fast, batch, units):
@@ -61,74 +70,81 @@ def test_sparse_forward_and_update(fast, batch, units):
     close(weight, updated, 1e-4)
 
 
+@EVERY
 @modest
 @given(sparse_batches())
-def test_densify_counts_and_lengths(batch):
+def test_densify_counts_and_lengths(ops, batch):
     x, rows, drop, _ = batch
-    out, slow = ONE.empty((len(rows), x.columns)), NAIVE.empty((len(rows), x.columns))
-    ONE.densify(out, x, rows, drop)
+    out, slow = ops.empty((len(rows), x.columns)), NAIVE.empty((len(rows), x.columns))
+    ops.densify(out, x, rows, drop)
     NAIVE.densify(slow, x, rows, drop)
     close(out, slow)
-    lengths = ONE.empty(len(rows))
-    ONE.row_lengths(lengths, x, rows)
+    lengths = ops.empty(len(rows))
+    ops.row_lengths(lengths, x, rows)
     assert lengths.tolist() == [x.indptr[r + 1] - x.indptr[r] for r in rows]
-    assert ONE.nonzeros(x, rows) == NAIVE.nonzeros(x, rows) == lengths.sum()
+    assert ops.nonzeros(x, rows) == NAIVE.nonzeros(x, rows) == lengths.sum()
 
 
-def test_untouched_features_keep_their_bits():
+@EVERY
+def test_untouched_features_keep_their_bits(ops):
     x = Csr(np.array([0, 2]), np.array([1, 3], np.int32), np.ones(2, np.float32), 5)
     weight = np.full((5, 4), np.nan, np.float32)
     weight[[1, 3]] = 0.0
-    ONE.sparse_update(weight, x, np.array([0]), np.ones((1, 4), np.float32), 1.0)
+    ops.sparse_update(weight, x, np.array([0]), np.ones((1, 4), np.float32), 1.0)
     assert np.isnan(weight[[0, 2, 4]]).all()
     assert (weight[[1, 3]] == 1.0).all()
 
 
-def test_a_matrix_of_ones_needs_no_values():
+@EVERY
+def test_a_matrix_of_ones_needs_no_values(ops):
     x = Csr(np.array([0, 2]), np.array([1, 3], np.int32), None, 5)
-    out = ONE.empty((1, 5))
-    ONE.densify(out, x, np.array([0]))
+    out = ops.empty((1, 5))
+    ops.densify(out, x, np.array([0]))
     assert out.tolist() == [[0, 1, 0, 1, 0]]
 
 
+@EVERY
 @modest
 @given(seeds, st.integers(1, 9), st.integers(0, 9), st.integers(1, 9), st.booleans(), st.booleans())
-def test_gemm(seed, m, k, n, flip_a, flip_b):
+def test_gemm(ops, seed, m, k, n, flip_a, flip_b):
     rng = np.random.default_rng(seed)
     a = normal(rng, k, m).T if flip_a else normal(rng, m, k)
     b = normal(rng, n, k).T if flip_b else normal(rng, k, n)
     out, alpha, beta = normal(rng, m, n), 0.5, float(seed % 2)
     slow = wide(out)
     NAIVE.gemm(slow, wide(a), wide(b), alpha, beta)
-    ONE.gemm(out, a, b, alpha, beta)
+    ops.gemm(out, a, b, alpha, beta)
     close(out, slow)
 
 
-def test_gemm_writes_into_rows_of_a_larger_matrix_and_nowhere_else():
+@EVERY
+def test_gemm_writes_into_rows_of_a_larger_matrix_and_nowhere_else(ops):
     rng = np.random.default_rng(0)
     whole = np.zeros((6, 4), np.float32)
-    ONE.gemm(whole[2:4], normal(rng, 2, 3), normal(rng, 3, 4), beta=1.0)
+    ops.gemm(whole[2:4], normal(rng, 2, 3), normal(rng, 3, 4), beta=1.0)
     assert whole[2:4].all()
     assert not whole[:2].any()
     assert not whole[4:].any()
 
 
-def test_gemm_refuses_what_blas_cannot_read():
+@EVERY
+def test_gemm_refuses_what_blas_cannot_read(ops):
     x = np.zeros((4, 4), np.float32)
     with pytest.raises(ValueError, match="C or F order"):
-        ONE.gemm(x, x[::2, ::2].repeat(2, axis=1)[:, ::2], x[:2])
+        ops.gemm(x, x[::2, ::2].repeat(2, axis=1)[:, ::2], x[:2])
     with pytest.raises(ValueError, match="contiguous"):
-        ONE.gemm(x.T[:, :2], x, x[:, :2])
+        ops.gemm(x.T[:, :2], x, x[:, :2])
 
 
+@EVERY
 @modest
 @given(seeds, st.sampled_from(["relu", "sigmoid"]), st.sampled_from([0.0, 0.5]))
-def test_activation_dropout_and_their_gradient(seed, activation, rate):
+def test_activation_dropout_and_their_gradient(ops, seed, activation, rate):
     rng = np.random.default_rng(seed)
     x, delta = normal(rng, 5, 7, spread=50.0), normal(rng, 5, 7)
     slow_x, slow_delta = wide(x), wide(delta)
     drop = Drop(rate=rate, key=seed, first_row=2)
-    for kernels, values, change in ((ONE, x, delta), (NAIVE, slow_x, slow_delta)):
+    for kernels, values, change in ((ops, x, delta), (NAIVE, slow_x, slow_delta)):
         kernels.activate(values, activation)
         kernels.dropout(values, drop)
         kernels.dropout(change, drop)
@@ -137,29 +153,31 @@ def test_activation_dropout_and_their_gradient(seed, activation, rate):
     close(delta, slow_delta)
 
 
-def test_dropout_keeps_the_right_share_and_differs_by_key():
+@EVERY
+def test_dropout_keeps_the_right_share_and_differs_by_key(ops):
     ones = np.ones((200, 100), np.float32)
     first, second = ones.copy(), ones.copy()
-    ONE.dropout(first, Drop(rate=0.3, key=1))
-    ONE.dropout(second, Drop(rate=0.3, key=2))
+    ops.dropout(first, Drop(rate=0.3, key=1))
+    ops.dropout(second, Drop(rate=0.3, key=2))
     assert abs((first == 0).mean() - 0.3) < 0.02
     assert abs(first.mean() - 1.0) < 0.03
     assert (first != second).any()
 
 
+@EVERY
 @modest
 @given(seeds, st.integers(0, 40))
-def test_row_and_column_operations(seed, rows):
+def test_row_and_column_operations(ops, seed, rows):
     rng = np.random.default_rng(seed)
     x, row = normal(rng, rows, 5), normal(rng, 5)
-    sums = ONE.empty(5)
-    ONE.column_sums(sums, x)
+    sums = ops.empty(5)
+    ops.column_sums(sums, x)
     close(sums, wide(x).sum(axis=0))
-    ONE.fill_rows(x, row)
+    ops.fill_rows(x, row)
     assert (x == row).all()
 
 
-@BOTH
+@EVERY_LANES
 @modest
 @given(seeds, st.sampled_from([0, 1, 7, 1000]), st.floats(-2, 2, width=32))
 def test_flat_vectors(fast, seed, size, factor):
@@ -187,14 +205,15 @@ def test_long_vectors_have_the_same_bits_on_any_number_of_lanes():
     assert results[0] == results[1]
 
 
+@EVERY
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 70_000, 99_999])
-def test_all_finite(bad, place):
+def test_all_finite(ops, bad, place):
     x = np.full(100_000, np.finfo(np.float32).max, np.float32)
-    assert ONE.all_finite(x)
+    assert ops.all_finite(x)
     x[place] = bad
-    assert not ONE.all_finite(x)
-    assert ONE.all_finite(x[:0])
+    assert not ops.all_finite(x)
+    assert ops.all_finite(x[:0])
 
 
 def test_arrays_are_aligned_and_moving_them_is_free():

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import close, modest, normal, random_csr, seeds, wide
+from kernel_cases import (
+    EVERY,
+    EVERY_LANES,
+    ONE,
+    TWO,
+    close,
+    modest,
+    normal,
+    random_csr,
+    seeds,
+    wide,
+)
 
 from daskxml.ops import AdamStep, Drop, RowGradient, numpy_optim
 from daskxml.ops.naive import NaiveKernels, dense_rows
@@ -14,8 +25,6 @@ from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.ops.optim_protocol import OptimKernels
 
 NAIVE = NaiveKernels("float64")
-ONE, TWO = NumpyKernels(1), NumpyKernels(2)
-BOTH = pytest.mark.parametrize("fast", [ONE, TWO], ids=["1 lane", "2 lanes"])
 ADAM = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
 
 
@@ -79,7 +88,7 @@ def test_both_implement_the_protocol_with_the_same_signatures():
             assert list(have) == list(inspect.signature(function).parameters), name
 
 
-@BOTH
+@EVERY_LANES
 @pytest.mark.parametrize("rule", RUNS)
 @modest
 @given(case=steps())
@@ -87,7 +96,7 @@ def test_steps(fast, rule, case):
     compare(fast, case, RUNS[rule])
 
 
-@BOTH
+@EVERY_LANES
 @modest
 @given(steps())
 def test_norms_of_lamb(fast, case):
@@ -114,12 +123,13 @@ def test_same_bits_on_any_lanes(rule):
     assert results[0] == results[1] == results[2]
 
 
+@EVERY
 @pytest.mark.parametrize("rule", RUNS)
-def test_a_gradient_that_is_not_a_number_does_not_hide(rule):
+def test_a_gradient_that_is_not_a_number_does_not_hide(ops, rule):
     arrays = [np.ones((2, 3), np.float32) for _ in range(3)]
     values = np.zeros((2, 3), np.float32)
     values[1, 2] = np.nan
-    RUNS[rule](ONE, *arrays, RowGradient(values, waits=True))
+    RUNS[rule](ops, *arrays, RowGradient(values, waits=True))
     assert all((array[0] == 1.0).all() for array in arrays)
     assert any(np.isnan(array[1, 2]) for array in arrays) or rule == "lamb"
 
@@ -135,7 +145,7 @@ def segments(draw):
     return x, [rng.integers(0, x.rows, size) for size in sizes], key, rate, rng
 
 
-@BOTH
+@EVERY_LANES
 @modest
 @given(segments(), st.sampled_from([1, 3, 16, 40]))
 def test_entries_are_grouped_and_gathered(fast, case, units):

@@ -1,0 +1,95 @@
+// Flat vectors: what merging needs. Sums go to one double for each block; the host adds those.
+
+KERNEL scale(float* out, const float* x, float factor, int64 n) {
+    EACH(i, n) out[i] = factor * x[i];
+}
+
+KERNEL add_scaled(float* out, const float* x, float factor, int64 n) {
+    EACH(i, n) out[i] += factor * x[i];
+}
+
+KERNEL add_change(float* out, const float* current, const float* previous, float gamma, int64 n) {
+    EACH(i, n) out[i] += gamma * (current[i] - previous[i]);
+}
+
+KERNEL add_two(float* out, const float* x, float a, const float* y, float b, int64 n) {
+    EACH(i, n) out[i] += a * x[i] + b * y[i];
+}
+
+KERNEL weigh_two(float* out, const float* x, float a, const float* y, float b, int64 n) {
+    EACH(i, n) out[i] = a * x[i] + b * y[i];
+}
+
+// The nearest float16, ties to even.
+__device__ inline unsigned short half_bits(float value) {
+    unsigned bits = __float_as_uint(value), sign = (bits >> 16) & 0x8000u;
+    unsigned magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // not a number
+    if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 65536 and more: infinity
+    if (magnitude < 0x38800000u) {  // subnormal: the addition rounds to multiples of 2**-24
+        float shifted = __uint_as_float(magnitude) + 0.5f;
+        return sign | (__float_as_uint(shifted) - 0x3f000000u);
+    }
+    unsigned is_odd = (magnitude >> 13) & 1u;
+    magnitude += 0xc8000fffu + is_odd;  // the exponent's new bias, and half a unit
+    return sign | (magnitude >> 13);
+}
+
+__device__ inline float half_value(unsigned short half) {
+    unsigned magnitude = half & 0x7fffu, bits = magnitude << 13;
+    if (magnitude >= 0x7c00u) bits |= 0x7f800000u;
+    else if (magnitude >= 0x0400u) bits += 0x38000000u;
+    else bits = __float_as_uint(magnitude * 5.9604644775390625e-8f);  // 2**-24
+    return __uint_as_float(bits | (unsigned)(half & 0x8000u) << 16);
+}
+
+KERNEL narrow(unsigned short* out, const float* x, float factor, int64 n) {
+    EACH(i, n) out[i] = half_bits(factor * x[i]);
+}
+
+KERNEL widen(float* out, const unsigned short* x, float factor, int64 n) {
+    EACH(i, n) out[i] = factor * half_value(x[i]);
+}
+
+KERNEL sum_parts(double* parts, const double* x, int64 n) {
+    double sum = 0.0;
+    EACH(i, n) sum += x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+KERNEL square_parts(double* parts, const float* x, int64 n) {
+    double sum = 0.0;
+    EACH(i, n) sum += (double)x[i] * x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// parts (3, blocks): x . y, x . x, y . y
+KERNEL dot_parts(double* parts, const float* x, const float* y, int64 n) {
+    double xy = 0.0, xx = 0.0, yy = 0.0;
+    EACH(i, n) {
+        double a = x[i], b = y[i];
+        xy += a * b;
+        xx += a * a;
+        yy += b * b;
+    }
+    xy = block_sum(xy);
+    xx = block_sum(xx);
+    yy = block_sum(yy);
+    if (threadIdx.x == 0) {
+        parts[blockIdx.x] = xy;
+        parts[gridDim.x + blockIdx.x] = xx;
+        parts[2 * gridDim.x + blockIdx.x] = yy;
+    }
+}
+
+// The largest magnitude's bits: in the order of the numbers, infinity and then NaN behind them.
+KERNEL largest_word(unsigned* word, const float* x, int64 n) {
+    unsigned best = 0;
+    EACH(i, n) {
+        unsigned magnitude = __float_as_uint(x[i]) & 0x7fffffffu;
+        if (magnitude > best) best = magnitude;
+    }
+    atomicMax(word, best);  // the same in any order
+}

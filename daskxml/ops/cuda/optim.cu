@@ -1,0 +1,99 @@
+// Optimizers: one pass over weights, gradient and moments, a thread for each number.
+// `ids` are the rows of a gradient, or null where it is all; `waits[i]` says that row i of the
+// gradient is left alone, or is null.
+
+// Where number i of the gradient lies among the weights, or -1 if its row waits.
+__device__ inline int64 place_of(int64 i, int width, const int* ids, const unsigned char* waits) {
+    if (!ids && !waits) return i;
+    int64 row = i / width;
+    if (waits && waits[row]) return -1;
+    return ids ? (int64)ids[row] * width + i % width : i;
+}
+
+// Which rows are zero throughout: one warp for a row; a NaN is not zero.
+KERNEL find_waiting(unsigned char* waits, const float* grad, int width, int64 count) {
+    int64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+    if (row >= count) return;
+    int is_used = 0;
+    for (int c = threadIdx.x % 32; c < width; c += 32) is_used |= grad[row * width + c] != 0.0f;
+    is_used = __any_sync(ALL_LANES, is_used);
+    if (threadIdx.x % 32 == 0) waits[row] = !is_used;
+}
+
+KERNEL sgd(
+    float* weight, const float* grad, const int* ids, const unsigned char* waits, float scale,
+    int width, int64 n, float lr, float keep) {
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, waits);
+        if (at >= 0) weight[at] = keep * weight[at] - lr * (scale * grad[i]);
+    }
+}
+
+KERNEL momentum(
+    float* weight, float* buffer, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, float lr, float keep, float rate, int nesterov) {
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, waits);
+        if (at < 0) continue;
+        float slope = scale * grad[i], held = rate * buffer[at] + slope;
+        buffer[at] = held;
+        weight[at] = keep * weight[at] - lr * (nesterov ? slope + rate * held : held);
+    }
+}
+
+KERNEL adam(
+    float* weight, float* first, float* second, const float* grad, const int* ids,
+    const unsigned char* waits, float scale, int width, int64 n, float lr, float keep,
+    float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, waits);
+        if (at < 0) continue;
+        float slope = scale * grad[i];
+        float mean = beta1 * first[at] + rest1 * slope;
+        float square = beta2 * second[at] + rest2 * (slope * slope);
+        first[at] = mean;
+        second[at] = square;
+        weight[at] = keep * weight[at] - lr * mean / (root * sqrtf(square) + epsilon);
+    }
+}
+
+// Moments, and the squares of each row's weights and update, (2, count): one warp for a row.
+KERNEL lamb_moments(
+    double* norms, const float* weight, float* first, float* second, const float* grad,
+    const int* ids, const unsigned char* waits, float scale, int width, int64 count,
+    float factor, float decay, float beta1, float rest1, float beta2, float rest2, float root,
+    float epsilon) {
+    int64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+    if (row >= count) return;
+    double weights = 0.0, updates = 0.0;
+    bool moves = !(waits && waits[row]);
+    for (int c = threadIdx.x % 32; c < width && moves; c += 32) {
+        int64 at = (ids ? (int64)ids[row] : row) * width + c;
+        float slope = scale * grad[row * width + c];
+        float mean = beta1 * first[at] + rest1 * slope;
+        float square = beta2 * second[at] + rest2 * (slope * slope);
+        first[at] = mean;
+        second[at] = square;
+        float move = factor * mean / (root * sqrtf(square) + epsilon) + decay * weight[at];
+        weights += (double)weight[at] * weight[at];
+        updates += (double)move * move;
+    }
+    weights = warp_sum(weights);
+    updates = warp_sum(updates);
+    if (threadIdx.x % 32 == 0) {
+        norms[row] = weights;
+        norms[count + row] = updates;
+    }
+}
+
+KERNEL lamb(
+    float* weight, const float* first, const float* second, const int* ids,
+    const unsigned char* waits, int width, int64 n, float lr, float factor, float decay,
+    float root, float epsilon) {
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, waits);
+        if (at < 0) continue;
+        float move = factor * first[at] / (root * sqrtf(second[at]) + epsilon);
+        weight[at] -= lr * (move + decay * weight[at]);
+    }
+}

@@ -1,0 +1,96 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""The kernels on flat vectors on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daskxml.ops.cuda_device import Device
+from daskxml.types import Array
+
+THREADS = 256
+_MOST_BLOCKS = 1 << 14  # more than any GPU runs at a time
+_SUM_BLOCKS = 256  # fixed, for sums are formed block by block
+_INFINITY = 0x7F800000
+
+
+def grid(items: int) -> tuple[tuple[int], tuple[int]]:
+    """Blocks and threads for a kernel that takes one number after the other.
+
+    Examples
+    --------
+    >>> grid(257)
+    ((2,), (256,))
+    """
+    return (min(_MOST_BLOCKS, -(-items // THREADS)),), (THREADS,)
+
+
+class CudaFlat:
+    """Implements the part of :class:`daskxml.ops.Kernels` on flat vectors for a GPU."""
+
+    _device: Device
+
+    def copy(self, out: Array, x: Array) -> None:
+        self._device.copy(out, x)
+
+    def fill(self, out: Array, value: float) -> None:
+        self._device.fill(out, value)
+
+    def sum64(self, x: Array) -> float:
+        return float(self._parts("sum_parts", 1, x).sum())
+
+    def scale(self, out: Array, x: Array, factor: float) -> None:
+        self._flat("scale", out, x, np.float32(factor))
+
+    def add_scaled(self, out: Array, x: Array, factor: float) -> None:
+        self._flat("add_scaled", out, x, np.float32(factor))
+
+    def momentum(self, out: Array, current: Array, previous: Array, gamma: float) -> None:
+        self._flat("add_change", out, current, previous, np.float32(gamma))
+
+    def add_two(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
+        self._flat("add_two", out, x, np.float32(a), y, np.float32(b))
+
+    def weigh_two(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
+        self._flat("weigh_two", out, x, np.float32(a), y, np.float32(b))
+
+    def dots(self, x: Array, y: Array) -> tuple[float, float, float]:
+        xy, xx, yy = self._parts("dot_parts", 3, x, y).sum(axis=1).tolist()
+        return xy, xx, yy
+
+    def largest(self, x: Array) -> float:
+        return float(np.uint32(self._largest_word(x)).view(np.float32))
+
+    def convert(self, out: Array, x: Array, factor: float) -> None:
+        f = np.float32(factor)
+        if str(out.dtype) == "float16":
+            self._flat("narrow", out.view("uint16"), x, f)
+        else:
+            self._flat("widen", out, x.view("uint16"), f)
+
+    def squared_norm(self, x: Array) -> float:
+        return float(self._parts("square_parts", 1, x).sum())
+
+    def all_finite(self, x: Array) -> bool:
+        return self._largest_word(x) < _INFINITY
+
+    def _flat(self, name: str, out: Array, *operands: Any) -> None:
+        size = int(out.shape[0])
+        self._device.launch(name, *grid(size), out, *operands, np.int64(size))
+
+    def _parts(self, name: str, sums: int, *operands: Array) -> Array:
+        """Each block's sums, ``(sums, blocks)``, on the host; zeros of nothing."""
+        size = int(operands[0].shape[0])
+        blocks = max(1, min(_SUM_BLOCKS, -(-size // THREADS)))
+        parts = self._device.empty((sums, blocks), "float64")
+        self._device.launch(name, (blocks,), (THREADS,), parts, *operands, np.int64(size))
+        return self._device.download(parts)
+
+    def _largest_word(self, x: Array) -> int:
+        word, size = self._device.empty(1, "uint32"), int(x.shape[0])
+        self._device.fill(word, 0)
+        blocks = (min(_SUM_BLOCKS, -(-size // THREADS)),)
+        self._device.launch("largest_word", blocks, (THREADS,), word, x, np.int64(size))
+        return int(self._device.download(word)[0])

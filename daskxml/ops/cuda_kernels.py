@@ -1,0 +1,139 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""The kernels on a GPU: cuBLAS products and CUDA kernels in one queue, launched from one thread.
+
+Nothing waits for the device but the methods that return a number. Sums are formed in an order
+that depends on shapes only, and no float is added by an atomic, so that the same inputs give the
+same bits on the same GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+import numpy as np
+
+from daskxml.ops.cuda_device import Device, Kept, Mirrors, product_of
+from daskxml.ops.cuda_flat import CudaFlat, grid
+from daskxml.ops.cuda_labels import CudaLabels
+from daskxml.ops.cuda_optim import CudaOptim
+from daskxml.ops.cuda_sampling import CudaRow, CudaRowSets, CudaSampling
+from daskxml.ops.cuda_sparse import CudaSparse
+from daskxml.ops.placement import relocate
+from daskxml.ops.protocol import Drop, LabelWork
+from daskxml.types import Array
+
+T = TypeVar("T")
+_SUM_HEIGHT, _MOST_SUMS = 64, 64  # rows whose sum a block forms, and how many such sums at most
+
+
+class CudaKernels(
+    CudaFlat, CudaSparse, CudaLabels, CudaOptim, CudaRow, CudaSampling, CudaRowSets
+):  # fmt: skip
+    """Implements :class:`daskxml.ops.Kernels` for a GPU.
+
+    Parameters
+    ----------
+    device
+        What the kernels run on, for these kernels alone.
+    """
+
+    name = "cuda"
+    lanes = 1
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._mirrors, self._kept = device, Mirrors(), Kept(self.zeros)
+
+    def close(self) -> None:
+        self._device.close()
+
+    # -- arrays -----------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
+        return self._device.empty(shape, dtype)
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
+        out = self._device.empty(shape, dtype)
+        self._device.fill(out, 0)
+        return out
+
+    def to_device(self, value: T) -> T:
+        """Arrays of int64, which number rows and entries, are remembered on the host as well."""
+        return cast(T, relocate(value, self._upload))
+
+    def to_host(self, value: T) -> T:
+        return cast(T, relocate(value, self._download))
+
+    def _upload(self, array: Array) -> Array:
+        if self._device.holds(array):
+            return array
+        there = self._device.upload(np.ascontiguousarray(array))
+        if array.dtype == np.int64:
+            self._mirrors.add(there, array.copy())
+        return there
+
+    def _download(self, array: Array) -> Array:
+        return self._device.download(array) if self._device.holds(array) else np.asarray(array)
+
+    # -- dense layers -----------------------------------------------------------------------------
+
+    def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
+        product = product_of(out, a, b)
+        if product.k > 0:
+            self._device.gemm(product, alpha, beta)
+        elif beta == 0.0:  # what is there is not read
+            self._device.fill(out, 0)
+        else:
+            self.scale(out.reshape(-1), out.reshape(-1), beta)
+
+    def fill_rows(self, out: Array, row: Array) -> None:
+        size, columns = int(out.size), np.int32(out.shape[1])
+        self._device.launch("fill_rows", *grid(size), out, row, columns, np.int64(size))
+
+    def column_sums(self, out: Array, x: Array) -> None:
+        """Where there are many rows, sums of parts of them first."""
+        rows, columns = (int(size) for size in x.shape)
+        parts = max(1, min(_MOST_SUMS, -(-rows // _SUM_HEIGHT)))
+        height = max(1, -(-rows // parts))
+        parts = max(1, -(-rows // height))
+        sums = out if parts == 1 else self._device.empty((parts, columns), "float32")
+        wide, many = (-(-columns // 32), parts), np.int32(columns)
+        self._device.launch(
+            "column_sums", wide, (32, 8), sums, x, np.int64(rows), many, np.int64(height)
+        )
+        if parts > 1:
+            self._device.launch(
+                "column_sums", (wide[0], 1), (32, 8), out, sums, np.int64(parts), many,
+                np.int64(parts),
+            )  # fmt: skip
+
+    def activate(self, x: Array, activation: str) -> None:
+        self._device.launch(activation, *grid(int(x.size)), x, np.int64(x.size))
+
+    def activation_gradient(
+        self, delta: Array, active: Array, activation: str, keep: float = 1.0
+    ) -> None:
+        size, wide = np.int64(delta.size), grid(int(delta.size))
+        if activation == "relu":
+            self._device.launch("relu_gradient", *wide, delta, active, size)
+        else:
+            self._device.launch("sigmoid_gradient", *wide, delta, active, np.float32(keep), size)
+
+    def dropout(self, x: Array, drop: Drop) -> None:
+        if drop.limit == 0:
+            return
+        first, size = drop.first_row * int(x.shape[1]), int(x.size)
+        self._device.launch(
+            "dropout", *grid(size), x, np.int64(first), np.uint64(drop.key),
+            np.uint64(drop.limit), np.float32(drop.scale), np.int64(size),
+        )  # fmt: skip
+
+    # -- blocks of labels: one lane ---------------------------------------------------------------
+
+    def block_labels(self, rows: int, labels: int) -> int:
+        """All of them: the fewer launches the better; the budget for logits decides."""
+        return labels
+
+    def for_label_blocks(self, labels: int, block: int, work: LabelWork) -> int:
+        for start in range(0, labels, block):
+            work(0, start, min(start + block, labels))
+        return 1

@@ -1,0 +1,167 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""The kernels on blocks of labels on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daskxml.ops.cuda_device import Device, Kept
+from daskxml.ops.cuda_flat import THREADS, grid
+from daskxml.types import Array, Csr
+
+_TILE = 32, 8  # rows and labels of a block of threads
+_MOST_CHUNKS = 256  # of labels, whose partial results are joined
+_RANK_THREADS = 1 << 17  # that look for the best labels at the same time
+_LEAST_CHUNK = 64
+
+
+class CudaLabels:
+    """Implements the parts of :class:`daskxml.ops.Kernels` on blocks of labels for a GPU."""
+
+    _device: Device
+    _kept: Kept
+
+    def target_weights(
+        self, row_weight: Array, label_weight: Array, lengths: Array, factor: float,
+        each_row: bool,
+    ) -> None:  # fmt: skip
+        rows = int(lengths.shape[0])
+        self._device.launch(
+            "target_weights", *grid(rows),
+            row_weight, label_weight, lengths, np.float32(factor), np.int32(each_row),
+            np.int64(rows),
+        )  # fmt: skip
+
+    def target_logits(
+        self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array,
+        first_row: int, first_label: int,
+    ) -> None:  # fmt: skip
+        count, labels, batch_rows = int(rows.shape[0]), *_shape(logits)
+        self._device.launch(
+            "target_logits", (-(-count // 8),), (THREADS,),
+            out, logits, bias, y.indptr, y.indices, rows, np.int64(count), batch_rows,
+            np.int64(first_row), np.int64(first_label), labels,
+        )  # fmt: skip
+
+    def subtract_targets(
+        self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array,
+        first_row: int, first_label: int,
+    ) -> None:  # fmt: skip
+        """What labels lose is added up in multiples of 2**-50, so weights must be below 2**13."""
+        count, labels, batch_rows = int(rows.shape[0]), *_shape(delta)
+        lost = self._kept.zeros("lost", int(labels), "uint64")
+        blocks, where = ((-(-count // 8),), (THREADS,)), (y.indptr, y.indices, rows)
+        self._device.launch(
+            "subtract_targets", *blocks, delta, lost, weights, *where, np.int64(count),
+            batch_rows, np.int64(first_row), np.int64(first_label), labels,
+        )  # fmt: skip
+        self._device.launch(
+            "subtract_lost", *blocks, row_sums, lost, *where, np.int64(count),
+            np.int64(first_label), labels,
+        )  # fmt: skip
+
+    def softmax_block(
+        self, logits: Array, bias: Array, peak: Array, total: Array, part: Array
+    ) -> None:
+        """``part`` is not used: chunks of labels have sums of their own."""
+        labels, rows = _shape(logits)
+        chunks, chunk = _chunks(int(labels))
+        tiles = -(-int(rows) // _TILE[0])
+        tops, sums = (self._device.empty((chunks, int(rows)), "float32") for _ in range(2))
+        launch, sizes = self._device.launch, (labels, rows, chunk)
+        launch("softmax_parts", (tiles, chunks), _TILE, tops, sums, logits, bias, *sizes)
+        launch("softmax_join", (tiles,), _TILE, peak, total, tops, sums, np.int32(chunks), rows)
+        launch("exponentiate", (tiles, chunks), _TILE, logits, bias, peak, *sizes)
+
+    def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
+        lanes, rows = (int(size) for size in peaks.shape)
+        self._device.launch(
+            "merge_softmax", *grid(rows), peak, total, peaks, totals, np.int32(lanes),
+            np.int64(rows),
+        )  # fmt: skip
+
+    def softmax_factors(
+        self, out: Array, reference: Array, peak: Array, total: Array, weight: Array
+    ) -> None:
+        rows = int(out.shape[0])
+        self._device.launch(
+            "softmax_factors", *grid(rows), out, reference, peak, total, weight, np.int64(rows)
+        )
+
+    def softmax_losses(
+        self, out: Array, peak: Array, total: Array, lane_target: Array, lengths: Array
+    ) -> None:
+        lanes, rows = (int(size) for size in lane_target.shape)
+        self._device.launch(
+            "softmax_losses", *grid(rows), out, peak, total, lane_target, lengths,
+            np.int32(lanes), np.int64(rows),
+        )  # fmt: skip
+
+    def scale_columns(self, delta: Array, factors: Array, row_sums: Array) -> None:
+        labels, rows = _shape(delta)
+        self._device.launch(
+            "scale_columns", (-(-int(labels) // 8),), (THREADS,),
+            delta, factors, row_sums, labels, rows,
+        )  # fmt: skip
+
+    def sigmoid_block(
+        self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array
+    ) -> None:
+        """``part`` is not used: chunks of labels have sums of their own."""
+        labels, rows = _shape(logits)
+        chunks, chunk = _chunks(int(labels))
+        tiles = -(-int(rows) // _TILE[0])
+        parts, launch = self._device.empty((chunks, int(rows)), "float64"), self._device.launch
+        launch("softplus_parts", (tiles, chunks), _TILE, parts, logits, bias, labels, rows, chunk)
+        launch("add_parts", (tiles,), _TILE, loss, parts, np.int32(chunks), rows)
+        launch(
+            "sigmoid_labels", (-(-int(labels) // 8),), (THREADS,),
+            logits, bias, np.float32(weight), row_sums, labels, rows,
+        )  # fmt: skip
+
+    def top_k_block(
+        self, logits: Array, bias: Array, first_label: int, scores: Array, ids: Array
+    ) -> None:
+        labels, rows, k = int(logits.shape[0]), int(logits.shape[1]), int(scores.shape[1])
+        chunks = max(1, min(_RANK_THREADS // max(1, rows), -(-labels // _LEAST_CHUNK), 65535))
+        chunk = -(-labels // chunks)
+        lists = self._device.empty((chunks, rows, k), "float32")
+        labels_of = self._device.empty((chunks, rows, k), "int32")
+        self._device.launch(
+            "top_k_parts", (-(-rows // 32), chunks), (32,), lists, labels_of, logits, bias,
+            np.int32(first_label), np.int32(k), np.int64(labels), np.int64(rows), np.int64(chunk),
+        )  # fmt: skip
+        self._merge_ranks(scores, ids, lists, labels_of, keep=True)
+
+    def merge_top_k(self, lane_scores: Array, lane_ids: Array, scores: Array, ids: Array) -> None:
+        self._merge_ranks(scores, ids, lane_scores, lane_ids, keep=False)
+
+    def _merge_ranks(
+        self, scores: Array, ids: Array, lists: Array, labels_of: Array, keep: bool
+    ) -> None:
+        rows, k = (int(size) for size in scores.shape)
+        self._device.launch(
+            "merge_ranks", *grid(rows), scores, ids, lists, labels_of,
+            np.int32(lists.shape[0]), np.int32(k), np.int32(keep), np.int64(rows),
+        )  # fmt: skip
+
+    def softmax_scores(self, scores: Array, ids: Array, peak: Array, total: Array) -> None:
+        rows, k = (int(size) for size in scores.shape)
+        self._device.launch(
+            "softmax_scores", *grid(rows), scores, ids, peak, total, np.int32(k), np.int64(rows)
+        )
+
+    def sigmoid_scores(self, scores: Array, ids: Array) -> None:
+        rows, k = (int(size) for size in scores.shape)
+        self._device.launch("sigmoid_scores", *grid(rows), scores, ids, np.int32(k), np.int64(rows))
+
+
+def _shape(block: Array) -> tuple[np.int64, np.int64]:
+    """Labels and rows of a block, for a kernel."""
+    return np.int64(block.shape[0]), np.int64(block.shape[1])
+
+
+def _chunks(labels: int) -> tuple[int, np.int64]:
+    """How many chunks labels are cut into, and the labels of each."""
+    chunk = max(_LEAST_CHUNK, -(-labels // _MOST_CHUNKS))
+    return -(-labels // chunk), np.int64(chunk)

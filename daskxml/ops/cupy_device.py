@@ -1,0 +1,121 @@
+# ruff: noqa: D102 (the methods are documented once, in `daskxml.ops.cuda_device.Device`)
+"""A GPU by way of CuPy: the only module that imports it.
+
+Each device has a stream of its own, in which all of its work is done in order, and memory comes
+from CuPy's pool. The sources are compiled once for a GPU; CuPy keeps the result on disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daskxml.errors import ConfigError
+from daskxml.ops.cuda_device import Product, Shape
+from daskxml.ops.cuda_kernels import CudaKernels
+from daskxml.ops.cuda_source import cuda_source
+from daskxml.types import Array
+
+_REMEDY = 'or give device "cpu"'
+
+
+def open_gpu(exact: bool = False) -> CudaKernels:
+    """The kernels of this process's first GPU.
+
+    Parameters
+    ----------
+    exact
+        Whether products are of float32; otherwise their operands are rounded to TF32 (10 bits
+        behind the point) where the GPU has it, several times faster.
+
+    Raises
+    ------
+    ConfigError
+        If CuPy is not installed, or there is no GPU that it can use.
+    """
+    try:
+        import cupy
+
+        count = int(cupy.cuda.runtime.getDeviceCount())
+        if count == 0:
+            raise ConfigError(f'device "cuda": no GPU is visible: make one visible, {_REMEDY}')
+        return CudaKernels(CupyDevice(cupy, exact))
+    except ImportError as error:  # of CuPy, or of the libraries that it loads when they are used
+        problem = f"CuPy cannot be loaded ({error}): install cupy-cuda12x[ctk]"
+    except RuntimeError as error:  # CuPy's errors of the driver are among these
+        problem = f"no GPU can be used ({error}): mend the driver"
+    raise ConfigError(f'device "cuda": {problem}, {_REMEDY}')
+
+
+class CupyDevice:
+    """Implements :class:`daskxml.ops.cuda_device.Device` for the current GPU.
+
+    Parameters
+    ----------
+    cupy
+        The module.
+    exact
+        See `open_gpu`.
+    """
+
+    def __init__(self, cupy: Any, exact: bool) -> None:
+        from cupy_backends.cuda.libs import cublas
+
+        self._cupy, self._cublas = cupy, cublas
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++14",))
+        self._module.compile()  # now, not in the first step
+        self._kernels: dict[str, Any] = {}
+        self._math = cublas.CUBLAS_DEFAULT_MATH if exact else cublas.CUBLAS_TF32_TENSOR_OP_MATH
+
+    def empty(self, shape: Shape, dtype: str) -> Array:
+        with self._stream:
+            return self._cupy.empty(shape, dtype)
+
+    def fill(self, out: Array, value: float) -> None:
+        with self._stream:
+            out.fill(value)
+
+    def copy(self, out: Array, x: Array) -> None:
+        with self._stream:
+            self._cupy.copyto(out, x)
+
+    def holds(self, value: Array) -> bool:
+        return isinstance(value, self._cupy.ndarray)
+
+    def upload(self, value: Array) -> Array:
+        with self._stream:
+            return self._cupy.asarray(value)  # by way of pinned memory: copied when this returns
+
+    def download(self, value: Array) -> Array:
+        return self._cupy.asnumpy(value, stream=self._stream)
+
+    def launch(
+        self, name: str, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments: Any
+    ) -> None:
+        if min(blocks) == 0:
+            return
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            kernel = self._kernels[name] = self._module.get_function(name)
+        with self._stream:
+            kernel(blocks, threads, arguments)
+
+    def gemm(self, product: Product, alpha: float, beta: float) -> None:
+        if product.m == 0 or product.n == 0:
+            return
+        cublas, p = self._cublas, product
+        scalars = np.array([alpha, beta], np.float32)  # read by the call itself
+        flips = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
+        with self._stream:
+            handle = self._cupy.cuda.device.get_cublas_handle()  # this thread's
+            cublas.setMathMode(handle, self._math)
+            cublas.sgemm(
+                handle, flips[p.flips_b], flips[p.flips_a], p.n, p.m, p.k, scalars.ctypes.data,
+                p.b.data.ptr, p.b_stride, p.a.data.ptr, p.a_stride,
+                scalars.ctypes.data + 4, p.out.data.ptr, p.n,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        self._stream.synchronize()

@@ -1,0 +1,104 @@
+"""Whole steps on a GPU, or its kernels on the host, beside the same steps on a CPU."""
+
+import numpy as np
+import pytest
+from cuda_on_host import FORWARD, SHUFFLED, emulated, gpu_kernels, needs_compiler, needs_gpu
+from scipy import sparse
+
+from daskxml.data.rows import from_scipy
+from daskxml.model.spec import ModelSpec
+from daskxml.ops import get_kernels
+from daskxml.optim import OptimizerConfig
+from daskxml.training.replica import Replica
+from daskxml.types import Partition, Segment
+
+DEVICES = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(emulated, id="on the host", marks=needs_compiler),
+        pytest.param(gpu_kernels, id="gpu", marks=needs_gpu),
+    ],
+)
+FEATURES, LABELS, ROWS = 40, 150, 30
+
+
+def data(seed=0):
+    rng = np.random.default_rng(seed)
+    x = sparse.random_array((ROWS, FEATURES), density=0.2, rng=rng, format="csr", dtype=np.float32)
+    y = sparse.random_array((ROWS, LABELS), density=0.03, rng=rng, format="csr", dtype=np.float32)
+    return Partition(from_scipy(x), from_scipy(y, ones=True))
+
+
+def replica(kernels, optimizer="sgd", **settings):
+    budget = settings.pop("budget", 1 << 20)
+    spec = ModelSpec(features=FEATURES, labels=LABELS, **{"hidden": (8,), **settings})
+    config = OptimizerConfig(name=optimizer)
+    made = Replica(spec, config, kernels, max_batch_rows=16, logits_budget_bytes=budget)
+    start = np.random.default_rng(1).standard_normal(made.layout.size).astype(np.float32)
+    kernels.copy(made.flat, kernels.to_device(0.3 * start))
+    return made
+
+
+def train(kernels, steps=3, **settings):
+    """A few steps over two segments each; the losses, the model and what it ranks first."""
+    part, made, losses = kernels.to_device(data()), replica(kernels, **settings), []
+    for step in range(steps):
+        rows = np.random.default_rng(step).permutation(ROWS)[:16].astype(np.int64)
+        batch = [
+            Segment(part, kernels.to_device(rows[:5])),
+            Segment(part, kernels.to_device(rows[5:])),
+        ]
+        losses.append(made.step(batch, 0.1, key=step).loss_sum)
+    ids, scores = made.top_k([Segment(part, kernels.to_device(np.arange(ROWS)))], 4)
+    return np.array(losses), kernels.to_host(made.flat), ids, scores
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"loss": "sigmoid"},
+        {"loss": "sigmoid", "activation": "sigmoid", "hidden": (8, 6)},
+        {"budget": 16 * 40 * 4},  # labels in blocks
+        {"dropout": 0.3, "feature_dropout": 0.2},
+        {"hidden": ()},
+        *({"optimizer": name} for name in ("momentum", "nesterov", "adam", "lamb")),
+    ],
+    ids=str,
+)
+def test_steps_are_those_of_a_cpu(make, settings):
+    losses, flat, ids, scores = train(make(), **settings)
+    cpu = train(get_kernels("cpu", 1), **settings)
+    np.testing.assert_allclose(losses, cpu[0], rtol=1e-4)
+    np.testing.assert_allclose(flat, cpu[1], rtol=1e-3, atol=1e-4)
+    assert (ids == cpu[2]).mean() > 0.95
+    np.testing.assert_allclose(scores, cpu[3], rtol=1e-3, atol=1e-4)
+
+
+@DEVICES
+def test_the_same_run_twice_has_the_same_bits(make):
+    first, second = (train(make(), dropout=0.3)[1].tobytes() for _ in range(2))
+    assert first == second
+
+
+@needs_compiler
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_any_order_of_threads_has_the_same_bits(optimizer):
+    forward, shuffled = (
+        train(emulated(order), 2, optimizer=optimizer) for order in (FORWARD, SHUFFLED)
+    )
+    assert forward[1].tobytes() == shuffled[1].tobytes()
+    assert forward[0].tobytes() == shuffled[0].tobytes()
+
+
+@needs_compiler
+@pytest.mark.parametrize(("optimizer", "waits"), [("sgd", 1), ("adam", 2)])
+def test_how_often_a_step_waits_for_the_device(optimizer, waits):
+    """Once for the loss; Adam also for the number of features in use."""
+    kernels = emulated()
+    part, made = kernels.to_device(data()), replica(kernels, optimizer=optimizer)
+    batch = [Segment(part, kernels.to_device(np.arange(16)))]
+    before = kernels._device.downloads
+    made.step(batch, 0.1, key=0)
+    assert kernels._device.downloads - before == waits
