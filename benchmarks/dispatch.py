@@ -33,10 +33,15 @@ def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None
     from daskxml.training.replica import Replica, StepResult
 
     pause_s = BATCH_S / speeds[str(dask_worker.name)]
+    overslept_s = 0.0  # a sleep is too long, by more of a short one: the next makes up for it
 
     def step(self: Replica, batch: Any, lr: float, key: int) -> StepResult:
+        nonlocal overslept_s
         rows = sum(len(segment.rows) for segment in batch)
-        time.sleep(pause_s * rows / BATCH_ROWS)
+        wanted_s = max(0.0, pause_s * rows / BATCH_ROWS - overslept_s)
+        begun_s = time.perf_counter()
+        time.sleep(wanted_s)
+        overslept_s = time.perf_counter() - begun_s - wanted_s
         return StepResult(loss_sum=0.0, rows=rows, nonzeros=rows, seen=0)
 
     Replica.step = step  # type: ignore[method-assign]
