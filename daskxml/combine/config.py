@@ -32,6 +32,10 @@ class CombineConfig:
         Nesterov momentum (DiLoCo), in the place of the strategy's own momentum.
     outer_lr, outer_momentum
         Of the outer optimizer.
+    overlap
+        Workers go on with the next mega-batch while the merge of the last one travels, and what it
+        changes is added to their replicas when it is there (see `daskxml.training.overlap`). For
+        strategies that lease batches and merge replicas; costs a model's memory more.
 
     Examples
     --------
@@ -46,6 +50,7 @@ class CombineConfig:
     outer: Literal["none", "nesterov"] = "none"
     outer_lr: float = bounded(0.7, above=0)
     outer_momentum: float = bounded(0.9, low=0, below=1)
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -102,6 +102,8 @@ class RunConfig:
                 f"[combine] outer = {combine.outer!r}: needs a strategy that merges models by "
                 "their mean, like adaptive-sgd or elastic"
             )
+        if combine.overlap:
+            self._check_overlap(is_of_replicas=merges)
         if strategy.shares_model and self.optimizer.on_merge != "keep":
             raise ConfigError(
                 f"[optimizer] on_merge = {self.optimizer.on_merge!r}: strategy "
@@ -120,6 +122,19 @@ class RunConfig:
             raise ConfigError(
                 f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
                 "[training] epochs"
+            )
+
+    def _check_overlap(self, *, is_of_replicas: bool) -> None:
+        if not is_of_replicas:
+            raise ConfigError(
+                f"[combine] overlap = true: the workers of strategy {self.strategy_name!r} share "
+                "one model between merges; take one that merges replicas, like adaptive-sgd, "
+                "elastic or static by mega-batch"
+            )
+        if self.optimizer.on_merge == "average":
+            raise ConfigError(
+                "[combine] overlap = true: [optimizer] on_merge = 'average' would merge moments "
+                "that steps change meanwhile; take 'keep' or 'reset'"
             )
 
     def _check_sampling(self, strategy: Strategy) -> None:

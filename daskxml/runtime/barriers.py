@@ -105,15 +105,15 @@ class Barriers:
         _raise(first_failure(committed))
         for hand in hands:
             hand.generation = generation
-        return MergeReport(*self._merged[1:])
+        there = {name: done for name, done in committed.items() if isinstance(done, int)}
+        return MergeReport(*self._merged[1:], there if order.overlaps else {})
 
     async def _combine(self, order: MergeOrder, hands: list[Hand]) -> list[Any] | None:
         """Bring the merged model to every worker; None if one was lost before all had it."""
         answers: dict[str, Any] = {}
         for _ in range(ATTEMPTS):
             plan = self._plan(hands)
-            args = [(plan, order, rank) for rank in range(len(hands))]
-            answers = await self._together(plan, hands, "merge", tasks.merge_replica, args)
+            answers = await self._reduce(plan, order, hands)
             failure = first_failure(answers)
             if failure is None and not lost_any(answers):
                 return list(answers.values())
@@ -122,6 +122,15 @@ class Barriers:
             if await loss_of_any(hands, NOTICE_S):
                 return None
         raise first_failure(answers) or ClusterError("the workers cannot merge")
+
+    async def _reduce(
+        self, plan: tasks.RoundPlan, order: MergeOrder, hands: Sequence[Hand]
+    ) -> dict[str, Any]:
+        if not order.overlaps:
+            args: list[Any] = [(plan, order, rank) for rank in range(len(hands))]
+            return await self._together(plan, hands, "merge", tasks.merge_replica, args)
+        args = [(plan, order, rank, hand.snapshot_turn) for rank, hand in enumerate(hands)]
+        return await self._together(plan, hands, "merge", tasks.merge_snapshot, args)
 
     # ------------------------------------------------------------------ gangs
 

@@ -42,6 +42,8 @@ class Hand:
         Leases given to it so far; they run in this order.
     generation, outrun
         Of the model that it holds, -1 before it has one; how often a merge was quicker than it.
+    snapshot_for, snapshot_turn
+        The last merge that overlaps with training, and the turn in which it takes its snapshot.
     train_shards, test_shards
         What it is known to hold, where the data is sharded.
     """
@@ -53,6 +55,8 @@ class Hand:
     turns: int = 0
     generation: int = -1
     outrun: int = 0
+    snapshot_for: int = -1
+    snapshot_turn: int = -1
     speed: float = 0.0
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
@@ -81,6 +85,12 @@ class Hand:
     def is_lost(self) -> bool:
         """Whether the worker is gone."""
         return self.lost.is_set()
+
+    def plan_snapshot(self, generation: int) -> None:
+        """Give it a turn for its snapshot, after all its leases so far; once for each merge."""
+        if self.snapshot_for != generation:
+            self.snapshot_for, self.snapshot_turn = generation, self.turns
+            self.turns += 1
 
 
 class Crew:

@@ -182,6 +182,12 @@ class Enlister:
                 continue
         self._ready.append(hand)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a worker has, or had, a model to join with, and could not."""
+        alive = [hand for hand in self.crew.candidates.values() if not hand.is_lost]
+        return any(hand in self._ready or hand.outrun for hand in alive)
+
     def newcomers(self, generation: int) -> list[Hand]:
         """Return the workers that hold the model of this generation and may join now.
 

@@ -86,6 +86,8 @@ class Executor:
             case LeaseOrder():
                 self.lease(order)
             case MeasureOrder() | MergeOrder() | GangOrder():
+                if isinstance(order, MergeOrder) and order.overlaps:
+                    self._plan_snapshots(order)
                 self._unanswered = order
                 self.barrier = self._start(self._barriers.carry_out(order))
             case EvaluateOrder():
@@ -95,6 +97,12 @@ class Executor:
             case PlaceOrder():
                 for hand in list(self.crew.hands.values()):
                     self._start(self.let_hold(hand))
+
+    def _plan_snapshots(self, order: MergeOrder) -> None:
+        """Do so before the leases of the next mega-batch take their turns."""
+        for hand in (self.crew.hands.get(name) for name in order.weights):
+            if hand is not None:
+                hand.plan_snapshot(order.generation)
 
     # ---------------------------------------------------------------- leases
 

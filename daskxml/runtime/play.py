@@ -68,7 +68,8 @@ class Play:
         That is ``RESTART`` where every worker was lost, or all that had the shared model.
         """
         while True:
-            if any(isinstance(o, orders.LeaseOrder | orders.GangOrder) for o in pending):
+            works = any(isinstance(o, orders.LeaseOrder | orders.GangOrder) for o in pending)
+            if works and self.session.may_join:
                 await self.enlister.catch_up(self.session.generation)  # no merge can begin now
                 pending = [*pending, *self._welcome()]
             for order in pending:
@@ -133,7 +134,9 @@ class Play:
     def _welcome(self) -> list[orders.Order]:
         """Let workers join that are ready, unless a merge is under way."""
         pending: list[orders.Order] = []
-        if self.session.stage in ("train", "evaluate", "checkpoint"):
+        if self.enlister.is_awaited:
+            pending += self.session.handle(orders.Awaited(), time.monotonic())
+        if self.session.may_join:
             for hand in self.enlister.newcomers(self.session.generation):
                 self.journal.event("worker", event="joined", worker=hand.name)
                 joined = WorkerJoined(hand.name, hand.device)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -28,8 +31,10 @@ class Seat:
         self.member, self.store = member, store
         self.pushed: dict[str, int] = {}  # by who pushes: the number of the last one
         self.turn = threading.Condition()
-        self.next_lease = 0
-        self.is_closed = False
+        self.next_lease = 0  # snapshots take their turns among the leases
+        self.is_closed = self._is_working = False
+        self._pauses = 0  # how many wait for a lease to end before the next one begins
+        self._snapshot_turn = self._corrected_after = 0
 
     def take_turn(self, number: int) -> None:
         """Wait until all leases before ``number`` are done.
@@ -41,16 +46,54 @@ class Seat:
             is_early = self.next_lease != number
         if is_early:
             secede()
+        self._await_turn(number)
+
+    def _await_turn(self, number: int) -> None:
         with self.turn:
-            self.turn.wait_for(lambda: self.is_closed or self.next_lease == number)
-            if self.is_closed:
-                raise ClusterError("the run is over on this worker")
+            self._wait(lambda: self.next_lease == number and not self._pauses)
+            self._is_working = True
+
+    def _wait(self, is_due: Callable[[], bool]) -> None:
+        self.turn.wait_for(lambda: self.is_closed or is_due())
+        if self.is_closed:
+            raise ClusterError("the run is over on this worker")
 
     def end_turn(self) -> None:
         """Let the next lease begin."""
         with self.turn:
             self.next_lease += 1
+            self._is_working = False
             self.turn.notify_all()
+
+    def take_snapshot(self, number: int, generation: int) -> None:
+        """Take the replica's snapshot for a merge, in its turn; nothing if that is over."""
+        if self.next_lease > number:
+            return
+        self._await_turn(number)
+        try:
+            self.member.take_snapshot(generation)
+            self._snapshot_turn = number
+        finally:
+            self.end_turn()
+
+    def commit(self, generation: int) -> int:
+        """Commit a merge between two leases; return how many were done since the snapshot."""
+        with self._between_leases():
+            if self.member.generation != generation:  # not told twice
+                self._corrected_after = self.next_lease - self._snapshot_turn - 1
+            self.member.commit(generation)
+            return self._corrected_after
+
+    @contextmanager
+    def _between_leases(self) -> Iterator[None]:
+        with self.turn:
+            self._pauses += 1
+            try:
+                self._wait(lambda: not self._is_working)
+                yield
+            finally:
+                self._pauses -= 1
+                self.turn.notify_all()
 
     def close(self) -> None:
         """Wake and refuse whoever waits; nobody finds the shared model here any more."""
@@ -99,9 +142,12 @@ class MembersPlugin(WorkerPlugin):
         norm: float = await offload(self.seats[run].member.squared_norm)
         return norm
 
-    async def commit(self, run: str, generation: int) -> None:
-        """Make the merged model the global one."""
-        await offload(self.seats[run].member.commit, generation)
+    async def commit(self, run: str, generation: int) -> int:
+        """Make the merged model the global one; see `Seat.commit`.
+
+        It may wait for a lease, so it is in no thread that others wait for.
+        """
+        return await asyncio.to_thread(self.seats[run].commit, generation)
 
     async def abort(self, run: str, number: int) -> None:
         """Make this worker's part in a merge or a gang fail now; answers when it has ended."""

@@ -195,9 +195,26 @@ class RoundPlan:
 
 async def merge_replica(plan: RoundPlan, order: MergeOrder, rank: int) -> tuple[int, Notes]:
     """Take part in a merge, into ``scratch``; return the bytes sent, and what there is to tell."""
+    (done,) = await _merging(plan, order, rank)
+    return done.sent_bytes, done.result
+
+
+def _merging(
+    plan: RoundPlan, order: MergeOrder, rank: int
+) -> Coroutine[Any, Any, list[Performed[Notes]]]:
     program = merge_program(seat_of(plan.run).member, order, rank, plan.hosts)
     key = RoundKey(run=plan.run, number=plan.number, what=f"merge {order.generation}")
-    (done,) = await members_plugin().port.perform(key, plan.addresses, {rank: program})
+    return members_plugin().port.perform(key, plan.addresses, {rank: program})
+
+
+def merge_snapshot(plan: RoundPlan, order: MergeOrder, rank: int, turn: int) -> tuple[int, Notes]:
+    """Take part in a merge that overlaps with training, with the replica as it is in this turn.
+
+    It leaves its place in the worker's thread pool to the leases of the next mega-batch.
+    """
+    secede()
+    seat_of(plan.run).take_snapshot(turn, order.generation)
+    (done,) = _on_loop(_merging(plan, order, rank))
     return done.sent_bytes, done.result
 
 

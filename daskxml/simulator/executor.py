@@ -4,7 +4,8 @@ An order takes a message to its worker, its work, and a message back. Leases of 
 another, and one may wait at its door while another runs. The arithmetic of a batch is done when the
 batch ends, so that a worker lost before has done none of it; a merge writes only scratch models
 until all have the result, so that it is undone by forgetting it; a gang that is undone is begun
-again from the global model (`GangOrder.rewinds`).
+again from the global model (`GangOrder.rewinds`). A merge that overlaps with training takes the
+replicas as they are when it is ordered, and corrects each as soon as its worker is at no lease.
 
 Where all workers update one model, a batch of a worker with a copy of it is worked on when it
 begins, from the model as it is then, and its change is held back until it ends: nobody sees it
@@ -17,24 +18,25 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from daskxml.combine.messages import Worked
 from daskxml.errors import ModelError, TrainingError
-from daskxml.simulator.clock import Finished, run_programs
+from daskxml.simulator.clock import run_programs
 from daskxml.simulator.cost import Network, whole_ticks
+from daskxml.simulator.reports import gang_results, lease_report
 from daskxml.simulator.saving import save
 from daskxml.simulator.worker import VirtualWorker
 from daskxml.strategies.protocol import Measured
 from daskxml.training import orders
-from daskxml.training.member import LeaseResult
 from daskxml.training.merging import merge_program
-from daskxml.training.programs import PartResult, gang_program, needs_server
+from daskxml.training.programs import gang_program, needs_server
 from daskxml.training.server import server_program
 from daskxml.training.session import Session
+from daskxml.training.stepping import LeaseResult
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ class Executor:
             end_s += takes_s
             self._start(end_s, worker.name, worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
+        worker.book_lease(begun_s, end_s)
         report = partial(lease_report, order.lease, busy_s, done)
         self._start(end_s + self._message_s, worker.name, report)
 
@@ -188,21 +191,41 @@ class Executor:
         return tuple(self.workers[name].member.settings.host for name in names)
 
     def _merge(self, order: orders.MergeOrder, begins_s: float) -> None:
-        members = [self.workers[name].member for name in order.weights]
-        hosts = self._hosts(order.weights)
+        workers = [self.workers[name] for name in order.weights]
+        if order.overlaps:
+            for worker in workers:
+                worker.take_snapshot(order.generation)
+        members, hosts = [worker.member for worker in workers], self._hosts(order.weights)
         programs = [
             merge_program(member, order, rank, hosts) for rank, member in enumerate(members)
         ]
         ends = run_programs(programs, lambda rank, batch: 0.0, self.network, begins_s)
+        notes = orders.join_notes([end.result for end in ends])
+        report = orders.MergeReport(sum(end.sent_bytes for end in ends), notes)
         reduced_s = max(end.end_s for end in ends) + self._message_s
+        if order.overlaps:
+            told_s = reduced_s + self._message_s
+            correct = partial(self._correct, order, report, told_s)
+            self._start(told_s, None, correct, settled_s=reduced_s)
+            return
 
         def finish() -> orders.Report:
             for member in members:
                 member.commit(order.generation)
-            notes = orders.join_notes([end.result for end in ends])
-            return orders.MergeReport(sum(end.sent_bytes for end in ends), notes)
+            return report
 
         self._start(reduced_s + 2 * self._message_s, None, finish, settled_s=reduced_s)
+
+    def _correct(self, order: orders.MergeOrder, report: orders.MergeReport, told_s: float) -> None:
+        """Let each worker correct its replica as soon as it is at no lease; then tell."""
+        workers = {name: self.workers[name] for name in order.weights}
+        free_s = {name: worker.between_leases_s(told_s) for name, worker in workers.items()}
+        for name, worker in workers.items():
+            commit = partial(worker.member.commit, order.generation)
+            self._start(free_s[name], None, commit, settled_s=told_s)
+        done = {name: worker.leases_until(free_s[name]) for name, worker in workers.items()}
+        end_s = max(free_s.values()) + self._message_s
+        self._start(end_s, None, lambda: replace(report, corrected=done), settled_s=told_s)
 
     def _gang(self, order: orders.GangOrder, begins_s: float) -> None:
         workers = [self.workers[name] for name in order.workers]
@@ -256,33 +279,3 @@ class Executor:
             self.stored = session, path
         except ModelError as error:
             self._warn(f"no checkpoint at mega-batch {order.megabatch}: {error.message}")
-
-
-def lease_report(lease: int, busy_s: float, done: list[LeaseResult]) -> orders.LeaseReport:
-    """Return the report on a lease; ``done`` has what each of its batches did."""
-    return orders.LeaseReport(
-        lease=lease,
-        loss_sum=sum(batch.loss_sum for batch in done),
-        busy_s=busy_s,
-        nonzeros=sum(batch.nonzeros for batch in done),
-        updates=sum(batch.updates for batch in done),
-        notes=orders.join_notes(batch.notes for batch in done),
-    )
-
-
-def gang_results(ends: list[Finished], ranks: int) -> tuple[orders.GangResult, ...]:
-    """Return what each rank did; a server's part is the first rank's, whose process runs it."""
-    results = []
-    for rank in range(ranks):
-        parts = [ends[rank], *(ends[ranks:] if rank == 0 else [])]
-        done: list[PartResult] = [part.result for part in parts]
-        results.append(
-            orders.GangResult(
-                loss_sum=sum(part.loss_sum for part in done),
-                nonzeros=sum(part.nonzeros for part in done),
-                busy_s=ends[rank].busy_s,
-                sent_bytes=sum(part.sent_bytes for part in parts),
-                notes=orders.join_notes([part.notes for part in done]),
-            )
-        )
-    return tuple(results)

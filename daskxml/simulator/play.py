@@ -155,7 +155,7 @@ class Play:
         if not limit_s or session.stage != "train" or self._timed_out == session.generation:
             return math.inf
         done_s = sum(row["train_s"] + row["merge_s"] for row in session.history)
-        due_s = session.log.begun_s + limit_s - done_s
+        due_s = session.log.untold_since_s + limit_s - done_s
         return math.ceil(due_s * 2**30) / 2**30  # a whole tick, not before it is up
 
     # ---------------------------------------------------------------- workers
@@ -187,12 +187,14 @@ class Play:
     def _welcome(self) -> list[orders.Order]:
         """Let newcomers join that have the present model, unless a merge is under way."""
         pending: list[orders.Order] = []
+        if self._newcomers:
+            pending += self.session.handle(orders.Awaited(), self.now_s)
         for newcomer in list(self._newcomers):
             if newcomer.ready_s > self.now_s:
                 continue
             if newcomer.generation != self.session.generation:
                 self._send_for_model(newcomer)
-            elif self.session.stage in ("train", "evaluate", "checkpoint"):
+            elif self.session.may_join:
                 self._newcomers.remove(newcomer)
                 pending += self._join(newcomer.worker)
         return pending

@@ -19,11 +19,12 @@ from daskxml.simulator.rows import Rows
 from daskxml.strategies.protocol import Device
 from daskxml.training.holdings import span_rows
 from daskxml.training.ledger import Span
-from daskxml.training.member import LeaseResult, Member
+from daskxml.training.member import Member
 from daskxml.training.orders import EvaluateOrder, Piece
 from daskxml.training.pool import part_of
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import LocalStore, SharedModel
+from daskxml.training.stepping import LeaseResult
 from daskxml.types import Array, Csr, Partition
 
 
@@ -60,6 +61,7 @@ class VirtualWorker:
         self.name, self.speed, self.cost = name, speed, cost
         self.device = Device(settings.pool_threads)
         self.free_s = 0.0
+        self._leases: list[tuple[float, float]] = []  # since the last snapshot: begin and end
         self._batches = (-1, 0)  # of which mega-batch, and how many of it were worked on
         self.has_copy = settings.shares_model and not settings.steps_in_place
         self._make_member(settings, shared)
@@ -129,6 +131,26 @@ class VirtualWorker:
     def release(self) -> None:
         """Add to the shared model what the batch that ends has changed in the copy of it."""
         self._pending.release()
+
+    def take_snapshot(self, generation: int) -> None:
+        """Keep the replica as it is, for a merge that overlaps with the next leases."""
+        if self.member.snapshot_for != generation:
+            self._leases = []
+        self.member.take_snapshot(generation)
+
+    def book_lease(self, begun_s: float, end_s: float) -> None:
+        """Hear from when to when it is at a lease."""
+        if self.member.settings.combine.overlap:
+            self._leases.append((begun_s, end_s))
+
+    def between_leases_s(self, at_s: float) -> float:
+        """Return when the lease ends that it is at; ``at_s`` if it is at none."""
+        ends = (end_s for begun_s, end_s in self._leases if begun_s < at_s < end_s)
+        return next(ends, at_s)
+
+    def leases_until(self, at_s: float) -> int:
+        """Return how many leases it has done since the snapshot."""
+        return sum(end_s <= at_s for _, end_s in self._leases)
 
     def evaluate_s(self, order: EvaluateOrder) -> float:
         """Return how long an evaluation takes."""

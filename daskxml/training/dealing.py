@@ -7,6 +7,8 @@ change one common model, so with one of them the work of all is undone.
 
 from __future__ import annotations
 
+from typing import Any
+
 from daskxml.strategies import protocol
 from daskxml.training import orders
 from daskxml.training.history import MegabatchLog, Tally
@@ -104,6 +106,15 @@ class Dealer:
     def is_open(self, gang: int) -> bool:
         """Whether this gang is under way, as far as is known."""
         return self._gang is not None and self._gang.gang == gang
+
+    def lose(self, worker: str, strategy: protocol.Strategy, state: Any, log: MegabatchLog) -> int:
+        """Take back what a strategy loses with a worker; return how many rows."""
+        if strategy.is_joint:
+            return self.take_back_all(log)
+        if strategy.shares_model:
+            log.depart(worker, strategy.view(state)[worker])
+            return self.take_back_open(worker)
+        return self.take_back(worker, log)
 
     def take_back(self, worker: str, log: MegabatchLog) -> int:
         """Take back what a lost worker had since the last merge; return how many rows."""

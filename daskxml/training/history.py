@@ -13,6 +13,11 @@ between workers in the merge, and in training where workers exchange arrays at e
 has means over the mega-batch of what an algorithm tells of itself: ``orthogonality/LAYER``
 (Adasum), ``staleness`` (batches; asynchronous), ``active`` (of a sampled
 output layer: the share of the labels that a row saw).
+
+Where merges overlap with training, ``overlapped_s`` is how long this merge was under way while the
+next mega-batch was worked on, and ``merge_s`` only what the workers waited for it. A worker whose
+replica had not yet been corrected by the merge before when this mega-batch began has
+``corrected_after``: the number of its leases that came before the correction.
 """
 
 from __future__ import annotations
@@ -46,6 +51,7 @@ class MegabatchLog:
 
     def __init__(self, megabatch: int, begun_s: float) -> None:
         self.megabatch, self.begun_s, self.trained_s = megabatch, begun_s, begun_s
+        self.untold_since_s = begun_s  # training from then on is in no row of the history yet
         self.tallies: dict[str, Tally] = {}
         self.views: Mapping[str, WorkerView] = {}
         self.departed: dict[str, WorkerView] = {}
@@ -54,7 +60,8 @@ class MegabatchLog:
         self.events: list[dict[str, Any]] = []
         self.notes: Notes = {}
         self.moved_bytes = self.merged_bytes = 0
-        self.merge_s = 0.0
+        self.merge_s = self.overlapped_s = 0.0
+        self.corrected: dict[str, int] = {}  # leases of each worker before it was corrected
 
     @property
     def rows(self) -> int:
@@ -74,6 +81,7 @@ class MegabatchLog:
     def drop(self, worker: str) -> None:
         """Forget a lost worker's unmerged work."""
         self.tallies.pop(worker, None)
+        self.corrected.pop(worker, None)
 
     def depart(self, worker: str, view: WorkerView) -> None:
         """Remember a lost worker whose work stays."""
@@ -90,6 +98,11 @@ class MegabatchLog:
     def trained(self, views: Mapping[str, WorkerView], now_s: float) -> None:
         """All leases are back."""
         self.views, self.trained_s = views, now_s
+
+    def postpone(self, now_s: float) -> None:
+        """What was between the end of training and now is no time of this mega-batch."""
+        self.begun_s, self.trained_s = self.begun_s + now_s - self.trained_s, now_s
+        self.untold_since_s = self.begun_s
 
     def update_shares(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Return the share of the updates of all in ``weights``, and of those who departed."""
@@ -116,6 +129,7 @@ class MegabatchLog:
             "wall_s": 0.0,
             "train_s": self.trained_s - self.begun_s,
             "merge_s": self.merge_s,
+            "overlapped_s": self.overlapped_s,
             "eval_s": 0.0,
             "loss": loss_sum / max(1, self.rows),
             "metrics": {},
@@ -129,6 +143,7 @@ class MegabatchLog:
 
     def _worker(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
         tally, view = self.tallies.get(name, Tally()), (self.departed | {**self.views})[name]
+        corrected = {"corrected_after": self.corrected[name]} if name in self.corrected else {}
         return {
             "updates": tally.updates,
             "rows": tally.rows,
@@ -140,6 +155,7 @@ class MegabatchLog:
             "busy_s": tally.busy_s,
             "idle_s": max(0.0, self.trained_s - self.begun_s - tally.busy_s),
             "leases": [[list(span) for span in lease] for lease in spans],
+            **corrected,
         }
 
 

@@ -71,6 +71,8 @@ class Ledger:
         Spans that lost workers held, to be leased first.
     held
         Spans of each worker since the last merge, one list per lease.
+    sealed
+        Those that a merge is about which is under way while more rows are leased.
     """
 
     stream_rows: tuple[int, ...]
@@ -78,6 +80,7 @@ class Ledger:
     cursors: list[int] = field(default_factory=list)
     returned: list[Span] = field(default_factory=list)
     held: dict[str, list[list[Span]]] = field(default_factory=dict)
+    sealed: dict[str, list[list[Span]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cursors = self.cursors or [0] * len(self.stream_rows)
@@ -112,6 +115,21 @@ class Ledger:
         settled, self.held = self.held, {}
         return settled
 
+    def seal(self) -> None:
+        """Set aside what is held, for a merge during which the next mega-batch is leased."""
+        self.sealed, self.held = self.held, {}
+
+    def give_back_sealed(self, worker: str) -> int:
+        """Take back what a lost worker would have brought to that merge; return how many rows."""
+        spans = [span for lease in self.sealed.pop(worker, []) for span in lease]
+        self.returned.extend(spans)
+        return sum(span.rows for span in spans)
+
+    def settle_sealed(self) -> dict[str, list[list[Span]]]:
+        """Close the mega-batch that was set aside: return what each worker did."""
+        settled, self.sealed = self.sealed, {}
+        return settled
+
     def _next_span(self, rows: int, preferred: Collection[int]) -> Span:
         if self.returned:
             taken, rest = _split(self.returned.pop(0), rows)
@@ -138,7 +156,7 @@ class Ledger:
 
     def plain(self) -> dict[str, Any]:
         """Return the ledger as JSON values; only between mega-batches, when nothing is leased."""
-        if self.held:
+        if self.held or self.sealed:
             raise RuntimeError("a ledger can be stored only when every leased row is merged")
         return {
             "stream_rows": list(self.stream_rows),

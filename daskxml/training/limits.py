@@ -60,8 +60,11 @@ class Limits:
 
     def is_checkpoint_due(self, megabatches: int, *, is_last: bool) -> bool:
         """Whether a checkpoint is to be written after so many mega-batches."""
-        every = self.checkpoint_every
-        return self.can_checkpoint and (is_last or (every > 0 and megabatches % every == 0))
+        return self.can_checkpoint and (is_last or self.is_checkpoint_turn(megabatches))
+
+    def is_checkpoint_turn(self, megabatches: int) -> bool:
+        """Whether a checkpoint follows so many mega-batches where there is a place for it."""
+        return self.checkpoint_every > 0 and megabatches % self.checkpoint_every == 0
 
     def is_evaluation_due(
         self, history: Sequence[Mapping[str, Any]], *, has_tests: bool, is_last: bool

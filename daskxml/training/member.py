@@ -3,7 +3,8 @@
 Knows nothing of Dask. Four flat arrays of the model's size are allocated once: the replica that is
 being trained, the global model that it started from, the global model before that (or what else a
 merge must remember), and a scratch model that a merge is written into. Committing a merge rotates
-them and copies one. Algorithms that exchange arrays at every step need a few more: `array`.
+them and copies one. Algorithms that exchange arrays at every step need a few more: `array`; where
+merges overlap with training, one keeps the replica as it was when the merge began.
 
 Where all workers update one model, the replica of a pool on that model's machine lies in the memory
 that they share; others step on a copy. A merge then only takes down what that model has become.
@@ -16,7 +17,6 @@ import time
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -29,24 +29,13 @@ from daskxml.ops import get_kernels
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
-from daskxml.training.orders import Notes, Piece
+from daskxml.training.orders import Piece
 from daskxml.training.replica import Replica, StepResult
 from daskxml.training.scoring import sum_losses, sum_metrics
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import ModelStore, SharedHandle, SharedModel
-from daskxml.training.stepping import make_stepper, notes_of
+from daskxml.training.stepping import LeaseResult, make_stepper, notes_of
 from daskxml.types import Array, Partition
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseResult:
-    """What an `orders.LeaseReport` tells of a lease."""
-
-    loss_sum: float
-    busy_s: float
-    nonzeros: int
-    updates: int
-    notes: Notes
 
 
 class Member:
@@ -67,6 +56,8 @@ class Member:
         With an outer optimizer ``previous`` is what that remembers.
     generation
         Number of merges that ``current`` has been through.
+    snapshot_for
+        The merge that a snapshot of the replica was last taken for.
     holdings
         The rows.
     shared
@@ -86,7 +77,7 @@ class Member:
         self.replica = self._stepper.replica
         size = (self.layout.size,)
         self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
-        self.generation = 0
+        self.generation, self.snapshot_for = 0, -1
         self._rotation = threading.Lock()  # a worker that joins reads while others merge
         self._arrays: dict[str, Array] = {}
         self.label_counts: Array = np.zeros(settings.spec.labels, dtype=np.int64)
@@ -134,7 +125,7 @@ class Member:
         self.replica.optimizer.reset()
 
     def commit(self, generation: int) -> None:
-        """Make the merged model in ``scratch`` the global one, and the replica equal to it."""
+        """Make the merged model in ``scratch`` the global one; the replica follows."""
         if generation == self.generation:
             return  # told twice
         if generation != self.generation + 1:
@@ -148,13 +139,21 @@ class Member:
                 self.current, self.scratch = self.scratch, self.current
                 self.kernels.copy(self.previous, self.array("memory"))
             else:
-                merged = self.scratch, self.current, self.previous
-                self.current, self.previous, self.scratch = merged
+                rotated = self.scratch, self.current, self.previous
+                self.current, self.previous, self.scratch = rotated
             self.generation = generation
-        if not (self.settings.keeps_replicas or self.settings.steps_in_place):
+        if self.snapshot_for == generation:
+            self.kernels.add_two(self.replica.flat, self.current, 1.0, self.array("snapshot"), -1.0)
+        elif not (self.settings.keeps_replicas or self.settings.steps_in_place):
             self.kernels.copy(self.replica.flat, self.current)
         if self.settings.on_merge == "reset":
             self.replica.optimizer.reset()
+
+    def take_snapshot(self, generation: int) -> None:
+        """Keep the replica as it is for this merge; what was kept for it first counts."""
+        if self.snapshot_for != generation:
+            self.kernels.copy(self.array("snapshot"), self.replica.flat)
+            self.snapshot_for = generation
 
     def squared_norm(self) -> float:
         """Return the squared L2 norm of the replica."""
@@ -174,6 +173,8 @@ class Member:
 
     def merge_source(self) -> Array:
         """Return the model that this worker brings to a merge."""
+        if self.snapshot_for > self.generation:
+            return self.array("snapshot")
         is_center = self.settings.averages or "server_optimizer" in self.__dict__
         return self.array("center") if is_center else self.replica.flat
 
@@ -288,10 +289,10 @@ class Member:
     @contextmanager
     def _global_model(self) -> Iterator[Replica]:
         """Return the replica while it equals the global model."""
-        if not self.settings.keeps_replicas:
+        if not (self.settings.keeps_replicas or self.settings.combine.overlap):
             yield self.replica
             return
-        kept = self.array("kept")
+        kept = self.array("snapshot")  # no merge is under way
         self.kernels.copy(kept, self.replica.flat)
         self.kernels.copy(self.replica.flat, self.current)
         try:

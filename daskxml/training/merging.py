@@ -122,7 +122,7 @@ class _Merge:
         """``w + rule(w_i - w) + momentum (w - w before)``, the rule being Adasum or the sum."""
         member, kernels = self.member, self.kernels
         change = member.array("change")
-        kernels.weigh_two(change, member.replica.flat, 1.0, member.current, -1.0)
+        kernels.weigh_two(change, member.merge_source(), 1.0, member.current, -1.0)
         found = yield from combine_changes(
             self.rank,
             self.hosts,

@@ -76,11 +76,13 @@ class GangBroken:
 class MergeReport:
     """The merged model is committed on every worker; ``sent_bytes`` moved between them.
 
-    ``notes`` is what is worth telling, as name to (sum, count).
+    ``notes`` is what is worth telling, as name to (sum, count). Of a merge that overlapped with
+    training, ``corrected`` has the leases that each worker did before its replica was corrected.
     """
 
     sent_bytes: int
     notes: Notes = field(default_factory=dict)
+    corrected: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class StopRequest:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A worker gets ready to join, which it can only after a merge that does not overlap."""
+
+
 Report = (
     LeaseReport
     | GangReport
@@ -112,6 +119,7 @@ Report = (
     | EvaluationReport
     | CheckpointReport
     | StopRequest
+    | Awaited
     | Measured
     | WorkerJoined
     | WorkerLost
@@ -196,11 +204,20 @@ class MergeOrder:
 
     A worker that dies before all have the merged model undoes the merge for all: then the
     executor reports ``WorkerLost`` instead of ``MergeReport``.
+
+    Attributes
+    ----------
+    overlaps
+        Each worker takes a snapshot of its replica, which is what it brings to the merge, before
+        the next lease that it is given; when all have the merged model, the replica is corrected
+        by what that differs from the snapshot, between two leases. The order comes again for the
+        same generation, without a worker that was lost meanwhile; snapshots stay as they are.
     """
 
     generation: int
     weights: Mapping[str, float]
     momentum: float
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

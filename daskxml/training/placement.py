@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from daskxml.training.orders import Piece
 
@@ -88,6 +89,10 @@ class Placement:
     def streams(self) -> tuple[int, ...]:
         """Rows of each stream of the ledger: one over all rows, or one a shard."""
         return (sum(self.train_rows),) if self.is_replicated else self.train_rows
+
+    def plain(self) -> dict[str, Any]:
+        """Return how the rows are cut, as `daskxml.training.sources.Placed` takes it."""
+        return {"is_replicated": self.is_replicated, "parts": len(self.train_rows)}
 
     def spread(self, speeds: Mapping[str, float]) -> None:
         """Assign the shards to the workers that are there now."""

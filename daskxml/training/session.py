@@ -52,9 +52,8 @@ class Session:
         stored: dict[str, Any] | None = None,
     ) -> None:
         self.strategy, self.limits, self.placement = strategy, limits, placement
-        self.parameters = parameters
+        self.parameters, self.state = parameters, strategy.initial_state()
         self.ledger = Ledger(placement.streams())
-        self.state = strategy.initial_state()
         self.history: list[dict[str, Any]] = []
         self.workers: dict[str, None] = {}  # in order of arrival
         self.stage = "idle"
@@ -78,6 +77,11 @@ class Session:
         return int(self.history[-1]["rows"]) if self.history else 0
 
     @property
+    def may_join(self) -> bool:
+        """Whether a worker that has the global model may join now."""
+        return self.stage in ("train", "evaluate", "checkpoint")
+
+    @property
     def rows_done(self) -> int:
         """Rows merged, and rows of this mega-batch that are not yet."""
         return self.rows_merged + (self.log.rows if self.stage in ("train", "merge") else 0)
@@ -89,10 +93,7 @@ class Session:
             "ledger": self.ledger.plain(),
             "history": copy.deepcopy(self.history),  # this one grows while that one is kept
             "dealt": self._dealer.dealt,
-            "placed": {
-                "is_replicated": self.placement.is_replicated,
-                "parts": len(self.placement.train_rows),
-            },
+            "placed": self.placement.plain(),
         }
 
     def _restore(self, stored: dict[str, Any]) -> None:
@@ -151,7 +152,7 @@ class Session:
         """Notice that the time is up; to be called every now and then."""
         if self.stage != "train" or self._stop_reason:
             return []
-        is_up = self.limits.is_time_up(self.history, now_s - self.log.begun_s)
+        is_up = self.limits.is_time_up(self.history, now_s - self.log.untold_since_s)
         return self._drain("minutes", now_s) if is_up else []
 
     def _tell(self, event: protocol.Event) -> tuple[protocol.Command, ...]:
@@ -207,15 +208,20 @@ class Session:
         self._tell(protocol.Merged())
         self.log.merged(report, now_s)
         rows = self.rows_merged + self.log.rows
-        row = self.log.row(rows, rows / sum(self.ledger.stream_rows), self.ledger.settle())
-        self.history.append(row)
+        epoch = rows / sum(self.ledger.stream_rows)
+        self.history.append(self.log.row(rows, epoch, self.ledger.settle()))
         self._stop_reason = self._stop_reason or self.limits.reached(self.history)
         return self._evaluate(now_s) if self._is_evaluation_due() else self._close_row(now_s)
 
     def _is_evaluation_due(self) -> bool:
         """At the last mega-batch always, also if a stop is asked for while it is written down."""
-        has_tests, is_last = bool(sum(self.placement.test_rows)), bool(self._stop_reason)
+        has_tests, is_last = bool(sum(self.placement.test_rows)), self._is_last
         return self.limits.is_evaluation_due(self.history, has_tests=has_tests, is_last=is_last)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the run ends with the last row of the history."""
+        return bool(self._stop_reason)
 
     def _evaluate(self, now_s: float) -> list[orders.Order]:
         self.stage = "evaluate"
@@ -233,7 +239,7 @@ class Session:
 
     def _close_row(self, now_s: float) -> list[orders.Order]:
         self.history[-1]["wall_s"] = self._wall_before_s + now_s - self._started_s
-        due = self.limits.is_checkpoint_due(len(self.history), is_last=bool(self._stop_reason))
+        due = self.limits.is_checkpoint_due(len(self.history), is_last=self._is_last)
         return self._checkpoint() if due else self._checkpointed(now_s)
 
     def _checkpoint(self) -> list[orders.Order]:
@@ -273,12 +279,7 @@ class Session:
 
     def _take_back(self, worker: str) -> int:
         """Undo what is lost with a worker; return how many rows that is."""
-        if self.strategy.is_joint:
-            return self._dealer.take_back_all(self.log)
-        if self.strategy.shares_model:
-            self.log.depart(worker, self.strategy.view(self.state)[worker])
-            return self._dealer.take_back_open(worker)
-        return self._dealer.take_back(worker, self.log)
+        return self._dealer.lose(worker, self.strategy, self.state, self.log)
 
     def _note(self, kind: str, worker: str, now_s: float, rows: int) -> None:
         """Tell of a worker in the row of the mega-batch that is not closed yet."""

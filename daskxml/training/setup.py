@@ -14,6 +14,7 @@ from daskxml.model.spec import ModelSpec
 from daskxml.model.store import ModelHeader
 from daskxml.strategies.protocol import Device, Strategy
 from daskxml.training.limits import Limits
+from daskxml.training.overlap import OverlappedSession
 from daskxml.training.placement import Placement
 from daskxml.training.session import Session
 from daskxml.training.settings import MemberSettings
@@ -39,7 +40,8 @@ def make_session(
     if config.training.target and not sum(placement.test_rows):
         raise ConfigError("training.target needs test rows: give data.test, or data.validation")
     limits = make_limits(config, can_checkpoint)
-    session = Session(config.make_strategy(), limits, placement, Layout(spec).count, stored)
+    kind = OverlappedSession if config.combine.overlap else Session
+    session = kind(config.make_strategy(), limits, placement, Layout(spec).count, stored)
     expected, found = session.ledger.stream_rows, placement.streams()
     if expected != found:
         raise ModelError(

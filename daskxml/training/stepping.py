@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from daskxml.data.rows import slice_rows
 from daskxml.errors import ConfigError, TrainingError
@@ -22,6 +23,17 @@ from daskxml.training.shared import LocalStore, ModelStore, SharedModel
 Batch = Sequence[Span]
 
 _LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseResult:
+    """What an `orders.LeaseReport` tells of a lease."""
+
+    loss_sum: float
+    busy_s: float
+    nonzeros: int
+    updates: int
+    notes: Notes
 
 
 class Stepper:

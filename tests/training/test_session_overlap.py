@@ -1,0 +1,359 @@
+"""Merges that travel while workers go on: order of events, losses, arrivals, stops, the ledger."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overlapped_executor import OverlappedExecutor, overlapped
+from virtual_executor import MEGABATCH_ROWS, kinds
+
+from daskxml.strategies.adaptive_sgd import AdaptiveSgd
+from daskxml.strategies.adaptive_sgd import Config as AdaptiveConfig
+from daskxml.strategies.elastic import Config, ElasticSgd
+from daskxml.strategies.protocol import WorkerLost
+from daskxml.training.orders import (
+    Awaited,
+    CheckpointOrder,
+    EvaluateOrder,
+    LeaseOrder,
+    LeaseReport,
+    MergeOrder,
+    MergeReport,
+    StopRequest,
+)
+from daskxml.training.overlap import OverlappedSession
+from daskxml.training.placement import Placement
+from daskxml.training.session import Limits
+
+SPEEDS = {"a": 40.0, "b": 20.0, "c": 30.0}
+
+
+def two_workers():
+    """Mega-batches of one batch of 8 rows for each of two workers, three of them."""
+    strategy = ElasticSgd(Config(batch_max=8, megabatch_batches=2))
+    placement = Placement(True, (200,), ())
+    return OverlappedSession(strategy, Limits(megabatches=3), placement, 10)
+
+
+def lease(number):
+    return LeaseReport(number, 8.0, 1.0, 8, 1)
+
+
+def short(todo):
+    return [
+        f"lease {o.worker}" if isinstance(o, LeaseOrder)
+        else f"merge {o.generation}{' on' if o.overlaps else ''}" if isinstance(o, MergeOrder)
+        else o.reason for o in todo
+    ]  # fmt: skip
+
+
+def test_three_merges_of_two_workers_by_hand():
+    session = two_workers()
+    assert short(session.start(["a", "b"], 0.0)) == ["lease a", "lease b"]
+    assert session.handle(lease(1), 1.0) == []
+    # All is back at 2: the merge travels, the next mega-batch begins at once.
+    assert short(session.handle(lease(2), 2.0)) == ["merge 1 on", "lease a", "lease b"]
+    assert session.history == []
+    assert session.handle(lease(3), 3.0) == []
+    # The merge arrives at 3.5, a has done one lease, b none.
+    assert session.handle(MergeReport(80, corrected={"a": 1, "b": 0}), 3.5) == []
+    assert session.generation == 1
+    assert session.closed_rows == 0  # until it is known that nothing waits for it
+    assert short(session.handle(lease(4), 4.0)) == ["merge 2 on", "lease a", "lease b"]
+    assert session.closed_rows == 1
+    # The second merge is slow: from 5 to 7 everybody waits for it.
+    assert session.handle(lease(5), 4.5) == []
+    assert session.handle(lease(6), 5.0) == []
+    assert session.stage == "merge"
+    # The third merge is the last one, so everybody waits for it, too.
+    assert short(session.handle(MergeReport(80, corrected={"a": 1, "b": 1}), 7.0)) == ["merge 3"]
+    assert short(session.handle(MergeReport(80), 8.0)) == ["megabatches"]
+    rows = session.history
+    assert [row["rows"] for row in rows] == [16, 32, 48]
+    assert [row["train_s"] for row in rows] == [2.0, 2.0, 1.0]
+    assert [row["merge_s"] for row in rows] == [0.0, 2.0, 1.0]
+    assert [row["overlapped_s"] for row in rows] == [1.5, 1.0, 0.0]
+    assert sum(row["train_s"] + row["merge_s"] for row in rows) == 8.0
+    told = [{n: w.get("corrected_after") for n, w in row["workers"].items()} for row in rows]
+    assert told == [{"a": None, "b": None}, {"a": 1, "b": 0}, {"a": 1, "b": 1}]
+    places = [[w["leases"] for w in row["workers"].values()] for row in rows]
+    assert places[0] == [[[[0, 0, 0, 8]]], [[[0, 0, 8, 16]]]]
+    assert places[2] == [[[[0, 0, 32, 40]]], [[[0, 0, 40, 48]]]]
+
+
+def test_a_lost_workers_weight_and_rows_go_to_the_others():
+    session = two_workers()
+    session.start(["a", "b"], 0.0)
+    session.handle(lease(1), 1.0)
+    session.handle(lease(2), 2.0)
+    session.handle(lease(3), 3.0)
+    again, *leases = session.handle(WorkerLost("b"), 3.0)
+    assert again == MergeOrder(1, {"a": 1.0}, 0.0, overlaps=True)
+    assert [(o.worker, o.batches) for o in leases] == [("a", (((0, 0, 8, 16),),))]
+    assert session.handle(MergeReport(0, corrected={"a": 1}), 4.0) == []
+    assert session.history[0]["rows"] == 8  # of a alone
+    assert session.history[0]["workers"].keys() == {"a"}
+
+
+@pytest.mark.parametrize("strategy", ["adaptive-sgd", "elastic"])
+@pytest.mark.parametrize("merge_s", [0.01, 0.5, 4.0])
+def test_every_row_is_merged_once(strategy, merge_s):
+    session = overlapped(strategy=strategy, megabatches=6, evaluate_every=2)
+    play = OverlappedExecutor(session, SPEEDS, merge_s)
+    assert play.run() == "megabatches"
+    play.check_history()
+    assert [row["rows"] for row in session.history] == [MEGABATCH_ROWS * n for n in range(1, 7)]
+    merges = kinds(play.log, MergeOrder)
+    assert [order.overlaps for order in merges] == [True] * 5 + [False]
+    measured = [row["megabatch"] for row in session.history if row["metrics"]]
+    assert measured == [2, 4, 6]
+
+
+def test_time_between_merges_is_the_longer_of_training_and_merging():
+    for merge_s in (0.25, 5.0):
+        session = overlapped(strategy="elastic", megabatches=6, tests=())
+        play = OverlappedExecutor(session, {"a": 40.0, "b": 40.0}, merge_s)
+        play.run()
+        for row in session.history[1:-1]:
+            assert row["train_s"] == pytest.approx(32 / 40)
+            between_s = row["train_s"] + row["merge_s"]
+            assert between_s == pytest.approx(max(32 / 40, merge_s))
+            assert row["merge_s"] + row["overlapped_s"] == pytest.approx(merge_s)
+
+
+def test_a_checkpoint_is_written_when_every_replica_is_the_global_model():
+    session = overlapped(megabatches=7, checkpoint_every=3, can_checkpoint=True)
+    play = OverlappedExecutor(session, SPEEDS)
+    play.run()
+    assert [order.megabatch for order in kinds(play.log, CheckpointOrder)] == [3, 6, 7]
+    overlaps = [order.overlaps for order in kinds(play.log, MergeOrder)]
+    assert overlaps == [True, True, False, True, True, False, False]
+
+
+def test_a_resumed_session_goes_on_as_the_whole_one():
+    limits = {"checkpoint_every": 2, "can_checkpoint": True, "evaluate_every": 2}
+    whole = OverlappedExecutor(overlapped(megabatches=6, **limits), SPEEDS)
+    whole.run()
+    stored = whole.stored[1]  # of mega-batch 4
+    resumed = OverlappedExecutor(overlapped(stored, megabatches=6, **limits), SPEEDS)
+    resumed.run()
+    mine, other = (play.session.history[4:] for play in (whole, resumed))
+    assert [row["workers"].keys() for row in mine] == [row["workers"].keys() for row in other]
+    for one, another in zip(mine, other, strict=True):
+        for name, worker in one["workers"].items():
+            assert worker["leases"] == another["workers"][name]["leases"]
+            assert worker.get("corrected_after") == another["workers"][name].get("corrected_after")
+
+
+def until(play, where):
+    """Go on to one of the places where a worker may be lost."""
+    for _ in range(200):
+        session, travels = play.session, play.travelling
+        found = {
+            "travelling": session.stage == "train" and travels and session.log.rows > 0,
+            "waiting": session.stage == "merge" and travels,
+            "arrived": session.stage == "train" and not travels and len(session.history) == 1,
+            "closing": session.stage == "evaluate" and session.rows_done > session.rows_merged,
+            "measuring": session.stage == "merge" and not travels,
+        }
+        if found[where]:
+            return
+        play.advance()
+    raise AssertionError(where)
+
+
+PLACES = {"travelling": 1.0, "waiting": 9.0, "arrived": 0.05, "closing": 0.5, "measuring": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("place", "strategy"),
+    [
+        (p, s)
+        for p in PLACES
+        for s in ("adaptive-sgd", "elastic")
+        if (p, s) != ("measuring", "elastic")
+    ],
+)
+def test_a_worker_is_lost(place, strategy):
+    session = overlapped(strategy=strategy, megabatches=4)
+    play = OverlappedExecutor(session, SPEEDS, PLACES[place])
+    until(play, place)
+    before = len(play.merged)
+    play.lose("a")
+    assert play.run() == "megabatches"
+    play.check_history()
+    for row in session.history:
+        assert sum(w["weight"] for w in row["workers"].values()) == pytest.approx(1.0)
+        assert row["metrics"]["rows"] == 30
+    (told,) = [event for row in session.history for event in row["events"]]
+    assert told["worker"] == "a"
+    assert told["rows_returned"] > 0
+    gone = [("a" in row["workers"]) for row in session.history]
+    # What had been merged before stays; nothing that was under way does.
+    assert gone == [True] * before + [False] * (4 - before)
+
+
+def test_a_stop_after_all_work_was_lost_ends_with_a_merge_that_moves_nothing():
+    """Worker a had the only batch of both mega-batches."""
+    strategy = AdaptiveSgd(AdaptiveConfig(batch_max=8, megabatch_batches=1))
+    limits = Limits(checkpoint_every=0, can_checkpoint=True, ks=(1,))
+    session = OverlappedSession(strategy, limits, Placement(True, (200,), (30,)), 100)
+    play = OverlappedExecutor(session, {"a": 40.0, "b": 40.0}, 9.0)
+    while not play.travelling:
+        play.advance()
+    play.tell(StopRequest("asked"))
+    play.lose("a")
+    assert kinds(play.log, MergeOrder)[-1] == MergeOrder(1, {"b": 1.0}, 0.0, overlaps=True)
+    assert play.run() == "asked"
+    play.check_history()
+    (row,) = session.history
+    assert row["rows"] == 0
+    assert row["metrics"]["rows"] == 30
+    assert len(play.stored) == 1  # once only
+    assert play.stored[0]["ledger"]["returned"] == [[0, 0, 0, 8], [0, 0, 8, 16]]
+
+
+@pytest.mark.parametrize("merge_s", [0.1, 0.5, 9.0])
+def test_a_worker_joins_once_a_merge_was_waited_for(merge_s):
+    session = overlapped(megabatches=6, checkpoint_every=0)
+    play = OverlappedExecutor(session, SPEEDS, merge_s)
+    while not play.travelling:
+        play.advance()
+    assert not session.may_join
+    assert session.handle(Awaited(), play.now_s) == []
+    while not session.may_join or session.stage != "evaluate":
+        play.advance()
+    play.join("d")
+    assert play.run() == "megabatches"
+    play.check_history()
+    first = next(row for row in session.history if "d" in row["workers"])
+    assert first["workers"]["d"]["rows"] > 0
+    assert "corrected_after" not in first["workers"]["d"]
+    assert sum(not order.overlaps for order in kinds(play.log, MergeOrder)) == 2  # that, the last
+
+
+def test_a_worker_joins_while_nothing_travels():
+    session = overlapped(megabatches=4)
+    play = OverlappedExecutor(session, SPEEDS, 0.05)
+    until(play, "arrived")
+    assert session.may_join
+    play.join("d")
+    play.run()
+    play.check_history()
+    assert "corrected_after" in session.history[1]["workers"]["a"]
+    assert session.history[1]["workers"]["d"]["rows"] > 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_stop_ends_with_a_merge_that_all_wait_for(place):
+    session = overlapped(checkpoint_every=5, can_checkpoint=True)
+    play = OverlappedExecutor(session, SPEEDS, PLACES[place])
+    until(play, place)
+    play.tell(StopRequest("asked"))
+    assert play.run() == "asked"
+    play.check_history()
+    assert not kinds(play.log, MergeOrder)[-1].overlaps
+    assert session.history[-1]["metrics"]["rows"] == 30
+    assert len(play.stored[-1]["history"]) == len(session.history)
+    json.dumps(session.plain())
+
+
+def test_a_target_that_is_met_ends_the_run_at_the_next_merge():
+    session = overlapped(target=0.5, target_metric="P@1")
+    play = OverlappedExecutor(session, SPEEDS, good_after=2)
+    assert play.run() == "target"
+    assert len(session.history) == 3  # the third was done when the second was measured
+    play.check_history()
+
+
+def test_time_under_way_counts_as_training():
+    session = overlapped(train_s=3.0, tests=())
+    play = OverlappedExecutor(session, {"a": 40.0, "b": 40.0}, 0.7)
+    assert play.run(ticks=True) == "minutes"
+    spent_s = sum(row["train_s"] + row["merge_s"] for row in session.history)
+    assert 3.0 <= spent_s < 3.0 + 2 * 0.2 + 0.7  # leases under way, and the merge
+    assert spent_s == pytest.approx(play.now_s - 100.0)
+
+
+def test_nobody_works_while_the_global_model_is_measured():
+    session = overlapped(megabatches=4)
+    play = OverlappedExecutor(session, SPEEDS, 0.3)
+    while not play.ended:
+        kinds_open = {type(task.order) for task in play.tasks}
+        assert not {EvaluateOrder, LeaseOrder} <= kinds_open
+        assert not {EvaluateOrder, MergeOrder} <= kinds_open
+        play.advance()
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from(["lose", "join", "await", "stop", "none"]),
+        st.integers(0, 9),
+    ),
+    max_size=14,
+)
+
+
+@given(
+    script=ACTIONS,
+    choices=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    speeds=st.lists(st.floats(1.0, 200.0), min_size=1, max_size=4),
+    merge_s=st.sampled_from([0.01, 0.3, 5.0]),
+    strategy=st.sampled_from(["adaptive-sgd", "elastic"]),
+    is_replicated=st.booleans(),
+    tests=st.sampled_from([(), (20, 10)]),
+)
+@settings(max_examples=120, deadline=None)
+def test_any_order_of_reports_losses_and_arrivals(
+    script, choices, speeds, merge_s, strategy, is_replicated, tests
+):
+    """Where every worker is lost, the run goes on from its last checkpoint with new ones."""
+
+    def session(stored):
+        return overlapped(
+            stored, strategy=strategy, is_replicated=is_replicated, tests=tests, megabatches=6,
+            evaluate_every=2, checkpoint_every=4, can_checkpoint=True,
+        )  # fmt: skip
+
+    first = {f"w{i}": speed for i, speed in enumerate(speeds)}
+    play = OverlappedExecutor(session(None), first, merge_s)
+    before, turn, pending = 0, 0, list(script)
+    while play.ended in ("", "restart"):
+        if play.ended:
+            play.check_history(before)
+            saved = play.stored
+            before = len(saved[-1]["history"]) if saved else 0
+            stored = saved[-1] if saved else None
+            play = OverlappedExecutor(session(stored), {f"r{turn}": 60.0}, merge_s)
+            play.stored = saved
+            continue
+        steps, action, number = pending.pop(0) if pending else (1, "none", 0)
+        for _ in range(steps):
+            if not play.ended:
+                turn += 1
+                play.advance(choices[turn % len(choices)])
+        if play.ended:
+            continue
+        there = sorted(play.workers)
+        if action == "lose":
+            play.lose(there[number % len(there)])
+        elif action == "join" and play.session.may_join:
+            play.join(f"j{turn}-{len(play.log)}", 1.0 + 20.0 * number)
+        elif action == "await":
+            play.tell(Awaited())
+        elif action == "stop" and number < 3:
+            play.tell(StopRequest("asked"))
+        assert turn < 5000, "the run does not end"
+    assert play.ended in ("megabatches", "asked")
+    play.check_history(before)
+    for row in play.session.history:
+        assert sum(w["weight"] for w in row["workers"].values()) == pytest.approx(1.0)
+        is_due = row is play.session.history[-1] or row["megabatch"] % 2 == 0
+        assert (row["metrics"].get("rows") == 30) == (is_due and tests != ())
+    if play.ended == "megabatches":
+        assert len(play.session.history) == 6
+    json.dumps(play.session.plain())
