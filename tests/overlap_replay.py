@@ -1,6 +1,6 @@
 """A run with overlapped merges repeated from its history alone, bit for bit, in one process.
 
-Every worker has a member of its own, which goes through its leases in their order; the correction
+Every worker has a member of its own, which goes through its batches in their order; the correction
 by the merge before comes after as many of them as the history says. Merges run in lockstep.
 """
 
@@ -60,11 +60,12 @@ class Replay:
         if corrected_after is None:
             self._seat(name)
         member = self.members[name]
-        for number, lease in enumerate(worker["leases"]):
+        rows = worker["batch_rows"]
+        leases = [cut_batches([Span(*span) for span in spans], rows) for spans in worker["leases"]]
+        for number, batch in enumerate(batch for lease in leases for batch in lease):
             if number == corrected_after:
                 member.commit(self.generation)
-            batches = cut_batches([Span(*span) for span in lease], worker["batch_rows"])
-            member.lease(batches, worker["lr"], {})
+            member.lease([batch], worker["lr"], {})
         member.commit(self.generation)  # nothing, if that was done before
 
     def _seat(self, name: str) -> None:

@@ -53,7 +53,7 @@ def run_file(data: str, config: RunConfig, decides: dict[str, Any]) -> Path:
 def find(job: Job, folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
     """Return the file of a run, its configuration, and what else `simulate` needs."""
     config, rows = resolve(job, folder), _rows(job.data, folder, job.validates)
-    cost, network = cost_of(job, rows), network_of(config, rows)
+    cost, network = cost_of(job, rows), network_of(config, rows, job.slowdown)
     decides = {
         "speeds": job.worker_speeds,
         "cost": dataclasses.asdict(cost),

@@ -175,6 +175,8 @@ class Job:
         Simulated seconds; 0 for those of the data set.
     every
         Mega-batches between two evaluations.
+    slowdown
+        By which the network's bandwidth is divided.
     overrides
         ``("section.key", value)`` that win over everything else.
     """
@@ -187,6 +189,7 @@ class Job:
     validates: bool = False
     train_s: float = 0.0
     every: int = 1
+    slowdown: float = 1.0
     overrides: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -254,11 +257,11 @@ def cost_of(job: Job, rows: Rows) -> CostModel:
     )
 
 
-def network_of(config: RunConfig, rows: Rows) -> Network:
-    """Return a network as fast for this model as the paper's is for Amazon-670k's."""
+def network_of(config: RunConfig, rows: Rows, slowdown: float = 1.0) -> Network:
+    """Return a network as fast for this model as the paper's is for Amazon-670k's, or slower."""
     spec = config.model_spec(rows.facts.features, rows.facts.labels)
     nbytes = 4 * Layout(spec).count
-    return Network(bandwidth_bytes_s=AMAZON_BYTES_S * nbytes / AMAZON_BYTES)
+    return Network(bandwidth_bytes_s=AMAZON_BYTES_S * nbytes / AMAZON_BYTES / slowdown)
 
 
 def with_changes(job: Job, **values: Any) -> Job:

@@ -33,8 +33,8 @@ class Seat:
         self.turn = threading.Condition()
         self.next_lease = 0  # snapshots take their turns among the leases
         self.is_closed = self._is_working = False
-        self._pauses = 0  # how many wait for a lease to end before the next one begins
-        self._snapshot_turn = self._corrected_after = 0
+        self._pauses = 0  # how many wait for a batch to end before the next one begins
+        self._batches = self._corrected_after = 0  # since the snapshot
 
     def take_turn(self, number: int) -> None:
         """Wait until all leases before ``number`` are done.
@@ -72,20 +72,30 @@ class Seat:
         self._await_turn(number)
         try:
             self.member.take_snapshot(generation)
-            self._snapshot_turn = number
+            self._batches = 0
         finally:
             self.end_turn()
 
+    def rest(self, batches: int) -> None:
+        """Count batches of a lease, and let a merge be committed before the next one."""
+        with self.turn:
+            self._batches += batches
+            if self._pauses:
+                self._is_working = False
+                self.turn.notify_all()
+                self.turn.wait_for(lambda: self.is_closed or not self._pauses)
+                self._is_working = True
+
     def commit(self, generation: int) -> int:
-        """Commit a merge between two leases; return how many were done since the snapshot."""
-        with self._between_leases():
+        """Commit a merge between two batches; return how many were done since the snapshot."""
+        with self._between_batches():
             if self.member.generation != generation:  # not told twice
-                self._corrected_after = self.next_lease - self._snapshot_turn - 1
+                self._corrected_after = self._batches
             self.member.commit(generation)
             return self._corrected_after
 
     @contextmanager
-    def _between_leases(self) -> Iterator[None]:
+    def _between_batches(self) -> Iterator[None]:
         with self.turn:
             self._pauses += 1
             try:
@@ -145,7 +155,7 @@ class MembersPlugin(WorkerPlugin):
     async def commit(self, run: str, generation: int) -> int:
         """Make the merged model the global one; see `Seat.commit`.
 
-        It may wait for a lease, so it is in no thread that others wait for.
+        It may wait for a batch, so it is in no thread that others wait for.
         """
         return await asyncio.to_thread(self.seats[run].commit, generation)
 

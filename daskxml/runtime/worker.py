@@ -171,7 +171,7 @@ def run_lease(
     seat.take_turn(turn)
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
-        result = seat.member.lease(order.batches, order.lr, rows)
+        result = seat.member.lease(order.batches, order.lr, rows, seat.rest)
     finally:
         seat.end_turn()
     done = {"run": run, "lease": order.lease}

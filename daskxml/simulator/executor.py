@@ -5,7 +5,7 @@ another, and one may wait at its door while another runs. The arithmetic of a ba
 batch ends, so that a worker lost before has done none of it; a merge writes only scratch models
 until all have the result, so that it is undone by forgetting it; a gang that is undone is begun
 again from the global model (`GangOrder.rewinds`). A merge that overlaps with training takes the
-replicas as they are when it is ordered, and corrects each as soon as its worker is at no lease.
+replicas as they are when it is ordered, and corrects each as soon as its worker is at no batch.
 
 Where all workers update one model, a batch of a worker with a copy of it is worked on when it
 begins, from the model as it is then, and its change is held back until it ends: nobody sees it
@@ -158,6 +158,7 @@ class Executor:
     def _lease(self, order: orders.LeaseOrder, begins_s: float) -> None:
         worker, done = self.workers[order.worker], list[LeaseResult]()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(order))
+        ends_s = []
         for batch in order.batches:
             work = partial(worker.work, batch, order.lr, done)
             takes_s = worker.batch_s(batch, self.session.generation)
@@ -165,9 +166,10 @@ class Executor:
                 takes_s += 2 * self.network.transfer_s(worker.member.current.nbytes)
                 self._start(end_s, worker.name, work, begins=True)
             end_s += takes_s
+            ends_s.append(end_s)
             self._start(end_s, worker.name, worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
-        worker.book_lease(begun_s, end_s)
+        worker.book_lease(begun_s, ends_s)
         report = partial(lease_report, order.lease, busy_s, done)
         self._start(end_s + self._message_s, worker.name, report)
 
@@ -217,13 +219,13 @@ class Executor:
         self._start(reduced_s + 2 * self._message_s, None, finish, settled_s=reduced_s)
 
     def _correct(self, order: orders.MergeOrder, report: orders.MergeReport, told_s: float) -> None:
-        """Let each worker correct its replica as soon as it is at no lease; then tell."""
+        """Let each worker correct its replica as soon as it is at no batch; then tell."""
         workers = {name: self.workers[name] for name in order.weights}
-        free_s = {name: worker.between_leases_s(told_s) for name, worker in workers.items()}
+        free_s = {name: worker.between_batches_s(told_s) for name, worker in workers.items()}
         for name, worker in workers.items():
             commit = partial(worker.member.commit, order.generation)
             self._start(free_s[name], None, commit, settled_s=told_s)
-        done = {name: worker.leases_until(free_s[name]) for name, worker in workers.items()}
+        done = {name: worker.batches_until(free_s[name]) for name, worker in workers.items()}
         end_s = max(free_s.values()) + self._message_s
         self._start(end_s, None, lambda: replace(report, corrected=done), settled_s=told_s)
 

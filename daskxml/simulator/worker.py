@@ -8,6 +8,7 @@ the same every time. A batch takes as long as if all parts were as long as the l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -61,7 +62,7 @@ class VirtualWorker:
         self.name, self.speed, self.cost = name, speed, cost
         self.device = Device(settings.pool_threads)
         self.free_s = 0.0
-        self._leases: list[tuple[float, float]] = []  # since the last snapshot: begin and end
+        self._done: list[tuple[float, float, int]] = []  # from, until, batches; since a snapshot
         self._batches = (-1, 0)  # of which mega-batch, and how many of it were worked on
         self.has_copy = settings.shares_model and not settings.steps_in_place
         self._make_member(settings, shared)
@@ -135,22 +136,26 @@ class VirtualWorker:
     def take_snapshot(self, generation: int) -> None:
         """Keep the replica as it is, for a merge that overlaps with the next leases."""
         if self.member.snapshot_for != generation:
-            self._leases = []
+            self._done = []
         self.member.take_snapshot(generation)
 
-    def book_lease(self, begun_s: float, end_s: float) -> None:
-        """Hear from when to when it is at a lease."""
-        if self.member.settings.combine.overlap:
-            self._leases.append((begun_s, end_s))
+    def book_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
+        """Hear when a lease begins, and when each of its batches ends."""
+        if not self.member.settings.combine.overlap:
+            return
+        if self.device.is_pool:  # whose threads do not wait for each other between batches
+            self._done.append((begun_s, ends_s[-1], len(ends_s)))
+        else:
+            self._done += [(*at, 1) for at in itertools.pairwise((begun_s, *ends_s))]
 
-    def between_leases_s(self, at_s: float) -> float:
-        """Return when the lease ends that it is at; ``at_s`` if it is at none."""
-        ends = (end_s for begun_s, end_s in self._leases if begun_s < at_s < end_s)
+    def between_batches_s(self, at_s: float) -> float:
+        """Return when the batch ends that it is at; ``at_s`` if it is at none."""
+        ends = (end_s for begun_s, end_s, _ in self._done if begun_s < at_s < end_s)
         return next(ends, at_s)
 
-    def leases_until(self, at_s: float) -> int:
-        """Return how many leases it has done since the snapshot."""
-        return sum(end_s <= at_s for _, end_s in self._leases)
+    def batches_until(self, at_s: float) -> int:
+        """Return how many batches it has done since the snapshot."""
+        return sum(batches for _, end_s, batches in self._done if end_s <= at_s)
 
     def evaluate_s(self, order: EvaluateOrder) -> float:
         """Return how long an evaluation takes."""

@@ -17,7 +17,7 @@ output layer: the share of the labels that a row saw).
 Where merges overlap with training, ``overlapped_s`` is how long this merge was under way while the
 next mega-batch was worked on, and ``merge_s`` only what the workers waited for it. A worker whose
 replica had not yet been corrected by the merge before when this mega-batch began has
-``corrected_after``: the number of its leases that came before the correction.
+``corrected_after``: the number of its batches that came before the correction.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MegabatchLog:
         self.notes: Notes = {}
         self.moved_bytes = self.merged_bytes = 0
         self.merge_s = self.overlapped_s = 0.0
-        self.corrected: dict[str, int] = {}  # leases of each worker before it was corrected
+        self.corrected: dict[str, int] = {}  # batches of each worker before it was
 
     @property
     def rows(self) -> int:

@@ -2,9 +2,8 @@
 
 Knows nothing of Dask. Four flat arrays of the model's size are allocated once: the replica that is
 being trained, the global model that it started from, the global model before that (or what else a
-merge must remember), and a scratch model that a merge is written into. Committing a merge rotates
-them and copies one. Algorithms that exchange arrays at every step need a few more: `array`; where
-merges overlap with training, one keeps the replica as it was when the merge began.
+merge must remember), and a scratch model that a merge is written into; committing rotates them.
+Where arrays are exchanged at every step, or merges overlap with training, there are more: `array`.
 
 Where all workers update one model, the replica of a pool on that model's machine lies in the memory
 that they share; others step on a copy. A merge then only takes down what that model has become.
@@ -34,7 +33,7 @@ from daskxml.training.replica import Replica, StepResult
 from daskxml.training.scoring import sum_losses, sum_metrics
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import ModelStore, SharedHandle, SharedModel
-from daskxml.training.stepping import LeaseResult, make_stepper, notes_of
+from daskxml.training.stepping import LeaseResult, Rest, make_stepper, no_rest, notes_of
 from daskxml.types import Array, Partition
 
 
@@ -220,20 +219,21 @@ class Member:
 
     def count_labels(self, label_counts: Array) -> None:
         """Hear how often each label occurs in the training rows."""
-        settings = self.settings
-        self.label_counts = label_counts
+        self.label_counts, settings = label_counts, self.settings
         self.inverse_propensity = propensities(
             label_counts, settings.training_rows, settings.propensity_a, settings.propensity_b
         )
 
     # -------------------------------------------------------------------- work
 
-    def lease(self, batches: Sequence[Sequence[Span]], lr: float, fetched: Fetched) -> LeaseResult:
+    def lease(
+        self, batches: Sequence[Sequence[Span]], lr: float, fetched: Fetched, rest: Rest = no_rest
+    ) -> LeaseResult:
         """Step through batches; ``fetched`` has the rows of spans that are not held here.
 
-        The threads of a pool share each batch among them. Where all workers update one model and
-        this one cannot do so in place, every batch is worked on a fresh copy of it, and what has
-        changed is added to it.
+        ``rest`` is called after every batch, of a pool after all: a merge may be committed there.
+        The threads of a pool share each batch among them. Where all update one model that is not
+        here, every batch is worked on a fresh copy of it, whose changes are added to it.
 
         Raises
         ------
@@ -241,9 +241,8 @@ class Member:
             If the loss is not finite any more.
         """
         begun_s = time.perf_counter()
-        done = self._stepper.run(batches, lr, fetched)
-        busy_s = time.perf_counter() - begun_s
-        notes = notes_of(done, self.settings)
+        done = self._stepper.run(batches, lr, fetched, rest)
+        busy_s, notes = time.perf_counter() - begun_s, notes_of(done, self.settings)
         return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, notes)
 
     def step(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:

@@ -77,7 +77,7 @@ class MergeReport:
     """The merged model is committed on every worker; ``sent_bytes`` moved between them.
 
     ``notes`` is what is worth telling, as name to (sum, count). Of a merge that overlapped with
-    training, ``corrected`` has the leases that each worker did before its replica was corrected.
+    training, ``corrected`` has the batches that each worker did before its replica was corrected.
     """
 
     sent_bytes: int
@@ -210,7 +210,7 @@ class MergeOrder:
     overlaps
         Each worker takes a snapshot of its replica, which is what it brings to the merge, before
         the next lease that it is given; when all have the merged model, the replica is corrected
-        by what that differs from the snapshot, between two leases. The order comes again for the
+        by what that differs from the snapshot, between two batches. The order comes again for the
         same generation, without a worker that was lost meanwhile; snapshots stay as they are.
     """
 

@@ -5,7 +5,7 @@ When the leases of mega-batch t are back, every worker takes a *snapshot* ``s_i`
 
     m_t = merge of all s_i        (the strategy's weights; momentum, outer optimizer, any rule)
 
-and when all workers have ``m_t``, each corrects its replica between two leases::
+and when all workers have ``m_t``, each corrects its replica between two batches::
 
     w_i += m_t - s_i
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from daskxml.data.rows import slice_rows
@@ -21,6 +21,7 @@ from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import LocalStore, ModelStore, SharedModel
 
 Batch = Sequence[Span]
+Rest = Callable[[int], None]  # told of so many batches, after which nobody changes the model
 
 _LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
 
@@ -34,6 +35,10 @@ class LeaseResult:
     nonzeros: int
     updates: int
     notes: Notes
+
+
+def no_rest(batches: int) -> None:
+    """Go on at once."""
 
 
 class Stepper:
@@ -58,24 +63,29 @@ class Stepper:
         spec, sampling = settings.spec, settings.sampling
         self._is_random = sampling.is_on or spec.dropout > 0.0 or spec.feature_dropout > 0.0
 
-    def run(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> PoolResult:
+    def run(
+        self, batches: Sequence[Batch], lr: float, fetched: Fetched, rest: Rest = no_rest
+    ) -> PoolResult:
         """Go through batches; see `daskxml.training.member.Member.lease`."""
         if self._copy is None:
-            return self._run(batches, lr, fetched)
+            return self._run(batches, lr, fetched, rest)
         done = PoolResult()
         for batch in batches:
             self._copy.pull()
-            done += self._run([batch], lr, fetched)
+            done += self._run([batch], lr, fetched, rest)
             self._copy.push()
         return done
 
-    def _run(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> PoolResult:
+    def _run(self, batches: Sequence[Batch], lr: float, fetched: Fetched, rest: Rest) -> PoolResult:
+        done = PoolResult()
         if self.pool is not None:
             rows = cut_fetched(batches, fetched, self.pool.threads)
-            return self.pool.run(batches, lambda mine, part: self.step(mine, part, lr, rows))
-        done = PoolResult()
+            done = self.pool.run(batches, lambda mine, part: self.step(mine, part, lr, rows))
+            rest(len(batches))
+            return done
         for batch in batches:
             done = done.plus(self.step(self.replica, batch, lr, fetched))
+            rest(1)
         return done
 
     def step(self, replica: Replica, batch: Batch, lr: float, fetched: Fetched) -> StepResult:

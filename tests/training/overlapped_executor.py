@@ -34,7 +34,7 @@ class OverlappedExecutor(VirtualExecutor):
 
     def __init__(self, session, speeds, merge_s=0.5, **values):
         self.merge_s, self.sealed, self.sealed_for = merge_s, {}, 0
-        self.since: Counter[str] = Counter()  # leases of each worker since its snapshot
+        self.since: Counter[str] = Counter()  # batches of each worker since its snapshot
         super().__init__(session, speeds, **values)
 
     def carry_out(self, orders):
@@ -66,8 +66,8 @@ class OverlappedExecutor(VirtualExecutor):
                 assert not self.sealed
                 corrected = {name: self.since[name] for name in weights}
                 return MergeReport(1000 * len(weights), corrected=corrected)
-            case LeaseOrder(worker=name):
-                self.since[name] += 1
+            case LeaseOrder(worker=name, batches=batches):
+                self.since[name] += len(batches)
         return super()._finish(task)
 
     def lose(self, name):
