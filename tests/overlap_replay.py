@@ -83,7 +83,7 @@ class Replay:
         order = MergeOrder(self.generation, weights, momentum, overlaps=bool(following))
         goes_on = [name for name in following if "corrected_after" in following[name]]
         for name in goes_on:
-            self.members[name].take_snapshot(self.generation)
+            self.members[name].take_snapshot(order)
         hosts = ("here",) * len(crew)
         run_together([merge_program(m, order, rank, hosts) for rank, m in enumerate(crew)])
         self._models = crew[0].scratch.copy(), self._remembered(crew[0])

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from daskxml.combine.config import CombineConfig
 from daskxml.types import Array
 
 
@@ -72,6 +73,28 @@ class MergeFactors:
         """
         replicas = tuple((1.0 + mu) * lr * weight for weight in weights)
         return cls(replicas=replicas, current=(1.0 + mu) * (1.0 - lr), previous=-mu)
+
+
+def merge_factors(config: CombineConfig, weights: Sequence[float], momentum: float) -> MergeFactors:
+    """Return what a merge by the mean multiplies replicas and global models with.
+
+    Parameters
+    ----------
+    config
+        Whether there is an outer optimizer; ``momentum`` is not read then.
+    weights
+        Of the replicas, in the order of their ranks.
+    momentum
+        Of the global model.
+
+    Examples
+    --------
+    >>> merge_factors(CombineConfig(), [1.0], 0.9)
+    MergeFactors(replicas=(1.0,), current=0.9, previous=-0.9)
+    """
+    if config.outer == "nesterov":
+        return MergeFactors.outer_nesterov(weights, config.outer_lr, config.outer_momentum)
+    return MergeFactors.momentum(weights, momentum)
 
 
 def outer_memory(previous: Array, merged: Array, mu: float, kernels: WeighKernels) -> None:

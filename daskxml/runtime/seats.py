@@ -17,6 +17,7 @@ from daskxml.errors import ClusterError
 from daskxml.runtime.port import Port
 from daskxml.runtime.remote import HANDLE, PULL, PUSH, RemoteStore
 from daskxml.training.member import Member
+from daskxml.training.orders import MergeOrder
 from daskxml.training.shared import LocalStore, SharedModel
 from daskxml.types import Array
 
@@ -65,13 +66,13 @@ class Seat:
             self._is_working = False
             self.turn.notify_all()
 
-    def take_snapshot(self, number: int, generation: int) -> None:
+    def take_snapshot(self, number: int, order: MergeOrder) -> None:
         """Take the replica's snapshot for a merge, in its turn; nothing if that is over."""
         if self.next_lease > number:
             return
         self._await_turn(number)
         try:
-            self.member.take_snapshot(generation)
+            self.member.take_snapshot(order)
             self._batches = 0
         finally:
             self.end_turn()

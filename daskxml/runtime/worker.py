@@ -213,7 +213,7 @@ def merge_snapshot(plan: RoundPlan, order: MergeOrder, rank: int, turn: int) -> 
     It leaves its place in the worker's thread pool to the leases of the next mega-batch.
     """
     secede()
-    seat_of(plan.run).take_snapshot(turn, order.generation)
+    seat_of(plan.run).take_snapshot(turn, order)
     (done,) = _on_loop(_merging(plan, order, rank))
     return done.sent_bytes, done.result
 

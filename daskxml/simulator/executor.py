@@ -196,7 +196,7 @@ class Executor:
         workers = [self.workers[name] for name in order.weights]
         if order.overlaps:
             for worker in workers:
-                worker.take_snapshot(order.generation)
+                worker.take_snapshot(order)
         members, hosts = [worker.member for worker in workers], self._hosts(order.weights)
         programs = [
             merge_program(member, order, rank, hosts) for rank, member in enumerate(members)

@@ -21,7 +21,7 @@ from daskxml.strategies.protocol import Device
 from daskxml.training.holdings import span_rows
 from daskxml.training.ledger import Span
 from daskxml.training.member import Member
-from daskxml.training.orders import EvaluateOrder, Piece
+from daskxml.training.orders import EvaluateOrder, MergeOrder, Piece
 from daskxml.training.pool import part_of
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import LocalStore, SharedModel
@@ -133,11 +133,11 @@ class VirtualWorker:
         """Add to the shared model what the batch that ends has changed in the copy of it."""
         self._pending.release()
 
-    def take_snapshot(self, generation: int) -> None:
+    def take_snapshot(self, order: MergeOrder) -> None:
         """Keep the replica as it is, for a merge that overlaps with the next leases."""
-        if self.member.snapshot_for != generation:
+        if self.member.snapshot.generation != order.generation:
             self._done = []
-        self.member.take_snapshot(generation)
+        self.member.take_snapshot(order)
 
     def book_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
         """Hear when a lease begins, and when each of its batches ends."""

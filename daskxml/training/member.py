@@ -28,11 +28,12 @@ from daskxml.ops import get_kernels
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
-from daskxml.training.orders import Piece
+from daskxml.training.orders import MergeOrder, Piece
 from daskxml.training.replica import Replica, StepResult
 from daskxml.training.scoring import sum_losses, sum_metrics
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import ModelStore, SharedHandle, SharedModel
+from daskxml.training.snapshot import Snapshot
 from daskxml.training.stepping import LeaseResult, Rest, make_stepper, no_rest, notes_of
 from daskxml.types import Array, Partition
 
@@ -53,10 +54,8 @@ class Member:
     current, previous, scratch
         ``(size,)`` float32: the global model, the one before it, and room for the next one.
         With an outer optimizer ``previous`` is what that remembers.
-    generation
-        Number of merges that ``current`` has been through.
-    snapshot_for
-        The merge that a snapshot of the replica was last taken for.
+    generation, snapshot
+        Number of merges that ``current`` has been through; of what a snapshot was last taken for.
     holdings
         The rows.
     shared
@@ -76,7 +75,7 @@ class Member:
         self.replica = self._stepper.replica
         size = (self.layout.size,)
         self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
-        self.generation, self.snapshot_for = 0, -1
+        self.generation, self.snapshot = 0, Snapshot(settings.combine, self.kernels)
         self._rotation = threading.Lock()  # a worker that joins reads while others merge
         self._arrays: dict[str, Array] = {}
         self.label_counts: Array = np.zeros(settings.spec.labels, dtype=np.int64)
@@ -129,7 +128,10 @@ class Member:
             return  # told twice
         if generation != self.generation + 1:
             raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
-        combine = self.settings.combine
+        combine, flat = self.settings.combine, self.replica.flat
+        models = self.scratch, self.current, self.previous
+        if is_ahead := self.snapshot.generation == generation:
+            self.snapshot.correct(flat, self.array("snapshot"), *models)
         with self._rotation:
             if combine.outer == "nesterov":
                 outer_memory(self.previous, self.scratch, combine.outer_momentum, self.kernels)
@@ -138,21 +140,18 @@ class Member:
                 self.current, self.scratch = self.scratch, self.current
                 self.kernels.copy(self.previous, self.array("memory"))
             else:
-                rotated = self.scratch, self.current, self.previous
-                self.current, self.previous, self.scratch = rotated
+                self.current, self.previous, self.scratch = models
             self.generation = generation
-        if self.snapshot_for == generation:
-            self.kernels.add_two(self.replica.flat, self.current, 1.0, self.array("snapshot"), -1.0)
-        elif not (self.settings.keeps_replicas or self.settings.steps_in_place):
-            self.kernels.copy(self.replica.flat, self.current)
+        if not (is_ahead or self.settings.keeps_replicas or self.settings.steps_in_place):
+            self.kernels.copy(flat, self.current)
         if self.settings.on_merge == "reset":
             self.replica.optimizer.reset()
 
-    def take_snapshot(self, generation: int) -> None:
+    def take_snapshot(self, order: MergeOrder) -> None:
         """Keep the replica as it is for this merge; what was kept for it first counts."""
-        if self.snapshot_for != generation:
-            self.kernels.copy(self.array("snapshot"), self.replica.flat)
-            self.snapshot_for = generation
+        if self.snapshot.generation != order.generation:
+            flat, kept = self.replica.flat, self.array("snapshot")
+            self.snapshot.take(order, kept, flat, self.current, self.previous)
 
     def squared_norm(self) -> float:
         """Return the squared L2 norm of the replica."""
@@ -172,7 +171,7 @@ class Member:
 
     def merge_source(self) -> Array:
         """Return the model that this worker brings to a merge."""
-        if self.snapshot_for > self.generation:
+        if self.snapshot.generation > self.generation:
             return self.array("snapshot")
         is_center = self.settings.averages or "server_optimizer" in self.__dict__
         return self.array("center") if is_center else self.replica.flat

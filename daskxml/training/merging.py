@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from daskxml.combine import MergeFactors, combine_changes, ring_all_reduce
+from daskxml.combine import combine_changes, merge_factors, ring_all_reduce
 from daskxml.combine.messages import Flush, Program, Receive, Send
 from daskxml.errors import TrainingError
 from daskxml.training.member import Member
@@ -87,13 +87,8 @@ class _Merge:
 
     def combine_models(self) -> Program[None]:
         """``sum_i a_i w_i + b w + c (what a merge remembers)``."""
-        member, combine = self.member, self.member.settings.combine
-        if combine.outer == "nesterov":
-            factors = MergeFactors.outer_nesterov(
-                self.weights, combine.outer_lr, combine.outer_momentum
-            )
-        else:
-            factors = MergeFactors.momentum(self.weights, self.order.momentum)
+        member = self.member
+        factors = merge_factors(member.settings.combine, self.weights, self.order.momentum)
         yield from self._ring(
             member.scratch,
             member.merge_source(),

@@ -1,19 +1,20 @@
 """A session whose merges travel while the workers are at the next mega-batch.
 
 When the leases of mega-batch t are back, every worker takes a *snapshot* ``s_i`` of its replica
-``w_i`` and goes on with mega-batch t + 1 from where it is. The snapshots are merged meanwhile,
+``w_i`` and goes on with mega-batch t + 1 from a guess ``v_i`` of the merged model: the replica,
+with the momentum that is known already (`daskxml.training.snapshot`). Snapshots merge meanwhile,
 
     m_t = merge of all s_i        (the strategy's weights; momentum, outer optimizer, any rule)
 
 and when all workers have ``m_t``, each corrects its replica between two batches::
 
-    w_i += m_t - s_i
+    w_i += m_t - v_i
 
 so that what it has done since the snapshot stays. ``m_t`` is then the global model, and the replica
 is that model plus the steps of mega-batch t + 1, which is what the next merge takes for granted. So
 nothing in a merge is stale, and rows, weights and momentum are counted as without overlap; only the
-steps between snapshot and correction were taken on each worker's own model. Merge t + 1 begins when
-mega-batch t + 1 is over and merge t has arrived: there is never more than one under way.
+steps between snapshot and correction were taken elsewhere than at the merged model. Merge t + 1
+begins when mega-batch t + 1 is over and merge t has arrived: never more than one is under way.
 
 The idea is that of Wang et al., "Overlap Local-SGD", ICASSP 2020; Sun et al., "CO2: Efficient
 Distributed Training with Full Communication-Computation Overlap", ICLR 2024; and Douillard et al.,

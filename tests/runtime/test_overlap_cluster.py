@@ -23,7 +23,7 @@ Values = dict[str, Any]
 @pytest.fixture
 def values(values: Values) -> Values:
     """A model of some megabytes, whose merge takes as long as a few batches."""
-    values["model"] = {"hidden": [1024]}
+    values["model"] = {"hidden": [512]}
     values["strategy"] |= {"megabatch_batches": 16, "lr": 0.2}
     values["combine"] = {"overlap": True}
     values["checkpoint"] = {"every": 4}
@@ -58,18 +58,18 @@ def test_workers_go_on_while_merges_travel(client: Client, data: Data, values: V
     full = [row["megabatch"] for row in run.history if not row["overlapped_s"]]
     assert full == [4, 8]
     spent_s = sum(row["train_s"] + row["merge_s"] + row["eval_s"] for row in run.history)
-    assert spent_s <= run.history[-1]["wall_s"]
+    assert spent_s == pytest.approx(run.history[-1]["wall_s"])  # nothing counts twice
 
 
 @pytest.mark.parametrize(
     ("method", "strategy"),
     [
-        ("take_snapshot", "adaptive-sgd"),
         ("merge_source", "adaptive-sgd"),
-        ("merge_source", "elastic"),
         ("commit", "elastic"),
-        ("lease", "adaptive-sgd"),
         ("evaluate", "elastic"),
+        pytest.param("take_snapshot", "adaptive-sgd", marks=pytest.mark.slow),
+        pytest.param("merge_source", "elastic", marks=pytest.mark.slow),
+        pytest.param("lease", "adaptive-sgd", marks=pytest.mark.slow),
     ],
 )
 def test_a_worker_is_killed(
@@ -107,6 +107,7 @@ def test_a_worker_joins_and_the_run_is_interrupted(
     check_run(run, data, values)
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_everybody_goes_on_from_its_checkpoint(
     data: Data, values: Values, tmp_path: Path
 ) -> None:

@@ -11,6 +11,9 @@ import pytest
 
 from daskxml.errors import ClusterError
 from daskxml.runtime.seats import Seat
+from daskxml.training.orders import MergeOrder
+
+ORDER = MergeOrder(1, {"a": 1.0}, 0.0, overlaps=True)
 
 
 class Recorder:
@@ -19,9 +22,9 @@ class Recorder:
     def __init__(self) -> None:
         self.generation, self.log = 0, list[str]()
 
-    def take_snapshot(self, generation: int) -> None:
+    def take_snapshot(self, order: MergeOrder) -> None:
         """Note it."""
-        self.log.append(f"snapshot {generation}")
+        self.log.append(f"snapshot {order.generation}")
 
     def commit(self, generation: int) -> None:
         """Note it."""
@@ -63,7 +66,7 @@ def test_a_merge_is_committed_between_two_batches_and_counts_those_since_the_sna
 ) -> None:
     gates = [threading.Event() for _ in range(3)]
     with ThreadPoolExecutor(2) as threads:
-        seat.take_snapshot(0, generation=1)
+        seat.take_snapshot(0, ORDER)
         working = threads.submit(lease, seat, 1, gates)
         gates[0].set()
         until(lambda: len(seat.member.log) == 2)
@@ -82,7 +85,7 @@ def test_a_merge_is_committed_between_two_batches_and_counts_those_since_the_sna
 def test_a_merge_comes_before_a_lease_that_waits_for_its_turn(seat: Any) -> None:
     gate, gates = threading.Event(), [threading.Event()]
     gates[0].set()
-    seat.take_snapshot(0, generation=1)
+    seat.take_snapshot(0, ORDER)
     with ThreadPoolExecutor(3) as threads:
         first = threads.submit(lease, seat, 1, [gate])
         until(lambda: seat._is_working)
@@ -96,9 +99,9 @@ def test_a_merge_comes_before_a_lease_that_waits_for_its_turn(seat: Any) -> None
 
 
 def test_a_snapshot_whose_turn_is_over_is_not_taken_again(seat: Any) -> None:
-    seat.take_snapshot(0, generation=1)
+    seat.take_snapshot(0, ORDER)
     lease(seat, 1, [])
-    seat.take_snapshot(0, generation=1)
+    seat.take_snapshot(0, ORDER)
     assert seat.member.log == ["snapshot 1"]
 
 

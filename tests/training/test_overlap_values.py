@@ -31,8 +31,12 @@ def move(pair, *steps):
         member.replica.flat += np.float32(step)
 
 
+def order_of(generation, weights=(0.5, 0.5), momentum=0.0):
+    return MergeOrder(generation, dict(zip("ab", weights, strict=True)), momentum, overlaps=True)
+
+
 def merge(pair, generation, weights, momentum=0.0):
-    order = MergeOrder(generation, dict(zip("ab", weights, strict=True)), momentum, overlaps=True)
+    order = order_of(generation, weights, momentum)
     run_together([merge_program(m, order, rank, ("here",) * 2) for rank, m in enumerate(pair)])
 
 
@@ -48,7 +52,7 @@ def test_three_merges_of_two_workers_by_hand():
     a, b = pair = two()
     move(pair, 1.0, 3.0)
     for member in pair:
-        member.take_snapshot(1)  # 1 and 3
+        member.take_snapshot(order_of(1))  # 1 and 3
     move(pair, 2.0, -1.0)  # training goes on: replicas are 3 and 2
     merge(pair, 1, [0.25, 0.75])  # 1/4 + 9/4 = 2.5
     assert values(pair) == ([3.0, 2.0], {0.0})
@@ -58,12 +62,13 @@ def test_three_merges_of_two_workers_by_hand():
     assert values(pair) == ([5.0, 2.5], {2.5})  # 2.5 and all that each did since its snapshot
 
     for member in pair:
-        member.take_snapshot(2)
-    merge(pair, 2, [0.5, 0.5], momentum=0.5)  # (5 + 2.5) / 2 + (2.5 - 0) / 2 = 5
-    move(pair, 1.0, 1.0)  # 6 and 3.5
+        member.take_snapshot(order_of(2, momentum=0.5))
+    assert values(pair)[0] == [6.25, 3.75]  # the momentum (2.5 - 0) / 2 is known already
+    merge(pair, 2, [0.5, 0.5], momentum=0.5)  # (5 + 2.5) / 2 + 1.25 = 5
+    move(pair, 1.0, 1.0)  # 7.25 and 4.75
     for member in pair:
         member.commit(2)
-    assert values(pair) == ([6.0, 6.0], {5.0})  # 6 + (5 - 5), 3.5 + (5 - 2.5)
+    assert values(pair) == ([6.0, 6.0], {5.0})  # 7.25 + (5 - 6.25), 4.75 + (5 - 3.75)
     assert float(a.previous[0]) == 2.5
 
     merge(pair, 3, [0.75, 0.25])  # nobody goes on: no snapshot is taken, 6
@@ -76,10 +81,10 @@ def test_a_snapshot_is_taken_once_for_each_merge():
     pair = two()
     move(pair, 1.0, 3.0)
     for member in pair:
-        member.take_snapshot(1)
+        member.take_snapshot(order_of(1))
     move(pair, 8.0, 8.0)
     for member in pair:
-        member.take_snapshot(1)  # the merge is begun again, without a third worker say
+        member.take_snapshot(order_of(1))  # the merge is begun again, without a third worker say
     merge(pair, 1, [0.5, 0.5])
     for member in pair:
         member.commit(1)
@@ -99,7 +104,7 @@ def test_every_rule_takes_the_snapshots(combine, merged):
     pair = two(combine, rule="sum" if combine.rule == "sum" else "mean")
     move(pair, 1.0, 3.0)
     for member in pair:
-        member.take_snapshot(1)
+        member.take_snapshot(order_of(1))
     move(pair, 8.0, 8.0)
     merge(pair, 1, [0.5, 0.5])
     for member in pair:
@@ -124,7 +129,7 @@ def test_two_quadratics_meet_at_their_common_minimum(delay, momentum):
     descend(steps)
     for generation in range(1, 400):
         for member in pair:
-            member.take_snapshot(generation)
+            member.take_snapshot(order_of(generation, momentum=momentum))
         merge(pair, generation, [0.5, 0.5], momentum)
         descend(delay)
         for member in pair:
@@ -143,7 +148,7 @@ def test_moments_stay_or_are_forgotten_when_a_replica_is_corrected(on_merge):
     batches = cut_batches([Span(0, 0, 0, 32)], 8)
     for member in pair:
         member.lease(batches, 0.1, {})
-        member.take_snapshot(1)
+        member.take_snapshot(order_of(1))
         member.lease(batches, 0.1, {})
     before = {n: np.array(a) for n, a in pair[0].replica.optimizer.state().items()}
     assert any(np.any(array) for array in before.values())
@@ -163,7 +168,7 @@ def test_the_global_model_is_measured_and_training_goes_on_from_the_replica():
     batches = cut_batches([Span(0, 0, 0, 64)], 8)
     for member in pair:
         member.lease(batches, 0.5, {})
-        member.take_snapshot(1)
+        member.take_snapshot(order_of(1))
     merge(pair, 1, [0.5, 0.5])
     equal = members(1)[0]
     equal.set_model(pair[0].scratch.copy(), pair[0].current.copy(), 1)
@@ -179,7 +184,7 @@ def test_the_global_model_is_measured_and_training_goes_on_from_the_replica():
 
 def test_it_costs_one_model_more():
     (member,) = members(1, combine=OVERLAP)
-    member.take_snapshot(1)
+    member.take_snapshot(order_of(1))
     with member._global_model():
         pass
     assert list(member._arrays) == ["snapshot"]
