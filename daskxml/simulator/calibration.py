@@ -203,7 +203,8 @@ def _take_turns(work: Array, busy_s: Array, who: Array, workers: int) -> tuple[A
 
 def _fit_network(history: History, messages: int) -> Network:
     """Find the bandwidth, where the history tells it, and the time of a message."""
-    merges = [row for row in history if row["merge_s"] > 0.0 and len(row["workers"]) > 1]
+    waited = (row for row in history if row["merge_s"] > 0.0 and not row.get("overlapped_s"))
+    merges = [row for row in waited if len(row["workers"]) > 1]
     if not merges:
         return Network()
     took_s = np.array([row["merge_s"] for row in merges])

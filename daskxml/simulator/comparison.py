@@ -67,7 +67,7 @@ def _reached(history: History, metric: str, best: float | None) -> tuple[float |
     for row in history:
         spent_s += row["train_s"] + row["merge_s"]
         if best is not None and row["metrics"].get(metric, -1.0) >= NEAR_BEST * best:
-            return spent_s, row["rows"]
+            return spent_s + row.get("overlapped_s", 0.0), row["rows"]  # when the model was there
     return None, None
 
 

@@ -210,8 +210,8 @@ class MergeOrder:
     overlaps
         Each worker takes a snapshot of its replica, which is what it brings to the merge, before
         the next lease that it is given; when all have the merged model, the replica is corrected
-        by what that differs from the snapshot, between two batches. The order comes again for the
-        same generation, without a worker that was lost meanwhile; snapshots stay as they are.
+        by it, between two batches. The order may come again for the same generation, without a
+        worker that was lost meanwhile; snapshots stay as they are.
     """
 
     generation: int

@@ -4,6 +4,7 @@ import adasum_fig02
 import curves
 import learning_rates
 import numpy as np
+import overlap
 import pytest
 import simulations
 import study
@@ -167,6 +168,30 @@ class TestTable:
         assert "| Static proportional | 1 | 0.400 | 0.200 | **4.0** | 30 | 25.0% |" in (
             table.markdown(found, ["bibtex"])
         )
+
+
+class TestOverlap:
+    def test_a_model_counts_from_the_moment_when_it_is_there(self):
+        rows = [{**row, "overlapped_s": 0.75} for row in history(0.1, 0.2)]
+        rows[-1]["overlapped_s"] = 0.0
+        assert curves.elapsed_s(rows) == [2.75, 4.0]
+
+    @pytest.mark.usefixtures("scores")
+    def test_pairs_share_a_target_and_are_compared_at_equal_rows(self):
+        off, on = overlap.pair_of("bibtex", "elastic", [history(0.1, 0.2), history(0.1, 0.15, 0.4)])
+        assert (off["overlap"], on["overlap"]) == (False, True)
+        assert (off["P@1"], on["P@1"], on["P@1_same_rows"]) == (0.2, 0.4, 0.15)
+        assert (off["seconds_to_95"], on["seconds_to_95"]) == (4.0, 6.0)  # to 0.19
+        assert off["merge_every_s"] == 2.0
+        assert "| bibtex | Elastic SGD | on | 2.00 | 30 | 0.400 | 0.200 | 0.150 | 6.0 |" in (
+            overlap.markdown([off, on])
+        )
+
+    @pytest.mark.usefixtures("scores")
+    def test_the_network_is_a_part_of_the_job(self, folder):
+        job = overlap.job_of("bibtex", "elastic", True)
+        assert study.resolve(job, folder).combine.overlap
+        assert job != study.with_changes(job, slowdown=1.0)
 
 
 class TestExactHessian:
