@@ -1,35 +1,59 @@
 # syntax=docker/dockerfile:1
-# CPU:   docker build -t daskxml .
-# CUDA:  docker build -t daskxml:cuda --build-arg BASE=nvidia/cuda:12.9.1-runtime-ubuntu24.04 .
+# CPU:   docker build -t daskxml --build-arg COMMIT=$(git rev-parse HEAD) .
+# CUDA:  docker build -t daskxml:cuda --build-arg EXTRA=cuda12 \
+#            --build-arg BASE=nvidia/cuda:12.9.1-runtime-ubuntu24.04 .
 # A package index of your own: --secret id=pip,src=$HOME/.config/pip/pip.conf
 #
-#   docker run --rm daskxml --version
+#   docker run --rm -v "$PWD:/data" daskxml bench smoke
 #   docker run --rm -v "$PWD:/data" daskxml train quickstart --train train.txt --test test.txt
-# A scheduler or a worker: --entrypoint dask ... scheduler
+# A scheduler or a worker: --entrypoint dask ... scheduler (compose.yaml has both)
+#
+# What is in the CPU image is pinned, with hashes, in docker/requirements.lock. The CUDA image takes
+# what its extra asks for: its packages pin an older Dask than the lock, and which of their wheels
+# are right depends on the base and on the host's driver.
 
 # Any Debian or Ubuntu with Python 3.11 or newer.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
+ARG EXTRA=
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -c 'import ensurepip' 2>/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 python3-venv; }
-RUN python3 -m venv /opt/daskxml
+RUN python3 -m venv /opt/daskxml && python3 -m venv /opt/build
 WORKDIR /src
+COPY docker/*.lock docker/
+# The secret is there while a line runs, and in no layer.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /opt/build/bin/pip install --require-hashes -r docker/build.lock && \
+    if [ -z "${EXTRA}" ]; then \
+      /opt/daskxml/bin/pip install --require-hashes -r docker/requirements.lock; fi
 COPY pyproject.toml README.md LICENSE ./
 COPY pipelines pipelines
 COPY datasets datasets
+COPY benchmarks benchmarks
 COPY daskxml daskxml
-# The secret is there while this line runs and in no layer.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /opt/daskxml/bin/pip install --no-cache-dir --disable-pip-version-check .
+    /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /dist . && \
+    if [ -z "${EXTRA}" ]; then /opt/daskxml/bin/pip install --no-deps /dist/*.whl; \
+    else /opt/daskxml/bin/pip install "$(echo /dist/*.whl)[${EXTRA}]"; fi && \
+    /opt/daskxml/bin/pip check
+# The tests of other packages, and what installed them, are not for running.
+RUN find /opt/daskxml/lib -type d \( -name tests -o -name test \) -path '*/site-packages/*' \
+      -prune -exec rm -rf {} + && \
+    /opt/daskxml/bin/python -m pip uninstall --yes --quiet setuptools pip && \
+    /opt/daskxml/bin/daskxml --version
 
 FROM ${BASE}
+ARG COMMIT=
 RUN command -v python3 >/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates && \
       rm -rf /var/lib/apt/lists/*; }
-COPY --from=build /opt/daskxml /opt/daskxml
-ENV PATH=/opt/daskxml/bin:$PATH
 RUN useradd --create-home daskxml && mkdir /data && chown daskxml:daskxml /data
+COPY --from=build /opt/daskxml /opt/daskxml
+ENV PATH=/opt/daskxml/bin:$PATH DASKXML_COMMIT=${COMMIT}
+LABEL org.opencontainers.image.title=daskxml org.opencontainers.image.licenses=BSD-3-Clause \
+      org.opencontainers.image.revision=${COMMIT}
 USER daskxml
 WORKDIR /data
 EXPOSE 8786 8787

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(os.environ.get("DASKXML_RESULTS") or Path(__file__).parent / "results")
 PACKAGES = ("numpy", "scipy", "numba", "dask", "distributed", "torch", "scikit-learn", "napkinxc")
 
 
@@ -77,6 +77,8 @@ def read_commit() -> str | None:
 
 def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
     """Print the rows as a table; write them, with the machine, to ``results/<name>.json``.
+
+    ``DASKXML_RESULTS`` names another folder.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daskxml.bench import load_suite, packaged_suites
 from daskxml.cli.arguments import build_parser
 from daskxml.config import load_run_config
 
@@ -58,10 +59,13 @@ def test_continuous_integration_runs_exactly_make_test():
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
-def test_the_wheel_holds_the_run_files_and_the_cards():
+def test_the_wheel_holds_the_run_files_the_cards_and_the_suites_with_their_scripts():
     with (ROOT / "pyproject.toml").open("rb") as file:
         wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    folders = {"pipelines": "pipelines", "datasets": "datasets", "benchmarks/suites": "suites"}
+    suites = [load_suite(path) for path in packaged_suites().values()]
+    scripts = {f"benchmarks/{script.file}" for suite in suites for script in suite.scripts}
     assert wheel["force-include"] == {
-        "pipelines": "daskxml/pipelines",
-        "datasets": "daskxml/datasets",
+        **{name: f"daskxml/{place}" for name, place in folders.items()},
+        **{name: f"daskxml/{name}" for name in {*scripts, "benchmarks/machine.py"}},
     }

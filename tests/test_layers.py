@@ -20,6 +20,7 @@ LAYERS = (
     ("config",),
     ("training",),
     ("runtime", "simulator"),
+    ("bench",),
     ("dashboard", "estimator", "cli"),
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}

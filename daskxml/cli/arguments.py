@@ -182,6 +182,19 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
     command.add_argument("--workers", type=_positive, default=2, metavar="N", help="(default: 2)")
 
 
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "suite", metavar="SUITE", help="a suite that comes along, like smoke, or a TOML file"
+    )
+    command.add_argument(
+        "--out", metavar="DIR", help="where it is written, and goes on (default: runs/bench-SUITE)"
+    )
+    command.add_argument("--data", metavar="FOLDER", help="where the files of real data sets lie")
+    command.add_argument(
+        "--against", metavar="DIR", help="tell what got worse since this earlier bench"
+    )
+
+
 def _add_model_and_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", metavar="DIR", help="directory of a run or a model")
     command.add_argument("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
@@ -241,6 +254,7 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "predict": (_add_predict, "write a trained model's best labels of every row"),
     "inspect": (_add_inspect, "describe a data file and its problems"),
     "generate": (_add_generate, "write generated rows with something to learn"),
+    "bench": (_add_bench, "do a suite of runs and benchmarks, with one table"),
     "demo": (_add_demo, "generate data, train on two local workers, and show what came out"),
 }
 

@@ -72,13 +72,23 @@ def read_source(given: str | Path | Mapping[str, Any]) -> Source:
     if isinstance(given, Mapping):
         name, text, tables = "run configuration", "", dict(given)
     else:
-        path = _find_file(given)
-        name, text = str(given), _read_text(path)
+        name, text = str(given), _read_text(_find_file(given))
         tables = _parse(name, text)
     for section, table in tables.items():
         if not isinstance(table, Mapping):
             raise ConfigError(f"{name}: {section!r} stands outside a section like [training]")
     return Source(name, {section: dict(table) for section, table in tables.items()}, text)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read any TOML file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or with the line where it is not TOML.
+    """
+    return _parse(str(path), _read_text(path))
 
 
 def packaged_run_files() -> dict[str, Path]:
@@ -132,7 +142,7 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file in UTF-8, so not a run file") from error
+        raise ConfigError(f"{path}: not a text file in UTF-8, so not TOML") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
