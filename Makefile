@@ -3,6 +3,7 @@
 #   make test       lint, types and the tests; what continuous integration runs
 #   make test-slow  the tests on real data and of many minutes
 #   make bench      every benchmark; results in benchmarks/results
+#   make lock       pin the packages of the Docker image anew
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit test-slow bench format clean
+.PHONY: help setup demo test lint types unit test-slow bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -46,6 +47,19 @@ test-slow: $(READY)
 bench: $(READY)
 	@set -e; for file in $$(grep -l __main__ benchmarks/*.py); do \
 	  echo "== $$file"; $(BIN)/python $$file; done
+
+# For every Python that the package runs on, with hashes, and without the name of an index.
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-emit-index-url
+
+lock: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	{ echo '# Made by `make lock`: the packages of the CPU image.'; \
+	  $(BIN)/$(LOCK) pyproject.toml --extra metrics; } > docker/requirements.lock.new
+	{ echo '# Made by `make lock`: what builds the wheel in the image.'; \
+	  echo 'hatchling>=1.27' | $(BIN)/$(LOCK) --no-annotate -; } > docker/build.lock.new
+	mv docker/requirements.lock.new docker/requirements.lock
+	mv docker/build.lock.new docker/build.lock
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
