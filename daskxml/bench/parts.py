@@ -177,8 +177,11 @@ class Script:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if not self.columns:
-            raise ConfigError("smaller and larger are empty: name the columns to keep")
+        if not self.rows or not self.columns:
+            raise ConfigError(
+                "rows, or smaller and larger, are empty: name the columns that tell rows apart, "
+                "and those to keep"
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:

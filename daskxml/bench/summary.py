@@ -57,14 +57,12 @@ def collect(cells: Iterable[Mapping[str, Any]]) -> Values:
     """
     found: Values = {}
     for cell in cells:
-        if cell["status"] != DONE:
-            continue
-        for row, figures in cell["figures"].items():
-            names = (*cell["names"], row) if len(cell["names"]) == 1 else tuple(cell["names"])
-            line = found.setdefault(names, {})
+        found.setdefault(tuple(cell["names"]), {})  # lines are in the order of the first cells
+        for row, figures in cell["figures"].items() if cell["status"] == DONE else ():
+            line = found.setdefault((*cell["names"], *([row] if row else [])), {})
             for quantity, value in figures.items():
                 line.setdefault(quantity, []).append(value)
-    return found
+    return {names: line for names, line in found.items() if line}
 
 
 def quantities(values: Values) -> list[str]:

@@ -182,7 +182,10 @@ def test_a_script_that_is_not_installed_is_said_to_be_missing(tmp_path):
         (SMALL.replace("labels = 5\n", "") + MATRIX, "[data.small]: missing 1 required"),
         (SMALL + MATRIX + MATRIX, "is there twice"),
         (SCRIPT.replace("smaller", "told") + "told=[]", "not valid TOML"),
-        (SCRIPT.replace('smaller = ["ms"]\n', ""), "[[script]] 1: smaller and larger are empty"),
+        (
+            SCRIPT.replace('smaller = ["ms"]\n', ""),
+            "[[script]] 1: rows, or smaller and larger, are empty",
+        ),
         (
             SCRIPT.replace('result = "s"\n', ""),
             "missing 1 required keyword-only argument: 'result'",

@@ -1,0 +1,132 @@
+"""The image and its neighbours: what the files name is there, and what is pinned is enough."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from daskxml.cli.arguments import build_parser
+
+ROOT = Path(__file__).parents[1]
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES = COMPOSE["services"]
+IGNORE = (ROOT / ".dockerignore").read_text().split()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+LOCKS = sorted((ROOT / "docker").glob("*.lock"))
+OWN = ("scheduler", "worker", "train")
+
+
+def pinned(path):
+    """Return names and versions of a lock file, and check that every one has a hash."""
+    lines = path.read_text().replace("\\\n", " ").splitlines()
+    found = [line for line in lines if line and not line.lstrip().startswith("#")]
+    assert all("--hash=sha256:" in line for line in found)
+    return [Requirement(line.split("--hash")[0]) for line in found]
+
+
+def is_in_context(path):
+    """Tell whether .dockerignore, which begins by leaving all out, lets a path in."""
+    kept = [pattern[1:] for pattern in IGNORE if pattern.startswith("!")]
+    return any(path.match(pattern) or Path(pattern) in [path, *path.parents] for pattern in kept)
+
+
+def test_the_lock_pins_all_that_the_package_needs():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    needed = project["dependencies"] + project["optional-dependencies"]["metrics"]
+    [lock] = [path for path in LOCKS if path.name == "requirements.lock"]
+    versions = {}
+    for requirement in pinned(lock):
+        [specifier] = requirement.specifier
+        assert specifier.operator == "=="
+        versions.setdefault(requirement.name, []).append(specifier.version)
+    for requirement in map(Requirement, needed):
+        assert requirement.name in versions, f"{requirement.name}: run `make lock`"
+        assert all(requirement.specifier.contains(v) for v in versions[requirement.name])
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+def test_a_lock_names_no_index(path):
+    assert pinned(path)
+    assert not re.search(r"https?:|--index|--extra-index|--find-links|@ ", path.read_text())
+
+
+def test_what_the_dockerfile_copies_is_there_and_in_the_context():
+    for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE):
+        for source in line.split()[:-1]:
+            paths = sorted(ROOT.glob(source))
+            assert paths, source
+            for path in paths:
+                inside = path.relative_to(ROOT)
+                inner = [p.relative_to(ROOT) for p in path.rglob("*.py")] if path.is_dir() else []
+                assert is_in_context(inside) or any(map(is_in_context, inner)), source
+    assert is_in_context(Path("benchmarks/suites/smoke.toml"))
+    assert is_in_context(Path("benchmarks/machine.py"))
+    assert not is_in_context(Path("benchmarks/results/step.json"))
+    assert not is_in_context(Path(".git"))
+
+
+def test_the_image_runs_the_command_as_nobody_special():
+    final = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert 'ENTRYPOINT ["daskxml"]' in final
+    assert re.search(r"^USER daskxml$", final, re.MULTILINE)
+    assert "--mount" not in final  # the secret is the building stage's
+
+
+def test_every_service_of_ours_is_the_image():
+    assert {name for name, service in SERVICES.items() if "build" in service} == set(OWN)
+    for name in OWN:
+        args = SERVICES[name]["build"]["args"]
+        assert set(args) <= set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE))
+    assert SERVICES["worker"]["deploy"]["replicas"] == "${DASKXML_WORKERS:-2}"
+
+
+def test_services_name_services_volumes_and_files_that_exist():
+    for name, service in SERVICES.items():
+        assert set(service.get("depends_on", {})) <= SERVICES.keys(), name
+        for volume in service.get("volumes", []):
+            source = re.sub(r"\$\{\w+:-(.+?)\}", r"\1", volume).split(":")[0]
+            if not source.startswith("."):
+                assert source in COMPOSE["volumes"]
+            elif source != "./data":  # made by the user
+                assert (ROOT / source).exists(), source
+
+
+def test_prometheus_scrapes_what_the_services_open():
+    jobs = yaml.safe_load((ROOT / "docker/prometheus.yml").read_text())["scrape_configs"]
+    scheduler, workers = jobs
+    host, port = scheduler["static_configs"][0]["targets"][0].split(":")
+    assert f":{port}" in SERVICES[host]["entrypoint"]
+    [dns] = workers["dns_sd_configs"]
+    assert f":{dns['port']}" in SERVICES[dns["names"][0]]["entrypoint"]
+    mounted = [volume.split(":")[0] for volume in SERVICES["prometheus"]["volumes"]]
+    assert "./docker/prometheus.yml" in mounted
+
+
+def test_grafana_finds_prometheus_and_the_dashboards():
+    folder = ROOT / "docker/grafana"
+    [source] = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())["datasources"]
+    host, port = source["url"].removeprefix("http://").split(":")
+    assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
+    [provider] = yaml.safe_load((folder / "dashboards/daskxml.yml").read_text())["providers"]
+    mounts = dict(v.split(":")[:2] for v in SERVICES["grafana"]["volumes"] if v.startswith("."))
+    assert mounts["./grafana"] == provider["options"]["path"]
+    assert mounts["./docker/grafana"] == "/etc/grafana/provisioning"
+
+
+def test_commands_in_the_files_are_understood():
+    text = (ROOT / "compose.yaml").read_text() + DOCKERFILE
+    joined = re.sub(r"\\\n#\s+", " ", text)
+    runs = re.findall(r"docker compose run --rm train (.+)", joined)
+    runs = [f"train {run}" for run in runs] + re.findall(
+        r"daskxml (bench .+|train quick.+)", joined
+    )
+    assert len(runs) == 3
+    for run in runs:
+        build_parser().parse_args(shlex.split(run))
