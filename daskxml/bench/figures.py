@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,9 @@ def run_figures(history: Sequence[Mapping[str, Any]], metric: str, target: float
 
     Returns
     -------
-    The metrics of the last evaluation; ``training loss`` if it was found; ``train s``, training and
-    merging without evaluation; ``rows/s`` in that time; ``idle %`` of the workers' training time.
+    The metrics of the last evaluation; the last ``training loss`` and the ``lowest loss``, where
+    they were found; ``train s``, training and merging without evaluation; ``rows/s`` in that time;
+    ``idle %`` of the workers' training time.
 
     Examples
     --------
@@ -60,13 +62,8 @@ def run_figures(history: Sequence[Mapping[str, Any]], metric: str, target: float
     >>> run_figures([{**row, "workers": workers}], "P@1", 0.4)
     {'P@1': 0.5, 's to P@1 0.4': 5.0, 'train s': 5.0, 'rows/s': 8.0, 'idle %': 25.0}
     """
-    measured = [row["metrics"] for row in history if row["metrics"]]
-    last = measured[-1] if measured else {}
-    found = {name: float(value) for name, value in last.items() if "@" in name}
-    losses = [row["training_loss"] for row in history if row.get("training_loss") is not None]
-    if losses:
-        found["training loss"] = float(losses[-1])
     spent_s = [row["train_s"] + row["merge_s"] for row in history]
+    found = _quality(history)
     if target and (reached_s := _reached_s(history, spent_s, metric, target)) is not None:
         found[f"s to {metric} {target:g}"] = reached_s
     found["train s"] = sum(spent_s)
@@ -76,6 +73,16 @@ def run_figures(history: Sequence[Mapping[str, Any]], metric: str, target: float
     idle_s = sum(worker["idle_s"] for worker in workers)
     if total_s := idle_s + sum(worker["busy_s"] for worker in workers):
         found["idle %"] = 100.0 * idle_s / total_s
+    return found
+
+
+def _quality(history: Sequence[Mapping[str, Any]]) -> Figures:
+    measured = [row["metrics"] for row in history if row["metrics"]]
+    last = measured[-1] if measured else {}
+    found = {name: float(value) for name, value in last.items() if "@" in name}
+    losses = [row["training_loss"] for row in history if "training_loss" in row]
+    if losses := [loss for loss in losses if loss is not None and math.isfinite(loss)]:
+        found |= {"training loss": float(losses[-1]), "lowest loss": float(min(losses))}
     return found
 
 

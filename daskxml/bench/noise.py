@@ -103,7 +103,7 @@ def judged(quantity: str, executor: str) -> Judged | None:
         return Judged(larger_is_better=False, scale="ratio", by_clock=is_real)
     if quantity == "rows/s":
         return Judged(larger_is_better=True, scale="ratio", by_clock=is_real)
-    if quantity in ("training loss", "memory MiB"):
+    if quantity in ("training loss", "lowest loss", "memory MiB"):
         return Judged(larger_is_better=False, scale="ratio", by_clock=False)
     if "@" in quantity:
         return Judged(larger_is_better=True, scale="share", by_clock=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,13 @@ def test_smoke_needs_no_files_and_the_papers_suites_are_simulated():
     for name in ("paper-adaptive", "paper-hogbatch", "paper-adasum"):
         executors = {e for matrix in load_suite(name).matrices for e in matrix.executors}
         assert executors == {"simulate"}
+
+
+@pytest.mark.parametrize("script", load_suite("speed").scripts, ids=lambda script: script.name)
+def test_the_columns_of_the_speed_suite_are_those_that_the_scripts_write(script):
+    results = packaged_scripts() / "results" / f"{script.result}.json"
+    for row in json.loads(results.read_text())["rows"]:
+        assert {*script.rows, *script.columns} <= row.keys()
 
 
 def test_a_matrix_is_a_cell_for_every_combination(tmp_path):
