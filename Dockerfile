@@ -4,8 +4,8 @@
 #            --build-arg BASE=nvidia/cuda:12.9.1-runtime-ubuntu24.04 .
 # A package index of your own: --secret id=pip,src=$HOME/.config/pip/pip.conf
 #
-#   docker run --rm -v "$PWD:/data" daskxml bench smoke
-#   docker run --rm -v "$PWD:/data" daskxml train quickstart --train train.txt --test test.txt
+#   docker run --rm --user $(id -u) -v "$PWD:/data" daskxml bench smoke
+#   docker run --rm --user $(id -u) -v "$PWD:/data" daskxml train quickstart --train train.txt --test test.txt
 # A scheduler or a worker: --entrypoint dask ... scheduler (compose.yaml has both)
 #
 # What is in the CPU image is pinned, with hashes, in docker/requirements.lock. The CUDA image takes
@@ -49,9 +49,11 @@ ARG COMMIT=
 RUN command -v python3 >/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates && \
       rm -rf /var/lib/apt/lists/*; }
-RUN useradd --create-home daskxml && mkdir /data && chown daskxml:daskxml /data
+# Kernels are compiled when they are first used, by whoever --user says; a volume keeps them.
+RUN useradd --create-home daskxml && mkdir -m 1777 /var/cache/daskxml && \
+    mkdir /data && chown daskxml:daskxml /data
 COPY --from=build /opt/daskxml /opt/daskxml
-ENV PATH=/opt/daskxml/bin:$PATH DASKXML_COMMIT=${COMMIT}
+ENV PATH=/opt/daskxml/bin:$PATH NUMBA_CACHE_DIR=/var/cache/daskxml DASKXML_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.title=daskxml org.opencontainers.image.licenses=BSD-3-Clause \
       org.opencontainers.image.revision=${COMMIT}
 USER daskxml

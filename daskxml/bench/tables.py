@@ -30,7 +30,8 @@ def markdown(found: Mapping[str, Any], changes: Sequence[Change], notes: Sequenc
         What is to be said of that comparison; empty where there is none.
     """
     values = collect(found["cells"])
-    parts = [f"# {found['suite']}: {found['title']}", describe(found["environment"])]
+    heading = ": ".join(part for part in (found["suite"], found["title"]) if part)
+    parts = [f"# {heading}", describe(found["environment"])]
     runs = {names: line for names, line in values.items() if len(names) == len(RUN_COLUMNS)}
     if runs:
         parts.append(_table(RUN_COLUMNS, runs))
