@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from daskxml.errors import ClusterError
+
 MARK = "DASKXML_BENCH_CELL"
 PROC = Path("/proc")
 _END_S, _LOOK_S = 10.0, 0.02
@@ -54,13 +56,13 @@ def end(find: Callable[[], list[int]]) -> None:
 
     Raises
     ------
-    TimeoutError
+    ClusterError
         If some cannot be killed within ten seconds.
     """
     deadline_s = time.monotonic() + _END_S
     while pids := find():
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"processes {pids} cannot be killed")
+            raise ClusterError(f"processes {pids} cannot be killed: end them, then go on")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
