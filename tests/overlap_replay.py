@@ -100,8 +100,7 @@ class Replay:
 
 def assert_repeats(config: RunConfig, rows: Partition, history: Any, model: Any) -> None:
     """Check that a history leads to a model, by its parameters' names."""
-    replay = Replay(config, rows)
-    flat = replay.repeat(history)
+    flat = Replay(config, rows).repeat(history)
     layout = make_member(config, rows).layout
     for name, array in layout.views(flat).items():
         assert np.array_equal(array, model.parameters[name]), name

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from overlap_replay import Replay, make_member
 
 from daskxml.combine.lockstep import run_together
 from daskxml.config import load_run_config
@@ -25,10 +26,8 @@ from daskxml.training.ledger import Span, cut_batches
 from daskxml.training.member import Member
 from daskxml.training.merging import merge_program
 from daskxml.training.orders import GangOrder, MergeOrder
-from daskxml.training.placement import Placement
 from daskxml.training.programs import gang_program, needs_server
 from daskxml.training.server import server_program
-from daskxml.training.setup import member_settings
 from daskxml.types import Partition
 
 History = Sequence[Mapping[str, Any]]
@@ -81,6 +80,8 @@ def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> A
     """Return the flat model that the history leads to."""
     config = load_run_config(values)
     rows = shuffled_rows(path, config.run.seed)
+    if config.combine.overlap:
+        return Replay(config, rows).repeat(history)
     member = make_member(config, rows)
     current = np.array(member.current)
     previous = current.copy()
@@ -159,15 +160,3 @@ def play_gang(crew: Sequence[Member], order: GangOrder) -> None:
     if needs_server(order.scheme):
         programs.append(server_program(crew[0], order))
     run_together(programs)
-
-
-def make_member(config: Any, rows: Partition) -> Member:
-    """A member of a run that holds all rows."""
-    placement = Placement(True, (rows.rows,), ())
-    spec = config.model_spec(rows.features.columns, rows.labels.columns)
-    member = Member(
-        member_settings(config, spec, config.make_strategy(), placement, row_nonzeros=10, threads=1)
-    )
-    member.initialize()
-    member.hold_all([rows], [])
-    return member

@@ -168,6 +168,19 @@ def test_all_are_lost_while_a_merge_travels_and_the_run_goes_on(data, values, tm
     check_once(run.history, 1500)
 
 
+def test_a_pool_is_corrected_between_its_leases(data, values):
+    speeds, pools = {"gpu": 1.0, "cpu": 0.5}, {"cpu": 2}
+    run = simulate(values, speeds, **data, cost=COST, network=SLOW, pools=pools)
+    check_once(run.history, 1500)
+    workers = [row["workers"]["cpu"] for row in run.history]
+    told = [worker for worker in workers if "corrected_after" in worker]
+    assert len(told) == 4
+    for worker in told:
+        rows = [sum(span[3] - span[2] for span in lease) for lease in worker["leases"]]
+        batches = [-(-count // worker["batch_rows"]) for count in rows]
+        assert worker["corrected_after"] in np.cumsum([0, *batches])
+
+
 def test_the_time_limit_holds(data, values):
     values["training"] = {"minutes": 0.4 / 60}
     run = simulate(values, [1, 0.5], **data, cost=COST, network=SLOW)
