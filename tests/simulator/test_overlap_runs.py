@@ -21,7 +21,7 @@ COST = CostModel(fixed_s=1e-3, per_row_s=1e-4, per_nonzero_s=1e-6, jitter=0.1)
 @pytest.fixture
 def values(values):
     values["combine"] = {"overlap": True}
-    values["checkpoint"] = {"every": 4}
+    values["checkpoint"], values["cluster"] = {"every": 4}, {"threads": 1}
     values["training"] = {"megabatches": 6}
     return values
 
