@@ -14,11 +14,13 @@ import daskxml
 PACKAGE = Path(daskxml.__file__).parent
 LAYERS = (
     ("errors", "types", "fields", "_version"),
+    ("charts",),
     ("data", "ops", "metrics"),
     ("model", "optim", "combine"),
     ("strategies",),
     ("config",),
     ("training",),
+    ("reports", "loggers"),
     ("runtime", "simulator"),
     ("bench",),
     ("dashboard", "estimator", "cli"),

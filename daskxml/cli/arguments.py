@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from daskxml._version import __version__
+from daskxml.cli.report_arguments import add_compare, add_report
 from daskxml.errors import ConfigError
 
 
@@ -252,6 +253,8 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "simulate": (_add_simulate, "train as run files say, on workers whose time is virtual"),
     "evaluate": (_add_evaluate, "score a trained model on labelled rows"),
     "predict": (_add_predict, "write a trained model's best labels of every row"),
+    "report": (add_report, "write a page, pictures and tables about runs"),
+    "compare": (add_compare, "tell when each run reached a level of a metric"),
     "inspect": (_add_inspect, "describe a data file and its problems"),
     "generate": (_add_generate, "write generated rows with something to learn"),
     "bench": (_add_bench, "do a suite of runs and benchmarks, with one table"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from daskxml.cli.arguments import Options
-from daskxml.cli.report import print_metrics
 from daskxml.cli.rows import read_partitions
+from daskxml.cli.tables import print_metrics
 from daskxml.model.trained import Model, evaluate_partitions
 
 

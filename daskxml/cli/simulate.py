@@ -12,7 +12,7 @@ from rich.table import Table
 
 from daskxml.cli.arguments import Options
 from daskxml.cli.progress import make_progress
-from daskxml.cli.report import print_lines, print_metrics
+from daskxml.cli.tables import print_lines, print_metrics
 from daskxml.config import RunConfig, load_run_config, parse_size
 from daskxml.errors import ConfigError
 from daskxml.training.run import Run

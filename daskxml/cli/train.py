@@ -9,7 +9,7 @@ from typing import Any
 
 from daskxml.cli.arguments import Options
 from daskxml.cli.progress import make_progress
-from daskxml.cli.report import print_lines, print_metrics
+from daskxml.cli.tables import print_lines, print_metrics
 from daskxml.config import RunConfig, load_run_config
 from daskxml.errors import ConfigError, ModelError
 

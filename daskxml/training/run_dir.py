@@ -1,12 +1,13 @@
 """The directory of a run, as the client that started it keeps it.
 
-==================  ============================================================
-``run.toml``        the resolved run file
-``history.jsonl``   one object a mega-batch, see `daskxml.training.history`
-``checkpoints/``    written by a worker, see `daskxml.training.checkpoint`
-``model.*``         written by a worker at the end, see `daskxml.model.store`
-``.lock``           locked while a client follows the run
-==================  ============================================================
+====================  ==========================================================
+``run.toml``          the resolved run file
+``environment.json``  what it was started with, see `daskxml.training.environment`
+``history.jsonl``     one object a mega-batch, see `daskxml.training.history`
+``checkpoints/``      written by a worker, see `daskxml.training.checkpoint`
+``model.*``           written by a worker at the end, see `daskxml.model.store`
+``.lock``             locked while a client follows the run
+====================  ==========================================================
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from daskxml.config import RunConfig
 from daskxml.errors import ConfigError, ModelError
 from daskxml.model.tensors import read_tensors
 from daskxml.training.checkpoint import checkpoints, latest_checkpoint
+from daskxml.training.environment import ENVIRONMENT_FILE, describe, read_starts, write_starts
 from daskxml.training.history import append_history, write_history
 
 RUN_FILE, HISTORY_FILE, LOCK_FILE = "run.toml", "history.jsonl", ".lock"
@@ -95,7 +97,7 @@ class RunDir:
         if self.path is None or self._lock is None:
             return
         if error is not None and self.checkpoint is None and not self._has_results():
-            for name in (RUN_FILE, LOCK_FILE):
+            for name in (RUN_FILE, ENVIRONMENT_FILE, LOCK_FILE):
                 (self.path / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.path.rmdir()
@@ -106,9 +108,11 @@ class RunDir:
         return (self.path / HISTORY_FILE).exists() or bool(checkpoints(self.path))
 
     def begin(self, config: RunConfig) -> None:
-        """Write the resolved run file."""
+        """Write the resolved run file, and what it is started with."""
         if self.path is not None:
             (self.path / RUN_FILE).write_text(config.to_toml(), encoding="utf-8")
+            before = [] if self.checkpoint is None else read_starts(self.path)
+            write_starts(self.path, [*before, describe()])
 
     def history(self) -> list[dict[str, Any]]:
         """Return the history up to the checkpoint to go on from, which holds it.

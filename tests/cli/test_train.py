@@ -64,6 +64,20 @@ def test_a_directory_that_holds_a_run_is_refused(trained, capsys):
     assert history(trained) == before
 
 
+def test_a_real_run_is_reported_and_compared(trained, tmp_path, capsys):
+    run, rows = str(trained / "run"), history(trained)
+    assert main(["report", run, "--out", str(tmp_path), "--no-png"]) == 0
+    page = (tmp_path / "index.html").read_text()
+    assert "ended by megabatches" in page
+    assert "simulated</td>" not in page
+    assert f"{rows[-1]['metrics']['P@1']:.4f}" in page
+    capsys.readouterr()
+    assert main(["compare", run, "--at", "0", "--json"]) == 0
+    reached = json.loads(capsys.readouterr().out)["runs"]["run"]
+    first = next(row for row in rows if row["metrics"])
+    assert (reached["megabatch"], reached["wall_s"]) == (first["megabatch"], first["wall_s"])
+
+
 def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
     before = history(trained)
     run = str(trained / "run")
@@ -72,3 +86,4 @@ def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
     assert after[:4] == before
     assert [row["megabatch"] for row in after] == [1, 2, 3, 4, 5]
     assert "ended by   megabatches" in capsys.readouterr().out
+    assert len(json.loads((trained / "run" / "environment.json").read_text())) == 2  # its starts

@@ -1,0 +1,221 @@
+"""What a run's directory says, read with patience: the run may be under way, or cut off."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daskxml.errors import ModelError
+from daskxml.training.environment import read_starts
+from daskxml.training.run_dir import HISTORY_FILE, LOCK_FILE, RUN_FILE
+
+Row = dict[str, Any]
+SIMULATION_FILE, MODEL_FILE = "simulation.json", "model.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run as its directory tells it.
+
+    Attributes
+    ----------
+    name
+        Short, and another for every run of a report.
+    directory
+        Where it lies.
+    config
+        The sections of its run file, as plain values; empty if there is none.
+    run_file
+        The text of the run file.
+    history
+        Rows of mega-batches 1, 2, ...; see `daskxml.training.history`.
+    state
+        In words: how it ended, or that it is under way.
+    starts
+        Its environments, see `daskxml.training.environment`.
+    simulation
+        Speeds and costs of a simulated run; None for a real one.
+    problems
+        What could not be read, in words.
+    """
+
+    name: str
+    directory: Path
+    config: dict[str, dict[str, Any]] = field(default_factory=dict)
+    run_file: str = ""
+    history: tuple[Row, ...] = ()
+    state: str = ""
+    starts: tuple[dict[str, Any], ...] = ()
+    simulation: dict[str, Any] | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any of its mega-batches was scored on test rows."""
+        return any(row.get("metrics") for row in self.history)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last metrics that were measured."""
+        found = (row["metrics"] for row in reversed(self.history) if row.get("metrics"))
+        return dict(next(found, {}))
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of all workers that took part, in the order in which they came."""
+        return list(dict.fromkeys(name for row in self.history for name in row["workers"]))
+
+
+def read_runs(directories: Sequence[str | Path]) -> list[RunRecord]:
+    """Read runs; a folder of runs, as ``simulate --compare`` makes, stands for each of them.
+
+    Raises
+    ------
+    ModelError
+        If a directory holds no run.
+    """
+    found = list(dict.fromkeys(path for given in directories for path in find_runs(Path(given))))
+    names = name_runs([path.absolute() for path in found])
+    return [read_run(path, name) for path, name in zip(found, names, strict=True)]
+
+
+def find_runs(directory: Path) -> list[Path]:
+    """Return the directory if it holds a run, else those directly in it that do.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    if _holds_run(directory):
+        return [directory]
+    inside = sorted(directory.iterdir()) if directory.is_dir() else []
+    if found := [path for path in inside if path.is_dir() and _holds_run(path)]:
+        return found
+    raise ModelError(f"{directory}: no run here (there is no {RUN_FILE} and no {HISTORY_FILE})")
+
+
+def _holds_run(directory: Path) -> bool:
+    return any((directory / name).is_file() for name in (RUN_FILE, HISTORY_FILE))
+
+
+def name_runs(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell them apart.
+
+    Examples
+    --------
+    >>> name_runs([Path("/runs/a/first"), Path("/runs/b/first"), Path("/runs/b/second")])
+    ['a/first', 'b/first', 'b/second']
+    """
+    most = max((len(path.parts) for path in paths), default=1)
+    for parts in range(1, most + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def read_run(directory: Path, name: str) -> RunRecord:
+    """Read one run; what is missing or damaged is told in its problems."""
+    problems: list[str] = []
+    run_file, config = _read_config(directory / RUN_FILE, problems)
+    history = read_rows(directory / HISTORY_FILE, problems)
+    return RunRecord(
+        name=name,
+        directory=directory,
+        config=config,
+        run_file=run_file,
+        history=tuple(history),
+        state=_state(directory, len(history)),
+        starts=tuple(read_starts(directory)),
+        simulation=_read_json(directory / SIMULATION_FILE),
+        problems=tuple(problems),
+    )
+
+
+def _read_config(path: Path, problems: list[str]) -> tuple[str, dict[str, dict[str, Any]]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name} cannot be read ({_reason(error)})")
+        return "", {}
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def read_rows(path: Path, problems: list[str]) -> list[Row]:
+    """Return the rows of a history that is perhaps being written, or was cut off.
+
+    A row that comes again replaces the first and all after it: the run went back to a checkpoint.
+    Lines that are no rows, and rows after a gap, are left out and told in ``problems``.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            problems.append(f"{path.name} cannot be read ({_reason(error)})")
+        return []
+    rows: list[Row] = []
+    for number, line in enumerate(lines, 1):
+        row = _row(line)
+        if row is None:
+            is_cut = number == len(lines)
+            what = "is cut off" if is_cut else "is no row of a history"
+            problems.append(f"{path.name}: line {number} {what}; left out")
+        elif row["megabatch"] > len(rows) + 1:
+            problems.append(f"{path.name}: line {number} comes after a gap; left out")
+        else:
+            rows[row["megabatch"] - 1 :] = [row]
+    return rows
+
+
+def _row(line: str) -> Row | None:
+    """Return a line's row, or None if it is none."""
+    try:
+        row = json.loads(line)
+        is_row = isinstance(row["megabatch"], int) and row["megabatch"] >= 1
+        is_row = is_row and row["train_s"] + row["merge_s"] + row["rows"] >= 0
+        is_row = is_row and isinstance(row["workers"], dict) and isinstance(row["metrics"], dict)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return dict(row) if is_row else None
+
+
+def _state(directory: Path, megabatches: int) -> str:
+    """Say how the run ended, or whether somebody is following it this moment."""
+    if is_locked(directory / LOCK_FILE):
+        return f"under way, {megabatches} mega-batches so far"
+    header = _read_json(directory / MODEL_FILE)
+    training = header.get("training", {}) if header else {}
+    if header is None or training.get("megabatches", megabatches) != megabatches:
+        return f"broken off after {megabatches} mega-batches"
+    reason = training.get("ended", "")
+    return {"interrupt": "interrupted", "": "ended"}.get(reason, f"ended by {reason}")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process on this machine follows the run that has this lock."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or a file system without locks
+        return False
+    return False
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,128 @@
+"""Where and with what a run was started: ``environment.json``, one object for each start."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import daskxml
+from daskxml._version import __version__
+from daskxml.model.tensors import replacing
+
+ENVIRONMENT_FILE = "environment.json"
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "numba",
+    "dask",
+    "distributed",
+    "safetensors",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
+_GIT_S = 5.0  # a repository on a slow disk must not hold a run up
+
+
+def describe() -> dict[str, Any]:
+    """Describe this machine by its hardware, its software, and the source's commit.
+
+    It is the machine that a run is started from; on a cluster the workers may be others.
+
+    Returns
+    -------
+    dict
+        ``daskxml``, its version; ``commit`` of the source, with ``+`` where files differ from it,
+        or None for an installed package; ``python``; ``packages``, versions by name; ``os``;
+        ``cpu``; ``cores`` that this process may use; ``memory_gib``; ``gpus``; ``date``.
+
+    Examples
+    --------
+    >>> found = describe()
+    >>> found["cores"] >= 1, "numpy" in found["packages"]
+    (True, True)
+    """
+    versions = {name: _version(name) for name in PACKAGES}
+    return {
+        "daskxml": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: version for name, version in versions.items() if version},
+        "os": platform.platform(),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": _gpus(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_starts(directory: Path, starts: Sequence[Mapping[str, Any]]) -> None:
+    """Write the directory's record, in the place of what was there.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+    """
+    with replacing(directory / ENVIRONMENT_FILE) as partial:
+        partial.write_text(json.dumps(list(starts), indent=2) + "\n", encoding="utf-8")
+
+
+def read_starts(directory: Path) -> list[dict[str, Any]]:
+    """Return the starts of a run, the first one first; none where there is no readable record."""
+    try:
+        starts = json.loads((directory / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    is_record = isinstance(starts, list) and all(isinstance(start, dict) for start in starts)
+    return starts if is_record else []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _gpus() -> list[str]:
+    """Return the names of NVIDIA's GPUs as the driver lists them, without loading anything."""
+    cards = Path("/proc/driver/nvidia/gpus").glob("*/information")
+    lines = (line for card in sorted(cards) for line in card.read_text().splitlines())
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model")]
+
+
+def _commit() -> str | None:
+    """Return the commit that the package is run from, or None outside of its repository."""
+    root = Path(daskxml.__file__).parents[1]
+    if not (root / ".git").exists():
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--", "daskxml")
+    return commit + "+" * bool(changes) if commit else None
+
+
+def _git(root: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=root, capture_output=True, text=True, timeout=_GIT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
