@@ -46,3 +46,7 @@ class TrainingError(DaskxmlError):
 
 class ClusterError(DaskxmlError):
     """A scheduler that cannot be reached, or workers that cannot take part."""
+
+
+class CallbackWarning(UserWarning):
+    """A callback or a logger beside a run has failed; the run goes on."""

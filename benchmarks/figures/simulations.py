@@ -88,7 +88,7 @@ def keep(job: Any, path: Path, config: RunConfig, **given: Any) -> dict[str, Any
     found: dict[str, Any] = {"label": job.label, "job": dataclasses.asdict(job)}
     history: History = []
     try:
-        simulate(config, on_row=lambda row: history.append(slim(row)), **given)
+        simulate(config, on_megabatch=lambda row: history.append(slim(row)), **given)
         found["failed"] = ""
     except TrainingError as error:
         found["failed"] = str(error)

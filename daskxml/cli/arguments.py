@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from daskxml._version import __version__
-from daskxml.cli.report_arguments import add_compare, add_report
+from daskxml.cli.report_arguments import add_compare, add_log, add_report
 from daskxml.errors import ConfigError
 
 
@@ -63,6 +63,7 @@ def _add_train(command: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="where the run is written (default: in runs/)"
     )
     command.add_argument("--resume", metavar="DIR", help="go on from this run's last checkpoint")
+    add_log(command)
 
 
 def _add_simulate(command: argparse.ArgumentParser) -> None:
@@ -102,6 +103,7 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         metavar="SECTION.KEY=VALUE",
         help="override a value of the run files; may be given again",
     )
+    add_log(command)
     _add_costs(command)
 
 

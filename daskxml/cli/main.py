@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 
 from daskxml.cli.arguments import build_parser
-from daskxml.errors import DaskxmlError
+from daskxml.errors import CallbackWarning, DaskxmlError
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -65,7 +66,9 @@ def _end_as_by_interrupt(signal_number: int) -> None:
 def _run(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     command = importlib.import_module(f"daskxml.cli.{options.command}")
-    status: int = command.run(options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CallbackWarning)  # the progress tells them
+        status: int = command.run(options)
     sys.stdout.flush()
     return status
 

@@ -1,4 +1,4 @@
-"""What the commands that read run directories take: ``report`` and ``compare``."""
+"""What shows runs: options of ``report`` and ``compare``, and the loggers of other commands."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ def add_compare(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--at", type=_level, metavar="VALUE", help=_AT)
     command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_log(command: argparse.ArgumentParser) -> None:
+    """Add the option that names loggers."""
+    command.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        dest="loggers",
+        metavar="LOGGER",
+        help="tensorboard:DIR, mlflow:URI or wandb:PROJECT, what follows the colon may be left "
+        "out; may be given again",
+    )
 
 
 _AT = "level of the metric whose time is told (default: 95%% of the best of all runs)"

@@ -74,6 +74,7 @@ def _simulate(config: RunConfig, speeds: Any, options: Options, fitted: Any, out
             pool_cost=_pool_cost(options, fitted, config),
             out=out,
             on_event=progress,
+            loggers=options.loggers,
         )
     measured = [row for row in done.history if row["metrics"]]
     if measured:

@@ -30,7 +30,8 @@ def run(options: Options) -> int:
         raise ConfigError("no training data: give --train FILE, or train in the run file's [data]")
     stem = config.run.name or Path(options.config or "run").stem
     out = options.out or options.resume or next(free_directories(stem))
-    return train_and_report(config, out, resume=options.resume, scheduler=options.scheduler)
+    where = {"resume": options.resume, "scheduler": options.scheduler}
+    return train_and_report(config, out, loggers=options.loggers, **where)
 
 
 def train_and_report(config: RunConfig, out: str, **arguments: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from distributed import Client
 from daskxml._version import __version__
 from daskxml.config import RunConfig, load_run_config
 from daskxml.errors import ClusterError, ConfigError
+from daskxml.loggers import Logger, listening
+from daskxml.loggers.listening import OnEvent, OnMegabatch
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
 from daskxml.runtime import worker as tasks
@@ -24,7 +26,6 @@ from daskxml.runtime.scheduler import RunsPlugin
 from daskxml.training.run import Paths, Run, resolve_run
 from daskxml.training.run_dir import RunDir
 
-OnEvent = Callable[[Mapping[str, Any]], None]
 Rows = Paths | Matrices
 
 
@@ -51,6 +52,8 @@ def train(
     workers: int | None = None,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     on_event: OnEvent | None = None,
+    on_megabatch: OnMegabatch | None = None,
+    loggers: Iterable[str | Logger] = (),
 ) -> Run:
     """Train a model as a run file says, on any Dask cluster.
 
@@ -76,7 +79,14 @@ def train(
     overrides
         ``"section.key=value"`` texts, or a mapping; they win over the run file.
     on_event
-        Called with every event of the run; see `daskxml.runtime.journal`.
+        Called with every event of the run; see `daskxml.runtime.journal`. An error in it ends the
+        run and is raised here.
+    on_megabatch
+        Called with a copy of every row of the history, as soon as it is there. An error in it is a
+        `daskxml.errors.CallbackWarning`, and the run goes on.
+    loggers
+        ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or objects with the methods of
+        `daskxml.loggers.Logger`; their errors are warnings too, once the run has begun.
 
     Raises
     ------
@@ -97,12 +107,9 @@ def train(
     if not (resolved.data.train or "train" in matrices):
         raise ConfigError("no training data: give --train FILE, or data.train in the run file")
     place = RunDir.open(out, resume)
-    with place, connection(client, scheduler, resolved.cluster) as connected:
-        return _Follower(connected, resolved, place, on_event or _ignore, matrices).follow()
-
-
-def _ignore(event: Mapping[str, Any]) -> None:
-    return None
+    heard = listening(resolved, place, on_event, on_megabatch, loggers)
+    with place, heard as tell, connection(client, scheduler, resolved.cluster) as connected:
+        return _Follower(connected, resolved, place, tell, matrices).follow()
 
 
 class _Follower:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.errors import ConfigError
+from daskxml.loggers import Logger, listening
+from daskxml.loggers.listening import OnEvent, OnMegabatch
 from daskxml.simulator.changes import Arrival, Change
 from daskxml.simulator.cost import Network, v100_cost
 from daskxml.simulator.devices import check_pools
-from daskxml.simulator.play import OnEvent
 from daskxml.simulator.rows import Rows
 from daskxml.simulator.simulation import Costs, Simulation
 from daskxml.training.run import Run, resolve_run
@@ -36,8 +37,9 @@ def simulate(
     resume: str | Path | None = None,
     changes: Iterable[Change] = (),
     overrides: Iterable[str] | Mapping[str, Any] = (),
-    on_row: Callable[[Mapping[str, Any]], None] | None = None,
     on_event: OnEvent | None = None,
+    on_megabatch: OnMegabatch | None = None,
+    loggers: Iterable[str | Logger] = (),
 ) -> Run:
     """Train a model as a run file says, on workers whose time is virtual.
 
@@ -65,8 +67,8 @@ def simulate(
         As of `daskxml.train`; ``simulation.json`` has speeds, costs and changes beside it.
     changes
         `Loss` and `Arrival`, at their times since this call's beginning.
-    on_row
-        Called with every row of the history.
+    on_event, on_megabatch, loggers
+        As of `daskxml.train`.
 
     Raises
     ------
@@ -86,9 +88,9 @@ def simulate(
     coming = (change.worker for change in changes if isinstance(change, Arrival))
     resolved = resolve_run(config, train, test, overrides)
     threads = check_pools(pools or {}, [*named, *coming], resolved)
-    listeners = [listen for listen in (on_event, _row_listener(on_row)) if listen is not None]
-    with RunDir.open(out, resume) as place:
-        simulation = Simulation(resolved, named, place, changes, listeners)
+    place = RunDir.open(out, resume)
+    with place, listening(resolved, place, on_event, on_megabatch, loggers) as tell:
+        simulation = Simulation(resolved, named, place, changes, [tell])
         simulation.read(rows, train, test)
         simulation.equip(cost, network or Network(), threads, pool_cost)
         return simulation.run()
@@ -115,14 +117,3 @@ def name_speeds(speeds: Speeds) -> dict[str, float]:
         if not 0.0 < speed < math.inf:
             raise ConfigError(f"worker {name}: speed = {speed}: must be above 0")
     return named
-
-
-def _row_listener(on_row: Callable[[Mapping[str, Any]], None] | None) -> OnEvent | None:
-    if on_row is None:
-        return None
-
-    def listen(event: Mapping[str, Any]) -> None:
-        if event["kind"] == "megabatch":
-            on_row(event["row"])
-
-    return listen

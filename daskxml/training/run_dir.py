@@ -6,6 +6,7 @@
 ``history.jsonl``     one object a mega-batch, see `daskxml.training.history`
 ``checkpoints/``      written by a worker, see `daskxml.training.checkpoint`
 ``model.*``           written by a worker at the end, see `daskxml.model.store`
+``loggers.json``      what loggers need to go on with, see `daskxml.loggers`
 ``.lock``             locked while a client follows the run
 ====================  ==========================================================
 """
@@ -28,6 +29,7 @@ from daskxml.training.environment import ENVIRONMENT_FILE, describe, read_starts
 from daskxml.training.history import append_history, write_history
 
 RUN_FILE, HISTORY_FILE, LOCK_FILE = "run.toml", "history.jsonl", ".lock"
+LOGGERS_FILE = "loggers.json"
 
 
 class RunDir:
@@ -97,7 +99,7 @@ class RunDir:
         if self.path is None or self._lock is None:
             return
         if error is not None and self.checkpoint is None and not self._has_results():
-            for name in (RUN_FILE, ENVIRONMENT_FILE, LOCK_FILE):
+            for name in (RUN_FILE, ENVIRONMENT_FILE, LOGGERS_FILE, LOCK_FILE):
                 (self.path / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.path.rmdir()

@@ -156,7 +156,7 @@ def test_an_interrupt_ends_at_a_merge(data, values, costs):
         if row["megabatch"] == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    run = simulate(values, [1, 0.5], **data, **costs, on_row=interrupt)
+    run = simulate(values, [1, 0.5], **data, **costs, on_megabatch=interrupt)
     assert run.reason == "interrupt"
     assert len(run.history) == 3
     check_ledger(run.history, 1500)

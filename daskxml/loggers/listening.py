@@ -1,0 +1,167 @@
+"""Callbacks and loggers beside a run: what goes wrong in them is a warning and no end of the run.
+
+The run itself is elsewhere, in the scheduler or in the simulator, and its directory is written
+first. So a callback can lose its own figures only. Its first error is told at once, with the
+place; it is called again for the next mega-batch (a server may be back); at the end its errors are
+counted. ``KeyboardInterrupt`` is no error but a wish: it goes through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from daskxml.config import RunConfig
+from daskxml.errors import CallbackWarning, ConfigError, DaskxmlError
+from daskxml.loggers.choosing import make_logger
+from daskxml.loggers.protocol import Logger, RunFacts
+from daskxml.training.run_dir import RunDir
+
+Event = Mapping[str, Any]
+OnEvent = Callable[[Event], None]
+OnMegabatch = Callable[[Mapping[str, Any]], None]
+
+
+class Guarded:
+    """A callback whose errors are warnings.
+
+    Parameters
+    ----------
+    name
+        What the warnings call it.
+    warn
+        Takes a warning's text.
+    """
+
+    def __init__(self, name: str, warn: Callable[[str], None]) -> None:
+        self.name, self._warn = name, warn
+        self.calls = self.failures = 0
+
+    def call(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call it; tell the first error."""
+        self.calls += 1
+        try:
+            callback(*args)
+        except Exception as error:
+            self.failures += 1
+            if self.failures == 1:
+                problem = " ".join(f"{type(error).__name__}: {error}".split())
+                self._warn(f"{self.name} failed: {problem} ({_place(error)}); the run goes on")
+
+    def close(self) -> None:
+        """Tell how many errors there were, if more than the one that was told."""
+        if self.failures > 1:
+            self._warn(f"{self.name} failed {self.failures} times in {self.calls} calls")
+
+
+def _place(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+@contextlib.contextmanager
+def listening(
+    config: RunConfig,
+    place: RunDir,
+    on_event: OnEvent | None = None,
+    on_megabatch: OnMegabatch | None = None,
+    loggers: Iterable[str | Logger] = (),
+) -> Iterator[OnEvent]:
+    """Give a listener to a run's events that tells them to all who want to hear.
+
+    Parameters
+    ----------
+    config
+        The resolved run.
+    place
+        Its directory, open.
+    on_event
+        Called with every event, and with the warnings of the others; its errors are the caller's.
+    on_megabatch
+        Called with a copy of each mega-batch's row.
+    loggers
+        `Logger` objects, or texts as `make_logger` takes them.
+
+    Raises
+    ------
+    ConfigError
+        If a logger cannot begin.
+    """
+    tell = on_event or _ignore
+
+    def warn(text: str) -> None:
+        tell({"kind": "warning", "text": text})
+        warnings.warn(text, CallbackWarning, stacklevel=2)
+
+    named = [(_name(given), make_logger(given) if isinstance(given, str) else given)
+             for given in loggers]  # fmt: skip
+    audience = _Audience(tell, on_megabatch, warn)
+    try:
+        audience.begin(named, _facts(config, place) if named else None)
+        yield audience
+    except BaseException as error:
+        audience.end("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
+        raise
+    audience.end(audience.reason)
+
+
+def _ignore(event: Event) -> None:
+    return None
+
+
+def _name(given: str | Logger) -> str:
+    return f"--log {given.partition(':')[0]}" if isinstance(given, str) else type(given).__name__
+
+
+def _facts(config: RunConfig, place: RunDir) -> RunFacts:
+    title = config.run.name or config.strategy_name
+    name = place.path.name if place.path is not None else title
+    return RunFacts(title=name, config=config, out=place.path, history=place.history())
+
+
+class _Audience:
+    """Everybody who hears of a run."""
+
+    def __init__(
+        self, tell: OnEvent, on_megabatch: OnMegabatch | None, warn: Callable[[str], None]
+    ) -> None:
+        self._tell, self._on_megabatch, self._warn = tell, on_megabatch, warn
+        self._guard = Guarded("on_megabatch", warn)
+        self._loggers: list[tuple[Logger, Guarded]] = []
+        self.reason = "error"  # until it has ended otherwise
+
+    def begin(self, named: Iterable[tuple[str, Logger]], facts: RunFacts | None) -> None:
+        for name, logger in named:
+            assert facts is not None
+            try:
+                logger.begin(facts)
+            except DaskxmlError:
+                raise
+            except Exception as error:
+                problem = " ".join(f"{type(error).__name__}: {error}".split())
+                raise ConfigError(f"{name}: cannot begin ({problem})") from error
+            self._loggers.append((logger, Guarded(name, self._warn)))
+
+    def __call__(self, event: Event) -> None:
+        self._tell(event)
+        if event["kind"] == "megabatch":
+            if self._on_megabatch is not None:
+                self._guard.call(self._on_megabatch, copy.deepcopy(event["row"]))
+            for logger, guard in self._loggers:
+                guard.call(logger.log, copy.deepcopy(event["row"]))
+        elif event["kind"] == "rewound":
+            for logger, guard in self._loggers:
+                guard.call(logger.rewind, event["megabatch"])
+        elif event["kind"] == "ended":
+            self.reason = event["reason"]
+
+    def end(self, reason: str) -> None:
+        for logger, guard in self._loggers:
+            guard.call(logger.end, reason)
+        for guard in (self._guard, *(guard for _, guard in self._loggers)):
+            guard.close()
