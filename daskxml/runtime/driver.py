@@ -28,6 +28,7 @@ from daskxml.runtime.loading import Given, load
 from daskxml.runtime.machines import Arrival, check_workers
 from daskxml.runtime.play import RESTART, Play
 from daskxml.training import orders
+from daskxml.training.limits import plain_limits
 from daskxml.training.session import Session
 from daskxml.training.setup import make_session, model_header
 from daskxml.training.sources import Placed
@@ -191,6 +192,7 @@ class Driver:
             parameters=Layout(self.data.spec).count,
             residency="replicate" if self.data.is_replicated else "shard",
             workers=sorted(arrival.name for arrival in self._arrivals),
+            limits=plain_limits(self.config.training),
             pools={it.name: it.device.pool_threads for it in self._arrivals if it.device.is_pool},
         )
 

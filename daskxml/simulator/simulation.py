@@ -24,6 +24,7 @@ from daskxml.simulator.play import RESTART, OnEvent, Play, Script
 from daskxml.simulator.rows import Rows, read_rows, share_rows
 from daskxml.simulator.worker import VirtualWorker
 from daskxml.training.checkpoint import read_checkpoint, read_local
+from daskxml.training.limits import plain_limits
 from daskxml.training.run import Run
 from daskxml.training.run_dir import RunDir
 from daskxml.training.session import Session
@@ -126,6 +127,7 @@ class Simulation:
             "parameters": Layout(self.spec).count,
             "residency": "replicate" if self.rows.is_replicated else "shard",
             "workers": list(self.speeds),
+            "limits": plain_limits(self.config.training),
             "pools": {n: t for n, t in self.devices.pools.items() if n in self.speeds},
             "out": str(self.place.path or ""),
         })  # fmt: skip

@@ -6,6 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from daskxml.config.sections import TrainingSection
+
+
+def plain_limits(training: TrainingSection) -> dict[str, Any]:
+    """Return when a run ends, as its events tell it; zero is no limit.
+
+    Examples
+    --------
+    >>> plain_limits(TrainingSection(epochs=2))["epochs"]
+    2
+    """
+    names = ("megabatches", "epochs", "minutes", "target_metric", "target")
+    return {name: getattr(training, name) for name in names}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:

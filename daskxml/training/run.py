@@ -8,6 +8,7 @@ from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.model.trained import Model
+from daskxml.training.showing import run_html
 
 Paths = str | Path | Iterable[str | Path]
 
@@ -41,6 +42,10 @@ class Run:
     def __repr__(self) -> str:
         best = ", ".join(f"{name} {value:.4f}" for name, value in list(self.metrics.items())[:3])
         return f"<Run: {len(self.history)} mega-batches, ended by {self.reason}; {best}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows in the place of the line above."""
+        return run_html(self.history, self.metrics, self.reason, str(self.out or ""))
 
 
 def resolve_run(

@@ -5,17 +5,12 @@ from __future__ import annotations
 import io
 import threading
 
+import pytest
 from rich.console import Console
 
-from daskxml.cli.progress import (
-    LiveProgress,
-    PlainProgress,
-    Seen,
-    busy_share,
-    make_progress,
-    render,
-    row_line,
-)
+from daskxml.cli.picture import busy_share, render, row_line
+from daskxml.cli.progress import LiveProgress, PlainProgress, make_progress
+from daskxml.cli.seen import Seen
 
 WORKER = {
     "updates": 50,
@@ -95,7 +90,7 @@ def test_a_picture_shows_the_run_and_its_workers():
     ):
         assert piece in text
     row = next(line for line in text.splitlines() if line.startswith("tcp://b:2"))
-    assert row.split() == ["tcp://b:2", "32", "50", "3,200", "0.5", "0.250", "75%"]
+    assert row.split() == ["tcp://b:2", "32", "1,067", "75%", "50", "3,200", "0.5", "0.250"]
 
 
 def test_an_unevaluated_megabatch_keeps_the_last_metrics():
@@ -133,3 +128,79 @@ def test_a_run_that_fails_leaves_the_word_to_its_error(capsys):
 
 def test_a_worker_without_times_is_not_busy():
     assert busy_share({}) == 0.0
+
+
+def text_of(seen):
+    console = Console(file=io.StringIO(), width=140)
+    console.print(render(seen))
+    return console.file.getvalue()
+
+
+def cells_of(seen, worker):
+    return next(line for line in text_of(seen).splitlines() if line.startswith(worker)).split()
+
+
+def test_workers_are_there_before_their_first_mega_batch_and_come_and_go():
+    seen = Seen("demo")
+    seen.apply(STARTED)
+    seen.apply({"kind": "status", "state": "training"})
+    assert cells_of(seen, "a ") == ["a", "training"]
+    row = {**ROW, "workers": {"a": WORKER, "b": WORKER}}
+    seen.apply({"kind": "megabatch", "row": row})
+    seen.apply({"kind": "worker", "worker": "b", "event": "lost"})
+    seen.apply({"kind": "worker", "worker": "c", "event": "joined"})
+    assert cells_of(seen, "a ")[:3] == ["a", "training", "64"]
+    assert cells_of(seen, "b ")[:2] == ["b", "lost"]
+    assert cells_of(seen, "c ") == ["c", "joined"]
+    seen.apply({"kind": "megabatch", "row": {**row, "workers": {"a": WORKER, "c": WORKER}}})
+    assert cells_of(seen, "b ") == ["b", "lost"]
+    assert cells_of(seen, "c ")[:3] == ["c", "training", "64"]
+    seen.apply({"kind": "ended", "reason": "epochs"})
+    assert cells_of(seen, "c ")[:2] == ["c", "64"]
+
+
+def test_of_many_workers_the_first_are_shown():
+    seen = Seen("demo")
+    seen.apply(
+        {"kind": "megabatch", "row": {**ROW, "workers": {f"w{i}": WORKER for i in range(64)}}}
+    )
+    assert cells_of(seen, "w19 ")
+    assert "w20" not in text_of(seen)
+    assert "and 44 more" in text_of(seen)
+
+
+@pytest.mark.parametrize(
+    ("limits", "share"),
+    [
+        ({"epochs": 5.0}, 0.25),
+        ({"megabatches": 8, "epochs": 5.0}, 0.5),
+        ({"minutes": 0.04, "megabatches": 8}, 2 / 3),
+        ({"megabatches": 2}, 1.0),
+        ({"target": 0.9, "epochs": 0.0}, None),
+        ({}, None),
+    ],
+)
+def test_the_share_done_is_that_of_the_nearest_limit(limits, share):
+    seen = Seen("demo", limits=limits)
+    seen.apply({"kind": "megabatch", "row": {**ROW, "wall_s": 3.0}})
+    assert seen.share_done() == (None if share is None else pytest.approx(share))
+    if share is not None:
+        assert seen.left_s() == pytest.approx(3.0 * (1 - share) / share)
+        assert f"{share:.0%}, " in text_of(seen)
+    else:
+        assert "left" not in text_of(seen)
+
+
+def test_rows_of_the_mega_batch_under_way_count():
+    seen = Seen("demo", limits={"epochs": 5.0})
+    seen.apply({"kind": "megabatch", "row": ROW})
+    seen.apply({"kind": "status", "state": "training", "rows": 15000, "epoch": 1.5})
+    assert seen.share_done() == pytest.approx(0.3)
+
+
+def test_the_best_metric_is_remembered():
+    seen = Seen("demo", limits={"target_metric": "P@3"})
+    for megabatch, value in ((4, 0.5), (5, 0.75), (6, 0.25)):
+        row = {**ROW, "megabatch": megabatch, "metrics": {"P@1": 0.5, "P@3": value}}
+        seen.apply({"kind": "megabatch", "row": row})
+    assert "(best P@3 0.7500 at 5)" in text_of(seen)

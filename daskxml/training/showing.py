@@ -1,0 +1,93 @@
+"""A run that is over, as a notebook shows it: its figures, and a small chart of the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from daskxml.charts import Chart, Line, draw_svg
+from daskxml.charts.chart import thin
+
+_RANKS = 3  # metrics that are shown beside each other
+
+
+def run_html(
+    history: Sequence[Mapping[str, Any]], metrics: Mapping[str, float], reason: str, out: str
+) -> str:
+    """Return a run as HTML that fits light and dark notebooks; it loads nothing.
+
+    Parameters
+    ----------
+    history
+        One row a mega-batch; see `daskxml.training.history`.
+    metrics
+        The last that were measured; may be empty.
+    reason
+        What ended it.
+    out
+        Its directory, or ``""``.
+
+    Examples
+    --------
+    >>> html = run_html([], {}, "epochs", "runs/<first>")
+    >>> "ended by epochs" in html, "runs/&lt;first&gt;" in html
+    (True, True)
+    """
+    last = history[-1] if history else {}
+    spent_s = sum(row["train_s"] + row["merge_s"] for row in history)
+    facts = [
+        f"{len(history):,} mega-batches",
+        f"{last.get('epoch', 0.0):.2f} epochs",
+        f"{last.get('rows', 0):,} rows",
+        f"{spent_s:,.1f} s of training",
+        f"{len({name for row in history for name in row['workers']})} workers",
+        f"ended by {reason}",
+    ]
+    place = f'<div style="opacity:.7">{escape(out)}</div>' if out else ""
+    chart = draw_svg(_chart(history, metrics), titled=False)
+    return (
+        '<div style="font-family:system-ui,sans-serif;max-width:560px">'
+        f"<div><b>daskxml run</b>: {escape(', '.join(facts))}</div>{place}"
+        f"{_table(metrics)}{chart}</div>"
+    )
+
+
+def _table(metrics: Mapping[str, float]) -> str:
+    """Return the metrics with a row each and a column for each rank."""
+    cells: dict[str, dict[int, float]] = {}
+    for name, value in metrics.items():
+        metric, at, rank = name.partition("@")
+        if at:
+            cells.setdefault(metric, {})[int(rank)] = value
+    if not cells:
+        return ""
+    ranks = sorted({rank for row in cells.values() for rank in row})
+    head = "".join(f"<th>@{rank}</th>" for rank in ranks)
+    rows = [
+        f"<tr><th>{escape(metric)}</th>"
+        + "".join(f"<td>{row[k]:.4f}</td>" if k in row else "<td></td>" for k in ranks)
+        + "</tr>"
+        for metric, row in cells.items()
+    ]
+    return f"<table><tr><th></th>{head}</tr>{''.join(rows)}</table>"
+
+
+def _chart(history: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -> Chart:
+    """Return P@1, 3 and 5, or whatever was measured, against mega-batches; else the loss."""
+    names = [name for name in metrics if name.startswith("P@")][:_RANKS]
+    names = names or [name for name in metrics if "@" in name][:_RANKS]
+    lines = [
+        (name, [(row, row["metrics"][name]) for row in history if name in row["metrics"]])
+        for name in names
+    ] or [("loss", [(row, row["loss"]) for row in history])]
+    return Chart(
+        name="run",
+        title="The run's metrics" if names else "The run's loss",
+        x_label="mega-batches",
+        y_label="" if names else "loss",
+        lines=tuple(
+            Line(name=name, points=thin([(float(r["megabatch"]), v) for r, v in values]))
+            for name, values in lines
+        ),
+    )
