@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.charts.chart import Chart, Line
-from daskxml.charts.svg import COLOURS, DASHES, shorten
+from daskxml.charts.svg import COLOURS, DASHES, needs_legend, shorten
 from daskxml.errors import ConfigError
 
 INCHES, DOTS_PER_INCH = (8.0, 4.8), 150
@@ -45,7 +45,8 @@ def draw_png(chart: Chart, path: Path) -> None:
     axes.set_ylabel(chart.y_label)
     (_draw_bars if chart.bars else _draw_lines)(axes, chart)
     figure.suptitle(chart.title, x=0.01, ha="left", fontweight="bold")
-    _legend(figure, axes)
+    if chart.bars or needs_legend(chart) or chart.target is not None:
+        _legend(figure, axes)
     figure.savefig(path, metadata={"Software": "daskxml"})
 
 
@@ -93,8 +94,7 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
 
 
 def _legend(figure: Any, axes: Any) -> None:
-    """Put the legend under the plot, where it hides nothing; one line alone needs none."""
+    """Put the legend under the plot, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 1:
-        columns = max(1, min(len(labels), 110 // (max(map(len, labels)) + 6)))
-        figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
+    columns = max(1, min(len(labels), 110 // (max(map(len, labels)) + 6)))
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)

@@ -95,12 +95,13 @@ def draw_svg(chart: Chart, *, titled: bool = True) -> str:
 
 def _draw_lines(chart: Chart, head: float) -> tuple[list[str], float]:
     """Return the elements of a chart of lines, and its height."""
-    legend, top = _legend([line.name for line in chart.lines], head, with_dashes=True)
+    names = [line.name for line in chart.lines] if needs_legend(chart) else []
+    legend, top = _legend(names, head, with_dashes=True)
     for sample, name in _other_signs(chart):
         legend += [sample.format(y=top + 4), _text(_SAMPLE + 8, top + 8, name)]
         top += _LEGEND_ROW
-    frame, y_ticks = _frame(chart, top + 20)
-    parts = [_text(0, top + 8, chart.y_label, opacity=0.75)] if chart.y_label else []
+    frame, y_ticks = _frame(chart, top + (24 if chart.y_label else 10))
+    parts = [_text(0, top + 12, chart.y_label, opacity=0.75)] if chart.y_label else []
     parts += [*legend, *_axes(frame, y_ticks), _x_label(frame, chart.x_label)]
     if chart.target is not None:
         parts.append(_target(frame, chart.target))
@@ -108,6 +109,17 @@ def _draw_lines(chart: Chart, head: float) -> tuple[list[str], float]:
     for number, line in enumerate(chart.lines):
         parts += _line(frame, line, number, hovers)
     return parts, frame.bottom + _BOTTOM
+
+
+def needs_legend(chart: Chart) -> bool:
+    """Whether the title does not say it all: of one line alone it does, unless it has a band.
+
+    Examples
+    --------
+    >>> needs_legend(Chart(name="c", title="", x_label="", lines=(Line(name="a", points=()),)))
+    False
+    """
+    return len(chart.lines) > 1 or any(line.band for line in chart.lines)
 
 
 def _frame(chart: Chart, top: float) -> tuple[_Frame, list[float]]:
@@ -243,12 +255,9 @@ def _bar(top: float, name: str, bar: Mapping[str, float], scale: float) -> Itera
 
 
 def _legend(names: Sequence[str], top: float, *, with_dashes: bool) -> tuple[list[str], float]:
-    """Return a legend over the plot, never in it, in as many rows as it needs; and where it ends.
-
-    One line alone needs none: the title says what it is.
-    """
+    """Return a legend over the plot, never in it, in rows as it needs; and where it ends."""
     parts: list[str] = []
-    if len(names) < 2:
+    if not names:
         return parts, top
     x, y = 0.0, top
     for number, name in enumerate(shorten(name, _LONGEST_NAME) for name in names):

@@ -14,6 +14,7 @@ from daskxml.reports.targets import elapsed
 TIME = "training and merging, s"
 MEGABATCHES = "mega-batches"
 MOST_LINES = 12  # of workers; more become a band with its median
+_MOST_MARKS, _MOST_BARS = 80, 24
 
 
 def comparison(runs: Sequence[RunRecord], metric: str, level: float | None) -> list[Chart]:
@@ -145,9 +146,13 @@ def worker_charts(run: RunRecord, number: int) -> list[Chart]:
     return [*charts, _worker_time(run, number)]
 
 
+def _weight(worker: Any) -> float | None:
+    return worker.get("weight")
+
+
 _WORKER_CHARTS: tuple[tuple[str, str, str, Callable[[Any], float | None]], ...] = (
     ("batch_rows", "Batch size", "rows of a batch", lambda worker: worker.get("batch_rows")),
-    ("weights", "Merge weight", "share of the merged model", lambda worker: worker.get("weight")),
+    ("weights", "Merge weight", "share of the merged model", _weight),
     ("updates", "Updates", "steps in the mega-batch", lambda worker: worker.get("updates")),
     ("lr", "Learning rate", "before the schedule", lambda worker: worker.get("lr")),
     (
@@ -162,23 +167,28 @@ _WORKER_CHARTS: tuple[tuple[str, str, str, Callable[[Any], float | None]], ...] 
 def worker_lines(run: RunRecord, value: Callable[[Any], float | None]) -> tuple[Line, ...]:
     """Return a line for every worker; where they are many, their median in the band of all."""
     series = {name: _series(run, name, value) for name in run.workers}
-    marked = {row["megabatch"] for row in run.history if row.get("perturbed")}
+    marked = _heaviest_where_perturbed(run) if value is _weight else {}
     if len(series) > MOST_LINES:
-        return (_median_line(run, series),)
+        points = sorted(point for points in marked.values() for point in points)
+        return (_median_line(series, points),)
     return tuple(
-        Line(
-            name=f"worker {name}",
-            points=thin(points),
-            marked=_marked(points, marked) if value is _WORKER_CHARTS[1][3] else (),
-        )
+        Line(name=f"worker {name}", points=thin(points), marked=tuple(marked.get(name, ())))
         for name, points in series.items()
     )
 
 
-def _marked(points: Points, megabatches: set[int]) -> Points:
-    """Return the points of some mega-batches, no more than can be told apart."""
-    found = [point for point in points if point[0] in megabatches]
-    return tuple(found) if len(found) <= 40 else ()
+def _heaviest_where_perturbed(run: RunRecord) -> dict[str, list[tuple[float, float]]]:
+    """Return the heaviest worker's weight where weights were perturbed: one mark a mega-batch.
+
+    Of many mega-batches some are taken, evenly, no more than can be told apart.
+    """
+    rows = [row for row in run.history if row.get("perturbed") and row["workers"]]
+    marked: dict[str, list[tuple[float, float]]] = {}
+    for row in rows[:: max(1, -(-len(rows) // _MOST_MARKS))]:
+        name = max(row["workers"], key=lambda name: row["workers"][name]["weight"])
+        point = float(row["megabatch"]), row["workers"][name]["weight"]
+        marked.setdefault(name, []).append(point)
+    return marked
 
 
 def _series(run: RunRecord, name: str, value: Callable[[Any], float | None]) -> Points:
@@ -190,7 +200,7 @@ def _series(run: RunRecord, name: str, value: Callable[[Any], float | None]) -> 
     return tuple((x, float(y)) for x, y in found if y is not None)
 
 
-def _median_line(run: RunRecord, series: dict[str, Points]) -> Line:
+def _median_line(series: dict[str, Points], marked: Sequence[tuple[float, float]]) -> Line:
     by_megabatch: dict[float, list[float]] = {}
     for points in series.values():
         for x, y in points:
@@ -198,7 +208,8 @@ def _median_line(run: RunRecord, series: dict[str, Points]) -> Line:
     middle = [(x, statistics.median(ys)) for x, ys in sorted(by_megabatch.items())]
     points = thin(middle)
     band = tuple((min(by_megabatch[x]), max(by_megabatch[x])) for x, _ in points)
-    return Line(name=f"median and range of {len(series)} workers", points=points, band=band)
+    name = f"median and range of {len(series)} workers"
+    return Line(name=name, points=points, band=band, marked=tuple(marked))
 
 
 def _worker_time(run: RunRecord, number: int) -> Chart:
@@ -212,11 +223,12 @@ def _worker_time(run: RunRecord, number: int) -> Chart:
             )
             for part, key in (("computing", "busy"), ("waiting", "idle"))
         }
-        for name in run.workers
+        for name in run.workers[:_MOST_BARS]
     }
+    of_all = f", the first {_MOST_BARS} of {len(run.workers)}"
     return Chart(
         name=f"run{number}_worker_time",
-        title="Workers' time in training",
+        title="Workers' time in training" + of_all * (len(run.workers) > _MOST_BARS),
         x_label="seconds",
         bars=totals or None,
     )

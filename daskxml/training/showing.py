@@ -7,9 +7,11 @@ from html import escape
 from typing import Any
 
 from daskxml.charts import Chart, Line, draw_svg
-from daskxml.charts.chart import thin
+from daskxml.charts.chart import spell, thin
 
 _RANKS = 3  # metrics that are shown beside each other
+# Between light and dark: a notebook does not say which of them its ground is.
+_COLOURS = "--series-0:#3b8fd0;--series-1:#e0702c;--series-2:#1fa07a"
 
 
 def run_html(
@@ -40,14 +42,14 @@ def run_html(
         f"{len(history):,} mega-batches",
         f"{last.get('epoch', 0.0):.2f} epochs",
         f"{last.get('rows', 0):,} rows",
-        f"{spent_s:,.1f} s of training",
+        f"{spell(float(f'{spent_s:.3g}'))} s of training",
         f"{len({name for row in history for name in row['workers']})} workers",
         f"ended by {reason}",
     ]
     place = f'<div style="opacity:.7">{escape(out)}</div>' if out else ""
     chart = draw_svg(_chart(history, metrics), titled=False)
     return (
-        '<div style="font-family:system-ui,sans-serif;max-width:560px">'
+        f'<div style="font-family:system-ui,sans-serif;max-width:560px;{_COLOURS}">'
         f"<div><b>daskxml run</b>: {escape(', '.join(facts))}</div>{place}"
         f"{_table(metrics)}{chart}</div>"
     )
@@ -70,7 +72,7 @@ def _table(metrics: Mapping[str, float]) -> str:
         + "</tr>"
         for metric, row in cells.items()
     ]
-    return f"<table><tr><th></th>{head}</tr>{''.join(rows)}</table>"
+    return f"<table style='color:inherit'><tr><th></th>{head}</tr>{''.join(rows)}</table>"
 
 
 def _chart(history: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -> Chart:

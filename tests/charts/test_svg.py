@@ -71,6 +71,12 @@ def test_what_is_beside_the_lines_is_in_the_legend():
     assert "perturbed" not in words(plain)
 
 
+def test_a_line_alone_has_a_legend_only_where_it_stands_for_many():
+    points = ((0.0, 1.0), (1.0, 2.0))
+    assert "a" not in words(draw_svg(chart_of(Line(name="a", points=points))))
+    assert "a" in words(draw_svg(chart_of(Line(name="a", points=points, band=points))))
+
+
 def test_steps_hold_their_value():
     svg = draw_svg(chart_of(Line(name="a", points=((0.0, 0.0), (1.0, 1.0)), steps=True)))
     (path,) = elements(svg, "path")

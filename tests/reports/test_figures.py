@@ -68,7 +68,11 @@ def test_workers_have_lines_while_they_are_there(runs):
     weights = chart(charts, "run1_weights")
     perturbed = [row["megabatch"] for row in runs[0].history if row["perturbed"]]
     assert perturbed
-    assert [x for x, _ in weights.lines[0].marked] == perturbed
+    marked = sorted(point for line in weights.lines for point in line.marked)
+    assert [x for x, _ in marked] == perturbed
+    for megabatch, weight in marked:
+        workers = runs[0].history[int(megabatch) - 1]["workers"].values()
+        assert weight == max(worker["weight"] for worker in workers)
     assert not any(line.marked for line in sizes.lines)
 
 
@@ -87,4 +91,18 @@ def test_many_workers_are_a_median_in_a_band():
     assert line.points == tuple((m, statistics.median(range(0, 400, 10))) for m in (1.0, 2.0))
     assert line.band == ((0.0, 390.0),) * 2
     assert "40 workers" in line.name
+    (weights,) = chart(figures.worker_charts(run, 1), "run1_weights").lines
+    assert weights.marked == ((1.0, 0.01), (2.0, 0.01))
+    times = chart(figures.worker_charts(run, 1), "run1_worker_time")
+    assert len(times.bars) == 24
+    assert times.title.endswith(", the first 24 of 40")
     assert chart(figures.worker_charts(run, 1), "run1_rows_per_s").is_empty
+
+
+def test_of_many_perturbed_mega_batches_some_are_marked():
+    workers = {"a": {"weight": 0.6}, "b": {"weight": 0.4}}
+    rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in range(1, 301)]
+    run = RunRecord(name="r", directory=Path(), history=tuple(rows))
+    a, b = chart(figures.worker_charts(run, 1), "run1_weights").lines
+    assert 60 <= len(a.marked) <= 80
+    assert b.marked == ()
