@@ -2,6 +2,7 @@
 #   make demo       train on generated data, two minutes on two cores
 #   make test       lint, types and the tests; what continuous integration runs
 #   make test-slow  the tests on real data and of many minutes
+#   make test-loggers  the loggers with the packages they write to, which it installs
 #   make bench      every benchmark; results in benchmarks/results
 #   make lock       pin the packages of the Docker image anew
 
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit test-slow bench lock format clean
+.PHONY: help setup demo test lint types unit test-slow test-loggers bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -43,6 +44,10 @@ unit: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
+
+test-loggers: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tensorboard,mlflow,wandb]'
+	$(BIN)/python -m pytest -q tests/loggers
 
 bench: $(READY)
 	@set -e; for file in $$(grep -l __main__ benchmarks/*.py); do \

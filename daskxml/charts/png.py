@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.charts.chart import Chart, Line
-from daskxml.charts.svg import COLOURS, DASHES, needs_legend, shorten
+from daskxml.charts.look import COLOURS, DASHES, needs_legend, shorten
 from daskxml.errors import ConfigError
 
 INCHES, DOTS_PER_INCH = (8.0, 4.8), 150

@@ -1,25 +1,29 @@
 """Charts as SVG text, without any package: for a page that is one file, and for notebooks.
 
-Ink is ``currentColor`` and the colours are CSS variables (``--series-0`` to ``--series-5``), so the
-page around a chart decides how it looks on a light and on a dark ground. Without such a page the
-colours of Okabe and Ito (2008) hold, which people tell apart who see no red or no green; from the
-seventh line on dashes tell them apart too.
+Ink is ``currentColor``, so that a chart fits a light and a dark ground.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from daskxml.charts.chart import Chart, Line, spell, ticks
+from daskxml.charts.look import (
+    LEGEND_ROW,
+    SAMPLE,
+    WIDTH,
+    colour,
+    dash,
+    legend,
+    needs_legend,
+    shorten,
+    text,
+)
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-DASHES = ("", "7 3", "2 3", "9 3 2 3")
-WIDTH, PLOT_HEIGHT = 560, 220
+PLOT_HEIGHT = 220
 _LEFT, _RIGHT, _BOTTOM = 62, 18, 44
-_LETTER, _LEGEND_ROW, _SAMPLE = 6.7, 18, 26  # widths and heights in pixels, of 12 px letters
-_LONGEST_NAME = 40
 _HOVERS = 400  # points of a chart that tell their values
 _DOTTED = 40  # points of a line, beyond which they have no dots
 _BAR, _BAR_STEP = 16, 42
@@ -47,17 +51,6 @@ class _Frame:
         return self.bottom - (value - low) / (high - low) * PLOT_HEIGHT
 
 
-def colour(number: int) -> str:
-    """Return the CSS colour of a line, by its number."""
-    place = number % len(COLOURS)
-    return f"var(--series-{place}, {COLOURS[place]})"
-
-
-def dash(number: int) -> str:
-    """Return the dashes of a line: six are solid, then six have the next pattern."""
-    return DASHES[number // len(COLOURS) % len(DASHES)]
-
-
 def draw_svg(chart: Chart, *, titled: bool = True) -> str:
     """Return a chart as an ``<svg>`` element, or ``""`` if there is nothing to draw.
 
@@ -80,7 +73,7 @@ def draw_svg(chart: Chart, *, titled: bool = True) -> str:
     draw = _draw_bars if chart.bars else _draw_lines
     head = 28 if titled else 4
     body, height = draw(chart, head)
-    title = [_text(0, 14, chart.title, "chart-title", weight="600", size=14)] if titled else []
+    title = [text(0, 14, chart.title, "chart-title", weight="600", size=14)] if titled else []
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'width="{WIDTH}" height="{height:.0f}" fill="currentColor" '
@@ -96,30 +89,19 @@ def draw_svg(chart: Chart, *, titled: bool = True) -> str:
 def _draw_lines(chart: Chart, head: float) -> tuple[list[str], float]:
     """Return the elements of a chart of lines, and its height."""
     names = [line.name for line in chart.lines] if needs_legend(chart) else []
-    legend, top = _legend(names, head, with_dashes=True)
+    signs, top = legend(names, head, with_dashes=True)
     for sample, name in _other_signs(chart):
-        legend += [sample.format(y=top + 4), _text(_SAMPLE + 8, top + 8, name)]
-        top += _LEGEND_ROW
+        signs += [sample.format(y=top + 4), text(SAMPLE + 8, top + 8, name)]
+        top += LEGEND_ROW
     frame, y_ticks = _frame(chart, top + (24 if chart.y_label else 10))
-    parts = [_text(0, top + 12, chart.y_label, opacity=0.75)] if chart.y_label else []
-    parts += [*legend, *_axes(frame, y_ticks), _x_label(frame, chart.x_label)]
+    parts = [text(0, top + 12, chart.y_label, opacity=0.75)] if chart.y_label else []
+    parts += [*signs, *_axes(frame, y_ticks), _x_label(frame, chart.x_label)]
     if chart.target is not None:
         parts.append(_target(frame, chart.target))
     hovers = max(8, _HOVERS // len(chart.lines))
     for number, line in enumerate(chart.lines):
         parts += _line(frame, line, number, hovers)
     return parts, frame.bottom + _BOTTOM
-
-
-def needs_legend(chart: Chart) -> bool:
-    """Whether the title does not say it all: of one line alone it does, unless it has a band.
-
-    Examples
-    --------
-    >>> needs_legend(Chart(name="c", title="", x_label="", lines=(Line(name="a", points=()),)))
-    False
-    """
-    return len(chart.lines) > 1 or any(line.band for line in chart.lines)
 
 
 def _frame(chart: Chart, top: float) -> tuple[_Frame, list[float]]:
@@ -140,7 +122,7 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> Iterator[str]:
             f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             'stroke="currentColor" stroke-opacity="0.15"/>'
         )
-        yield _text(_LEFT - 8, y + 4, spell(value), anchor="end")
+        yield text(_LEFT - 8, y + 4, spell(value), anchor="end")
     left, right = frame.x_range
     for value in ticks(left, right, 6):
         if left <= value <= right:
@@ -149,20 +131,20 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> Iterator[str]:
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{frame.bottom}" y2="{frame.bottom + 4}" '
                 'stroke="currentColor" stroke-opacity="0.5"/>'
             )
-            yield _text(x, frame.bottom + 18, spell(value), anchor="middle")
+            yield text(x, frame.bottom + 18, spell(value), anchor="middle")
 
 
 def _x_label(frame: _Frame, label: str) -> str:
     middle = (_LEFT + WIDTH - _RIGHT) / 2
-    return _text(middle, frame.bottom + 36, label, anchor="middle", opacity=0.75)
+    return text(middle, frame.bottom + 36, label, anchor="middle", opacity=0.75)
 
 
 def _other_signs(chart: Chart) -> Iterator[tuple[str, str]]:
     """Yield what is drawn beside the lines: a sample for the legend, at a height, and its name."""
     if chart.target is not None:
-        yield f'<path d="M0,{{y}}h{_SAMPLE}" {_TARGET_LOOK}/>', chart.target_name
+        yield f'<path d="M0,{{y}}h{SAMPLE}" {_TARGET_LOOK}/>', chart.target_name
     if chart.mark_meaning and any(line.marked for line in chart.lines):
-        yield f'<g transform="translate({_SAMPLE / 2},{{y}})">{_mark(0, 0)}</g>', chart.mark_meaning
+        yield f'<g transform="translate({SAMPLE / 2},{{y}})">{_mark(0, 0)}</g>', chart.mark_meaning
 
 
 def _target(frame: _Frame, value: float) -> str:
@@ -226,18 +208,18 @@ def _draw_bars(chart: Chart, head: float) -> tuple[list[str], float]:
     """Return the elements of stacked horizontal bars, and the chart's height."""
     assert chart.bars
     names = list(next(iter(chart.bars.values())))
-    parts, top = _legend(names, head, with_dashes=False)
+    parts, top = legend(names, head, with_dashes=False)
     most = max(sum(bar.values()) for bar in chart.bars.values()) or 1.0
     scale = (WIDTH - 90) / most
     for row, (name, bar) in enumerate(chart.bars.items()):
         parts += _bar(top + 6 + row * _BAR_STEP, name, bar, scale)
     bottom = top + 6 + len(chart.bars) * _BAR_STEP
-    parts.append(_text(0, bottom + 10, chart.x_label, opacity=0.75))
+    parts.append(text(0, bottom + 10, chart.x_label, opacity=0.75))
     return parts, bottom + 18
 
 
 def _bar(top: float, name: str, bar: Mapping[str, float], scale: float) -> Iterator[str]:
-    yield _text(0, top + 10, shorten(name, 80))
+    yield text(0, top + 10, shorten(name, 80))
     x = 0.0
     for number, (part, value) in enumerate(bar.items()):
         width = value * scale
@@ -248,63 +230,4 @@ def _bar(top: float, name: str, bar: Mapping[str, float], scale: float) -> Itera
                 f'fill="{colour(number)}"><title>{told}</title></rect>'
             )
         x += width
-    yield _text(x + 6, top + 15 + _BAR - 4, spell(float(f"{sum(bar.values()):.4g}")))
-
-
-# ----------------------------------------------------------------------------- words
-
-
-def _legend(names: Sequence[str], top: float, *, with_dashes: bool) -> tuple[list[str], float]:
-    """Return a legend over the plot, never in it, in rows as it needs; and where it ends."""
-    parts: list[str] = []
-    if not names:
-        return parts, top
-    x, y = 0.0, top
-    for number, name in enumerate(shorten(name, _LONGEST_NAME) for name in names):
-        width = _SAMPLE + 8 + len(name) * _LETTER + 14
-        if x > 0 and x + width > WIDTH:
-            x, y = 0.0, y + _LEGEND_ROW
-        pattern = f' stroke-dasharray="{dash(number)}"' if with_dashes and dash(number) else ""
-        thickness = 3 if with_dashes else 10
-        parts.append(
-            f'<line x1="{x:.0f}" x2="{x + _SAMPLE:.0f}" y1="{y + 4:.0f}" y2="{y + 4:.0f}" '
-            f'stroke="{colour(number)}" stroke-width="{thickness}"{pattern}/>'
-        )
-        parts.append(_text(x + _SAMPLE + 8, y + 8, name))
-        x += width
-    return parts, y + _LEGEND_ROW + 4
-
-
-def shorten(name: str, longest: int) -> str:
-    """Return a name with its middle left out where it is too long.
-
-    Examples
-    --------
-    >>> shorten("tcp://10.0.0.1:40001", 9)
-    'tcp:…0001'
-    """
-    if len(name) <= longest:
-        return name
-    half = (longest - 1) // 2
-    return f"{name[: longest - 1 - half]}…{name[-half:]}"
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    kind: str = "",
-    *,
-    anchor: str = "start",
-    opacity: float = 1.0,
-    weight: str = "",
-    size: int = 0,
-) -> str:
-    extra: Iterable[str] = (
-        f' class="{kind}"' if kind else "",
-        f' text-anchor="{anchor}"' if anchor != "start" else "",
-        f' fill-opacity="{opacity}"' if opacity < 1.0 else "",
-        f' font-weight="{weight}"' if weight else "",
-        f' font-size="{size}"' if size else "",
-    )
-    return f'<text x="{x:.1f}" y="{y:.1f}"{"".join(extra)}>{escape(text)}</text>'
+    yield text(x + 6, top + 15 + _BAR - 4, spell(float(f"{sum(bar.values()):.4g}")))

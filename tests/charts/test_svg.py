@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.charts import Chart, Line, bars, draw_svg
-from daskxml.charts.svg import PLOT_HEIGHT, WIDTH
+from daskxml.charts.look import WIDTH
+from daskxml.charts.svg import PLOT_HEIGHT
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=60)

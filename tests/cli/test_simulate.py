@@ -98,6 +98,7 @@ def test_a_pool_is_one_of_the_workers(files, tmp_path, capsys):
         (["--speeds", "1", "--cost", "1,2"], "not three numbers"),
         (["--speeds", "1", "--cost", "0,0,0"], "a batch costs no time"),
         (["--speeds", "1", "--bandwidth", "fast"], "'fast' is not a size"),
+        (["--speeds", "1", "--log", "paper"], "--log paper: no such logger; there are tensorboard"),
         (["--calibrate", "/nowhere"], "no history of a run here"),
     ],
 )
