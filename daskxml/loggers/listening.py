@@ -2,8 +2,9 @@
 
 The run itself is elsewhere, in the scheduler or in the simulator, and its directory is written
 first. So a callback can lose its own figures only. Its first error is told at once, with the
-place; it is called again for the next mega-batch (a server may be back); at the end its errors are
-counted. ``KeyboardInterrupt`` is no error but a wish: it goes through.
+place; it is called again for the next mega-batch (a server may be back), but not after three errors
+in a row, each of which may have waited long; a logger is asked to end in any case. At the end the
+errors are counted. ``KeyboardInterrupt`` is no error but a wish: it goes through.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from daskxml.training.run_dir import RunDir
 
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
+MOST_IN_A_ROW = 3  # errors, before a callback is given up
 OnMegabatch = Callable[[Mapping[str, Any]], None]
 
 
@@ -40,18 +42,33 @@ class Guarded:
 
     def __init__(self, name: str, warn: Callable[[str], None]) -> None:
         self.name, self._warn = name, warn
-        self.calls = self.failures = 0
+        self.calls = self.failures = self.in_a_row = 0
 
-    def call(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call it; tell the first error."""
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it has failed too often in a row to be called again."""
+        return self.in_a_row >= MOST_IN_A_ROW
+
+    def call(self, callback: Callable[..., None], *args: Any, is_last: bool = False) -> None:
+        """Call it, unless it is given up and this is not its last call; tell the first error."""
+        if self.is_given_up and not is_last:
+            return
         self.calls += 1
         try:
             callback(*args)
         except Exception as error:
             self.failures += 1
-            if self.failures == 1:
-                problem = " ".join(f"{type(error).__name__}: {error}".split())
-                self._warn(f"{self.name} failed: {problem} ({_place(error)}); the run goes on")
+            self.in_a_row += 1
+            self._tell(error)
+        else:
+            self.in_a_row = 0
+
+    def _tell(self, error: Exception) -> None:
+        if self.failures == 1:
+            problem = " ".join(f"{type(error).__name__}: {error}".split())
+            self._warn(f"{self.name} failed: {problem} ({_place(error)}); the run goes on")
+        elif self.in_a_row == MOST_IN_A_ROW:
+            self._warn(f"{self.name} failed {MOST_IN_A_ROW} times in a row: not called again")
 
     def close(self) -> None:
         """Tell how many errors there were, if more than the one that was told."""
@@ -162,6 +179,6 @@ class _Audience:
 
     def end(self, reason: str) -> None:
         for logger, guard in self._loggers:
-            guard.call(logger.end, reason)
+            guard.call(logger.end, reason, is_last=True)
         for guard in (self._guard, *(guard for _, guard in self._loggers)):
             guard.close()

@@ -83,7 +83,8 @@ def train(
         run and is raised here.
     on_megabatch
         Called with a copy of every row of the history, as soon as it is there. An error in it is a
-        `daskxml.errors.CallbackWarning`, and the run goes on.
+        `daskxml.errors.CallbackWarning`, and the run goes on; after three in a row it is not
+        called again.
     loggers
         ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or objects with the methods of
         `daskxml.loggers.Logger`; their errors are warnings too, once the run has begun.
