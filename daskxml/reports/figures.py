@@ -159,7 +159,7 @@ _WORKER_CHARTS: tuple[tuple[str, str, str, Callable[[Any], float | None]], ...] 
         "rows_per_s",
         "Throughput",
         "rows a second while computing",
-        lambda worker: worker["rows"] / worker["busy_s"] if worker.get("busy_s") else None,
+        lambda worker: worker.get("rows", 0) / worker["busy_s"] if worker.get("busy_s") else None,
     ),
 )
 
@@ -185,8 +185,9 @@ def _heaviest_where_perturbed(run: RunRecord) -> dict[str, list[tuple[float, flo
     rows = [row for row in run.history if row.get("perturbed") and row["workers"]]
     marked: dict[str, list[tuple[float, float]]] = {}
     for row in rows[:: max(1, -(-len(rows) // _MOST_MARKS))]:
-        name = max(row["workers"], key=lambda name: row["workers"][name]["weight"])
-        point = float(row["megabatch"]), row["workers"][name]["weight"]
+        weights = {name: worker.get("weight", 0.0) for name, worker in row["workers"].items()}
+        name = max(weights, key=lambda name: weights[name])
+        point = float(row["megabatch"]), weights[name]
         marked.setdefault(name, []).append(point)
     return marked
 

@@ -183,8 +183,9 @@ def _row(line: str) -> Row | None:
         row = json.loads(line)
         is_row = isinstance(row["megabatch"], int) and row["megabatch"] >= 1
         is_row = is_row and row["train_s"] + row["merge_s"] + row["rows"] >= 0
-        is_row = is_row and isinstance(row["workers"], dict) and isinstance(row["metrics"], dict)
-    except (ValueError, KeyError, TypeError):
+        tables = [row["metrics"], row["workers"], *row["workers"].values()]
+        is_row = is_row and all(isinstance(table, dict) for table in tables)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return dict(row) if is_row else None
 

@@ -83,6 +83,8 @@ def test_rows_that_come_again_replace_what_was_undone(tmp_path):
         '{"megabatch": "2"}',
         "\x00\x00",
         json.dumps(row(2, workers=None)),
+        json.dumps(row(2, workers=[])),
+        json.dumps(row(2, workers={"0": 1})),
         json.dumps(row(1.5)),
         json.dumps(row(0)),
     ],

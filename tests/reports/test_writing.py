@@ -138,6 +138,16 @@ def test_runs_in_every_state_beside_each_other(simulated, run_dir, tmp_path):
     )
 
 
+def test_rows_with_the_least_that_a_row_has_are_reported(tmp_path):
+    """A later or an earlier version may have fewer figures."""
+    least = {"rows": 10, "train_s": 1.0, "merge_s": 0.5, "metrics": {}, "workers": {"a": {}}}
+    rows = [least | {"megabatch": m, "perturbed": True} for m in (1, 2)]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written = write_report([tmp_path], pictures=False)
+    assert "broken off after 2 mega-batches" in read(written.page)
+    assert [row["worker"] for row in read_csv(written.tables[2])] == ["a", "a"]
+
+
 def test_the_same_settings_are_said_to_be(simulated, run_dir, tmp_path):
     written = write_report([simulated / "changing", run_dir], tmp_path / "report", pictures=False)
     assert "The runs have the same settings." in read(written.page)
