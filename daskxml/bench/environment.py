@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from daskxml._version import __version__
+from daskxml.training.environment import PACKAGE, versions
+from daskxml.training.environment import describe as describe_machine
 
-PACKAGE = Path(__file__).parents[1]
-COMMIT_VARIABLE = "DASKXML_COMMIT"  # what an image was built from, where there is no git
-PACKAGES = ("numpy", "scipy", "numba", "dask", "distributed", "cupy-cuda12x", "cupy-cuda13x")
 PEERS = ("torch", "scikit-learn", "napkinxc")
 MACHINE = ("cpu", "cores")
 _SOURCES = (".py", ".cu", ".h")
@@ -30,22 +22,10 @@ def environment() -> dict[str, Any]:
     Examples
     --------
     >>> found = environment()
-    >>> found["cores"] >= 1, found["packages"]["numpy"] == importlib.metadata.version("numpy")
+    >>> found["cores"] >= 1, "numpy" in found["packages"]
     (True, True)
     """
-    return {
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "os": platform.platform(),
-        "python": platform.python_version(),
-        "daskxml": __version__,
-        "packages": _versions(PACKAGES),
-        "peers": _versions(PEERS),
-        "code": code_digest(),
-        "commit": read_commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    return describe_machine() | {"peers": versions(PEERS), "code": code_digest()}
 
 
 def decisive(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,41 +88,3 @@ def code_digest() -> str:
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in _SOURCES):
         found.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
     return found.hexdigest()[:10]
-
-
-def read_commit() -> str | None:
-    """Return the commit: of the checkout, with ``+`` where it is changed, or the image's."""
-
-    def git(*words: str) -> str:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True
-            )
-        except OSError:
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    is_checkout = bool(git("ls-files", "--error-unmatch", str(PACKAGE / "__init__.py")))
-    if not is_checkout:
-        return os.environ.get(COMMIT_VARIABLE) or None
-    is_changed = git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
-    return git("rev-parse", "HEAD") + "+" * bool(is_changed)
-
-
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()

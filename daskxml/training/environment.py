@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import daskxml
 from daskxml._version import __version__
 from daskxml.model.tensors import replacing
 
 ENVIRONMENT_FILE = "environment.json"
+PACKAGE = Path(__file__).parents[1]
+COMMIT_VARIABLE = "DASKXML_COMMIT"  # what an image was built from, where there is no git
 PACKAGES = (
     "numpy",
     "scipy",
@@ -39,8 +40,8 @@ def describe() -> dict[str, Any]:
     -------
     dict
         ``daskxml``, its version; ``commit`` of the source, with ``+`` where files differ from it,
-        or None for an installed package; ``python``; ``packages``, versions by name; ``os``;
-        ``cpu``; ``cores`` that this process may use; ``memory_gib``; ``gpus``; ``date``.
+        or that the image was built from, or None; ``python``; ``packages``, versions by name;
+        ``os``; ``cpu``; ``cores`` that this process may use; ``memory_gib``; ``gpus``; ``date``.
 
     Examples
     --------
@@ -48,12 +49,11 @@ def describe() -> dict[str, Any]:
     >>> found["cores"] >= 1, "numpy" in found["packages"]
     (True, True)
     """
-    versions = {name: _version(name) for name in PACKAGES}
     return {
         "daskxml": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
-        "packages": {name: version for name, version in versions.items() if version},
+        "packages": versions(PACKAGES),
         "os": platform.platform(),
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -85,11 +85,21 @@ def read_starts(directory: Path) -> list[dict[str, Any]]:
     return starts if is_record else []
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed.
+
+    Examples
+    --------
+    >>> versions(["numpy", "no-such-package"]) == {"numpy": importlib.metadata.version("numpy")}
+    True
+    """
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def _cpu() -> str:
@@ -109,20 +119,17 @@ def _gpus() -> list[str]:
 
 
 def _commit() -> str | None:
-    """Return the commit that the package is run from, or None outside of its repository."""
-    root = Path(daskxml.__file__).parents[1]
-    if not (root / ".git").exists():
-        return None
-    commit = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "status", "--porcelain", "--", "daskxml")
-    return commit + "+" * bool(changes) if commit else None
+    """Return the commit: of the checkout, with ``+`` where it is changed, or the image's."""
+    if not _git("ls-files", "--error-unmatch", str(PACKAGE / "__init__.py")):
+        return os.environ.get(COMMIT_VARIABLE) or None
+    changes = _git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
+    return _git("rev-parse", "HEAD") + "+" * bool(changes)
 
 
-def _git(root: Path, *words: str) -> str:
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(PACKAGE), *words]
     try:
-        done = subprocess.run(
-            ["git", *words], cwd=root, capture_output=True, text=True, timeout=_GIT_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -40,6 +40,14 @@ def test_the_commit_is_that_of_the_source():
     assert describe()["commit"].removesuffix("+") == done.stdout.strip()
 
 
+def test_the_commit_of_an_image_is_that_it_was_built_from(monkeypatch, tmp_path):
+    monkeypatch.setattr("daskxml.training.environment.PACKAGE", tmp_path)
+    monkeypatch.setenv("DASKXML_COMMIT", "12ab")
+    assert describe()["commit"] == "12ab"
+    monkeypatch.delenv("DASKXML_COMMIT")
+    assert describe()["commit"] is None
+
+
 def test_every_start_of_a_run_is_recorded(tmp_path):
     out = tmp_path / "run"
     with RunDir.open(out, None) as place:
