@@ -101,12 +101,12 @@ class HogbatchSet:
 SETS = {
     data.name: data
     for data in (
-        HogbatchSet(name="a9a", rows=32_560, layers=6, batch_min=128, megabatches=10,
+        HogbatchSet(name="a9a", rows=32_560, layers=6, batch_min=128, megabatches=5,
                     instead_of="covtype"),
-        HogbatchSet(name="w8a", rows=49_749, layers=8, megabatches=8),
+        HogbatchSet(name="w8a", rows=49_749, layers=8, megabatches=4),
         HogbatchSet(name="delicious", rows=12_920, layers=8, batch_max=2048, pool_batch_max=32,
-                    megabatch_batches=14, megabatches=12, rates=(0.1, 1.0)),
-        HogbatchSet(name="rcv1-binary-sub", rows=19_033, layers=4, megabatches=10,
+                    megabatch_batches=14, megabatches=6, rates=(0.1, 1.0)),
+        HogbatchSet(name="rcv1-binary-sub", rows=19_033, layers=4, megabatches=4,
                     instead_of="real-sim", rates=(0.1, 0.01, 0.001)),
     )
 }  # fmt: skip
