@@ -1,0 +1,179 @@
+"""Runs that go on without a client: listed, followed again, stopped, and written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import replay
+from distributed import Client, LocalCluster
+
+import daskxml
+from daskxml.runtime import scheduler as scheduler_plugin
+from daskxml.training.run_dir import RunDir
+
+Data = dict[str, Path]
+Values = dict[str, Any]
+LONG = {"training.megabatches": 1_000_000}
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two worker processes for all tests of this module, started again when they die."""
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0",
+        local_directory=tmp_path_factory.mktemp("dask"), silence_logs=50,
+    ) as made:  # fmt: skip
+        yield made
+
+
+@pytest.fixture
+def client(shared_cluster: LocalCluster) -> Iterator[Client]:
+    """A client of it; every run is forgotten afterwards."""
+    with Client(shared_cluster) as connected:
+        connected.wait_for_workers(2, timeout=60)
+        yield connected
+        for record in daskxml.runs(connected):
+            daskxml.stop(record.run, client=connected, forget_it=True)
+
+
+@pytest.fixture
+def launch(shared_cluster: LocalCluster, data: Data, values: Values) -> Callable[..., str]:
+    """Start a run from a client that is gone when this returns its name."""
+
+    def started(**where: Any) -> str:
+        with Client(shared_cluster, set_as_default=False) as passing:
+            rows = {"train": data["train"], "test": data["test"]} | where
+            name = daskxml.train(values, client=passing, detach=True, **rows)
+        assert isinstance(name, str)
+        return name
+
+    return started
+
+
+def wait_until(client: Client, run: str, megabatches: int) -> daskxml.RunRecord:
+    """Return the record of a run that has merged so often."""
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        record = next(it for it in daskxml.runs(client) if it.run == run)
+        if record.megabatches >= megabatches or record.is_over:
+            return record
+    raise AssertionError(record)
+
+
+def lines_of(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+
+
+def test_a_run_goes_on_without_its_client(
+    launch: Callable[..., str], client: Client, data: Data, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    name = launch(out=out, overrides={"run.name": "left"})
+    events: list[Any] = []
+    run = daskxml.attach("left", client=client, on_event=events.append)
+    assert [row["megabatch"] for row in run.history] == list(range(1, 9))
+    assert lines_of(out) == run.history
+    assert run.reason == "megabatches"
+    replay.check_ledger(run.history, 1500)
+    assert [event["kind"] for event in events if event["kind"] == "started"] == ["started"]
+    stored = daskxml.load(out)
+    assert np.array_equal(stored.parameters["output.bias"], run.model.parameters["output.bias"])
+    (record,) = daskxml.runs(client)
+    assert (record.run, record.name, record.state) == (name, "left", "ended by megabatches")
+    assert (record.is_over, record.is_detached, record.megabatches) == (True, True, 8)
+    assert record.metrics == run.metrics
+    resumed = daskxml.train(  # the directory is free again
+        out / "run.toml", client=client, resume=out, overrides={"training.megabatches": 9}
+    )
+    assert len(resumed.history) == len(lines_of(out)) == 9
+
+
+def test_a_run_is_stopped_with_a_checkpoint(
+    launch: Callable[..., str], client: Client, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    name = launch(out=out, overrides=LONG | {"checkpoint.every": 1000})
+    wait_until(client, name, 2)
+    with pytest.raises(daskxml.ModelError, match="under way in this directory"), RunDir(out, None):
+        pass
+    over = daskxml.stop(name, client=client)
+    assert over.state == "ended by stop"
+    assert [row["megabatch"] for row in lines_of(out)] == list(range(1, over.megabatches + 1))
+    assert (out / "checkpoints" / f"{over.megabatches:06d}.safetensors").exists()
+    replay.check_ledger(lines_of(out), 1500)
+    assert daskxml.stop(name, client=client) == over  # once more does no harm
+    assert daskxml.attach(name, client=client).reason == "stop"
+
+
+def test_the_worker_that_writes_is_killed(
+    launch: Callable[..., str], client: Client, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    name = launch(out=out, overrides={"training.megabatches": 40})
+    wait_until(client, name, 2)
+    keepers = client.run(lambda dask_worker: bool(dask_worker.plugins["daskxml"].kept))
+    (keeper,) = [address for address, is_keeper in keepers.items() if is_keeper]
+    client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), workers=[keeper], on_error="ignore")
+    events: list[Any] = []
+    run = daskxml.attach(name, client=client, on_event=events.append)
+    assert "lost" in [event.get("event") for event in events]
+    assert lines_of(out) == run.history
+    assert [row["megabatch"] for row in run.history] == list(range(1, 41))
+    replay.check_ledger(run.history, 1500)
+
+
+def test_rows_and_model_in_memory(launch: Callable[..., str], client: Client) -> None:
+    X, Y = np.eye(60, dtype=np.float32), np.eye(60)[:, :7]
+    name = launch(train=daskxml.Matrices(X, Y), test=None)
+    run = daskxml.attach(name, client=client)
+    again = daskxml.attach(name, client=client)
+    assert len(run.history) == 8
+    assert (run.model.predict(X, 1) != again.model.predict(X, 1)).nnz == 0
+    seats = client.run(lambda dask_worker: len(dask_worker.plugins["daskxml"].seats))
+    assert set(seats.values()) == {0}  # what is kept is the model alone
+    assert daskxml.stop(name, client=client, forget_it=True).is_over
+    assert daskxml.runs(client) == []
+    kept = client.run(lambda dask_worker: len(dask_worker.plugins["daskxml"].kept))
+    assert set(kept.values()) == {0}
+    with pytest.raises(daskxml.ClusterError, match="no such run on this scheduler; take one of: n"):
+        daskxml.attach(name, client=client)
+
+
+def test_old_results_are_forgotten(
+    launch: Callable[..., str], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_plugin, "ENDED", 1)
+    names = [launch(overrides={"training.megabatches": 1}) for _ in range(2)]
+    for name in names:
+        wait_until(client, name, 1)
+    deadline_s = time.monotonic() + 60
+    while [record.run for record in daskxml.runs(client)] != names[1:]:
+        assert time.monotonic() < deadline_s
+
+
+def test_a_run_that_fails_is_remembered(
+    launch: Callable[..., str], client: Client, tmp_path: Path
+) -> None:
+    name = launch(train=tmp_path / "absent.txt", out=tmp_path / "run")
+    record = wait_until(client, name, 1)
+    assert record.state == f"failed: {tmp_path}/absent.txt: no such file; check the path"
+    with pytest.raises(daskxml.InputError, match=r"absent\.txt: no such file"):
+        daskxml.attach(name, client=client)
+    deadline_s = time.monotonic() + 60
+    while (tmp_path / "run").exists():
+        assert time.monotonic() < deadline_s
+
+
+def test_what_cannot_be_detached(data: Data, values: Values) -> None:
+    with pytest.raises(daskxml.ConfigError, match="--detach needs --scheduler"):
+        daskxml.train(values, train=data["train"], detach=True)
+    with pytest.raises(daskxml.ConfigError, match="no cluster: give --scheduler"):
+        daskxml.runs()
