@@ -13,14 +13,14 @@ import daskxml
 
 PACKAGE = Path(daskxml.__file__).parent
 LAYERS = (
-    ("errors", "types", "fields", "_version"),
+    ("errors", "types", "fields", "gpus", "_version"),
     ("data", "ops", "metrics"),
     ("model", "optim", "combine"),
     ("strategies",),
     ("config",),
     ("training",),
     ("runtime", "simulator"),
-    ("dashboard", "estimator", "cli"),
+    ("dashboard", "estimator", "doctor", "cli"),
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 DASK = {"dask", "distributed", "tornado", "bokeh"}

@@ -15,7 +15,7 @@ from distributed.utils import offload
 
 from daskxml._version import __version__
 from daskxml.errors import ClusterError
-from daskxml.ops.gpus import Gpu, cuda_problem, driver_cuda, installed_cupy, my_gpus
+from daskxml.gpus import Gpu, cuda_problem, driver_cuda, installed_cupy, my_gpus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,14 +8,14 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from distributed import Nanny, Scheduler, SpecCluster
-from distributed.comm.registry import get_backend
 
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ClusterError, ConfigError
-from daskxml.ops.gpus import Gpu, cuda_problem, driver_cuda, fitting_cuda, installed_cupy, my_gpus
+from daskxml.gpus import Gpu, cuda_problem, driver_cuda, fitting_cuda, installed_cupy, my_gpus
 from daskxml.runtime.interrupts import deaf_children, postponed
 from daskxml.runtime.machines import POOL
 
@@ -131,12 +131,8 @@ def choose_protocol(section: ClusterSection, with_gpus: bool) -> Literal["tcp", 
 
 
 def has_ucx() -> bool:
-    """Whether Dask can talk UCX here."""
-    try:
-        get_backend("ucx")
-    except (ValueError, ImportError):  # none is registered, or it does not load
-        return False
-    return True
+    """Whether Dask can talk UCX here; its own ``ucx`` is but a note that it has gone elsewhere."""
+    return bool(entry_points(group="distributed.comm.backends", name="ucx"))
 
 
 def ucx_missing(where: str) -> str:
