@@ -101,7 +101,8 @@ class Follower:
         self.version = news["version"]
         self.state = news["status"]["state"]
         with postponed():
-            self.on_event(news["status"])
+            if not any(event["kind"] == "ended" for event in news["events"]):
+                self.on_event(news["status"])
             for event in news["events"]:
                 self.seen += 1
                 self._book(event)

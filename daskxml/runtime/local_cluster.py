@@ -15,7 +15,15 @@ from distributed import Nanny, Scheduler, SpecCluster
 
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ClusterError, ConfigError
-from daskxml.gpus import Gpu, cuda_problem, driver_cuda, fitting_cuda, installed_cupy, my_gpus
+from daskxml.gpus import (
+    VISIBLE,
+    Gpu,
+    cuda_problem,
+    driver_cuda,
+    fitting_cuda,
+    installed_cupy,
+    my_gpus,
+)
 from daskxml.runtime.interrupts import deaf_children, postponed
 from daskxml.runtime.machines import POOL
 
@@ -249,6 +257,7 @@ def local_workers(
         "local_directory": folder,
         "silence_logs": SILENT,
         "preload": [IGNORE_INTERRUPTS],
+        "env": {VISIBLE: ""},  # GPUs are others'
     }
     pool = {**common, "resources": {POOL: section.pool_threads_on(cores)}} if pools else {}
     kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)

@@ -16,7 +16,10 @@ import replay
 from distributed import Client, LocalCluster
 
 import daskxml
+from daskxml.cli import main
+from daskxml.config import load_run_config
 from daskxml.runtime import scheduler as scheduler_plugin
+from daskxml.runtime.following import call
 from daskxml.training.run_dir import RunDir
 
 Data = dict[str, Path]
@@ -170,6 +173,46 @@ def test_a_run_that_fails_is_remembered(
     deadline_s = time.monotonic() + 60
     while (tmp_path / "run").exists():
         assert time.monotonic() < deadline_s
+
+
+def test_a_run_that_waits_for_workers_is_stopped(values: Values) -> None:
+    with LocalCluster(n_workers=0, dashboard_address=":0") as empty, Client(empty) as client:
+        assert daskxml.runs(client) == []
+        started = {"config": load_run_config(values).to_toml(), "given": {}, "owner": client.id}
+        where = {"run_dir": None, "checkpoint": None, "is_detached": True}
+        run = call(client, "daskxml_start", **started, **where)
+        over = daskxml.stop(run, client=client)
+        assert over.state == "failed: stopped before the first mega-batch"
+        with pytest.raises(daskxml.ClusterError, match="stopped before the first mega-batch"):
+            daskxml.attach(run, client=client)
+
+
+def test_the_commands(
+    shared_cluster: LocalCluster, client: Client, data: Data, values: Values, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    run_file, out = tmp_path / "run.toml", tmp_path / "run"
+    run_file.write_text(load_run_config(values | {"training": {"megabatches": 10**6}}).to_toml())
+    at = ("--scheduler", shared_cluster.scheduler_address)
+    files = ("--train", str(data["train"]), "--test", str(data["test"]), "--out", str(out))
+    assert main(["train", str(run_file), *files, *at, "--detach"]) == 0
+    told = capsys.readouterr().out
+    (run,) = [record.run for record in daskxml.runs(client)]
+    assert f"follow  daskxml attach {run} --scheduler {at[1]}\n" in told
+    wait_until(client, run, 1)
+    assert main(["runs", *at, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["run"], listed["is_over"], listed["out"]) == (run, False, str(out))
+    assert main(["stop", run, *at]) == 0
+    assert "state  ended by stop\n" in capsys.readouterr().out
+    assert main(["attach", run, *at]) == 0
+    told = capsys.readouterr().out
+    assert "mega-batch 1 " in told
+    assert f"run        {out}\n" in told
+    assert main(["stop", run, *at, "--forget"]) == 0
+    capsys.readouterr()
+    assert main(["runs", *at]) == 0
+    assert capsys.readouterr().out == f"no runs on {at[1]}\n"
 
 
 def test_what_cannot_be_detached(data: Data, values: Values) -> None:
