@@ -159,9 +159,10 @@ def _ignore(event: Mapping[str, Any]) -> None:
 
 
 def _local_section(config: RunConfig) -> ClusterSection:
-    """Return what a local cluster is made from: sampled labels are stepped on CPUs."""
+    """Return what a local cluster is made from: some runs are for CPUs alone."""
     section = config.cluster
-    if config.sampling.is_on and section.device == "auto":
+    needs_cpu = config.sampling.is_on or config.make_strategy().shares_model
+    if needs_cpu and section.device == "auto":
         return dataclasses.replace(section, device="cpu")
     return section
 

@@ -66,7 +66,9 @@ def choose_home(arrivals: Iterable[Arrival]) -> str:
 def kernel_device(
     config: RunConfig, arrival: Arrival, equipment: Equipment
 ) -> Literal["cpu", "cuda"]:
-    """Return where a worker's kernels are: pools, and outputs of sampled labels, are on CPUs.
+    """Return where a worker's kernels are.
+
+    Pools of threads, sampled labels and a model that processes share in memory are on CPUs.
 
     Examples
     --------
@@ -78,7 +80,8 @@ def kernel_device(
     if arrival.device.is_pool:
         return "cpu"
     if config.cluster.device == "auto":
-        return "cuda" if equipment.has_gpu and not config.sampling.is_on else "cpu"
+        needs_cpu = config.sampling.is_on or config.make_strategy().shares_model
+        return "cuda" if equipment.has_gpu and not needs_cpu else "cpu"
     return config.cluster.device
 
 

@@ -58,9 +58,11 @@ def test_each_worker_steps_where_it_can():
     assert kernel_device(config(device="cuda"), pool, equipped["tcp://h:1"]) == "cpu"
 
 
-def test_sampled_labels_are_on_cpus():
-    sampled = load_run_config({"training": {"epochs": 1}, "sampling": {"method": "random"}})
-    assert kernel_device(sampled, Arrival("0", "tcp://h:1"), Equipment(gpu=GPUS[0])) == "cpu"
+@pytest.mark.parametrize("more", [{"sampling": {"method": "random"}},
+                                  {"strategy": {"name": "hogbatch"}}])  # fmt: skip
+def test_some_runs_are_for_cpus_alone(more):
+    needs_cpu = load_run_config({"training": {"epochs": 1}} | more)
+    assert kernel_device(needs_cpu, Arrival("0", "tcp://h:1"), Equipment(gpu=GPUS[0])) == "cpu"
 
 
 @pytest.mark.parametrize("cores", [1, 4, 8, 64])
