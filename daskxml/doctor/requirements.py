@@ -109,7 +109,7 @@ def _parser() -> Callable[[str], Any] | None:
     """Return what reads a requirement: of packaging, which Dask needs, or of pip."""
     for home in ("packaging.requirements", "pip._vendor.packaging.requirements"):
         try:
-            return importlib.import_module(home).Requirement  # type: ignore[no-any-return]
+            return importlib.import_module(home).Requirement
         except ImportError:
             continue
     return None

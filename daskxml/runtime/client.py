@@ -224,9 +224,9 @@ def _launch(follower: Follower, config: RunConfig, matrices: Mapping[str, Matric
     try:
         follower.place.hand_over()
         while not (follower.has_started or (follower.state == "loading" and not put)):
-            last = follower.read(run)[-1]
-            if last["kind"] == "ended":
-                raise_failure(last)
+            follower.read(run)
+            if follower.ended is not None:
+                raise_failure(follower.ended)
         call(follower.client, "daskxml_detach", run=run)
     except BaseException:
         forget(follower.client, run)

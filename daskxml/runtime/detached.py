@@ -74,6 +74,11 @@ class Detached:
             answers = await self._crew.ask_all(hands, "model", keeping.keep_model, self._crew.run)
             self._keepers = [hand for hand in hands if answers[hand.name] is None]
 
+    def cancel(self) -> None:
+        """Do nothing more: the scheduler ends."""
+        if self._scribe is not None:
+            self._scribe.cancel()
+
     @property
     def keepers(self) -> list[Hand]:
         """The workers that keep the model, once the run is over."""

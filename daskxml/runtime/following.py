@@ -91,10 +91,11 @@ class Follower:
         self.history = place.history()
         self.seen, self.version = 0, -1  # events, and the last status
         self.state = ""
+        self.ended: Mapping[str, Any] | None = None
         self.has_started = False  # the data is loaded: there is a model to come back with
 
-    def read(self, run: str) -> list[dict[str, Any]]:
-        """Wait for what a run tells next; pass it on, and return its events."""
+    def read(self, run: str) -> None:
+        """Wait for what a run tells next, and pass it on."""
         hint = f"; go on with --resume {self.place.path}" if self.place.path else ""
         known = {"since": self.seen, "version": self.version}
         news = call(self.client, "daskxml_read", hint, run=run, **known)
@@ -106,7 +107,6 @@ class Follower:
             for event in news["events"]:
                 self.seen += 1
                 self._book(event)
-        return list(news["events"]) or [news["status"]]
 
     def follow(self, run: str) -> Run:
         """Pass events on until the run is over; return what came of it.
@@ -116,10 +116,9 @@ class Follower:
         DaskxmlError
             What the run ended with, if it failed.
         """
-        while True:
-            last = self.read(run)[-1]
-            if last["kind"] == "ended":
-                return self.result(run, last)
+        while self.ended is None:  # the last reading may have been interrupted
+            self.read(run)
+        return self.result(run, self.ended)
 
     def _book(self, event: dict[str, Any]) -> None:
         if event["kind"] == "megabatch":
@@ -134,6 +133,8 @@ class Follower:
             self._go_on()
             event |= {"dashboard": self.client.dashboard_link}
             event["out"] = str(self.place.path or event.get("out", ""))
+        elif event["kind"] == "ended":
+            self.ended = event
         self.on_event(event)
 
     def _go_on(self) -> None:

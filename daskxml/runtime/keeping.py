@@ -15,7 +15,7 @@ from daskxml.model.store import ModelHeader, read_model
 from daskxml.runtime.seats import Kept, members_plugin
 from daskxml.runtime.worker import model_arrays
 from daskxml.training.history import extend_history
-from daskxml.training.run_dir import HISTORY_FILE, RunDir
+from daskxml.training.run_dir import HISTORY_FILE, RUN_FILE, RunDir
 from daskxml.types import Array
 
 
@@ -26,9 +26,13 @@ def keep_directory(run: str, run_dir: str, checkpoint: str | None) -> None:
     ------
     ModelError
         If somebody else has it.
+    ClusterError
+        If this worker does not see it.
     """
     kept = _kept(run)
     if kept.place is None:
+        if not (Path(run_dir) / RUN_FILE).exists():
+            raise ClusterError(f"not all workers see {run_dir}: choose a folder that they share")
         place = RunDir(Path(run_dir), checkpoint)
         kept.place = place.__enter__()  # left by `leave_directory`
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,13 +89,21 @@ def stop(
     with running_cluster(client, scheduler) as connected:
         found = find_run(run, _records(connected))
         call(connected, "daskxml_stop", run=found.run, reason="stop")
-        follower = Follower(connected, on_event or _ignore)
-        while follower.read(found.run)[-1]["kind"] != "ended":
-            pass
-        over = find_run(found.run, _records(connected))
+        _await_end(Follower(connected, on_event or _ignore), found.run)
+        over = next((it for it in _records(connected) if it.run == found.run), None)
         if forget_it:
             forget(connected, found.run)
-        return over
+        return over or dataclasses.replace(found, is_over=True, state="ended by stop")
+
+
+def _await_end(follower: Follower, run: str) -> None:
+    while follower.ended is None:
+        try:
+            follower.read(run)
+        except ClusterError:
+            if any(it.run == run for it in _records(follower.client)):
+                raise
+            return  # the client that it belongs to has heard of its end, and let it be forgotten
 
 
 def find_run(run: str, records: Sequence[RunRecord]) -> RunRecord:

@@ -63,6 +63,9 @@ class RunsPlugin(SchedulerPlugin):
         """End every run, and the client that belongs to them."""
         for task in self._tasks.values():
             task.cancel()
+        for driver in self.drivers.values():
+            if driver.detached is not None:
+                driver.detached.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._client is not None:
             await self._client.close()

@@ -100,6 +100,11 @@ class Scribe:
                 await leave
         self._hand = None
 
+    def cancel(self) -> None:
+        """Write nothing more: the scheduler ends."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def _write(self, history: list[Mapping[str, Any]]) -> None:
         try:
             if history:

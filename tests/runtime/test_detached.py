@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,6 +174,28 @@ def test_a_run_that_fails_is_remembered(
     deadline_s = time.monotonic() + 60
     while (tmp_path / "run").exists():
         assert time.monotonic() < deadline_s
+
+
+def test_a_run_that_somebody_follows_is_stopped_by_somebody_else(
+    shared_cluster: LocalCluster, client: Client, data: Data, values: Values
+) -> None:
+    ended: list[daskxml.Run] = []
+
+    def follow() -> None:
+        with Client(shared_cluster, set_as_default=False) as other:
+            run = daskxml.train(values, client=other, train=data["train"], overrides=LONG)
+            ended.append(run)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    deadline_s = time.monotonic() + 60
+    while not (records := daskxml.runs(client)) or not records[0].megabatches:
+        assert time.monotonic() < deadline_s
+    assert not records[0].is_detached
+    over = daskxml.stop(records[0].run, client=client)
+    assert (over.is_over, over.state) == (True, "ended by stop")
+    thread.join(60)
+    assert [run.reason for run in ended] == ["stop"]
 
 
 def test_a_run_that_waits_for_workers_is_stopped(values: Values) -> None:
