@@ -22,6 +22,7 @@ from daskxml.runtime.following import (
     open_runs,
     raise_failure,
 )
+from daskxml.runtime.local_cluster import Warn
 from daskxml.runtime.matrices import Matrices, scatter
 from daskxml.training.run import Paths, Run, resolve_run
 from daskxml.training.run_dir import RunDir
@@ -114,13 +115,9 @@ def train(
     on_event
         Called with every event of the run; see `daskxml.runtime.journal`.
     detach
-        Come back as soon as the run is under way on a cluster of yours, with its name; it goes on
-        without this process. `daskxml.attach` follows it again, `daskxml.stop` ends it. Without
-        `out` two workers keep its model, until it is forgotten or the scheduler ends.
-
-    Returns
-    -------
-    The run, over; or, detached, its name.
+        Return the run's name as soon as it is under way on a cluster of yours; it goes on without
+        this process. `daskxml.attach` follows it again, `daskxml.stop` ends it. Without `out` two
+        workers keep its model, until it is forgotten or the scheduler ends.
 
     Raises
     ------
@@ -134,28 +131,33 @@ def train(
         run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
-    matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
-    resolved = resolve_run(config, train, test, overrides)
-    if workers is not None:
-        resolved = load_run_config(resolved, {"cluster.workers": workers})
-    if not (resolved.data.train or "train" in matrices):
-        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
-    tell = on_event or _ignore
     if detach and client is None and scheduler is None:
         raise ConfigError("--detach needs --scheduler: a local cluster ends with its command")
-    place, section = RunDir.open(out, resume), _local_section(resolved)
-
-    def warn(text: str) -> None:
-        tell({"kind": "warning", "text": text})
-
-    with place, connection(client, scheduler, section, warn) as connected:
+    matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
+    resolved = _resolve(resolve_run(config, train, test, overrides), workers, matrices)
+    place, tell = RunDir.open(out, resume), on_event or _ignore
+    cluster = connection(client, scheduler, _local_section(resolved), _warner(tell))
+    with place, cluster as connected:
         open_runs(connected)
         follower = Follower(connected, tell, place, resolved)
         return (_launch if detach else _follow)(follower, resolved, matrices)
 
 
+def _resolve(config: RunConfig, workers: int | None, matrices: Mapping[str, Matrices]) -> RunConfig:
+    if workers is not None:
+        config = load_run_config(config, {"cluster.workers": workers})
+    if not (config.data.train or "train" in matrices):
+        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+    return config
+
+
 def _ignore(event: Mapping[str, Any]) -> None:
     return None
+
+
+def _warner(tell: OnEvent) -> Warn:
+    """Return what tells a line of text as an event."""
+    return lambda text: tell({"kind": "warning", "text": text})
 
 
 def _local_section(config: RunConfig) -> ClusterSection:

@@ -246,6 +246,8 @@ def local_workers(
     >>> list(local_workers(ClusterSection(workers=3), 4, "/tmp", gpus=1))
     ['cpu-0', 'cpu-1']
     """
+    is_free = not (section.workers or section.pool_threads)  # to leave a core to each GPU worker
+    usable = max(1, cores - gpus) if is_free else cores
     count = section.workers - gpus if gpus else section.workers_on(cores)
     replicas: list[int | str] = [f"cpu-{i}" if gpus else i for i in range(max(0, count))]
     pools = [f"pool-{number}" for number in range(section.pools)]
@@ -259,7 +261,7 @@ def local_workers(
         "preload": [IGNORE_INTERRUPTS],
         "env": {VISIBLE: ""},  # GPUs are others'
     }
-    pool = {**common, "resources": {POOL: section.pool_threads_on(cores)}} if pools else {}
+    pool = {**common, "resources": {POOL: section.pool_threads_on(usable)}} if pools else {}
     kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)
     return {name: {"cls": Nanny, "options": options} for name, options in kinds.items()}
 

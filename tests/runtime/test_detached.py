@@ -20,7 +20,7 @@ import daskxml
 from daskxml.cli import main
 from daskxml.config import load_run_config
 from daskxml.runtime import scheduler as scheduler_plugin
-from daskxml.runtime.following import call
+from daskxml.runtime.following import Follower, call
 from daskxml.training.run_dir import RunDir
 
 Data = dict[str, Path]
@@ -90,6 +90,10 @@ def test_a_run_goes_on_without_its_client(
     assert [event["kind"] for event in events if event["kind"] == "started"] == ["started"]
     stored = daskxml.load(out)
     assert np.array_equal(stored.parameters["output.bias"], run.model.parameters["output.bias"])
+    # A client that does not see the directory has a worker read it.
+    fetched = Follower(client, events.append)._fetch_model(name, str(out))
+    assert np.array_equal(stored.parameters["output.bias"], fetched.parameters["output.bias"])
+    assert fetched.header == stored.header
     (record,) = daskxml.runs(client)
     assert (record.run, record.name, record.state) == (name, "left", "ended by megabatches")
     assert (record.is_over, record.is_detached, record.megabatches) == (True, True, 8)

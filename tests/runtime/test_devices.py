@@ -14,7 +14,12 @@ from daskxml.errors import ClusterError, ConfigError
 from daskxml.gpus import Gpu
 from daskxml.runtime import local_cluster
 from daskxml.runtime.equipment import Equipment
-from daskxml.runtime.local_cluster import choose_gpus, choose_protocol, gpu_cluster_options
+from daskxml.runtime.local_cluster import (
+    choose_gpus,
+    choose_protocol,
+    gpu_cluster_options,
+    local_workers,
+)
 from daskxml.runtime.machines import (
     Arrival,
     check_workers,
@@ -131,6 +136,14 @@ def test_a_local_worker_for_each_gpu():
     assert [gpu.index for gpu in choose(workers=5)] == [0, 1]
     with pytest.raises(ConfigError, match="workers = 5: there are 2 GPUs here"):
         choose(workers=5, device="cuda")
+
+
+def test_local_pools_leave_a_core_to_each_worker_on_a_gpu():
+    def threads(**section: Any) -> int:
+        workers = local_workers(ClusterSection(pools=1, **section), 8, "/tmp", gpus=2)
+        return int(workers["pool-0"]["options"]["resources"]["cpu-pool"])
+
+    assert [threads(), threads(workers=2), threads(pool_threads=8)] == [6, 6, 8]
 
 
 def test_gpus_that_cannot_be_used_are_an_error_only_where_they_are_asked_for():
