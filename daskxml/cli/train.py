@@ -48,8 +48,8 @@ def launch(config: RunConfig, out: str, **where: Any) -> int:
     with PlainProgress("") as progress:
         name = train(config, out=out, on_event=progress, detach=True, **where)
     at = f"{name} --scheduler {where['scheduler']}"
-    print_lines({"run": name, "out": out})
-    print_lines({"follow": f"daskxml attach {at}", "end": f"daskxml stop {at}"})
+    hints = {"follow": f"daskxml attach {at}", "end": f"daskxml stop {at}"}
+    print_lines({"run": name, "out": out, **hints})
     return 0
 
 

@@ -104,6 +104,23 @@ def test_a_run_goes_on_without_its_client(
     assert len(resumed.history) == len(lines_of(out)) == 9
 
 
+def test_a_run_is_resumed_and_left(
+    launch: Callable[..., str], client: Client, data: Data, values: Values, tmp_path: Path
+) -> None:
+    out, where = tmp_path / "run", {"train": data["train"], "test": data["test"]}
+    daskxml.train(values, client=client, out=out, **where, overrides={"training.megabatches": 3})
+    before = lines_of(out)
+    with (out / "history.jsonl").open("a") as file:
+        file.write('{"megabatch": 4, "rows": ')  # as a process leaves it that is killed
+    name = launch(resume=out, overrides={"training.megabatches": 6})
+    run = daskxml.attach(name, client=client)
+    assert [row["megabatch"] for row in lines_of(out)] == [1, 2, 3, 4, 5, 6]
+    assert lines_of(out)[:3] == before
+    assert run.history == lines_of(out)
+    assert "megabatches = 6" in (out / "run.toml").read_text()
+    replay.check_ledger(run.history, 1500)
+
+
 def test_a_run_is_stopped_with_a_checkpoint(
     launch: Callable[..., str], client: Client, tmp_path: Path
 ) -> None:
