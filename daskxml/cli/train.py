@@ -24,6 +24,7 @@ def run(options: Options) -> int:
         "data.train": options.train,
         "data.test": options.test,
         "cluster.workers": options.workers,
+        "cluster.dashboard_prefix": options.dashboard_prefix,
     }
     config = load_run_config(config, {key: value for key, value in given.items() if value})
     if not config.data.train:

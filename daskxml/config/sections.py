@@ -168,6 +168,9 @@ class ClusterSection:
     push_pull
         Strategies with one shared model may use workers on other machines than the model's: those
         pull it and push what they change, over the network.
+    dashboard_prefix
+        What the paths of the local cluster's dashboard begin with, as a proxy in front of it needs:
+        ``/user/me``.
     device
         ``auto`` takes the GPU where a worker has one.
     """
@@ -177,6 +180,7 @@ class ClusterSection:
     pool_threads: int = bounded(0, low=0, high=4096)
     threads: int = bounded(0, low=0, high=4096)
     push_pull: bool = True
+    dashboard_prefix: str = ""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:

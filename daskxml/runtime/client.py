@@ -18,7 +18,7 @@ from daskxml.loggers.listening import OnEvent, OnMegabatch
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.connection import connection
+from daskxml.runtime.connection import connection, page_link
 from daskxml.runtime.interrupts import postponed
 from daskxml.runtime.journal import revive
 from daskxml.runtime.matrices import Matrices, scatter
@@ -128,6 +128,7 @@ class _Follower:
         self.matrices = matrices
         self.history = place.history()
         self.seen = 0  # events
+        self.page = ""  # path of the page that shows the run, on the scheduler
         self.has_started = False  # the data is loaded: there is a model to come back with
 
     def follow(self) -> Run:
@@ -151,8 +152,12 @@ class _Follower:
                 self._call("daskxml_forget", run=run)
 
     def _install(self) -> None:
+        # Lies above: the runtime works without it, and a run that is started is to be seen.
+        from daskxml.dashboard import DashboardPlugin
+
         try:
             self.client.register_plugin(RunsPlugin())
+            self.client.register_plugin(DashboardPlugin())
         except ImportError as error:
             address = self.client.scheduler.address
             raise ClusterError(
@@ -206,10 +211,13 @@ class _Follower:
         elif event["kind"] == "rewound":
             del self.history[event["megabatch"] :]
             self.place.rewrite(self.history)
+        elif event["kind"] == "page":
+            self.page = event["path"]
         elif event["kind"] == "started":
             self.has_started = True
             self._go_on()
-            event |= {"dashboard": self.client.dashboard_link, "out": str(self.place.path or "")}
+            link = page_link(self.client.dashboard_link, self.page)
+            event |= {"dashboard": link, "out": str(self.place.path or "")}
         self.on_event(event)
 
     def _go_on(self) -> None:

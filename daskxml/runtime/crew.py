@@ -15,6 +15,7 @@ from typing import Any
 from distributed import Client, Future
 
 from daskxml.errors import ClusterError
+from daskxml.runtime.activity import Activity
 from daskxml.runtime.machines import Arrival
 from daskxml.strategies.protocol import Device
 
@@ -106,6 +107,8 @@ class Crew:
 
     def __init__(self, client: Client, run: str) -> None:
         self.client, self.run = client, run
+        self.activity = Activity()
+        self.warn: Callable[[str], None] = lambda text: None  # called with one line for the user
         self.hands: dict[str, Hand] = {}  # by name: those that take part
         self.candidates: dict[str, Hand] = {}  # by address: those that get ready to join
         self.home = ""  # the machine of the model that all share; "": each has its own
@@ -178,7 +181,8 @@ class Crew:
             raise WorkerGone(hand.name)
         future = self.submit(hand, what, task, *args)
         try:
-            return await self._unless_lost(hand, asyncio.ensure_future(result_of(future)))
+            with self.activity.doing(what, hand.name):
+                return await self._unless_lost(hand, asyncio.ensure_future(result_of(future)))
         finally:
             future.release()
 
