@@ -223,4 +223,5 @@ class Charts:
         }
         for chart in found.values():
             chart.y_range.start, chart.y_range.range_padding = 0, 0.2
+        found["device_mib"].visible = False  # until a worker tells of a device
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import distributed
 from bokeh.document import Document
@@ -23,7 +23,7 @@ from daskxml.dashboard.html import events_html, headline_html, legend_html
 from daskxml.dashboard.record import Record
 
 PERIOD_MS = 500
-SHARE = 0.005  # of the time, at most, that goes into the making of a page's updates
+SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
 TEMPLATES = Path(__file__).parent / "templates"
 
 # Colours of the charts for the browser's theme, now and whenever it changes.
@@ -70,6 +70,8 @@ class Page:
         The run to show; "" follows the newest.
     """
 
+    _open: ClassVar[set[Page]] = set()  # all that this process shows
+
     def __init__(self, records: Mapping[str, Record], doc: Document, wanted: str) -> None:
         self.records, self.doc, self.follows = records, doc, wanted not in records
         self.record = records[next(reversed(list(records))) if self.follows else wanted]
@@ -79,6 +81,8 @@ class Page:
             Div(name=name, stylesheets=[css], sizing_mode="stretch_width", margin=0)
             for name in ("headline", "legend", "events")
         )
+        self._open.add(self)
+        doc.on_session_destroyed(lambda context: self._open.discard(self))
         self._sent, self._heard = 0, -1
         self._not_before_s = 0.0
         self._shown: tuple[int, ...] = ()
@@ -89,12 +93,12 @@ class Page:
         doc = self.doc
         for name, chart in self.charts.figures.items():
             chart.name = name
-            doc.add_root(chart)
+        with doc.models.freeze():  # else all models are counted again with every root
+            for root in (*self.charts.figures.values(), self.headline, self.legend, self.events):
+                doc.add_root(root)
         self.events.on_change("tags", self._hear)
         confirm = CustomJS(args={"heard": self.events}, code=CONFIRM)
         self.headline.js_on_change("tags", confirm)
-        for div in (self.headline, self.legend, self.events):
-            doc.add_root(div)
         args = {"charts": list(self.charts.figures.values()), "heard": self.events}
         doc.js_on_event("document_ready", CustomJS(args=args, code=PAINT))
         doc.title = f"daskxml: {self.record.run}"
@@ -118,7 +122,7 @@ class Page:
         self._send()
         self._confirm()
         took_s = time.thread_time() - began_s
-        self._not_before_s = time.monotonic() + took_s / SHARE
+        self._not_before_s = time.monotonic() + took_s * len(self._open) / SHARE
 
     def _confirm(self, *more: str) -> None:
         self._sent += 1

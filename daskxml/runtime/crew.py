@@ -103,12 +103,15 @@ class Crew:
         Asynchronous client on the scheduler's loop.
     run
         Name of the run; part of every key.
+    warn
+        Called with one line for the user.
     """
 
-    def __init__(self, client: Client, run: str) -> None:
-        self.client, self.run = client, run
+    def __init__(
+        self, client: Client, run: str, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.client, self.run, self.warn = client, run, warn
         self.activity = Activity()
-        self.warn: Callable[[str], None] = lambda text: None  # called with one line for the user
         self.hands: dict[str, Hand] = {}  # by name: those that take part
         self.candidates: dict[str, Hand] = {}  # by address: those that get ready to join
         self.home = ""  # the machine of the model that all share; "": each has its own

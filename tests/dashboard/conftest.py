@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster, Scheduler
 from small_data import data as data
 
 import daskxml
+from daskxml.dashboard import dismiss
 
 WITHIN_S = 30.0
 
@@ -29,17 +30,17 @@ def values() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two worker processes, and a scheduler with a dashboard."""
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
-        local_directory=tmp_path / "dask", silence_logs=50,
+        local_directory=tmp_path_factory.mktemp("dask"), silence_logs=50,
     ) as made:  # fmt: skip
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(cluster: LocalCluster) -> Iterator[Client]:
     """A client of the cluster."""
     with Client(cluster) as connected:
@@ -117,7 +118,7 @@ def until(found: Callable[[], Any]) -> Any:
 def start(
     client: Client, data: dict[str, Path], values: dict[str, Any]
 ) -> Iterator[Callable[..., Started]]:
-    """Start runs on the cluster; those that go on are ended with the test."""
+    """Start runs on the cluster; with the test they are ended, and forgotten."""
     begun: list[Started] = []
 
     def begin(**sections: Any) -> Started:
@@ -128,6 +129,7 @@ def start(
     for started in begun:
         if started.result is None:
             started.end()
+    dismiss(client)
 
 
 def read(url: str) -> str:

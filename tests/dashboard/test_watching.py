@@ -185,3 +185,4 @@ def test_only_the_last_runs_that_are_over_are_kept(client: Client) -> None:
     left, is_looking = client.run_on_scheduler(many, count=KEPT + 7)
     assert left == [f"r{number}" for number in range(7, KEPT + 7)]
     assert not is_looking  # nobody is to be looked after
+    assert dismiss(client) == left
