@@ -32,6 +32,7 @@ MAY_IMPORT_CUPY = ("ops/cupy",)
 # Imports inside a function that point upwards; every one needs a reason.
 UPWARDS = {
     ("model.trained", "training"),  # the model that a user holds predicts with a replica
+    ("runtime.following", "dashboard"),  # a run that is started is to be seen; it works without
 }
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

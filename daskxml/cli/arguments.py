@@ -63,6 +63,11 @@ def _add_train(command: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="where the run is written (default: in runs/)"
     )
     command.add_argument("--resume", metavar="DIR", help="go on from this run's last checkpoint")
+    command.add_argument(
+        "--dashboard-prefix",
+        metavar="PATH",
+        help="what the paths of a local cluster's dashboard begin with (behind a proxy): /user/me",
+    )
     add_log(command)
     command.add_argument(
         "--device",

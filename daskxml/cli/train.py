@@ -29,6 +29,7 @@ def run(options: Options) -> int:
         "cluster.workers": options.workers,
         "cluster.device": options.device,
         "cluster.protocol": options.protocol,
+        "cluster.dashboard_prefix": options.dashboard_prefix,
     }
     config = load_run_config(config, {key: value for key, value in given.items() if value})
     if not config.data.train:

@@ -168,6 +168,9 @@ class ClusterSection:
     push_pull
         Strategies with one shared model may use workers on other machines than the model's: those
         pull it and push what they change, over the network.
+    dashboard_prefix
+        What the paths of the local cluster's dashboard begin with, as a proxy in front of it needs:
+        ``/user/me``.
     device
         ``cuda`` steps on GPUs and refuses workers without one; ``auto`` takes the GPU where a
         worker has one. A local cluster has a worker for each GPU; `workers` is then how many of the
@@ -192,6 +195,7 @@ class ClusterSection:
     pool_threads: int = bounded(0, low=0, high=4096)
     threads: int = bounded(0, low=0, high=4096)
     push_pull: bool = True
+    dashboard_prefix: str = ""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     protocol: Literal["auto", "tcp", "ucx"] = "auto"
     memory_limit: float = bounded(0.0, low=0, high=1)

@@ -99,6 +99,7 @@ class Barriers:
             if answers is None:
                 return None
             sent_bytes = sum(sent for sent, _ in answers)
+            self.crew.activity.sent((hand.name for hand in hands), (sent for sent, _ in answers))
             notes = join_notes(notes for _, notes in answers)
             self._merged = generation, sent_bytes, notes  # from here on the merge counts
         committed = await self.crew.call_all(hands, "daskxml_commit", generation=generation)
@@ -121,6 +122,7 @@ class Barriers:
                 raise failure
             if await loss_of_any(hands, NOTICE_S):
                 return None
+            self.crew.warn(f"merge {order.generation} is tried again: {failure}")
         raise first_failure(answers) or ClusterError("the workers cannot merge")
 
     async def _reduce(
@@ -145,6 +147,7 @@ class Barriers:
         failure = first_failure(answers)
         if failure is None and not lost_any(answers):
             self._broken = 0
+            self.crew.activity.sent(order.workers, (part.sent_bytes for part in answers.values()))
             return GangReport(order.gang, tuple(answers.values()))
         if failure is not None and not is_broken(failure):
             raise failure

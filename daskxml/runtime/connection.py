@@ -17,6 +17,31 @@ CONNECT_S = "10s"
 UCX = ("ucx", "ucxx")  # two names of one protocol
 
 
+def page_link(link: str | None, path: str) -> str:
+    """Return where a run is watched: the scheduler's own page, or Dask's where there is none.
+
+    Parameters
+    ----------
+    link
+        Of Dask's status page, by Dask's setting ``distributed.dashboard.link``; None or "" where
+        there is no dashboard.
+    path
+        Of the page on the scheduler; "" if there is none.
+
+    Examples
+    --------
+    >>> page_link("http://h:8787/status", "/me/daskxml")
+    'http://h:8787/me/daskxml'
+    >>> page_link("https://hub/user/me/proxy/8787/status", "/daskxml")
+    'https://hub/user/me/proxy/8787/daskxml'
+    """
+    base, _, page = (link or "").rpartition("/")
+    if not path or page != "status":
+        return link or ""
+    prefix, _, name = path.rpartition("/")
+    return f"{base.removesuffix(prefix)}{prefix}/{name}"
+
+
 @contextlib.contextmanager
 def connection(
     client: Client | None, scheduler: str | None, section: ClusterSection, warn: Warn

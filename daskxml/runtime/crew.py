@@ -15,6 +15,7 @@ from typing import Any
 from distributed import Client, Future
 
 from daskxml.errors import ClusterError
+from daskxml.runtime.activity import Activity
 from daskxml.runtime.equipment import Equipment
 from daskxml.runtime.machines import Arrival
 from daskxml.strategies.protocol import Device
@@ -102,10 +103,15 @@ class Crew:
         Asynchronous client on the scheduler's loop.
     run
         Name of the run; part of every key.
+    warn
+        Called with one line for the user.
     """
 
-    def __init__(self, client: Client, run: str) -> None:
-        self.client, self.run = client, run
+    def __init__(
+        self, client: Client, run: str, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.client, self.run, self.warn = client, run, warn
+        self.activity = Activity()
         self.hands: dict[str, Hand] = {}  # by name: those that take part
         self.candidates: dict[str, Hand] = {}  # by address: those that get ready to join
         self.equipped: dict[str, Equipment] = {}  # by address: those that were looked at
@@ -179,7 +185,8 @@ class Crew:
             raise WorkerGone(hand.name)
         future = self.submit(hand, what, task, *args)
         try:
-            return await self._unless_lost(hand, asyncio.ensure_future(result_of(future)))
+            with self.activity.doing(what, hand.name):
+                return await self._unless_lost(hand, asyncio.ensure_future(result_of(future)))
         finally:
             future.release()
 

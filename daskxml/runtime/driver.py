@@ -67,7 +67,7 @@ class Driver:
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.given = given
-        self.crew = Crew(client, run)
+        self.crew = Crew(client, run, self._warn)
         self.journal = Journal()
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
         self.stored: tuple[dict[str, Any], str] | None = None

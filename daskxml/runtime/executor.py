@@ -115,6 +115,7 @@ class Executor:
         future = self.crew.submit(hand, "lease", tasks.run_lease, *args, priority=-hand.turns)
         hand.turns += 1
         self._leases[order.lease] = hand, future
+        self.crew.activity.lease_given(hand.name)
 
     def _fetch(self, hand: Hand, batches: Batches) -> tuple[tasks.Parcel, list[Future]]:
         """Have the rows of batches fetched that a worker does not hold."""
@@ -135,10 +136,12 @@ class Executor:
             key=f"daskxml-fetch-{self.crew.run}-{span.epoch}-{span.stream}-{span.start}-{span.stop}",
         )
 
-    def lease_ended(self, lease: int) -> None:
-        """Release a lease's future."""
+    def lease_ended(self, lease: int, busy_s: float = 0.0) -> None:
+        """Release a lease's future; ``busy_s``: how long it took, 0 if it is given up."""
         if lease in self._leases:
-            self._leases.pop(lease)[1].release()
+            hand, future = self._leases.pop(lease)
+            future.release()
+            self.crew.activity.lease_done(hand.name, busy_s)
 
     def worker_lost(self, lost: Hand) -> None:
         """Release the leases of a lost worker, which Dask would keep waiting for it."""
@@ -185,9 +188,7 @@ class Executor:
         test = [self.test.futures[shard] for shard in shards.test]
         train = [self.train.futures[shard] for shard in shards.train]
         args = (self.crew.run, order, shards, test, train)
-        report: EvaluationReport = await self.crew.ask(
-            hand, "evaluate", tasks.evaluate_pieces, *args
-        )
+        report: EvaluationReport = await self.crew.ask(hand, "eval", tasks.evaluate_pieces, *args)
         return report
 
     async def _checkpoint(self, order: CheckpointOrder) -> Report | None:
@@ -198,11 +199,11 @@ class Executor:
         try:
             session["local"] = await self._store_local(run_dir, order)
             args = (self.crew.run, run_dir, order.megabatch, session, keep)
-            path = await self.crew.ask(hand, "checkpoint", tasks.store_checkpoint, *args)
+            path = await self.crew.ask(hand, "save", tasks.store_checkpoint, *args)
             self.stored = (session, path)
         except DaskxmlError as error:
             self._warn(f"no checkpoint at mega-batch {order.megabatch}: {error.message}")
-            await self.crew.ask(hand, "checkpoint", tasks.drop_local, run_dir, order.megabatch)
+            await self.crew.ask(hand, "save", tasks.drop_local, run_dir, order.megabatch)
         return CheckpointReport()
 
     async def _store_local(self, run_dir: str, order: CheckpointOrder) -> dict[str, int]:
@@ -211,7 +212,7 @@ class Executor:
             return {}
         hands = list(self.crew.hands.values())
         args = [(self.crew.run, run_dir, order.megabatch, number) for number in range(len(hands))]
-        answers = await self.crew.ask_each(hands, "checkpoint", tasks.store_local, args)
+        answers = await self.crew.ask_each(hands, "save", tasks.store_local, args)
         _raise(first_failure(answers))
         self._has_local_state = lost_any(answers) or any(answers.values())
         return {hand.name: n for n, hand in enumerate(hands) if answers[hand.name] is True}

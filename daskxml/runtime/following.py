@@ -18,6 +18,7 @@ from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
 from daskxml.runtime import keeping
 from daskxml.runtime import worker as tasks
+from daskxml.runtime.connection import page_link
 from daskxml.runtime.equipment import daskxml_version, explain_import
 from daskxml.runtime.interrupts import postponed
 from daskxml.runtime.journal import revive
@@ -37,10 +38,14 @@ def open_runs(client: Client) -> None:
     ClusterError
         If its daskxml is missing, or of another version.
     """
+    # Lies above: the runtime works without it, and a run that is started is to be seen.
+    from daskxml.dashboard import DashboardPlugin
+
     try:
         found = client.run_on_scheduler(daskxml_version)
         if found == __version__:
-            return client.register_plugin(RunsPlugin())
+            client.register_plugin(RunsPlugin())
+            return client.register_plugin(DashboardPlugin())
         problem = f"daskxml {found}"
     except (ImportError, AttributeError) as error:
         problem = explain_import(error)
@@ -91,6 +96,7 @@ class Follower:
         self.history = place.history()
         self.seen, self.version = 0, -1  # events, and the last status
         self.state = ""
+        self.page = ""  # path of the page that shows the run, on the scheduler
         self.ended: Mapping[str, Any] | None = None
         self.has_started = False  # the data is loaded: there is a model to come back with
 
@@ -128,10 +134,12 @@ class Follower:
         elif event["kind"] == "rewound":
             del self.history[event["megabatch"] :]
             self.place.rewrite(self.history)
+        elif event["kind"] == "page":
+            self.page = event["path"]
         elif event["kind"] == "started":
             self.has_started = True
             self._go_on()
-            event |= {"dashboard": self.client.dashboard_link}
+            event |= {"dashboard": page_link(self.client.dashboard_link, self.page)}
             event["out"] = str(self.place.path or event.get("out", ""))
         elif event["kind"] == "ended":
             self.ended = event

@@ -159,6 +159,7 @@ def _new_cluster(
         if gpus:
             return _gpu_cluster(section, gpus, others, folder, protocol)
         options = {"host": HOST, "port": 0, "protocol": protocol}
+        options |= {"http_prefix": section.dashboard_prefix}
         return SpecCluster(
             workers=others,
             scheduler={
@@ -186,7 +187,11 @@ def _gpu_cluster(
     from dask_cuda import LocalCUDACluster
 
     options = gpu_cluster_options(section, gpus, len(others), folder, protocol)
-    cluster = LocalCUDACluster(dashboard_address=_dashboard_address(), **options)
+    cluster = LocalCUDACluster(
+        dashboard_address=_dashboard_address(),
+        scheduler_kwargs={"http_prefix": section.dashboard_prefix},
+        **options,
+    )
     if others:
         cluster.worker_spec.update(others)
         cluster.sync(cluster._correct_state)  # as dask-cuda itself starts its workers

@@ -98,7 +98,7 @@ class Play:
         if isinstance(item, BaseException):
             raise item
         if isinstance(item, orders.LeaseReport):
-            self.executor.lease_ended(item.lease)
+            self.executor.lease_ended(item.lease, item.busy_s)
         return self.session.handle(item, time.monotonic())
 
     async def _worker_lost(self, hand: Hand) -> list[orders.Order]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import tomllib
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -44,6 +45,7 @@ class RunsPlugin(SchedulerPlugin):
         self.scheduler = scheduler
         self.drivers: dict[str, Driver] = {}
         self.owners: dict[str, str] = {}  # run to the client that it ends with; "": that is gone
+        self.watchers: list[Callable[[Driver], None]] = []  # called with every run that starts
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
@@ -98,6 +100,8 @@ class RunsPlugin(SchedulerPlugin):
         for state in self.scheduler.workers.values():
             driver.worker_added(_arrival(state))
         self.drivers[run], self.owners[run] = driver, owner
+        for watcher in self.watchers:
+            watcher(driver)
         self._tasks[run] = asyncio.create_task(self._drive(run, driver))
         return run
 
