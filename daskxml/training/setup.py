@@ -109,6 +109,7 @@ def member_settings(
         stream_rows=placement.streams(),
         device=choose_device(config, strategy, pool_threads),
         threads=threads,
+        exact=config.gpu.exact,
         sampling=config.sampling,
         schedule=config.schedule,
         epochs=config.training.epochs,
