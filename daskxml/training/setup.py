@@ -110,6 +110,7 @@ def member_settings(
         device=choose_device(config, strategy, pool_threads),
         threads=threads,
         exact=config.gpu.exact,
+        output_dtype=config.gpu.output_dtype,
         sampling=config.sampling,
         schedule=config.schedule,
         epochs=config.training.epochs,
