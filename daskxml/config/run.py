@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import tomli_w
 
 from daskxml.combine import CombineConfig
-from daskxml.config.decode import FieldError, decode, encode, suggestion
+from daskxml.config.decode import FieldError, decode, encode, one_line_lists, suggestion
+from daskxml.config.gpu import GpuSection, check_gpu
 from daskxml.config.sections import (
     CheckpointSection,
     ClusterSection,
@@ -45,6 +46,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "evaluation": EvaluationSection,
     "checkpoint": CheckpointSection,
     "cluster": ClusterSection,
+    "gpu": GpuSection,
 }
 _FROM_DATA = ("features", "labels")  # fields of a ModelSpec that no run file holds
 DEFAULT_STRATEGY = "adaptive-sgd"
@@ -79,6 +81,7 @@ class RunConfig:
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
+    gpu: GpuSection = field(default_factory=GpuSection)
 
     def __post_init__(self) -> None:
         rank = int(self.training.target_metric.partition("@")[2])
@@ -118,6 +121,7 @@ class RunConfig:
             )
         if self.sampling.is_on:
             self._check_sampling(strategy)
+        check_gpu(self, strategy)
         if self.schedule.needs_epochs and not self.training.epochs:
             raise ConfigError(
                 f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
@@ -188,7 +192,7 @@ class RunConfig:
         >>> "epochs = 2.0" in config.to_toml()
         True
         """
-        return _one_line_lists(tomli_w.dumps(self.as_dict()))
+        return one_line_lists(tomli_w.dumps(self.as_dict()))
 
 
 def load_run_config(
@@ -272,16 +276,6 @@ def _strategy(source: Source) -> tuple[str, Any]:
         return decode(STRATEGIES[name].Config, table)
 
     return name, _located(source, "strategy", build)
-
-
-def _one_line_lists(toml: str) -> str:
-    """Join the lists that tomli-w writes with a line for each item; texts hold no line breaks."""
-
-    def join(match: re.Match[str]) -> str:
-        lines = match[1][:-1].split("\n")
-        return "[" + ", ".join(line.strip().removesuffix(",") for line in lines) + "]"
-
-    return re.sub(r"(?<== )\[\n((?:    .*,\n)+)\]$", join, toml, flags=re.MULTILINE)
 
 
 def _located(source: Source, section: str, build: Callable[[], Built], key: str = "") -> Built:

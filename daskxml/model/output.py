@@ -12,8 +12,10 @@ one walk and never holds more than a block for each lane. Then, with the weights
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsFloat
 
 from daskxml.model.batch import Buffers, Placed, Updates
+from daskxml.model.fused_walk import FusedWalk
 from daskxml.model.walk import Walk
 from daskxml.ops import Kernels
 from daskxml.types import Array
@@ -42,6 +44,7 @@ class OutputLayer:
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
         self.certain, self.weight_of_others = self.labels, 1.0
         self.buffers = Buffers(kernels)
+        self._walk = FusedWalk if kernels.has_fused_softmax else Walk
 
     def reserve(self, rows: int) -> None:
         """Allocate for batches of up to ``rows`` rows."""
@@ -70,7 +73,16 @@ class OutputLayer:
         self.buffers.reserve("reference", self.slots(rows) * rows)
         self._reserve_rows(rows)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the weights are bfloat16, held as uint16."""
+        return str(self.weight.dtype) == "uint16"
+
     def _reserve_rows(self, rows: int) -> None:
+        if self.is_narrow:
+            floats = max(self.block_labels(size) * size for size in range(1, rows + 1))
+            self.buffers.reserve("narrow hidden", rows * self.units, "uint16")
+            self.buffers.reserve("narrow block", floats, "uint16")
         lanes, reserve = self.kernels.lanes, self.buffers.reserve
         reserve("gradient", lanes * rows * self.units)
         reserve("bias gradient", self.labels)
@@ -86,7 +98,7 @@ class OutputLayer:
 
     def step(
         self, hidden: Array, batch: Sequence[Placed], lr: float, updates: Updates
-    ) -> tuple[float, Array]:
+    ) -> tuple[SupportsFloat, Array]:
         """Update the layer with the mean gradient over the batch.
 
         Parameters
@@ -98,11 +110,11 @@ class OutputLayer:
 
         Returns
         -------
-        float, Array
-            The sum of the rows' losses, and the mean loss's gradient by ``hidden``
-            ``(rows, units)``, valid until the next call.
+        SupportsFloat, Array
+            The sum of the rows' losses (who makes a float of it waits), and the mean loss's
+            gradient by ``hidden`` ``(rows, units)``, valid until the next call.
         """
-        walk = Walk(self, hidden, batch)
+        walk = self._walk(self, hidden, batch)
         walk.weigh_targets(each_row=self.loss == "softmax")
         if self.loss == "softmax":
             walk.exponentials()
@@ -113,18 +125,18 @@ class OutputLayer:
 
     def loss_sum(self, hidden: Array, batch: Sequence[Placed]) -> float:
         """The sum of the rows' losses, the same bits as `step` finds; nothing is updated."""
-        walk = Walk(self, hidden, batch)
+        walk = self._walk(self, hidden, batch)
         if self.loss == "softmax":
             walk.count_targets()
             walk.exponentials()
-            return walk.softmax_loss()
+            return float(walk.softmax_loss())
         walk.each_block(walk.add_sigmoid_losses)
-        return walk.sigmoid_loss()
+        return float(walk.sigmoid_loss())
 
     def top_k(self, hidden: Array, scores: Array, ids: Array) -> None:
         """Fill ``scores`` float32 and ``ids`` int32, both ``(rows, k)``, best first."""
         rows, k = scores.shape
-        walk, lanes = Walk(self, hidden, ()), self.kernels.lanes
+        walk, lanes = self._walk(self, hidden, ()), self.kernels.lanes
         self.buffers.reserve("lane scores", lanes * rows * k)
         self.buffers.reserve("lane ids", lanes * rows * k, "int32")
         best = (self.buffers.cube("lane scores", lanes, rows, k),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsFloat
 
 from daskxml.model.batch import Placed, Updates
 from daskxml.types import Array
@@ -18,6 +18,7 @@ class Walk:
     def __init__(self, layer: OutputLayer, hidden: Array, batch: Sequence[Placed]) -> None:
         self.layer, self.kernels = layer, layer.kernels
         self.hidden, self.batch = hidden, batch
+        self.factor = hidden  # what is multiplied with weights and gradients
         self.rows = rows = int(hidden.shape[0])
         self.block = layer.block_labels(rows)
         self.whole = layer.keeps_logits(rows)
@@ -68,7 +69,7 @@ class Walk:
     def logits_of(self, lane: int, start: int, stop: int) -> Array:
         """The block's place, and its logits without the bias in it."""
         place = self.logits[0, start:stop] if self.whole else self.logits[lane, : stop - start]
-        self.kernels.gemm(place, self.layer.weight[start:stop], self.hidden.T)
+        self.kernels.gemm(place, self.layer.weight[start:stop], self.factor.T)
         return place
 
     def exponentials(self) -> None:
@@ -156,9 +157,14 @@ class Walk:
             )  # fmt: skip
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
-        self.kernels.gemm(self.lane_gradient[lane], block.T, self.layer.weight[span], beta=beta)
-        updates.product("output.weight", span, block.T, self.hidden, lr)
+        delta = self.as_factor(block).T
+        self.kernels.gemm(self.lane_gradient[lane], delta, self.layer.weight[span], beta=beta)
+        updates.product("output.weight", span, delta, self.factor, lr)
         updates.dense("output.bias", bias_gradient, lr, rows=span)
+
+    def as_factor(self, block: Array) -> Array:
+        """A finished block of the gradient as products take it."""
+        return block
 
     def gradient(self, used: int) -> Array:
         """The lanes' gradients by the hidden layer, added in order."""
@@ -167,20 +173,20 @@ class Walk:
             self.kernels.add_scaled(first, self.lane_gradient[lane].reshape(-1), 1.0)
         return self.lane_gradient[0]
 
-    def softmax_loss(self) -> float:
-        """The sum of the rows' losses, after the first walk."""
+    def softmax_loss(self) -> SupportsFloat:
+        """The sum of the rows' losses, after the first walk; who makes a float of it waits."""
         self.kernels.softmax_losses(
             self.loss, self.peak, self.total, self.lane_target, self.lengths
         )
-        return self.kernels.sum64(self.loss)
+        return self.kernels.late_sum((self.loss, 1.0))
 
-    def sigmoid_loss(self) -> float:
-        """The sum of the rows' losses, after the walk."""
-        once, others, targets = (
-            self.kernels.sum64(sums.reshape(-1))
-            for sums in (self.lane_loss, self.other_loss, self.lane_target)
+    def sigmoid_loss(self) -> SupportsFloat:
+        """The sum of the rows' losses, after the walk; who makes a float of it waits."""
+        return self.kernels.late_sum(
+            (self.lane_loss.reshape(-1), 1.0),
+            (self.other_loss.reshape(-1), self.layer.weight_of_others),
+            (self.lane_target.reshape(-1), -1.0),
         )
-        return once + self.layer.weight_of_others * others - targets
 
     def rank(self, lane: int, start: int, stop: int, scores: Array, ids: Array) -> None:
         """Insert the block into the lane's best k, and sum its exponentials for softmax."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from daskxml.errors import ConfigError
-from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.ops.protocol import Kernels
 
 
 def _on_cpu(threads: int, exact: bool) -> Kernels:
+    from daskxml.ops.numpy_kernels import NumpyKernels  # and with it Numba, no need of a GPU's
+
     return NumpyKernels(threads)
 
 
@@ -19,7 +20,16 @@ def _on_gpu(threads: int, exact: bool) -> Kernels:
     return open_gpu(exact)
 
 
-KERNELS: dict[str, Callable[[int, bool], Kernels]] = {"cpu": _on_cpu, "cuda": _on_gpu}
+def _on_gpu_or_cpu(threads: int, exact: bool) -> Kernels:
+    try:
+        return KERNELS["cuda"](threads, exact)
+    except ConfigError:
+        return KERNELS["cpu"](threads, exact)
+
+
+KERNELS: dict[str, Callable[[int, bool], Kernels]] = {
+    "cpu": _on_cpu, "cuda": _on_gpu, "auto": _on_gpu_or_cpu,
+}  # fmt: skip
 
 
 def get_kernels(name: str, threads: int, exact: bool = False) -> Kernels:
@@ -28,7 +38,7 @@ def get_kernels(name: str, threads: int, exact: bool = False) -> Kernels:
     Parameters
     ----------
     name
-        ``cpu`` or ``cuda``.
+        ``cpu``, ``cuda``, or ``auto``: a GPU where there is one that can be used.
     threads
         Lanes on a CPU, at least 1; a GPU has one and ignores it.
     exact

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from daskxml.ops import Drop, RowGradient
 from daskxml.optim.rule import Place, Rule
 from daskxml.types import Array, Csr
@@ -26,12 +28,16 @@ class Sgd(Rule):
     array([[-2., -2., -2.]], dtype=float32)
     """
 
+    is_fused: ClassVar[bool] = True
+
     def update(self, place: Place, gradient: RowGradient, lr: float, step: int) -> None:
         """``w = keep * w - lr * g``."""
         self.kernels.sgd_rows(place.weight, gradient, lr, self.keep(place, lr))
 
     def fused_product(self, place: Place, left: Array, right: Array, lr: float) -> bool:
-        """One matrix product into the weights."""
+        """One matrix product into the weights, unless they are narrow."""
+        if place.is_narrow:
+            return False
         self.kernels.gemm(place.weight, left.T, right, -lr, self.keep(place, lr))
         return True
 

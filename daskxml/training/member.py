@@ -29,12 +29,13 @@ from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
 from daskxml.training.orders import MergeOrder, Piece
-from daskxml.training.replica import Replica, StepResult
+from daskxml.training.replica import Replica
+from daskxml.training.results import LeaseResult, StepResult
 from daskxml.training.scoring import sum_losses, sum_metrics
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import ModelStore, SharedHandle, SharedModel
 from daskxml.training.snapshot import Snapshot
-from daskxml.training.stepping import LeaseResult, Rest, make_stepper, no_rest, notes_of
+from daskxml.training.stepping import Rest, make_stepper, no_rest, notes_of
 from daskxml.types import Array, Partition
 
 
@@ -44,8 +45,7 @@ class Member:
     Parameters
     ----------
     shared
-        The model that all share, from another process; made anew where it is to be on this machine
-        and is None.
+        The model that all share, from another process; None where it is to be made here, if any.
     store
         What a worker on another machine pulls that model from and pushes its changes to.
 
@@ -67,12 +67,12 @@ class Member:
         store: ModelStore | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.layout = settings, Layout(settings.spec)
-        self.kernels = get_kernels(settings.device, settings.pool_threads or settings.threads)
+        self.kernels = get_kernels(settings.device, settings.kernel_threads, settings.exact)
         self._owns_shared = shared is None and settings.shares_model and settings.is_at_home
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
         self.holdings = Holdings(self.kernels, settings.seed)
-        self._stepper = make_stepper(settings, self.kernels, self.holdings, self.shared, store)
-        self.replica = self._stepper.replica
+        self.stepper = make_stepper(settings, self.kernels, self.holdings, self.shared, store)
+        self.replica, self.memory = self.stepper.replica, self.stepper.memory
         size = (self.layout.size,)
         self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
         self.generation, self.snapshot = 0, Snapshot(settings.combine, self.kernels)
@@ -179,7 +179,7 @@ class Member:
     @cached_property
     def server_optimizer(self) -> Optimizer:
         """The optimizer of the parameter server, where it runs in this process."""
-        return self.replica.optimizer_for(self.array("center"))
+        return self.replica.optimizer_for(self.layout.views(self.array("center")))
 
     def local_state(self) -> dict[str, Array]:
         """Return copies of what this worker alone knows and a checkpoint must hold."""
@@ -203,7 +203,7 @@ class Member:
             held |= {f"server.{n}": a for n, a in self.server_optimizer.state().items()}
         held |= self.replica.tables_state()
         for name, array in state.items():
-            held[name][...] = self.kernels.to_device(array)
+            self.kernels.copy(held[name], self.kernels.to_device(array))
         self.replica.resume_tables()
 
     # -------------------------------------------------------------------- rows
@@ -240,17 +240,18 @@ class Member:
             If the loss is not finite any more.
         """
         begun_s = time.perf_counter()
-        done = self._stepper.run(batches, lr, fetched, rest)
-        busy_s, notes = time.perf_counter() - begun_s, notes_of(done, self.settings)
-        return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, notes)
+        done = self.stepper.run(batches, lr, fetched, rest)
+        busy_s, news = time.perf_counter() - begun_s, self.stepper.news_of_memory()
+        told = notes_of(done, self.settings), news
+        return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, *told)
 
     def step(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
         """Step the replica through one batch; ``lr`` is the rate before the schedule."""
-        return self._stepper.step(self.replica, batch, lr, fetched)
+        return self.stepper.step_alone(batch, lr, fetched)
 
     def find_gradient(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
         """Put the mean gradient over a batch into ``gradient``; ``lr`` is for the message only."""
-        return self._stepper.gradient(batch, self.gradient, lr, fetched)
+        return self.stepper.gradient(batch, self.gradient, lr, fetched)
 
     @cached_property
     def gradient(self) -> GradientBuffer:
@@ -259,7 +260,7 @@ class Member:
 
     def scheduled(self, lr: float, batch: Sequence[Span]) -> float:
         """Return the learning rate of a batch: it depends on where in the run its rows lie."""
-        return self._stepper.scheduled(lr, batch)
+        return self.stepper.scheduled(lr, batch)
 
     def evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
         """Score pieces of the test rows with the global model; ``fetched`` has other shards."""

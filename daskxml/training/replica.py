@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from daskxml.errors import ConfigError
-from daskxml.model.batch import Updates, batch_rows
+from daskxml.model.batch import Updates, batch_rows, in_batches
 from daskxml.model.mlp import Mlp
 from daskxml.model.parameters import Layout
 from daskxml.model.row_step import RowStep, takes_row_steps
 from daskxml.model.sampling import ALL_LABELS, LabelTables, SamplingConfig
 from daskxml.model.spec import ModelSpec
-from daskxml.ops import Kernels
+from daskxml.ops import Kernels, StepSizes
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
+from daskxml.training.results import StepResult
+from daskxml.training.weights import Weights
 from daskxml.types import Array, Segment
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one step did.
-
-    Attributes
-    ----------
-    loss_sum
-        The sum of the rows' losses before the update; rows without labels count 0 with softmax.
-    rows, nonzeros
-        Rows of the batch, and their stored features.
-    seen
-        Labels that the rows saw, summed over rows: all of them, unless the output layer is sampled.
-    """
-
-    loss_sum: float
-    rows: int
-    nonzeros: int
-    seen: int
 
 
 class Replica:
@@ -50,7 +31,7 @@ class Replica:
     kernels
         The device. Batches must be there (``kernels.to_device``).
     max_batch_rows
-        The largest batch of ``step``, and the batch in which rows are ranked.
+        The largest batch of ``step``, and that in which rows are ranked.
     logits_budget_bytes
         Where rows x labels floats exceed it, labels are walked in blocks.
     sampling
@@ -62,6 +43,8 @@ class Replica:
         device, aligned to 64 bytes.
     partner
         A replica over the same ``flat``, to have the optimizer's state in common with.
+    output_dtype
+        In which steps have the output layer's weights: ``float32``, or ``bfloat16`` on a GPU.
 
     Attributes
     ----------
@@ -95,41 +78,45 @@ class Replica:
         self, spec: ModelSpec, optimizer: OptimizerConfig, kernels: Kernels, *,
         max_batch_rows: int, logits_budget_bytes: int = 256 * 2**20,
         sampling: SamplingConfig = ALL_LABELS, tables: LabelTables | None = None,
-        flat: Array | None = None, partner: Replica | None = None,
+        flat: Array | None = None, partner: Replica | None = None, output_dtype: str = "float32",
     ) -> None:  # fmt: skip
         for name, value in (("max_batch_rows", max_batch_rows), ("budget", logits_budget_bytes)):
             if value < 1:
                 raise ConfigError(f"replica: {name} = {value}: must be at least 1")
         self.spec, self.kernels, self.max_batch_rows = spec, kernels, max_batch_rows
         self.layout = Layout(spec)
-        self.flat = kernels.zeros(self.layout.size) if flat is None else flat
-        if self.flat.shape != (self.layout.size,):
-            raise ConfigError(
-                f"replica: a vector of {self.flat.size} numbers: the model has {self.layout.size}"
-            )
-        self.parameters = self.layout.views(self.flat)
+        flat = kernels.zeros(self.layout.size) if flat is None else flat
+        self.weights = Weights(kernels, self.layout, flat, output_dtype == "bfloat16")
+        self.parameters = self.weights.views
         self._optimizer_config = optimizer
-        self.optimizer: Optimizer = self.optimizer_for(self.flat, partner)
+        self.optimizer: Optimizer = self.optimizer_for(self.parameters, partner)
         self.tables, self._sampling = tables, sampling
         self._mlp = Mlp(
             spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables
         )
         is_plain = optimizer.is_plain_sgd and not sampling.is_on
         fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
-        factor, place = optimizer.output_lr, (self.layout, self.flat)
+        factor, place = optimizer.output_lr, (self.layout, flat)
         self._row_step = RowStep(spec, kernels, *place, factor) if fits else None
+
+    @property
+    def flat(self) -> Array:
+        """See `Weights.flat`."""
+        return self.weights.flat
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
-        single = self._row_step.nbytes if self._row_step is not None else 0
-        return int(self.flat.nbytes) + self.optimizer.nbytes + self._mlp.nbytes + single
+        parts = self.weights, self.optimizer, self._mlp, self._row_step
+        return sum(part.nbytes for part in parts if part is not None)
 
-    def optimizer_for(self, flat: Array, partner: Replica | None = None) -> Optimizer:
-        """Return a new optimizer of the same kind over another model ``(layout.size,)``."""
-        sizes = self.layout.views(flat), self.layout.views, self.layout.size
+    def optimizer_for(
+        self, parameters: Mapping[str, Array], partner: Replica | None = None
+    ) -> Optimizer:
+        """Return a new optimizer of the same kind over a model's parameters by name."""
         common = partner.optimizer if partner is not None else None
-        return Optimizer(self._optimizer_config, self.kernels, *sizes, common)
+        sizes = self.layout.views, self.layout.size
+        return Optimizer(self._optimizer_config, self.kernels, parameters, *sizes, common)
 
     def twin(self, kernels: Kernels, max_batch_rows: int, logits_budget_bytes: int) -> Replica:
         """Return a replica over the same parameters, optimizer's state and label tables.
@@ -172,6 +159,30 @@ class Replica:
             self._mlp.reserve(max_batch_rows)
             self.max_batch_rows = max_batch_rows
 
+    def reserve(self, rows: int, nonzeros: int) -> None:
+        """Allocate all that steps of so many rows, with so many stored features, need.
+
+        `step` does so before it changes anything: a batch without room can be tried again.
+
+        Raises
+        ------
+        MemoryError
+            If the device has no room.
+        """
+        self.kernels.reserve(self.sizes(rows, nonzeros))
+        self.optimizer.reserve(rows, nonzeros)
+
+    def release(self) -> None:
+        """Give back what `reserve` has allocated, as far as it can be had again."""
+        self.optimizer.release()
+        self.kernels.release()
+
+    def sizes(self, rows: int, nonzeros: int) -> StepSizes:
+        """Return what the kernels' own memory depends on in such steps."""
+        units = max(self.spec.hidden, default=1)
+        sizes = {"features": self.spec.features, "labels": self.spec.labels, "units": units}
+        return StepSizes(rows=rows, nonzeros=nonzeros, **sizes)
+
     def step(self, batch: Sequence[Segment], lr: float, key: int) -> StepResult:
         """Update ``flat`` with the mean gradient over the batch's rows.
 
@@ -188,6 +199,8 @@ class Replica:
         ------
         ConfigError
             If the batch is larger than max_batch_rows.
+        MemoryError
+            If the device has no room for it; nothing has changed then.
         """
         rows = batch_rows(batch)
         if rows == 0:
@@ -195,8 +208,10 @@ class Replica:
         if rows == 1 and self._row_step is not None:
             return StepResult(*self._row_step.step(batch, lr), self.spec.labels)
         self._check_rows(batch)
+        nonzeros = self.count(batch)
+        self.reserve(rows, nonzeros)
         self.optimizer.begin_step()
-        result = self._pass(batch, lr, key, self.optimizer)
+        result = self._pass(batch, lr, key, self.optimizer, nonzeros)
         self.optimizer.end_step()
         return result
 
@@ -214,7 +229,9 @@ class Replica:
         if batch_rows(batch) == 0:
             return StepResult(0.0, 0, 0, 0)
         self._check_rows(batch)
-        return self._pass(batch, 0.0, key, buffer)
+        nonzeros = self.count(batch)
+        self.kernels.reserve(self.sizes(batch_rows(batch), nonzeros))
+        return self._pass(batch, 0.0, key, buffer, nonzeros)
 
     def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
         """Step by a whole gradient, by names: `gradient`, then this, is `step` up to rounding."""
@@ -228,10 +245,16 @@ class Replica:
                 f"replica: a batch of {rows} rows exceeds max_batch_rows = {self.max_batch_rows}"
             )
 
-    def _pass(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> StepResult:
-        nonzeros = sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
-        loss_sum = self._mlp.step(batch, lr, key, updates)
-        return StepResult(loss_sum, batch_rows(batch), nonzeros, self._mlp.seen)
+    def count(self, batch: Sequence[Segment]) -> int:
+        """Return the stored features of a batch."""
+        return sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
+
+    def _pass(
+        self, batch: Sequence[Segment], lr: float, key: int, updates: Updates, nonzeros: int
+    ) -> StepResult:
+        self.weights.begin(changes=True)
+        loss = self._mlp.step(batch, lr, key, updates)
+        return StepResult(loss, batch_rows(batch), nonzeros, self._mlp.seen)
 
     def loss_sum(self, batch: Sequence[Segment]) -> float:
         """Sum the rows' losses, without dropout: the bits of `step`, but for batches of one row.
@@ -242,6 +265,7 @@ class Replica:
             If the batch is larger than max_batch_rows.
         """
         self._check_rows(batch)
+        self.weights.begin(changes=False)
         return self._mlp.loss_sum(batch) if batch_rows(batch) else 0.0
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
@@ -265,35 +289,12 @@ class Replica:
             raise ConfigError(f"top_k: k = {k}: must be at least 1")
         total, done = batch_rows(segments), 0
         ids, scores = np.empty((total, k), np.int32), np.empty((total, k), np.float32)
-        for batch in _batches(segments, self.max_batch_rows):
+        for batch in in_batches(segments, self.max_batch_rows):
             rows = batch_rows(batch)
             found = self.kernels.empty((rows, k)), self.kernels.empty((rows, k), "int32")
+            self.weights.begin(changes=False)
             self._mlp.top_k(batch, *found)
             scores[done : done + rows] = self.kernels.to_host(found[0])
             ids[done : done + rows] = self.kernels.to_host(found[1])
             done += rows
         return ids, scores
-
-    def scores(self, segments: Sequence[Segment]) -> Any:
-        """The probability of every label ``(rows, labels)``; for few labels, by way of top_k."""
-        ids, ranked = self.top_k(segments, self.spec.labels)
-        out = np.full(ids.shape, np.nan, np.float32)
-        np.put_along_axis(out, np.maximum(ids, 0).astype(np.int64), ranked, axis=1)
-        return out
-
-
-def _batches(segments: Sequence[Segment], most: int) -> Iterator[list[Segment]]:
-    """The same rows in order, in batches of exactly ``most`` rows but the last."""
-    batch: list[Segment] = []
-    room = most
-    for segment in segments:
-        rows = segment.rows
-        while rows.shape[0] > 0:
-            batch.append(Segment(segment.partition, rows[:room]))
-            room -= int(batch[-1].rows.shape[0])
-            rows = rows[int(batch[-1].rows.shape[0]) :]
-            if room == 0:
-                yield batch
-                batch, room = [], most
-    if batch:
-        yield batch

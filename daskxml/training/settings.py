@@ -31,8 +31,9 @@ class MemberSettings:
         Features of a typical row, for the warm-up.
     stream_rows
         Rows of each stream of the ledger, to tell how far in an epoch a batch lies.
-    device, threads
-        ``"cpu"`` or ``"cuda"``; kernel threads.
+    device, threads, exact, output_dtype
+        ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU where there is one; threads of a CPU's kernels;
+        whether a GPU multiplies matrices in float32; in which it has the output layer's weights.
     sampling
         Which labels a batch sees.
     schedule, epochs
@@ -67,6 +68,8 @@ class MemberSettings:
     stream_rows: tuple[int, ...]
     device: str
     threads: int
+    exact: bool = False
+    output_dtype: str = "float32"
     sampling: SamplingConfig = ALL_LABELS
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     epochs: float = 0.0
@@ -80,6 +83,11 @@ class MemberSettings:
     shares_model: bool = False
     host: str = ""
     home: str = ""
+
+    @property
+    def kernel_threads(self) -> int:
+        """Lanes of the kernels that do not step: all of a pool's threads."""
+        return self.pool_threads or self.threads
 
     @property
     def is_at_home(self) -> bool:

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from kernel_cases import (
     EVERY,
     EVERY_LANES,
+    ON_GPU,
+    ON_HOST,
     ONE,
     TWO,
     close,
+    group_entries,
     modest,
     normal,
     random_csr,
@@ -20,6 +23,7 @@ from kernel_cases import (
 )
 
 from daskxml.ops import AdamStep, Drop, RowGradient, numpy_optim
+from daskxml.ops.bfloat import from_bfloat, to_bfloat
 from daskxml.ops.naive import NaiveKernels, dense_rows
 from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.ops.optim_protocol import OptimKernels
@@ -71,7 +75,7 @@ RUNS = {
     "momentum": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, False),
     "nesterov": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, True),
     "adam": lambda k, w, m, v, g: k.adam_rows(w, m, v, g, ADAM),
-    "lamb": lambda k, w, m, v, g: k.lamb_rows(w, m, v, g, ADAM, 0.7),
+    "lamb": lambda k, w, m, v, g: k.lamb_rows(w, m, v, g, ADAM, np.array([0.7])),
     "lamb moments": lambda k, w, m, v, g: k.lamb_moments(norms_of(k, g), w, m, v, g, ADAM),
 }
 
@@ -110,6 +114,57 @@ def test_norms_of_lamb(fast, case):
 
 def vars_of(gradient):
     return gradient.values, gradient.ids, gradient.waits, gradient.scale
+
+
+NARROW = {name: run for name, run in RUNS.items() if not name.startswith("lamb")}
+
+
+@pytest.mark.parametrize("fast", [ON_HOST, ON_GPU])
+@pytest.mark.parametrize("rule", NARROW)
+def test_narrow_weights_are_rounded_to_a_neighbour_and_right_on_average(fast, rule):
+    """What is less than a weight's last place moves it by chance, and on average as it should."""
+    rng = np.random.default_rng(2)
+    narrow = to_bfloat(1.0 + np.abs(normal(rng, 40, 32)))
+    first, second = normal(rng, 40, 32, spread=0.01), normal(rng, 40, 32) ** 2
+    slope = normal(rng, 40, 32, spread=0.01)
+    wide_weight = from_bfloat(narrow)
+    moved = [wide_weight, first.copy(), second.copy()]
+    NARROW[rule](fast, *moved, RowGradient(slope))
+    total, tries = np.zeros(narrow.shape), 60
+    for noise in range(tries):
+        arrays = [narrow.copy(), first.copy(), second.copy()]
+        NARROW[rule](fast, *arrays, RowGradient(slope, noise=7919 * noise))
+        found = from_bfloat(arrays[0])
+        unit = np.exp2(np.floor(np.log2(np.abs(wide_weight))) - 7)
+        assert (np.abs(found - wide_weight) < unit).all()
+        for mine, wanted in zip(arrays[1:], moved[1:], strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+        total += found - wide_weight
+    chance = unit / 2 / np.sqrt(tries)
+    assert np.abs(total / tries).max() < 5 * chance.max()
+    assert abs((total / tries / chance).mean()) < 5 / np.sqrt(total.size)
+
+
+@pytest.mark.parametrize("fast", [ON_HOST, ON_GPU])
+def test_narrow_weights_that_are_not_finite_stay_so(fast):
+    narrow = to_bfloat(np.array([[np.inf, -np.inf, np.nan, 3.3e38]], np.float32))
+    fast.sgd_rows(narrow, RowGradient(np.zeros((1, 4), np.float32), noise=(1 << 64) - 1), 0.1, 1.0)
+    found = from_bfloat(narrow)[0]
+    assert (found[:2] == [np.inf, -np.inf]).all()
+    assert np.isnan(found[2])
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [0, 1, 9, 3000])
+@pytest.mark.parametrize("factor", [1.0, 0.0])
+def test_the_trust_ratio_of_lamb(ops, rows, factor):
+    norms, trust = np.square(wide(normal(np.random.default_rng(1), 2, rows))), np.zeros(1)
+    norms[1] *= factor
+    slow = np.zeros(1)
+    ops.lamb_trust(trust, norms)
+    NAIVE.lamb_trust(slow, norms)
+    close(trust, slow, 1e-12)
+    assert factor or trust[0] == 1.0
 
 
 @pytest.mark.parametrize("rule", RUNS)
@@ -191,7 +246,7 @@ def group(kernels, entries, columns):
     size = len(entries[0]) + 1
     outs = (np.empty(size, "i4"), np.empty(size, "i8"), np.empty(size, "i4"), np.empty(size, "f4"))
     tally = np.zeros(columns, "i4")
-    count = kernels.group_entries(*outs, entries, tally)
+    count = group_entries(kernels, *outs, entries, tally)
     assert not tally.any()
     assert len(set(outs[0][:count].tolist())) == count
     return *outs, count

@@ -51,11 +51,32 @@ KERNEL widen(float* out, const unsigned short* x, float factor, int64 n) {
     EACH(i, n) out[i] = factor * half_value(x[i]);
 }
 
+// The nearest bfloat16, ties to even: the upper half of a float's bits. NaN stays one.
+KERNEL to_bfloat(unsigned short* out, const float* x, float factor, int64 n) {
+    EACH(i, n) {
+        unsigned bits = __float_as_uint(factor * x[i]);
+        bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        out[i] = is_nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    }
+}
+
+KERNEL from_bfloat(float* out, const unsigned short* x, float factor, int64 n) {
+    EACH(i, n) out[i] = factor * __uint_as_float((unsigned)x[i] << 16);
+}
+
 KERNEL sum_parts(double* parts, const double* x, int64 n) {
     double sum = 0.0;
     EACH(i, n) sum += x[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// out += factor * sum of x, by one block.
+KERNEL add_sum(double* out, const double* x, double factor, int64 n) {
+    double sum = 0.0;
+    for (int64 i = threadIdx.x; i < n; i += blockDim.x) sum += x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *out += factor * sum;
 }
 
 KERNEL square_parts(double* parts, const float* x, int64 n) {
