@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from daskxml.combine.kernels import CombineKernels
-from daskxml.combine.messages import Flush, Program, Receive, Send
+from daskxml.combine.messages import Borrow, Flush, Program, Receive, Send
 from daskxml.combine.ring_order import Transfer, incoming, outgoing
 from daskxml.types import Array
 
@@ -141,15 +141,23 @@ class _Ring:
     def _receive(self, transfer: Transfer) -> Program[None]:
         piece = slice(transfer.start, transfer.stop)
         out, source = self.out[piece], (self.rank - 1) % self.ranks
-        if transfer.reduces and self.arrived is not None:
-            arrived = self.arrived[: transfer.stop - transfer.start]
-            yield Receive(source, arrived)
-            self.kernels.weigh_two(out, arrived, 1.0, out, self.weight)
+        if transfer.reduces:
+            yield from self._add(source, out, piece)
         else:
             yield Receive(source, out)
-            if transfer.reduces:
-                self.kernels.add_scaled(out, self.term[piece], self.weight)
         if transfer.completes and self.finish is not None:
             self.finish(piece)
         if transfer.forwards:
             self.forwards.append(out)
+
+    def _add(self, source: int, out: Array, piece: slice) -> Program[None]:
+        """Add this rank's term to what arrives, from where it lies."""
+        room = out if self.arrived is None else self.arrived[: out.shape[0]]
+        arrived = yield Borrow(source, room)
+        if arrived is None:
+            arrived = room
+        if arrived is out:
+            self.kernels.add_scaled(out, self.term[piece], self.weight)
+        else:
+            term = out if self.arrived is not None else self.term[piece]
+            self.kernels.weigh_two(out, arrived, 1.0, term, self.weight)

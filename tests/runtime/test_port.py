@@ -16,6 +16,7 @@ from daskxml.combine.messages import Flush, Receive, ReceiveAny, Send, Worked
 from daskxml.errors import ClusterError, ConfigError, TrainingError
 from daskxml.ops.naive import NaiveKernels
 from daskxml.runtime.port import Patience, Port, RoundKey
+from daskxml.runtime.shared_arrays import shared_zeros
 
 PATIENCE = Patience(connect_s=1.0, idle_s=20.0)
 PIECE_FLOATS = 1 << 14
@@ -39,10 +40,17 @@ class FatalKernels(NaiveKernels):
         self.additions = additions
 
     def add_scaled(self, out, x, factor):
+        self._count()
+        super().add_scaled(out, x, factor)
+
+    def weigh_two(self, out, x, a, y, b):
+        self._count()
+        super().weigh_two(out, x, a, y, b)
+
+    def _count(self):
         self.additions -= 1
         if self.additions < 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        super().add_scaled(out, x, factor)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +70,17 @@ def _nothing_left_behind(client):
     assert all(idle.values())
 
 
-@pytest.fixture
-def addresses(client):
+@pytest.fixture(params=[True, False], ids=["shared-memory", "sockets"])
+def addresses(client, request):
+    """Workers that share memory, or are joined by sockets."""
     client.wait_for_workers(4)
+
+    async def renew_port(shares_memory, dask_worker):
+        plugin = dask_worker.plugins["port"]
+        await plugin.port.close()
+        plugin.port = Port(dask_worker, PATIENCE, shares_memory=shares_memory)
+
+    client.run(renew_port, request.param)
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
 
 
@@ -77,7 +93,8 @@ def replica_of(rank, size):
 
 def ring(rank, weights, size, kernels=None):
     """The merged bytes."""
-    out, ranks = np.full(size, np.nan, np.float32), len(weights)
+    out, ranks = shared_zeros(size) if size else np.empty(0, np.float32), len(weights)
+    out[:] = np.nan
     yield from ring_all_reduce(
         rank, ranks, out, replica_of(rank, size), weights[rank], kernels or NaiveKernels(),
         piece_size=PIECE_FLOATS,
