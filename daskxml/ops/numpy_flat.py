@@ -68,7 +68,11 @@ class NumpyFlat:
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
         f = np.float32(factor)
-        if not numba_half.IS_NATIVE:
+        if out.dtype == np.uint16:
+            self._flat(out, lambda p: numba_half.shorten(out[p], x[p], f))
+        elif x.dtype == np.uint16:
+            self._flat(out, lambda p: numba_half.lengthen(out[p], x[p], f))
+        elif not numba_half.IS_NATIVE:
             np.multiply(x, f, out=out, dtype=np.float32, casting="same_kind")
         elif out.dtype == np.float16:
             self._flat(out, lambda p: numba_half.narrow(out[p].view(np.uint16), x[p], f))

@@ -130,7 +130,7 @@ class Kernels(OptimKernels, RowKernels, SamplingKernels, RowSetKernels, Protocol
         """The largest magnitude in ``(n,)``; 0 for none, NaN or infinity where there is one."""
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        """``out = factor * x``, in place, between float32 and float16."""
+        """``out = factor * x``, in place, between float32 and float16, or bfloat16 as uint16."""
 
     def squared_norm(self, x: Array) -> float:
         """Sum of squares of ``(n,)`` in float64; the same bits for any number of lanes."""

@@ -78,7 +78,8 @@ def programs_of(name, arrays, transfer):
     config = CombineConfig(transfer=transfer, inside="sum")
     for rank, x in enumerate(arrays):
         if name == "ring":
-            yield ring_all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16)
+            transfer = "float32" if transfer == "float16" else transfer
+            yield ring_all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16, transfer=transfer)
         elif name == "tree":
             yield adasum_tree(rank, ranks, x, SEGMENTS, KERNELS, transfer, piece_size=16)
         elif name == "linear":
@@ -88,7 +89,7 @@ def programs_of(name, arrays, transfer):
 
 
 @pytest.mark.parametrize("copies", [True, False], ids=["sockets", "shared-memory"])
-@pytest.mark.parametrize("transfer", ["float32", "float16"])
+@pytest.mark.parametrize("transfer", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["ring", "tree", "linear", "hierarchical"])
 @settings(max_examples=15, deadline=None)
 @given(ranks=st.integers(2, 6), random=st.randoms(use_true_random=False))
