@@ -42,7 +42,7 @@ def shared_zeros(size: int) -> Array:
     >>> handle.size, offset_bytes
     (100, 100)
     """
-    model = SharedModel.create(size)
+    model = SharedModel.create(size, "array")
     flat = model.flat
     try:
         handle = model.handle

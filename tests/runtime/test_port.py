@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from clusters import PROTOCOL
 from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 from distributed.comm import connect
 
@@ -18,7 +19,7 @@ from daskxml.ops.naive import NaiveKernels
 from daskxml.runtime.port import Patience, Port, RoundKey
 from daskxml.runtime.shared_arrays import shared_zeros
 
-PATIENCE = Patience(connect_s=1.0, idle_s=20.0)
+PATIENCE = Patience(connect_s=1.0 if PROTOCOL == "tcp" else 8.0, idle_s=20.0)
 PIECE_FLOATS = 1 << 14
 BIG_FLOATS = 1 << 22  # more than a connection holds
 
@@ -56,7 +57,9 @@ class FatalKernels(NaiveKernels):
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=":0") as cluster,
+        LocalCluster(
+            protocol=PROTOCOL, n_workers=4, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
         Client(cluster) as client,
     ):
         client.register_plugin(PortPlugin())
@@ -70,7 +73,10 @@ def _nothing_left_behind(client):
     assert all(idle.values())
 
 
-@pytest.fixture(params=[True, False], ids=["shared-memory", "sockets"])
+WAYS = [True, False] if PROTOCOL == "tcp" else [False]
+
+
+@pytest.fixture(params=WAYS, ids=lambda shares: "shared-memory" if shares else "links")
 def addresses(client, request):
     """Workers that share memory, or are joined by sockets."""
     client.wait_for_workers(4)
@@ -314,7 +320,7 @@ def test_a_run_that_is_forgotten_may_start_anew(client, addresses):
 def test_a_worker_that_cannot_be_reached_fails_who_needs_it(client, addresses):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    nobody = f"tcp://127.0.0.1:{port}"  # nobody listens there any more
+    nobody = f"{PROTOCOL}://127.0.0.1:{port}"  # nobody listens there any more
     futures = [
         client.submit(
             perform, "gone", 1, [*addresses[:3], nobody], {rank: (ring, rank, [1.0] * 4, 1000)},
