@@ -2,6 +2,9 @@
 
 Several messages may be on their way, each a copy, which is where its array is: over UCX a device
 array's never leaves the device, and what arrives is on the receiver's.
+
+UCX forgets what is still under way when an endpoint is closed. So a sender waits there until its
+receiver, which has got all that it wants, has closed its own.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 from distributed.comm import Comm
 from distributed.protocol import to_serialize
 
-from daskxml.runtime.link_protocol import STALL_S, Read
+from daskxml.runtime.link_protocol import DIRECT, STALL_S, Read
 from daskxml.runtime.payloads import Payload, duplicate, land
 from daskxml.types import Array
 
@@ -46,7 +49,7 @@ class CommLink:
         self._reading: Read | None = None
         self._writing: deque[Future[Any]] = deque()
         self._turn = asyncio.Lock()  # a comm takes one message after the other
-        self._aborted = False
+        self._has_sent = self._aborted = False
 
     def send(self, data: Payload) -> int:
         """Send a copy: some comms return before the bytes have left, or pass by reference."""
@@ -56,6 +59,7 @@ class CommLink:
                 self._writing.popleft()
         except TimeoutError:
             return 0
+        self._has_sent = True
         self._writing.append(self._start(self._write(duplicate(data))))
         return len(data)
 
@@ -104,6 +108,8 @@ class CommLink:
         with suppress(OSError, CancelledError, asyncio.CancelledError):
             for writing in self._writing:
                 await asyncio.wrap_future(writing)
+            if self._has_sent and self._comm.peer_address.startswith(DIRECT):
+                await asyncio.wait_for(asyncio.wrap_future(self.listen()), self._patience_s)
         self.abort()
         with suppress(OSError):
             await self._comm.close()

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from daskxml.runtime.payloads import Payload
 from daskxml.types import Array
 
+DIRECT = ("ucx://", "ucxx://")  # comms that take device memory
 STALL_S = 0.05  # how long a receiver may take nothing before its sender looks up
 Read = Future[Any]
 Signal: TypeAlias = "socket.socket | epoll | Read"  # becomes readable, or done

@@ -24,8 +24,6 @@ from daskxml.runtime.shared_out import SharedOut
 from daskxml.runtime.socket_link import SocketLink
 from daskxml.runtime.token_pipe import TokenPipe
 
-DIRECT = ("ucx://", "ucxx://")  # comms that take device memory
-
 
 async def open_link(comm: Comm, patience_s: float) -> SocketLink | CommLink:
     """Turn an established comm into a link.

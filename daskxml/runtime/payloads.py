@@ -72,6 +72,8 @@ def land(arrived: Any, into: Array) -> None:
     >>> array
     array([97, 98], dtype=uint8)
     """
+    if is_on_device(into):
+        into.device.synchronize()  # what still reads it may run on any stream
     if is_on_device(arrived) and is_on_device(into):
         into[...] = arrived.view(into.dtype).reshape(into.shape)
         into.device.synchronize()

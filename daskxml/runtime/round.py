@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 from daskxml.combine.messages import Program, Result
 from daskxml.runtime import calling
 from daskxml.runtime.calling import Place
-from daskxml.runtime.link_protocol import InLink, Link, OutLink, Signal
-from daskxml.runtime.links import DIRECT
+from daskxml.runtime.link_protocol import DIRECT, InLink, Link, OutLink, Signal
 from daskxml.runtime.mailbox import Caller, Line
 from daskxml.runtime.outbox import Outbox
 from daskxml.runtime.payloads import departing

@@ -178,7 +178,9 @@ def start(client, run, number, addresses, make, *args):
 
 def merge_all(client, run, number, addresses, weights, size):
     futures = start(client, run, number, addresses, ring, weights, size)
-    return [merged for (merged,), _ in client.gather(futures)]
+    merged = [results for results, _ in client.gather(futures)]
+    assert all(isinstance(results, list) for results in merged), merged  # else it says what failed
+    return [only for (only,) in merged]
 
 
 def messages(client, futures):
