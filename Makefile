@@ -3,6 +3,7 @@
 #   make test       lint, types and the tests; what continuous integration runs
 #   make test-slow  the tests on real data and of many minutes
 #   make test-loggers  the loggers with the packages they write to, which it installs
+#   make test-ucx   the tests of the runtime over ucx, in an environment of its own
 #   make bench      every benchmark; results in benchmarks/results
 #   make lock       pin the packages of the Docker image anew
 
@@ -10,9 +11,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+UCX_VENV ?= .venv-ucx
+UCX_READY := $(UCX_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit test-slow test-loggers bench lock format clean
+.PHONY: help setup demo test lint types unit test-slow test-loggers test-ucx bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,8 +52,16 @@ test-loggers: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tensorboard,mlflow,wandb]'
 	$(BIN)/python -m pytest -q tests/loggers
 
+$(UCX_READY): pyproject.toml
+	$(PYTHON) -m venv $(UCX_VENV)
+	$(UCX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,ucx]'
+	@touch $@
+
+test-ucx: $(UCX_READY)
+	$(UCX_VENV)/bin/python benchmarks/ucx_suite.py
+
 bench: $(READY)
-	@set -e; for file in $$(grep -l __main__ benchmarks/*.py); do \
+	@set -e; for file in $$(grep -l __main__ benchmarks/*.py | grep -v ucx_suite); do \
 	  echo "== $$file"; $(BIN)/python $$file; done
 
 # For every Python that the package runs on, with hashes, and without the name of an index.
@@ -71,4 +82,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(UCX_VENV) build dist .mypy_cache .pytest_cache .ruff_cache

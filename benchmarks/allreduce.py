@@ -1,12 +1,14 @@
-"""All-reduce of a model between worker processes: ring and Adasum over tcp beside torch's gloo.
+"""All-reduce of a model between worker processes: each way for arrays beside torch's gloo.
 
-    python benchmarks/allreduce.py [--mib 1 16 128] [--workers 2 3 4] [--rounds 7]
+    python benchmarks/allreduce.py [--mib 1 16 128 512] [--workers 2 3 4] [--rounds 7]
 
-Rounds are interleaved, so that a noisy machine disturbs all alike; a time is the slowest rank's,
-and a row gives the median. gloo only sums, over connections that it keeps; ours are what a merge or
-a gang runs, with weights or with Adasum's dot products layer by layer, connecting anew each time,
-as they must when workers come and go. The floor is what must be copied (each rank's bytes into
-the kernel and out of it) at the rate at which all cores together copy memory.
+The ring runs in shared memory (what workers of one machine do), over tcp and, where
+distributed-ucxx is installed, over ucx; Adasum runs in shared memory. Rounds are interleaved, so
+that a noisy machine disturbs all alike; a time is the slowest rank's, and a row gives the median.
+gloo only sums, over connections that it keeps; ours are what a merge or a gang runs, with weights
+or with Adasum's dot products layer by layer, connecting anew each time, as they must when workers
+come and go. The floor is what a ring over sockets must copy (each rank's bytes into the kernel and
+out of it) at the rate at which all cores together copy memory.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -32,10 +36,13 @@ from daskxml.combine.adasum_tree import adasum_tree
 from daskxml.combine.messages import Program
 from daskxml.ops import get_kernels
 from daskxml.runtime.port import Port, RoundKey
+from daskxml.runtime.shared_arrays import shared_zeros
 
 MIB_FLOATS = 2**18
 TURNS = 4  # in one go, the first of which is not counted
-RING, TREE, LINEAR, GLOO = "ring, weighted", "Adasum, tree", "Adasum, linear", "gloo, plain sum"
+SHARED, TCP, UCX = "ring, shared memory", "ring, tcp", "ring, ucx"
+RINGS = (SHARED, TCP, UCX)
+TREE, LINEAR, GLOO = "Adasum, tree", "Adasum, linear", "gloo, plain sum"
 LAYERS = {"first": 0.45, "bias": 0.451, "output": 0.999, "output bias": 1.0}  # where each ends
 
 
@@ -58,9 +65,9 @@ def segments(size: int) -> list[tuple[str, int, int]]:
 
 def open_port(size: int, dask_worker: Any = None) -> None:
     """Give a worker its port and its arrays, all allocated beforehand."""
-    rng = np.random.default_rng(os.getpid())
-    change = rng.normal(size=size).astype(np.float32)
-    arrays = np.ones(size, np.float32), np.empty(size, np.float32), change
+    replica, scratch, change = np.ones(size, np.float32), shared_zeros(size), shared_zeros(size)
+    change[:] = np.random.default_rng(os.getpid()).normal(size=size)
+    arrays = replica, scratch, change
     dask_worker.daskxml_benchmark = Port(dask_worker), arrays, get_kernels("cpu", 1)
 
 
@@ -71,7 +78,7 @@ async def close_port(dask_worker: Any = None) -> None:
 def program(what: str, rank: int, ranks: int) -> Program[Any]:
     """Return one rank's part."""
     _, (replica, scratch, change), kernels = get_worker().daskxml_benchmark
-    if what == RING:
+    if what in RINGS:
         return ring_all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels)
     combine = adasum_tree if what == TREE else adasum_linear
     return combine(rank, ranks, change, segments(change.size), kernels, work=scratch)
@@ -82,13 +89,14 @@ async def reduce_repeatedly(
 ) -> tuple[list[float], float]:
     """All-reduce several times; seconds of each but the first, and a number of the result."""
     port, (_, scratch, change), _ = get_worker().daskxml_benchmark
+    port.shares_memory = what != TCP
     times_s = []
     for turn in range(number, number + TURNS):
         part = program(what, rank, len(addresses))
         started_s = time.perf_counter()
         await port.perform(RoundKey(run="benchmark", number=turn), addresses, {rank: part})
         times_s.append(time.perf_counter() - started_s)
-    return times_s[1:], float((scratch if what == RING else change)[-1])
+    return times_s[1:], float((scratch if what in RINGS else change)[-1])
 
 
 class Reductions:
@@ -111,9 +119,23 @@ class Reductions:
         self.number += TURNS
         answers = self.client.gather(futures)
         found = {value for _, value in answers}
-        if len(found) > 1 or (what == RING and abs(found.pop() - 1.0) > 1e-6):
+        if len(found) > 1 or (what in RINGS and abs(found.pop() - 1.0) > 1e-6):
             raise SystemExit(f"{what}: wrong or different results: {answers}")
         return slowest([times_s for times_s, _ in answers])
+
+
+@contextmanager
+def cluster(protocol: str, size: int, workers: int) -> Iterator[Reductions]:
+    """Worker processes that are joined by a protocol."""
+    with (
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0",
+            protocol=f"{protocol}://",
+        ) as made,
+        Client(made) as client,
+    ):  # fmt: skip
+        yield Reductions(client, size)
+        client.run(close_port)
 
 
 def gloo_rank(rank: int, ranks: int, size: int, port: int, pipe: Connection) -> None:
@@ -181,24 +203,16 @@ def medians(mib: int, workers: int, rounds: int) -> dict[str, float]:
     subjects: dict[str, Callable[[], list[float]]] = {
         "copies (floor)": lambda: [copy_seconds(size, workers) for _ in range(TURNS - 1)]
     }
-    with (
-        LocalCluster(
-            n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        reductions = Reductions(client, size)
-        for what in (RING, TREE, LINEAR):
-            subjects[what] = lambda what=what: reductions.seconds(what)
-        try:
-            import torch.distributed  # noqa: F401
-        except ImportError:
-            found = measure(rounds, subjects)
-        else:
-            with gloo(size, workers) as gloo_seconds:
-                found = measure(rounds, {**subjects, GLOO: gloo_seconds})
-        client.run(close_port)
-    return found
+    with ExitStack() as stack:
+        tcp = stack.enter_context(cluster("tcp", size, workers))
+        for what in (SHARED, TCP, TREE, LINEAR):
+            subjects[what] = partial(tcp.seconds, what)
+        if find_spec("distributed_ucxx"):
+            ucx = stack.enter_context(cluster("ucx", size, workers))
+            subjects[UCX] = partial(ucx.seconds, UCX)
+        if find_spec("torch"):
+            subjects[GLOO] = stack.enter_context(gloo(size, workers))
+        return measure(rounds, subjects)
 
 
 def rows_of(mib: int, workers: int, found: dict[str, float]) -> list[dict[str, Any]]:
@@ -211,7 +225,7 @@ def rows_of(mib: int, workers: int, found: dict[str, float]) -> list[dict[str, A
             "workers": workers,
             "what": name,
             "ms": round(seconds * 1e3, 1),
-            "time over the ring's": over(RING, seconds),
+            "time over tcp's": over(TCP, seconds),
             "time over gloo's": over(GLOO, seconds),
         }
         for name, seconds in found.items()
@@ -220,7 +234,7 @@ def rows_of(mib: int, workers: int, found: dict[str, float]) -> list[dict[str, A
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 128], help="model sizes")
+    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 128, 512], help="model sizes")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4], help="processes")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
     options = parser.parse_args()

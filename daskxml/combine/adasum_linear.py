@@ -66,7 +66,7 @@ def adasum_linear(
     kernels
         The arithmetic.
     transfer
-        ``float32`` or ``float16``.
+        ``float32``, ``float16`` or ``bfloat16``.
     work
         Overwritten: ``(size,)`` float32; allocated where it is missing or too small (vectors of
         a few hundred elements).

@@ -61,7 +61,7 @@ def adasum_tree(
     kernels
         The arithmetic.
     transfer
-        ``float32`` or ``float16``.
+        ``float32``, ``float16`` or ``bfloat16``.
     work
         Overwritten: ``(size / 2 + 16,)`` float32 or more; by default it is allocated.
     piece_size

@@ -71,7 +71,8 @@ def combine_changes(
         found = yield from _adasum(rank, hosts, x, weights, segments, kernels, config, work)
         return found
     weight = weights[rank] if rule == "mean" else 1.0
-    yield from ring_all_reduce(rank, len(hosts), x, x, weight, kernels)
+    transfer = config.transfer if config.transfer == "bfloat16" else "float32"
+    yield from ring_all_reduce(rank, len(hosts), x, x, weight, kernels, transfer=transfer)
     return {}
 
 

@@ -26,7 +26,8 @@ class CombineConfig:
         What the workers of one machine do among themselves before Adasum runs between machines:
         ``adasum``, ``mean`` or ``sum`` (hierarchical all-reduce, section 4.2.2).
     transfer
-        ``float16`` halves the bytes that Adasum moves, scaled to the range of each message.
+        ``bfloat16`` halves the bytes that models, gradients and changes of them take between
+        workers; ``float16``, scaled to the range of each message, does so for Adasum only.
     outer
         ``nesterov``: the merged change of a mega-batch is a gradient for an outer optimizer with
         Nesterov momentum (DiLoCo), in the place of the strategy's own momentum.
@@ -46,7 +47,7 @@ class CombineConfig:
     rule: Rule = "auto"
     order: Literal["tree", "linear"] = "tree"
     inside: Literal["adasum", "mean", "sum"] = "adasum"
-    transfer: Literal["float32", "float16"] = "float32"
+    transfer: Literal["float32", "float16", "bfloat16"] = "float32"
     outer: Literal["none", "nesterov"] = "none"
     outer_lr: float = bounded(0.7, above=0)
     outer_momentum: float = bounded(0.9, low=0, below=1)

@@ -17,6 +17,12 @@ class CombineKernels(MergeKernels, Protocol):
     def empty(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
         """Return a new array with arbitrary contents."""
 
+    def copy(self, out: Array, x: Array) -> None:
+        """Write ``x`` into ``out``, both of any one dtype."""
+
+    def fill(self, out: Array, value: float) -> None:
+        """Write a number into every element of ``out``, of any dtype."""
+
     def add_two(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
         """Add ``a * x + b * y`` to ``out``."""
 
@@ -30,7 +36,7 @@ class CombineKernels(MergeKernels, Protocol):
         """Return the largest magnitude; 0 for none, NaN or infinity where there is one."""
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        """Write ``factor * x`` into ``out``, one of which is float16."""
+        """Write ``factor * x`` into ``out``, one of which is float16, or bfloat16 as uint16."""
 
 
 def work_array(work: Array | None, size: int, kernels: CombineKernels) -> Array:

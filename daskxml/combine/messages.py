@@ -43,6 +43,15 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
+class Borrow(Receive):
+    """As `Receive`, but the message may stay where it lies: in the sender's memory, say.
+
+    What is sent back is the array that holds it, or None where that is ``into``. It must not be
+    changed, and is there until the program's next operation.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiveAny:
     """Wait for the next message of whichever rank is first; what is sent back is that rank.
 

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from daskxml.combine.kernels import CombineKernels
-from daskxml.combine.messages import Flush, Program, Receive, Send
+from daskxml.combine.messages import Flush, Program, Send
 from daskxml.combine.ring_order import Transfer, incoming, outgoing
+from daskxml.combine.wire import Wire, make_wire
 from daskxml.types import Array
 
 PIECE_FLOATS = 1 << 18  # 1 MiB: stays in a cache, and is worth its system calls
@@ -36,11 +37,12 @@ def ring_all_reduce(
     kernels: CombineKernels,
     finish: Finish | None = None,
     piece_size: int = PIECE_FLOATS,
+    transfer: str = "float32",
 ) -> Program[None]:
     """Write ``sum_i weight_i * term_i`` into every rank's ``out``, the same bits on all of them.
 
     The bits are those of `merge_weighted`. Every rank calls this with the same ``ranks``,
-    ``piece_size`` and sizes.
+    ``piece_size``, ``transfer`` and sizes.
 
     Parameters
     ----------
@@ -57,6 +59,9 @@ def ring_all_reduce(
         ``out``: what it adds there (momentum, say), everyone gets.
     piece_size
         Elements of a piece, at most; 1 or more.
+    transfer
+        ``bfloat16`` halves the bytes: every partial sum is rounded when it goes on, and the result.
+        What is on its way then takes half a vector of memory.
 
     Examples
     --------
@@ -70,7 +75,8 @@ def ring_all_reduce(
     >>> outs
     [array([2., 2., 2.], dtype=float32), array([2., 2., 2.], dtype=float32)]
     """
-    ring = _Ring(rank, ranks, out, term, weight, kernels, finish, piece_size)
+    wire = make_wire(transfer, kernels, min(piece_size, int(out.shape[0])))
+    ring = _Ring(rank, ranks, out, term, weight, kernels, finish, piece_size, wire)
     yield from ring.alone() if ranks == 1 else ring.reduce()
     yield Flush()
 
@@ -85,6 +91,7 @@ class _Ring:
     kernels: CombineKernels
     finish: Finish | None
     piece_size: int
+    wire: Wire
     forwards: deque[Array] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -130,7 +137,7 @@ class _Ring:
                 return
             piece = slice(transfer.start, transfer.stop)
             self._scale(piece)
-            yield self.out[piece]
+            yield self.wire.load(self.out[piece])
 
     def _scale(self, piece: slice) -> None:
         if self.out is not self.term or self.weight != 1.0:
@@ -141,15 +148,22 @@ class _Ring:
     def _receive(self, transfer: Transfer) -> Program[None]:
         piece = slice(transfer.start, transfer.stop)
         out, source = self.out[piece], (self.rank - 1) % self.ranks
-        if transfer.reduces and self.arrived is not None:
-            arrived = self.arrived[: transfer.stop - transfer.start]
-            yield Receive(source, arrived)
-            self.kernels.weigh_two(out, arrived, 1.0, out, self.weight)
+        if transfer.reduces:
+            yield from self._add(source, out, piece)
         else:
-            yield Receive(source, out)
-            if transfer.reduces:
-                self.kernels.add_scaled(out, self.term[piece], self.weight)
+            yield from self.wire.receive(source, out)
         if transfer.completes and self.finish is not None:
             self.finish(piece)
         if transfer.forwards:
-            self.forwards.append(out)
+            is_partial = transfer.reduces and not transfer.completes
+            self.forwards.append(self.wire.load(out) if is_partial else self.wire.freeze(out))
+
+    def _add(self, source: int, out: Array, piece: slice) -> Program[None]:
+        """Add this rank's term to what arrives, from where it lies."""
+        room = out if self.arrived is None else self.arrived[: out.shape[0]]
+        arrived = yield from self.wire.borrow(source, room)
+        if arrived is out:
+            self.kernels.add_scaled(out, self.term[piece], self.weight)
+        else:
+            term = out if self.arrived is not None else self.term[piece]
+            self.kernels.weigh_two(out, arrived, 1.0, term, self.weight)

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 
-from daskxml.ops.bfloat import from_bfloat, to_bfloat
 from daskxml.types import Array
 
 
@@ -49,12 +48,36 @@ class NaiveFlat:
         return float(np.abs(x).max(initial=0.0))
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        values = from_bfloat(x) if x.dtype == np.uint16 else np.asarray(x, np.float32)
-        values = values * np.float32(factor)
-        out[:] = to_bfloat(values) if out.dtype == np.uint16 else values
+        if out.dtype == np.uint16:
+            out[:] = [_nearest_bfloat16(value) for value in np.float32(factor) * x]
+        elif x.dtype == np.uint16:
+            widened = (x.astype(np.uint32) << 16).view(np.float32)
+            out[:] = widened * np.float32(factor)
+        else:
+            out[:] = np.asarray(x, np.float32) * np.float32(factor)
 
     def squared_norm(self, x: Array) -> float:
         return math.fsum(float(value) ** 2 for value in x)
 
     def all_finite(self, x: Array) -> bool:
         return bool(np.isfinite(x).all())
+
+
+def _nearest_bfloat16(value: np.float32) -> int:
+    """The bits of the nearest bfloat16; of two that are as near, those that end in 0."""
+    below = int(value.view(np.uint32)) >> 16
+    if np.isnan(value):
+        return below | 0x40
+    if np.isinf(value):
+        return below
+    distances = [abs(float(value) - _bfloat16_value(bits)) for bits in (below, below + 1)]
+    if distances[0] == distances[1]:
+        return below + below % 2
+    return below if distances[0] < distances[1] else below + 1
+
+
+def _bfloat16_value(bits: int) -> float:
+    """What bits stand for; infinity counts as the number that would come after the largest."""
+    if bits & 0x7FFF == 0x7F80:
+        return -(2.0**128) if bits & 0x8000 else 2.0**128
+    return float(np.uint32(bits << 16).view(np.float32))

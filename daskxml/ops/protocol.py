@@ -137,10 +137,7 @@ class Kernels(
         """The largest magnitude in ``(n,)``; 0 for none, NaN or infinity where there is one."""
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        """``out = factor * x``, in place, from float32 to float16 or back.
-
-        Or to bfloat16, the upper half of a float32's bits, which is held as uint16.
-        """
+        """``out = factor * x``, in place, between float32 and float16, or bfloat16 as uint16."""
 
     def squared_norm(self, x: Array) -> float:
         """Sum of squares of ``(n,)`` in float64; the same bits for any number of lanes."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from distributed.comm import Comm
 
@@ -39,13 +41,14 @@ class Line:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Caller:
-    """Another endpoint's comm.
+    """Another endpoint's comm, and the pipe that it offers (see `token_pipe`).
 
     Its handler keeps the comm until ``released``, which whoever takes it out sets in the end.
     """
 
     comm: Comm
     line: Line
+    pipe: Mapping[str, Any] | None = None
     released: asyncio.Event = field(default_factory=asyncio.Event)
     taken: bool = False
 

@@ -12,9 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from daskxml.runtime.links import Link
-
-SMALL_BYTES = 1 << 16  # below this a thread's turn costs more than the copy into the kernel
+from daskxml.runtime.link_protocol import OutLink
+from daskxml.runtime.payloads import Payload, duplicate
 
 
 class Outbox:
@@ -31,22 +30,23 @@ class Outbox:
     """
 
     def __init__(
-        self, link_of: Callable[[], Link], failed: Callable[[OSError], None], patience_s: float
+        self, link_of: Callable[[], OutLink], failed: Callable[[OSError], None], patience_s: float
     ) -> None:
         self._link_of, self._failed, self._patience_s = link_of, failed, patience_s
-        self._link: Link | None = None
-        self._queue: deque[memoryview] = deque()
+        self._link: OutLink | None = None
+        self._queue: deque[Payload] = deque()
         self._copies = 0  # at the front of the queue; the others are the program's own arrays
         self._is_flushing = self._is_closed = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def put(self, data: memoryview) -> None:
+    def put(self, data: Payload) -> None:
         """Let these bytes leave; returns before they have."""
         with self._changed:
-            if self._link and not self._queue and len(data) <= SMALL_BYTES:
-                data = data[self._link.send_now(data) :]
-                if not data:
+            link = self._link
+            if link and not self._queue and len(data) <= link.quick_bytes:
+                data = data[link.send_now(data) :]
+                if not len(data):
                     return
             self._queue.append(data)
             self._changed.notify_all()
@@ -60,11 +60,17 @@ class Outbox:
             self._is_flushing = True
             self._changed.wait_for(lambda: self._is_closed or len(self._queue) == self._copies)
             self._is_flushing = False
+            link = self._link
+        if link and not self._is_closed:
+            link.flush()
 
     def drain(self) -> None:
         """Wait until everything has left (or nothing more is sent)."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or not self._queue)
+            link = self._link
+        if link and not self._is_closed:
+            link.drain()
 
     def close(self) -> None:
         """Send nothing more."""
@@ -83,7 +89,7 @@ class Outbox:
         except OSError as error:
             self._failed(error)
 
-    def _send_all(self, link: Link) -> None:
+    def _send_all(self, link: OutLink) -> None:
         moved_s = time.monotonic()
         while (data := self._next()) is not None:
             sent = link.send(data)
@@ -96,18 +102,23 @@ class Outbox:
             elif now_s - moved_s > self._patience_s:
                 raise TimeoutError
 
-    def _next(self) -> memoryview | None:
+    def _next(self) -> Payload | None:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_closed)
             return None if self._is_closed else self._queue[0]
 
-    def _book(self, data: memoryview, sent: int) -> None:
+    def _book(self, data: Payload, sent: int) -> None:
         if sent < len(data):
             self._queue[0] = data[sent:]
             if self._is_flushing and not sent:
-                self._queue = deque(memoryview(bytes(rest)) for rest in self._queue)
+                self._queue = deque(map(_copy, self._queue))
                 self._copies = len(self._queue)
         else:
             self._queue.popleft()
             self._copies -= self._copies > 0
         self._changed.notify_all()
+
+
+def _copy(payload: Payload) -> Payload:
+    copied = duplicate(payload)
+    return memoryview(copied) if isinstance(copied, bytes) else copied

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
-from daskxml.combine.messages import Flush, Op, Program, Receive, ReceiveAny, Result, Send
+from daskxml.combine.messages import Borrow, Flush, Op, Program, Receive, ReceiveAny, Result, Send
 from daskxml.types import Array
 
 
@@ -18,6 +18,9 @@ class Lines(Protocol):
 
     def receive(self, source: int, into: Array) -> None:
         """Wait for an endpoint's next array."""
+
+    def borrow(self, source: int, into: Array) -> Array:
+        """Wait for an endpoint's next array; return it where it lies, until the next call."""
 
     def receive_any(self, into: Array) -> int:
         """Wait for the next array of any endpoint that was heard from; return which it is."""
@@ -89,6 +92,8 @@ def _carry_out(op: Op, lines: Lines) -> Any:
     match op:
         case Send(to, array):
             lines.send(to, array)
+        case Borrow(source, into):
+            return lines.borrow(source, into)
         case Receive(source, into):
             lines.receive(source, into)
         case ReceiveAny(into):

@@ -16,9 +16,10 @@ from distributed.comm import Comm
 
 from daskxml.combine.messages import Program, Result
 from daskxml.errors import ClusterError
+from daskxml.runtime.calling import HANDLER, Patience, Place
 from daskxml.runtime.mailbox import Caller, Line, Mailbox, RoundKey
 from daskxml.runtime.performing import Performed
-from daskxml.runtime.round import HANDLER, Patience, Place, Round
+from daskxml.runtime.round import Round
 
 __all__ = ["Patience", "Port", "RoundKey"]
 
@@ -32,6 +33,9 @@ class Port:
         The ``distributed.Worker`` on which the port registers its handler.
     patience
         How long to wait for others.
+    shares_memory
+        Whether processes of this machine read each other's arrays where they lie, where they can;
+        else they are joined by sockets, like machines.
 
     Examples
     --------
@@ -42,8 +46,10 @@ class Port:
         await self.port.close()
     """
 
-    def __init__(self, worker: Any, patience: Patience | None = None) -> None:
-        self.patience = patience or Patience()
+    def __init__(
+        self, worker: Any, patience: Patience | None = None, *, shares_memory: bool = True
+    ) -> None:
+        self.patience, self.shares_memory = patience or Patience(), shares_memory
         self._handlers: dict[str, Any] = worker.handlers
         self._connection_args: dict[str, Any] = worker.connection_args
         self._mailbox = Mailbox()
@@ -114,6 +120,7 @@ class Port:
             mailbox=self._mailbox,
             connection_args=self._connection_args,
             patience=patience or self.patience,
+            shares_memory=self.shares_memory,
         )
         return Round(place)
 
@@ -160,14 +167,17 @@ class Port:
         self._dismiss(lambda key: True)
         await self._settle(lambda key: True)
 
-    async def answer(self, comm: Comm, run: str, number: int, caller: int, callee: int) -> None:
+    async def answer(
+        self, comm: Comm, run: str, number: int, caller: int, callee: int,
+        pipe: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Handle an endpoint's call: keep its comm for the round, or refuse it.
 
         The server reads from the comm again when this returns, so it stays until the round is
         over, or nobody has come for the comm in time.
         """
         key = RoundKey(run=run, number=number)
-        waiting = Caller(comm=comm, line=Line(key, caller, callee))
+        waiting = Caller(comm=comm, line=Line(key, caller, callee), pipe=pipe)
         if self._is_over(key) or not self._mailbox.put(waiting):
             await comm.write({"status": "refused"})
             await comm.close()

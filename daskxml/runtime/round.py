@@ -14,72 +14,35 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-
-from distributed.comm import Comm, connect
+from typing import Any, TypeVar
 
 from daskxml.combine.messages import Program, Result
-from daskxml.errors import ConfigError
-from daskxml.runtime.links import Link, host_bytes, open_link
-from daskxml.runtime.mailbox import Caller, Line, Mailbox, RoundKey
+from daskxml.runtime import calling
+from daskxml.runtime.calling import Place
+from daskxml.runtime.link_protocol import DIRECT, InLink, Link, OutLink, Signal
+from daskxml.runtime.mailbox import Caller, Line
 from daskxml.runtime.outbox import Outbox
+from daskxml.runtime.payloads import departing
 from daskxml.runtime.performing import Performed, perform
 from daskxml.types import Array
 
-HANDLER = "daskxml_round"
-READY = {"status": "ready"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long an endpoint waits for another one.
-
-    Attributes
-    ----------
-    connect_s
-        To reach its worker, in seconds.
-    idle_s
-        For it to begin the round, and then for its next message, in seconds.
-    """
-
-    connect_s: float = 5.0
-    idle_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name in ("connect_s", "idle_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} = {getattr(self, name)}: must be above 0")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Which endpoint of which round, and how to reach the others.
-
-    ``addresses`` has the worker of every endpoint; callers come through the mailbox.
-    """
-
-    key: RoundKey
-    number: int
-    addresses: tuple[str, ...]
-    mailbox: Mailbox
-    connection_args: Mapping[str, Any]
-    patience: Patience
+Either = TypeVar("Either", bound=Link)
 
 
 class Round:
     """One endpoint in a round; made and run on the event loop, once.
 
-    Its methods `send`, `receive`, `receive_any` and `flush` are for the program's thread.
+    The methods from `send` to `drain` are for the program's thread.
     """
 
     def __init__(self, place: Place) -> None:
         self._place, self._number = place, place.number
         self._loop = asyncio.get_running_loop()
         others = [number for number in range(len(place.addresses)) if number != place.number]
-        self._inward: dict[int, Future[Link]] = {number: Future() for number in others}
-        self._outward: dict[int, Future[Link]] = {number: Future() for number in others}
+        self._inward: dict[int, Future[InLink]] = {number: Future() for number in others}
+        self._outward: dict[int, Future[OutLink]] = {number: Future() for number in others}
         self._outboxes: dict[int, Outbox] = {}
+        self._lender: InLink | None = None  # from whom an array is borrowed
         self._heard: dict[int, None] = {}  # whom `receive_any` listens to, the last one at the end
         self._callers: list[Caller] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -113,7 +76,7 @@ class Round:
         """Cut all lines; the program fails as soon as it uses one. Callable from any thread."""
         with self._lock:
             self._failure = self._failure or failure
-        for link in (*self._inward.values(), *self._outward.values()):
+        for link in self._links():
             if not link.cancel() and link.exception() is None:
                 link.result().abort()
         for outbox in tuple(self._outboxes.values()):
@@ -121,7 +84,9 @@ class Round:
 
     def _perform(self, program: Program[Result]) -> Performed[Result]:
         try:
-            return perform(program, self)
+            done = perform(program, self)
+            self._give_back()
+            return done
         except BaseException as error:
             self.abort(error if isinstance(error, OSError) else _left())
             raise
@@ -134,34 +99,50 @@ class Round:
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
-        for link in (*self._inward.values(), *self._outward.values()):
+        for link in self._links():
             if link.done() and not link.cancelled() and link.exception() is None:
                 await link.result().close()
         for caller in self._callers:
             caller.released.set()
 
+    def _links(self) -> list[Future[InLink] | Future[OutLink]]:
+        return [*self._inward.values(), *self._outward.values()]
+
     # ------------------------------------------------------------- for the program
 
     def send(self, to: int, array: Array) -> None:
         """Let an array leave; returns before it has."""
+        self._give_back()
         if to not in self._outboxes:
             failed = lambda error: self.abort(self._blame(to, error))  # noqa: E731
             patience_s = self._place.patience.idle_s
             self._outboxes[to] = Outbox(lambda: self._dialled(to), failed, patience_s)
         with self._blaming(to):
-            self._outboxes[to].put(host_bytes(array))
+            is_direct = self._place.addresses[to].startswith(DIRECT)
+            self._outboxes[to].put(departing(array, is_direct))
 
     def receive(self, source: int, into: Array) -> None:
         """Wait for an endpoint's next array."""
+        self._give_back()
         with self._blaming(source):
             self._await(self._inward[source]).receive_into(into)
         self._heard[source] = None
+
+    def borrow(self, source: int, into: Array) -> Array:
+        """Wait for an endpoint's next array; return it where it lies, until the next call."""
+        self._give_back()
+        with self._blaming(source):
+            self._lender = self._await(self._inward[source])
+            array = self._lender.borrow(into)
+        self._heard[source] = None
+        return array
 
     def receive_any(self, into: Array) -> int:
         """Wait for the next array of any endpoint that was heard from; return which it is.
 
         One whose program has ended is not listened to any more.
         """
+        self._give_back()
         while True:
             source = self._first_to_speak()
             with self._blaming(source):
@@ -174,15 +155,24 @@ class Round:
 
     def flush(self) -> None:
         """Wait until everything that was sent may be overwritten."""
-        for outbox in self._outboxes.values():
-            outbox.flush()
+        self._give_back()
+        for to, outbox in self._outboxes.items():
+            with self._blaming(to):
+                outbox.flush()
         self._check()
 
     def drain(self) -> None:
         """Wait until everything has left."""
-        for outbox in self._outboxes.values():
-            outbox.drain()
+        self._give_back()
+        for to, outbox in self._outboxes.items():
+            with self._blaming(to):
+                outbox.drain()
         self._check()
+
+    def _give_back(self) -> None:
+        lender, self._lender = self._lender, None
+        if lender is not None:
+            lender.release()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -200,25 +190,26 @@ class Round:
 
     # ---------------------------------------------------------------------- opening
 
-    def _dialled(self, number: int) -> Link:
+    def _dialled(self, number: int) -> OutLink:
         """Open a link outward, from its sender's thread."""
         link = self._outward[number]
-        self._loop.call_soon_threadsafe(self._open, self._dial(number), link)
+        dialling = calling.dial(self._place, number)
+        self._loop.call_soon_threadsafe(self._open, dialling, link)
         return self._await(link)
 
-    def _await(self, link: Future[Link]) -> Link:
+    def _await(self, link: Future[Either]) -> Either:
         try:
             return link.result(self._place.patience.idle_s)
         except BaseException:
             self._check()
             raise
 
-    def _open(self, work: Coroutine[Any, Any, Link], place: Future[Link]) -> None:
+    def _open(self, work: Coroutine[Any, Any, Either], place: Future[Either]) -> None:
         task = asyncio.ensure_future(self._deliver(work, place))
         self._opening.add(task)
         task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
 
-    async def _deliver(self, work: Coroutine[Any, Any, Link], place: Future[Link]) -> None:
+    async def _deliver(self, work: Coroutine[Any, Any, Either], place: Future[Either]) -> None:
         """Hand over a link, or why there is none."""
         try:
             link = await work
@@ -231,32 +222,12 @@ class Round:
         else:  # aborted meanwhile
             await link.close()
 
-    async def _dial(self, number: int) -> Link:
-        place = self._place
-        comm = await connect(
-            place.addresses[number], timeout=place.patience.connect_s, **place.connection_args
-        )
-        try:
-            return await asyncio.wait_for(self._call(comm, number), place.patience.idle_s)
-        except BaseException:
-            comm.abort()
-            raise
-
-    async def _call(self, comm: Comm, number: int) -> Link:
-        key, ends = self._place.key, {"caller": self._number, "callee": number}
-        call = {"op": HANDLER, "reply": False, "run": key.run, "number": key.number}
-        await comm.write(call | ends)
-        if await comm.read() != READY:
-            raise ConnectionRefusedError("it has left this round")
-        return await open_link(comm, self._place.patience.idle_s)
-
-    async def _answer(self, number: int) -> Link:
+    async def _answer(self, number: int) -> InLink:
         """Wait for an endpoint's call and tell it to begin."""
         line = Line(self._place.key, caller=number, callee=self._number)
         caller = await self._place.mailbox.take(line)
         self._callers.append(caller)
-        await caller.comm.write(READY)
-        return await open_link(caller.comm, self._place.patience.idle_s)
+        return await calling.answer(caller, self._place.patience.idle_s)
 
     # ---------------------------------------------------------------------- failing
 
@@ -278,13 +249,15 @@ def _left() -> OSError:
     return ConnectionAbortedError("this worker has left the round")
 
 
-def _wait_for_first(signals: Mapping[Any, int], patience_s: float) -> set[int]:
-    """Return the numbers of those signals, sockets or futures, that are the first to be ready."""
-    if isinstance(next(iter(signals)), Future):
-        done, _ = wait(signals, timeout=patience_s, return_when=FIRST_COMPLETED)
+def _wait_for_first(signals: Mapping[Signal, int], patience_s: float) -> set[int]:
+    """Return the numbers of those signals that are the first to be ready."""
+    futures = [signal for signal in signals if isinstance(signal, Future)]
+    if futures:  # then all are: the comms of a round are of one kind
+        done, _ = wait(futures, timeout=patience_s, return_when=FIRST_COMPLETED)
         return {signals[future] for future in done}
-    by_descriptor = {connection.fileno(): number for connection, number in signals.items()}
-    poll = select.poll()
-    for descriptor in by_descriptor:
-        poll.register(descriptor, select.POLLIN)
+    poll, by_descriptor = select.poll(), {}
+    for signal, number in signals.items():
+        if not isinstance(signal, Future):
+            by_descriptor[signal.fileno()] = number
+            poll.register(signal, select.POLLIN)
     return {by_descriptor[descriptor] for descriptor, _ in poll.poll(patience_s * 1000)}

@@ -21,6 +21,7 @@ from daskxml.runtime.performing import Performed
 from daskxml.runtime.port import Patience, RoundKey
 from daskxml.runtime.remote import RemoteStore
 from daskxml.runtime.seats import TOPIC, Seat, members_plugin, seat_of
+from daskxml.runtime.shared_arrays import shared_zeros
 from daskxml.training import checkpoint
 from daskxml.training.holdings import span_rows
 from daskxml.training.member import Member
@@ -64,7 +65,7 @@ def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> tuple
         store = RemoteStore(get_worker(), run)
     elif settings.shares_model and donors:
         shared = open_shared(run, donors)
-    member = Member(settings, shared, store)
+    member = Member(settings, shared, store, shared_zeros if settings.device == "cpu" else None)
     speed = warm_up(member.replica, settings)
     member.initialize()
     members_plugin().seats[run] = Seat(member, store)

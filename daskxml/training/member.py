@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -48,6 +48,8 @@ class Member:
         The model that all share, from another process; None where it is to be made here, if any.
     store
         What a worker on another machine pulls that model from and pushes its changes to.
+    zeros
+        Makes the arrays that travel in merges, ``(size,)`` float32; by default the kernels do.
 
     Attributes
     ----------
@@ -64,7 +66,7 @@ class Member:
 
     def __init__(
         self, settings: MemberSettings, shared: SharedModel | None = None,
-        store: ModelStore | None = None,
+        store: ModelStore | None = None, zeros: Callable[[int], Array] | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.layout = settings, Layout(settings.spec)
         self.kernels = get_kernels(settings.device, settings.kernel_threads, settings.exact)
@@ -73,8 +75,8 @@ class Member:
         self.holdings = Holdings(self.kernels, settings.seed)
         self.stepper = make_stepper(settings, self.kernels, self.holdings, self.shared, store)
         self.replica, self.memory = self.stepper.replica, self.stepper.memory
-        size = (self.layout.size,)
-        self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
+        self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros
+        self.current, self.previous, self.scratch = map(self._zeros, [self.layout.size] * 3)
         self.generation, self.snapshot = 0, Snapshot(settings.combine, self.kernels)
         self._rotation = threading.Lock()  # a worker that joins reads while others merge
         self._arrays: dict[str, Array] = {}
@@ -90,8 +92,6 @@ class Member:
         """Let go of the shared model; no process finds it here any more."""
         if self.shared is not None:
             self.shared.close()
-
-    # ------------------------------------------------------------------- model
 
     def initialize(self) -> None:
         """Start from the seed's model."""
@@ -166,7 +166,7 @@ class Member:
     def array(self, name: str) -> Array:
         """Return a flat array of the model's size, zero when it is first asked for."""
         if name not in self._arrays:
-            self._arrays[name] = self.kernels.zeros((self.layout.size,))
+            self._arrays[name] = self._zeros(self.layout.size)
         return self._arrays[name]
 
     def merge_source(self) -> Array:
@@ -198,10 +198,9 @@ class Member:
     def set_local_state(self, state: Mapping[str, Array]) -> None:
         """Go on from what `local_state` returned."""
         held = {f"optimizer.{n}": a for n, a in self.replica.optimizer.state().items()}
-        held["replica"] = self.replica.flat
+        held |= self.replica.tables_state() | {"replica": self.replica.flat}
         if any(name.startswith("server.") for name in state):
             held |= {f"server.{n}": a for n, a in self.server_optimizer.state().items()}
-        held |= self.replica.tables_state()
         for name, array in state.items():
             self.kernels.copy(held[name], self.kernels.to_device(array))
         self.replica.resume_tables()

@@ -94,6 +94,7 @@ class _Merge:
             member.merge_source(),
             factors.replicas[self.rank],
             self._adding(factors.current, factors.previous),
+            "bfloat16" if member.settings.combine.transfer == "bfloat16" else "float32",
         )
 
     def _adding(self, current: float, previous: float) -> Callable[[slice], None] | None:
@@ -165,6 +166,9 @@ class _Merge:
         term: Array,
         weight: float,
         finish: Callable[[slice], None] | None = None,
+        transfer: str = "float32",
     ) -> Program[None]:
-        ranks = len(self.weights)
-        yield from ring_all_reduce(self.rank, ranks, out, term, weight, self.kernels, finish)
+        ranks, kernels = len(self.weights), self.kernels
+        yield from ring_all_reduce(
+            self.rank, ranks, out, term, weight, kernels, finish, transfer=transfer
+        )

@@ -74,8 +74,10 @@ class SharedModel:
         self._close = weakref.finalize(self, os.close, fd) if fd is not None else None
 
     @classmethod
-    def create(cls, size: int) -> SharedModel:
+    def create(cls, size: int, kind: str = "model") -> SharedModel:
         """Allocate a model of ``size`` floats; private where the system cannot share it.
+
+        Its ``kind`` is part of the name by which /proc shows it.
 
         Raises
         ------
@@ -88,7 +90,7 @@ class SharedModel:
             raise ConfigError(f"a shared model of {size} numbers: must be at least 1")
         if not hasattr(os, "memfd_create"):
             return cls(get_kernels("cpu", 1).zeros(size), None, "")
-        name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+        name = f"{_PREFIX}{kind}-{os.getpid()}-{next(_numbers)}"
         try:
             fd = os.memfd_create(name, os.MFD_CLOEXEC)
         except OSError:  # forbidden in this container, say

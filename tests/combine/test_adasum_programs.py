@@ -62,7 +62,7 @@ def test_opposite_vectors_leave_nothing_and_no_nan(order, program):
 
 
 @ORDERS
-@pytest.mark.parametrize("transfer", ["float32", "float16"])
+@pytest.mark.parametrize("transfer", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_what_is_not_finite_is_not_hidden(order, program, transfer, bad, ranks):
@@ -80,17 +80,20 @@ def test_what_is_not_finite_is_not_hidden(order, program, transfer, bad, ranks):
 
 
 @ORDERS
+@pytest.mark.parametrize(("transfer", "most"), [("float16", 0.02), ("bfloat16", 0.16)])
 @settings(max_examples=60, deadline=None)
 @given(case=segmented(), piece_size=st.sampled_from([1, 7, 1000]))
-def test_float16_stays_within_its_precision(order, program, case, piece_size):
+def test_half_of_the_bytes_stay_within_their_precision(
+    order, program, case, piece_size, transfer, most
+):
     vectors, segments = case
-    combined, _ = combined_by(program, vectors, segments, transfer="float16", piece_size=piece_size)
+    combined, _ = combined_by(program, vectors, segments, transfer=transfer, piece_size=piece_size)
     for _, start, stop in segments:
         part = vectors[:, start:stop]
         expected = adasum_recursive(part, order)
-        # Rounded once or twice on its way, to 11 bits of the largest number of its message.
+        # Rounded once or twice on its way, to 11 bits of its message's largest number, or to 8.
         scale = np.abs(vectors).max(initial=0.0) * len(vectors)
-        assert np.all(np.abs(combined[start:stop] - expected) <= 0.02 * scale)
+        assert np.all(np.abs(combined[start:stop] - expected) <= most * scale)
 
 
 def test_float16_is_exact_for_small_whole_numbers_of_any_magnitude():
@@ -104,7 +107,9 @@ def test_float16_is_exact_for_small_whole_numbers_of_any_magnitude():
 
 @ORDERS
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7])
-@pytest.mark.parametrize(("transfer", "itemsize"), [("float32", 4), ("float16", 2)])
+@pytest.mark.parametrize(
+    ("transfer", "itemsize"), [("float32", 4), ("float16", 2), ("bfloat16", 2)]
+)
 def test_sends_as_little_as_a_ring(order, program, ranks, transfer, itemsize):
     size, sent = 1 << 14, [0] * ranks
 

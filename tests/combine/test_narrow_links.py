@@ -1,4 +1,8 @@
-"""Collectives over links that hold one message, fed by one sender thread for each rank."""
+"""Collectives over links that hold one message, fed by one sender thread for each rank.
+
+A message is copied when it goes, as into a socket, or read where it lies when it is received, as in
+shared memory.
+"""
 
 from collections import deque
 
@@ -39,15 +43,15 @@ class Rank:
                 self.waits = op
 
 
-def play(programs, choose):
-    """Let ranks and senders act in any order; messages are read where they lie, when they go."""
+def play(programs, choose, copies):
+    """Let ranks and senders act in any order."""
     ranks, links = [Rank(program) for program in programs], {}
     for rank in ranks:
         rank.go_on()
 
     def send(number):
         op = ranks[number].queue.popleft()
-        links[number, op.to] = op.array.copy()
+        links[number, op.to] = op.array.copy() if copies else op.array
 
     def receive(number):
         rank = ranks[number]
@@ -74,7 +78,8 @@ def programs_of(name, arrays, transfer):
     config = CombineConfig(transfer=transfer, inside="sum")
     for rank, x in enumerate(arrays):
         if name == "ring":
-            yield ring_all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16)
+            transfer = "float32" if transfer == "float16" else transfer
+            yield ring_all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16, transfer=transfer)
         elif name == "tree":
             yield adasum_tree(rank, ranks, x, SEGMENTS, KERNELS, transfer, piece_size=16)
         elif name == "linear":
@@ -83,15 +88,16 @@ def programs_of(name, arrays, transfer):
             yield hierarchical(rank, hosts, x, SEGMENTS, KERNELS, config, piece_size=16)
 
 
-@pytest.mark.parametrize("transfer", ["float32", "float16"])
+@pytest.mark.parametrize("copies", [True, False], ids=["sockets", "shared-memory"])
+@pytest.mark.parametrize("transfer", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["ring", "tree", "linear", "hierarchical"])
 @settings(max_examples=15, deadline=None)
 @given(ranks=st.integers(2, 6), random=st.randoms(use_true_random=False))
-def test_no_order_of_events_stops_them_or_changes_a_bit(name, transfer, ranks, random):
+def test_no_order_of_events_stops_them_or_changes_a_bit(name, transfer, copies, ranks, random):
     results = []
     for choose in (lambda able: able[0], lambda able: able[-1], random.choice):
         arrays = list(random_vectors(ranks, SIZE, ranks))
-        play(list(programs_of(name, arrays, transfer)), choose)
+        play(list(programs_of(name, arrays, transfer)), choose, copies)
         results += [array.tobytes() for array in arrays]
     assert len(set(results)) == 1
     assert np.isfinite(arrays[0]).all()

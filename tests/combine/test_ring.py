@@ -6,6 +6,7 @@ from vectors import combine_all, random_vectors, seeds, watched
 
 from daskxml.combine import merge_weighted, ring_all_reduce
 from daskxml.combine.lockstep import run_together
+from daskxml.combine.ring_order import adding_order, partition_bounds
 from daskxml.ops import get_kernels
 from daskxml.ops.naive import NaiveKernels
 
@@ -71,3 +72,67 @@ def test_costs_what_a_ring_costs_and_adds_every_piece_once():
     covered = sorted((piece.start, piece.stop) for piece in finished)
     assert (covered[0][0], covered[-1][1]) == (0, size)
     assert [stop for _, stop in covered[:-1]] == [start for start, _ in covered[1:]]
+
+
+def rounded_merge(terms, weights, current, previous, kernels):
+    """What every rank must get over bfloat16: one element range after the other, hop by hop."""
+    ranks, out = len(terms), np.empty_like(terms[0])
+    bits = np.empty(out.size, np.uint16)
+
+    def round_off(piece):
+        kernels.convert(bits[: piece.size], piece, 1.0)
+        kernels.convert(piece, bits[: piece.size], 1.0)
+
+    for partition, (start, stop) in enumerate(partition_bounds(out.size, ranks)):
+        part = slice(start, stop)
+        first, *others = adding_order(partition, ranks)
+        kernels.scale(out[part], terms[first][part], weights[first])
+        for rank in others:
+            round_off(out[part])
+            kernels.add_scaled(out[part], terms[rank][part], weights[rank])
+        kernels.momentum(out[part], current[part], previous[part], GAMMA)
+        if others:
+            round_off(out[part])
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(0, 200), weights=weight_lists, piece_size=st.integers(1, 60), seed=seeds,
+    in_place=st.booleans(),
+)  # fmt: skip
+def test_bfloat16_rounds_at_every_hop_and_is_the_same_everywhere(
+    kernels, size, weights, piece_size, seed, in_place
+):
+    *terms, current, previous = random_vectors(len(weights) + 2, size, seed)
+    expected = rounded_merge(terms, weights, current, previous, kernels)
+    outs = [term.copy() if in_place else np.full(size, np.nan, np.float32) for term in terms]
+
+    def program(rank):
+        def finish(piece):
+            kernels.momentum(outs[rank][piece], current[piece], previous[piece], GAMMA)
+
+        term = outs[rank] if in_place else terms[rank]
+        return ring_all_reduce(
+            rank, len(terms), outs[rank], term, weights[rank], kernels, finish, piece_size,
+            transfer="bfloat16",
+        )  # fmt: skip
+
+    run_together([program(rank) for rank in range(len(terms))])
+    for out in outs:
+        assert out.tobytes() == expected.tobytes()
+
+
+def test_bfloat16_sends_half_of_the_bytes():
+    ranks, size, sent = 3, 4096, [0] * 3
+
+    def counting(rank, x):
+        def see(op):
+            sent[rank] += op.array.nbytes
+
+        kernels = get_kernels("cpu", 1)
+        ring = ring_all_reduce(rank, ranks, x, x, 0.25, kernels, transfer="bfloat16")
+        return watched(ring, see)
+
+    combine_all(random_vectors(ranks, size, 3), counting)
+    assert sum(sent) == 2 * (ranks - 1) * size * 2

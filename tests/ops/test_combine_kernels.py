@@ -104,6 +104,41 @@ def test_convert_keeps_nan_and_infinity(ops):
     assert np.signbit(half[3])
 
 
+@EVERY
+@modest
+@given(seeds, sizes, st.integers(-140, 100), st.integers(-10, 10))
+def test_convert_rounds_to_the_nearest_bfloat16(ops, seed, size, exponent, scale):
+    rng = np.random.default_rng(seed)
+    x = np.ldexp(normal(rng, size), exponent)
+    x.view(np.uint32)[: size // 3] &= 0xFFFF8000  # ties
+    fast, slow = ops.empty(size + 1, "uint16")[1:], NAIVE.empty(size, "uint16")
+    back, slow_back = np.empty(size, np.float32), np.empty(size, np.float32)
+    again = np.empty(size, np.uint16)
+    with np.errstate(over="ignore", under="ignore"):
+        ops.convert(fast, x, 2.0**scale)
+        ops.convert(back, fast, 2.0**-scale)
+        NAIVE.convert(slow, x, 2.0**scale)
+        NAIVE.convert(slow_back, slow, 2.0**-scale)
+    assert fast.tobytes() == slow.tobytes()
+    assert back.tobytes() == slow_back.tobytes()
+    ops.convert(back, fast, 1.0)
+    ops.convert(again, back, 1.0)
+    assert again.tobytes() == fast.tobytes()  # rounding what is rounded changes nothing
+
+
+@EVERY
+def test_bfloat16_keeps_nan_and_infinity(ops):
+    x = np.array([np.nan, np.inf, -np.inf, -0.0, 3.4e38, 1e-45], np.float32)
+    x[:1].view(np.uint32)[0] = 0x7FFFFFFF  # a NaN that rounding would carry over
+    bits, back = np.empty(6, np.uint16), np.empty(6, np.float32)
+    ops.convert(bits, x, 1.0)
+    ops.convert(back, bits, 1.0)
+    np.testing.assert_array_equal(
+        back, np.array([np.nan, np.inf, -np.inf, -0.0, np.inf, 0.0], "f4")
+    )
+    assert np.signbit(back[3])
+
+
 def test_long_vectors_have_the_same_bits_on_any_number_of_lanes():
     rng = np.random.default_rng(5)
     x, y = normal(rng, 1 << 20), normal(rng, 1 << 20)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusters import PROTOCOL
 from distributed import Client, LocalCluster
 from small_data import data as data
 
@@ -27,6 +28,7 @@ def values() -> dict[str, Any]:
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Two worker processes that are started again when they die."""
     with LocalCluster(
+        protocol=PROTOCOL,
         n_workers=2,
         threads_per_worker=1,
         processes=True,

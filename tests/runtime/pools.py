@@ -53,14 +53,14 @@ def arm(client: Client, name: str, method: str, at_call: int) -> None:
     client.run(die_in(method, at_call), workers=[address_of(client, name)])
 
 
-def shared_memory(pid: int) -> set[str]:
-    """The shared models that a process has in memory, by name."""
+def shared_memory(pid: int, kind: str = "daskxml-model") -> set[str]:
+    """What is shared and a process has in memory, by name: models, or all with "daskxml"."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()
     except OSError:  # it is gone
         return set()
     names = (line.partition("/memfd:")[2].split(" ")[0] for line in maps.splitlines())
-    return {name for name in names if name.startswith("daskxml")}
+    return {name for name in names if name.startswith(kind)}
 
 
 def named_memory(pid: int) -> set[Path]:

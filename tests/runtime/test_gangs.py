@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import replay
+from clusters import PROTOCOL
 from distributed import Client, LocalCluster, Worker
 
 import daskxml
@@ -30,8 +31,8 @@ JOINT = ["adasum", "asynchronous", "central", "crossbow", "mirrored"]
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """Two worker processes that nobody kills."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50,
-                     local_directory=tmp_path_factory.mktemp("dask")) as cluster,
+        LocalCluster(protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
+                     silence_logs=50, local_directory=tmp_path_factory.mktemp("dask")) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
         yield client
@@ -201,7 +202,7 @@ def test_a_worker_joins(
 ) -> None:
     values = named(values, strategy, training={"megabatches": 1_000_000})
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path, silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
@@ -219,7 +220,7 @@ def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_
     values = named(values, "mirrored", training={"megabatches": 1})
     values["strategy"]["megabatch_batches"] = 25_000
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path, silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
@@ -256,7 +257,7 @@ def test_resume_with_local_state_gives_the_same_bits(
     values = named(values, strategy, optimizer=optimizer)
     values["strategy"]["lr"] = 0.01
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path / "dask", silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 import replay
+from clusters import PROTOCOL
 from distributed import Client, LocalCluster
 
 import daskxml
@@ -217,8 +218,8 @@ def test_a_full_disk(run_file: Path, data: Data, tmp_path: Path) -> None:
 @contextlib.contextmanager
 def cluster_of(workers: int, folder: Path) -> Iterator[tuple[LocalCluster, Client]]:
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0",
-                     local_directory=folder, silence_logs=50) as cluster,
+        LocalCluster(protocol=PROTOCOL, n_workers=workers, threads_per_worker=1,
+                     dashboard_address=":0", local_directory=folder, silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
         yield cluster, client

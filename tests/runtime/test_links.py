@@ -1,13 +1,20 @@
 """Links over sockets and over comms: order, abort, the end of the other side."""
 
 import asyncio
+import select
 import socket
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 from distributed.comm import connect, listen
 
-from daskxml.runtime.links import CommLink, SocketLink, host_bytes, open_link
+from daskxml.runtime.comm_link import CommLink
+from daskxml.runtime.links import open_in, open_link, open_out
+from daskxml.runtime.payloads import host_bytes
+from daskxml.runtime.shared_out import SharedOut
+from daskxml.runtime.socket_link import SocketLink
+from daskxml.runtime.token_pipe import TokenPipe, open_offered
 
 PATIENCE_S = 20.0
 
@@ -24,8 +31,19 @@ async def comm_pair(address):
     return here, await accepted, listener
 
 
-async def open_comm_link(comm, patience_s):
-    return CommLink(comm, asyncio.get_running_loop(), patience_s)
+async def open_both(here, there, patience_s):
+    return await open_link(here, patience_s), await open_link(there, patience_s)
+
+
+async def open_both_as_messages(here, there, patience_s):
+    loop = asyncio.get_running_loop()
+    return CommLink(here, loop, patience_s), CommLink(there, loop, patience_s)
+
+
+async def open_both_shared(here, there, patience_s):
+    pipe = TokenPipe()
+    pipe_fd = open_offered(pipe.offer)
+    return await open_out(here, patience_s, pipe), await open_in(there, patience_s, pipe_fd)
 
 
 class Pair:
@@ -36,8 +54,7 @@ class Pair:
 
     async def __aenter__(self):
         here, there, self.listener = await comm_pair(self.address)
-        self.here = await self.opened(here, PATIENCE_S)
-        self.there = await self.opened(there, PATIENCE_S)
+        self.here, self.there = await self.opened(here, there, PATIENCE_S)
         return self.here, self.there
 
     async def __aexit__(self, *_):
@@ -47,9 +64,10 @@ class Pair:
 
 
 WAYS = [
-    pytest.param("tcp://127.0.0.1", open_link, SocketLink, id="socket"),
-    pytest.param("tcp://127.0.0.1", open_comm_link, CommLink, id="tcp-messages"),
-    pytest.param("inproc://", open_link, CommLink, id="inproc"),
+    pytest.param("tcp://127.0.0.1", open_both, SocketLink, id="socket"),
+    pytest.param("tcp://127.0.0.1", open_both_shared, SharedOut, id="shared-memory"),
+    pytest.param("tcp://127.0.0.1", open_both_as_messages, CommLink, id="tcp-messages"),
+    pytest.param("inproc://", open_both, CommLink, id="inproc"),
 ]
 ways = pytest.mark.parametrize(("address", "opened", "kind"), WAYS)
 
@@ -63,6 +81,8 @@ def test_arrays_arrive_in_order_though_the_sender_reuses_its_own(address, opened
             data = host_bytes(array)
             while data:
                 data = data[link.send(data) :]
+            link.flush()
+        link.drain()
 
     def receive_all(link):
         received = np.zeros((8, 50_000), np.float32)
@@ -80,32 +100,37 @@ def test_arrays_arrive_in_order_though_the_sender_reuses_its_own(address, opened
 
 
 @ways
-def test_abort_wakes_a_thread_that_receives(address, opened, kind):
+@pytest.mark.parametrize("aborts_there", [True, False])
+def test_abort_wakes_a_thread_that_receives(address, opened, kind, aborts_there):
     async def run():
-        async with Pair(address, opened) as (here, _):
-            blocked = asyncio.create_task(asyncio.to_thread(here.receive_into, np.zeros(10)))
+        async with Pair(address, opened) as (here, there):
+            blocked = asyncio.create_task(asyncio.to_thread(there.receive_into, np.zeros(10)))
             await asyncio.sleep(0)  # lets the thread start; aborting first must work as well
-            here.abort()
+            (there if aborts_there or kind is CommLink else here).abort()
             with pytest.raises(OSError, match=r"abort|closed"):
                 await asyncio.wait_for(blocked, 10)
 
     asyncio.run(run())
 
 
+def is_ready(signal):
+    if isinstance(signal, Future):
+        signal.exception(10)
+        return True
+    poll = select.poll()
+    poll.register(signal, select.POLLIN)
+    return bool(poll.poll(10_000))
+
+
 @ways
 def test_what_was_sent_before_the_end_arrives_and_then_the_end(address, opened, kind):
     def listen_to_all(link):
         array = np.zeros(3)
-        signal = link.listen()
-        if isinstance(signal, socket.socket):
-            signal.recv(1, socket.MSG_PEEK)
-        else:
-            signal.exception(10)
+        assert is_ready(link.listen())
         assert not link.is_at_end()
         link.receive_into(array)
         np.testing.assert_array_equal(array, [1, 2, 3])
-        if not isinstance(signal, socket.socket):
-            link.listen().exception(10)
+        assert is_ready(link.listen())
         assert link.is_at_end()
         with pytest.raises(OSError, match=r".*"):
             link.receive_into(array)

@@ -7,8 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from daskxml.runtime.links import SocketLink, host_bytes
-from daskxml.runtime.outbox import SMALL_BYTES, Outbox
+from daskxml.runtime.outbox import Outbox
+from daskxml.runtime.payloads import host_bytes
+from daskxml.runtime.socket_link import SMALL_BYTES, SocketLink
 
 BIG_FLOATS = 1 << 22  # more than a connection holds
 

@@ -311,13 +311,15 @@ def test_nothing_is_left_of_a_run_whose_processes_are_all_killed(
     shared = [name for member in family for name in pools.shared_memory(member.pid)]
     assert len(shared) == 2  # both workers have
     assert len(set(shared)) == 1  # the same
+    arrays = {name for member in family for name in pools.shared_memory(member.pid, "daskxml")}
+    assert len(arrays) > 3
     for member in family:
         member.kill()
     process.communicate()
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
-    left = set[str]().union(*(pools.shared_memory(pid) for pid in psutil.pids()))
-    assert not left & set(shared)
+    left = set[str]().union(*(pools.shared_memory(pid, "daskxml") for pid in psutil.pids()))
+    assert not left & arrays
     assert not [path for path in named if path.exists()]
 
 

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from clusters import PROTOCOL
 from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 from distributed.comm import connect
 
@@ -16,8 +17,9 @@ from daskxml.combine.messages import Flush, Receive, ReceiveAny, Send, Worked
 from daskxml.errors import ClusterError, ConfigError, TrainingError
 from daskxml.ops.naive import NaiveKernels
 from daskxml.runtime.port import Patience, Port, RoundKey
+from daskxml.runtime.shared_arrays import shared_zeros
 
-PATIENCE = Patience(connect_s=1.0, idle_s=20.0)
+PATIENCE = Patience(connect_s=1.0 if PROTOCOL == "tcp" else 8.0, idle_s=20.0)
 PIECE_FLOATS = 1 << 14
 BIG_FLOATS = 1 << 22  # more than a connection holds
 
@@ -39,16 +41,25 @@ class FatalKernels(NaiveKernels):
         self.additions = additions
 
     def add_scaled(self, out, x, factor):
+        self._count()
+        super().add_scaled(out, x, factor)
+
+    def weigh_two(self, out, x, a, y, b):
+        self._count()
+        super().weigh_two(out, x, a, y, b)
+
+    def _count(self):
         self.additions -= 1
         if self.additions < 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        super().add_scaled(out, x, factor)
 
 
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=":0") as cluster,
+        LocalCluster(
+            protocol=PROTOCOL, n_workers=4, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
         Client(cluster) as client,
     ):
         client.register_plugin(PortPlugin())
@@ -62,9 +73,20 @@ def _nothing_left_behind(client):
     assert all(idle.values())
 
 
-@pytest.fixture
-def addresses(client):
+WAYS = [True, False] if PROTOCOL == "tcp" else [False]
+
+
+@pytest.fixture(params=WAYS, ids=lambda shares: "shared-memory" if shares else "links")
+def addresses(client, request):
+    """Workers that share memory, or are joined by sockets."""
     client.wait_for_workers(4)
+
+    async def renew_port(shares_memory, dask_worker):
+        plugin = dask_worker.plugins["port"]
+        await plugin.port.close()
+        plugin.port = Port(dask_worker, PATIENCE, shares_memory=shares_memory)
+
+    client.run(renew_port, request.param)
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
 
 
@@ -77,7 +99,8 @@ def replica_of(rank, size):
 
 def ring(rank, weights, size, kernels=None):
     """The merged bytes."""
-    out, ranks = np.full(size, np.nan, np.float32), len(weights)
+    out, ranks = shared_zeros(size) if size else np.empty(0, np.float32), len(weights)
+    out[:] = np.nan
     yield from ring_all_reduce(
         rank, ranks, out, replica_of(rank, size), weights[rank], kernels or NaiveKernels(),
         piece_size=PIECE_FLOATS,
@@ -155,7 +178,9 @@ def start(client, run, number, addresses, make, *args):
 
 def merge_all(client, run, number, addresses, weights, size):
     futures = start(client, run, number, addresses, ring, weights, size)
-    return [merged for (merged,), _ in client.gather(futures)]
+    merged = [results for results, _ in client.gather(futures)]
+    assert all(isinstance(results, list) for results in merged), merged  # else it says what failed
+    return [only for (only,) in merged]
 
 
 def messages(client, futures):
@@ -297,7 +322,7 @@ def test_a_run_that_is_forgotten_may_start_anew(client, addresses):
 def test_a_worker_that_cannot_be_reached_fails_who_needs_it(client, addresses):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    nobody = f"tcp://127.0.0.1:{port}"  # nobody listens there any more
+    nobody = f"{PROTOCOL}://127.0.0.1:{port}"  # nobody listens there any more
     futures = [
         client.submit(
             perform, "gone", 1, [*addresses[:3], nobody], {rank: (ring, rank, [1.0] * 4, 1000)},

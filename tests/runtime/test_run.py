@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import replay
+from clusters import PROTOCOL
 from deaths import die_in
 from distributed import Client, LocalCluster, Worker
 
@@ -167,7 +168,7 @@ def test_a_worker_joins_and_the_run_is_interrupted(
 ) -> None:
     values["training"] = {"megabatches": 1_000_000}
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
@@ -181,7 +182,7 @@ def test_a_worker_joins_and_the_run_is_interrupted(
 
 def test_every_worker_is_lost(data: Data, values: Values, tmp_path: Path) -> None:
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path / "dask", silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
@@ -198,7 +199,7 @@ def test_every_worker_is_lost(data: Data, values: Values, tmp_path: Path) -> Non
 
 def test_resume_gives_the_same_bits(data: Data, values: Values, tmp_path: Path) -> None:
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path / "dask") as cluster,
         Client(cluster) as client,
     ):  # fmt: skip

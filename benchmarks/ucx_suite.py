@@ -1,0 +1,109 @@
+"""The tests of the runtime on clusters that speak ucx, one process for each test function.
+
+    make test-ucx            # in an environment of its own, with the pinned Dask
+    python benchmarks/ucx_suite.py [--only NAME] [--timeout 300]
+
+UCX keeps one context in a process, for which many clusters after each other are too much; so every
+test function has a process. Its verdict is what pytest reported, and an interpreter that ends badly
+after that, in UCX's own tear-down, is counted by itself. The result is
+``benchmarks/results/ucx_suite.txt``; the exit status is 1 if a test failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from machine import RESULTS, machine, version_of
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("dask", "distributed", "distributed-ucxx-cu12", "libucx-cu12", "numpy", "numba")
+UCX = {"DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": "ucx"}
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "not slow")
+
+
+def functions(only: str) -> list[str]:
+    """The test functions of the runtime, without their parameters."""
+    command = [*PYTEST, "--collect-only", "tests/runtime"]
+    found = subprocess.run(command, cwd=ROOT, env=os.environ | UCX, capture_output=True, text=True)
+    names = [line.partition("[")[0] for line in found.stdout.splitlines() if "::" in line]
+    if not names:
+        raise SystemExit(found.stdout + found.stderr)
+    return [name for name in dict.fromkeys(names) if only in name]
+
+
+def run(function: str, timeout_s: float) -> tuple[Counter[str], list[str]]:
+    """Run one; how many of its cases ended in which way, and what went wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [*PYTEST, f"--junitxml={report}", f"--timeout={timeout_s:g}", function]
+        with (Path(folder) / "log").open("w+") as log:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=os.environ | UCX, stdout=log, stderr=log
+            )
+            try:
+                status = process.wait(10 * timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                status = process.wait()
+            log.seek(0)
+            if not report.exists():
+                return Counter(failed=1), [f"{function}: no report, status {status}", log.read()]
+        ends = Counter(dict(cases(report)).values())
+        problems = [f"{name} {end}" for name, end in cases(report) if end in ("failed", "error")]
+    if status < 0:
+        ends["bad exit afterwards"] += 1
+    return ends, problems
+
+
+def cases(report: Path) -> Iterator[tuple[str, str]]:
+    """Yield the cases of a JUnit report, and how each ended."""
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {"failure": "failed", "error": "error", "skipped": "skipped"}
+        end = next((kinds[child.tag] for child in case if child.tag in kinds), "passed")
+        yield f"{case.get('classname')}::{case.get('name')}", end
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="test functions with this in their name")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a test")
+    options = parser.parse_args()
+    if find_spec("distributed_ucxx") is None:
+        raise SystemExit("UCX is not installed: make test-ucx, or pip install 'daskxml[ucx]'")
+    begun_s, total, problems = time.monotonic(), Counter[str](), list[str]()
+    for function in functions(options.only):
+        ends, wrong = run(function, options.timeout)
+        print(function, *(f"{count} {end}" for end, count in ends.items()), flush=True)
+        total += ends
+        problems += wrong
+    lines = summary(total, problems, time.monotonic() - begun_s)
+    print("\n".join(lines))
+    if not options.only:
+        (RESULTS / "ucx_suite.txt").write_text("\n".join(lines) + "\n")
+    return int(bool(problems))
+
+
+def summary(total: Counter[str], problems: list[str], lasted_s: float) -> list[str]:
+    """What is kept: the command, versions, counts, and what went wrong."""
+    here = machine()
+    return [
+        "make test-ucx: tests/runtime, without those marked slow, on clusters over ucx",
+        f"{here['cpu']}, {here['cores']} cores; Python {here['python']}; commit {here['commit']}",
+        ", ".join(f"{name} {version_of(name)}" for name in PACKAGES),
+        f"{', '.join(f'{count} {end}' for end, count in total.items())} in {lasted_s:.0f} s",
+        *problems,
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

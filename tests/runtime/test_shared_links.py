@@ -1,0 +1,274 @@
+"""Links that leave arrays where they lie: what is copied and what is not, what is left behind."""
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daskxml.runtime.link_protocol import STALL_S
+from daskxml.runtime.payloads import host_bytes
+from daskxml.runtime.shared_arrays import place_of, shared_zeros
+from daskxml.runtime.shared_in import SharedIn
+from daskxml.runtime.shared_out import SharedOut
+from daskxml.runtime.token_pipe import PACKET_BYTES, TokenPipe, boot_id, open_offered
+
+PATIENCE_S = 20.0
+SIZE = 50_000
+
+
+def ends(patience_s=PATIENCE_S):
+    here, there = socket.socketpair()
+    pipe = TokenPipe()
+    return SharedOut(here, pipe, patience_s), SharedIn(there, open_offered(pipe.offer), patience_s)
+
+
+@pytest.fixture
+def link():
+    """Both ends of a link."""
+    both = ends()
+    yield both
+    for end in both:
+        asyncio.run(end.close())
+
+
+def filled(value, size=SIZE):
+    array = shared_zeros(size)
+    array[:] = value
+    return array
+
+
+def in_background(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_shared_array_is_read_where_it_lies(link):
+    here, there = link
+    array, room = filled(3), np.zeros(SIZE // 2, np.float32)
+    here.send(host_bytes(array[1000 : 1000 + SIZE // 2]))
+    arrived = there.borrow(room)
+    assert arrived[0] == 3
+    array[:] = 5  # what nobody may do: it shows that there is no copy
+    assert arrived[0] == arrived[-1] == 5
+    assert not room.any()
+
+
+@pytest.mark.parametrize("make", [filled, lambda value: np.full(SIZE, value, np.float32)])
+def test_a_flush_waits_while_an_array_is_being_read(link, make):
+    here, there = link
+    array = make(3)
+    here.send(host_bytes(array))
+    arrived = there.borrow(np.zeros(SIZE, np.float32))
+    flushed = threading.Event()
+    waiting = in_background(lambda: (here.flush(), flushed.set()))
+    is_lent = place_of(host_bytes(array)) is not None
+    assert flushed.wait(4 * STALL_S) is not is_lent
+    assert (arrived == 3).all()
+    there.release()
+    waiting.join(PATIENCE_S)
+    assert flushed.is_set()
+    here.drain()
+
+
+def test_what_nobody_reads_is_copied_and_keeps_its_place(link):
+    here, there = link
+    array, small = filled(0), np.zeros(2, np.float32)
+    for turn in range(5):
+        array[:] = small[:] = turn
+        here.send(host_bytes(array))
+        here.send(host_bytes(small))
+        here.flush()
+    array[:] = -1
+    for turn in range(5):
+        for received in (np.empty(SIZE, np.float32), np.empty(2, np.float32)):
+            there.receive_into(received)
+            assert (received == turn).all()
+    here.drain()
+
+
+def test_private_arrays_pass_through_few_copies_that_serve_again(link):
+    here, there = link
+    array, room = np.zeros(SIZE, np.float32), np.empty(SIZE, np.float32)
+    for turn in range(20):
+        array[:] = turn
+        here.send(host_bytes(array))
+        there.receive_into(room)
+        assert (room == turn).all()
+    assert len(there._mapped) == 1
+
+
+def test_more_messages_than_the_pipe_holds_wait_for_room(link):
+    here, there = link
+    small, sent = np.zeros(1, np.float32), 0
+    while here.send_now(host_bytes(small)):
+        sent += 1
+        small += 1
+    assert sent > 10
+    assert here.send(host_bytes(small)) == 0
+    room = np.empty(1, np.float32)
+    for number in range(sent):
+        there.receive_into(room)
+        assert room[0] == number
+    assert here.send_now(host_bytes(small)) == 4
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, PACKET_BYTES - 1, PACKET_BYTES, 3 * PACKET_BYTES + 1])
+def test_arrays_of_any_length_arrive(link, nbytes):
+    here, there = link
+    array = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    here.send(host_bytes(array))
+    room = np.empty(nbytes, np.uint8)
+    there.receive_into(room)
+    np.testing.assert_array_equal(room, array)
+
+
+def test_a_message_of_another_size_breaks_the_link(link):
+    here, there = link
+    here.send(host_bytes(np.zeros(3, np.float32)))
+    with pytest.raises(ConnectionError, match="12 bytes came where 16 were expected"):
+        there.receive_into(np.zeros(4, np.float32))
+
+
+def test_nobody_waits_longer_than_its_patience():
+    here, there = ends(patience_s=0.1)
+    with pytest.raises(TimeoutError):
+        there.receive_into(np.zeros(3))
+    here.send(host_bytes(np.zeros(SIZE)))
+    with pytest.raises(TimeoutError):
+        here.drain()
+    array = filled(1)
+    here.send(host_bytes(array))
+    there.receive_into(np.empty(SIZE))
+    there.borrow(np.empty(SIZE, np.float32))
+    with pytest.raises(TimeoutError):
+        here.flush()
+    for end in (here, there):
+        asyncio.run(end.close())
+
+
+def test_abort_wakes_a_sender_that_waits_for_its_receiver(link):
+    here, there = link
+    here.send(host_bytes(filled(1)))
+    there.borrow(np.empty(SIZE, np.float32))
+    there.abort()
+    with pytest.raises(ConnectionResetError):
+        here.flush()
+
+
+def open_files():
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_nothing_stays_open(link):
+    before = open_files()
+    here, there = ends()
+    array = filled(1)
+    for sent in (array, np.zeros(SIZE)):
+        here.send(host_bytes(sent))
+        there.receive_into(np.empty_like(sent))
+    here.drain()
+    for end in (here, there):
+        asyncio.run(end.close())
+    place = place_of(host_bytes(array))
+    assert place is not None
+    del array, sent, here, there, end
+    assert open_files() == before
+
+
+def test_a_pipe_of_another_machine_or_container_is_not_opened():
+    pipe = TokenPipe()
+    other = TokenPipe()
+    assert open_offered({**pipe.offer, "boot": boot_id()[::-1]}) is None
+    assert open_offered({**pipe.offer, "fd": 1 << 20}) is None
+    assert open_offered({**pipe.offer, "inode": other.offer["inode"]}) is None
+    pipe.close()
+    other.close()
+
+
+# ----------------------------------------------------------------- deaths
+
+
+def send_all(here):
+    array = filled(7)
+    while True:
+        here.send(host_bytes(array))
+        here.flush()
+
+
+def receive_all(there):
+    while True:
+        there.release()
+        there.receive_into(np.empty(SIZE, np.float32))
+
+
+def talk_until_killed(connection, offers):
+    """Send for ever; the main function of a process."""
+    pipe = TokenPipe()
+    offers.send(pipe.offer)
+    offers.recv()
+    send_all(SharedOut(connection, pipe, PATIENCE_S))
+
+
+def listen_until_killed(connection, offers):
+    """Read for ever; the main function of a process."""
+    there = SharedIn(connection, open_offered(offers.recv()), PATIENCE_S)
+    offers.send("ready")
+    receive_all(there)
+
+
+@pytest.fixture
+def started():
+    """Start a process with one end; our socket, and a pipe to it."""
+    context, processes = multiprocessing.get_context("spawn"), []
+
+    def start(main):
+        (ours, theirs), (offers, their_offers) = socket.socketpair(), context.Pipe()
+        processes.append(context.Process(target=main, args=(theirs, their_offers)))
+        processes[0].start()
+        theirs.close()
+        return ours, offers, processes[0]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def test_the_death_of_the_sender_ends_what_its_receiver_waits_for(started):
+    connection, offers, process = started(talk_until_killed)
+    there = SharedIn(connection, open_offered(offers.recv()), PATIENCE_S)
+    offers.send("opened")
+    room = np.empty(SIZE, np.float32)
+    there.receive_into(room)
+    assert (room == 7).all()
+    arrived = there.borrow(room)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert (arrived == 7).all()  # the memory lives as long as somebody looks at it
+    with pytest.raises(OSError, match=r".+"):
+        receive_all(there)
+    asyncio.run(there.close())
+
+
+def test_the_death_of_the_receiver_ends_what_its_sender_waits_for(started):
+    connection, offers, process = started(listen_until_killed)
+    pipe = TokenPipe()
+    offers.send(pipe.offer)
+    offers.recv()
+    here, array = SharedOut(connection, pipe, PATIENCE_S), filled(1)
+    here.send(host_bytes(array))
+    here.drain()
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with pytest.raises(OSError, match=r".+"):
+        send_all(here)
+    asyncio.run(here.close())
