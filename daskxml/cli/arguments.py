@@ -68,7 +68,6 @@ def _add_train(command: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="what the paths of a local cluster's dashboard begin with (behind a proxy): /user/me",
     )
-    add_log(command)
     command.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
@@ -84,6 +83,7 @@ def _add_train(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave the run to the scheduler once it is under way; see attach, runs and stop",
     )
+    add_log(command)
 
 
 def _add_runs(command: argparse.ArgumentParser) -> None:

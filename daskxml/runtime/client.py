@@ -145,15 +145,28 @@ def train(
         run.model.predict(X, top_k=5)
     """
     if detach:
-        _check_detached(client is not None or scheduler is not None, on_megabatch, loggers)
+        _check_detached(client or scheduler, on_megabatch or list(loggers))
     matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
     resolved = _resolve(resolve_run(config, train, test, overrides), workers, matrices)
     place, section = RunDir.open(out, resume), _local_section(resolved)
     heard = listening(resolved, place, on_event, on_megabatch, loggers)
-    with place, heard as tell, connection(client, scheduler, section, _warner(tell)) as connected:
+    with (
+        place,
+        heard as tell,
+        connection(client, scheduler, section, _warner(tell)) as connected,
+    ):
         open_runs(connected)
         follower = Follower(connected, tell, place, resolved)
         return (_launch if detach else _follow)(follower, resolved, matrices)
+
+
+def _check_detached(cluster: object, listeners: object) -> None:
+    if not cluster:
+        raise ConfigError("--detach needs --scheduler: a local cluster ends with its command")
+    if listeners:
+        raise ConfigError(
+            "--detach leaves nobody behind who could listen: leave out --log and on_megabatch"
+        )
 
 
 def _resolve(config: RunConfig, workers: int | None, matrices: Mapping[str, Matrices]) -> RunConfig:
@@ -162,15 +175,6 @@ def _resolve(config: RunConfig, workers: int | None, matrices: Mapping[str, Matr
     if not (config.data.train or "train" in matrices):
         raise ConfigError("no training data: give --train FILE, or data.train in the run file")
     return config
-
-
-def _check_detached(
-    has_cluster: bool, on_megabatch: OnMegabatch | None, loggers: Iterable[str | Logger]
-) -> None:
-    if not has_cluster:
-        raise ConfigError("--detach needs --scheduler: a local cluster ends with its command")
-    if on_megabatch is not None or list(loggers):
-        raise ConfigError("--log and on_megabatch follow a run: give them without --detach")
 
 
 def _warner(tell: OnEvent) -> Warn:

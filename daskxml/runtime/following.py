@@ -17,7 +17,6 @@ from daskxml.loggers.listening import OnEvent
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
 from daskxml.runtime import keeping
-from daskxml.runtime import worker as tasks
 from daskxml.runtime.connection import page_link
 from daskxml.runtime.equipment import daskxml_version, explain_import
 from daskxml.runtime.interrupts import postponed
@@ -172,7 +171,7 @@ class Follower:
         if run_dir is not None:  # which this machine does not see
             return Model(*self._on_worker(None, keeping.stored_model, run_dir))
         held = call(self.client, "daskxml_holder", run=run)
-        arrays = self._on_worker(held["address"], tasks.model_arrays, run)
+        arrays = self._on_worker(held["address"], keeping.model_of, run)
         return Model(ModelHeader.from_dict(held["header"]), *arrays)
 
     def _on_worker(self, address: str | None, task: Callable[..., Any], *args: Any) -> Any:

@@ -63,6 +63,12 @@ def keep_model(run: str) -> None:
     _kept(run).model = model_arrays(run)
 
 
+def model_of(run: str) -> tuple[dict[str, Array], Array]:
+    """Return the parameters and label counts of a run that is over, kept or still a member's."""
+    kept = members_plugin().kept.get(run)
+    return kept.model if kept is not None and kept.model is not None else model_arrays(run)
+
+
 def drop_model(run: str) -> None:
     """Keep nothing more of a run."""
     kept = members_plugin().kept.pop(run, None)

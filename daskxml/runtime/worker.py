@@ -297,9 +297,6 @@ def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
 
 def model_arrays(run: str) -> tuple[dict[str, Array], Array]:
     """Return the global model's parameters by name, and the label counts."""
-    kept = members_plugin().kept.get(run)
-    if kept is not None and kept.model is not None:
-        return kept.model
     member = seat_of(run).member
     flat = member.kernels.to_host(member.current)
     return member.layout.views(flat), member.label_counts
