@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from daskxml.model.trained import Model
     from daskxml.runtime.client import load, train
     from daskxml.runtime.matrices import Matrices
+    from daskxml.runtime.records import RunRecord
+    from daskxml.runtime.runs import attach, runs, stop
     from daskxml.simulator.entry import simulate
     from daskxml.training.run import Run
 
@@ -36,10 +38,14 @@ __all__ = [
     "Model",
     "ModelError",
     "Run",
+    "RunRecord",
     "TrainingError",
     "__version__",
+    "attach",
     "load",
+    "runs",
     "simulate",
+    "stop",
     "train",
 ]
 
@@ -48,8 +54,12 @@ _HOMES = {
     "Matrices": "daskxml.runtime.matrices",
     "Model": "daskxml.model.trained",
     "Run": "daskxml.training.run",
+    "RunRecord": "daskxml.runtime.records",
+    "attach": "daskxml.runtime.runs",
     "load": "daskxml.runtime.client",
+    "runs": "daskxml.runtime.runs",
     "simulate": "daskxml.simulator.entry",
+    "stop": "daskxml.runtime.runs",
     "train": "daskxml.runtime.client",
 }
 

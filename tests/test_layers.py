@@ -13,7 +13,7 @@ import daskxml
 
 PACKAGE = Path(daskxml.__file__).parent
 LAYERS = (
-    ("errors", "types", "fields", "_version"),
+    ("errors", "types", "fields", "gpus", "_version"),
     ("charts",),
     ("data", "ops", "metrics"),
     ("model", "optim", "combine"),
@@ -23,7 +23,7 @@ LAYERS = (
     ("reports", "loggers"),
     ("runtime", "simulator"),
     ("bench",),
-    ("dashboard", "estimator", "cli"),
+    ("dashboard", "estimator", "doctor", "cli"),
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 DASK = {"dask", "distributed", "tornado", "bokeh"}

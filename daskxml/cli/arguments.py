@@ -63,7 +63,47 @@ def _add_train(command: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="where the run is written (default: in runs/)"
     )
     command.add_argument("--resume", metavar="DIR", help="go on from this run's last checkpoint")
+    command.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        help="where workers step (default: auto, on a GPU where a worker has one)",
+    )
+    command.add_argument(
+        "--protocol",
+        choices=("tcp", "ucx"),
+        help="what local workers talk, or the scheduler must (default: ucx between GPUs)",
+    )
+    command.add_argument(
+        "--detach",
+        action="store_true",
+        help="leave the run to the scheduler once it is under way; see attach, runs and stop",
+    )
     add_log(command)
+
+
+def _add_runs(command: argparse.ArgumentParser) -> None:
+    _add_scheduler(command)
+    command.add_argument("--json", action="store_true", help="print one JSON object a line")
+
+
+def _add_attach(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", metavar="RUN", help="as `daskxml runs` calls it")
+    _add_scheduler(command)
+
+
+def _add_stop(command: argparse.ArgumentParser) -> None:
+    _add_attach(command)
+    command.add_argument(
+        "--forget", action="store_true", help="then let scheduler and workers forget it"
+    )
+
+
+def _add_scheduler(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--scheduler", required=True, metavar="ADDRESS", help="tcp://HOST:PORT")
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_simulate(command: argparse.ArgumentParser) -> None:
@@ -252,6 +292,9 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "train": (_add_train, "train a model as a run file says"),
+    "runs": (_add_runs, "list the runs that a scheduler has"),
+    "attach": (_add_attach, "follow a run of a scheduler, as train does"),
+    "stop": (_add_stop, "end a run of a scheduler, with a checkpoint"),
     "simulate": (_add_simulate, "train as run files say, on workers whose time is virtual"),
     "evaluate": (_add_evaluate, "score a trained model on labelled rows"),
     "predict": (_add_predict, "write a trained model's best labels of every row"),
@@ -260,6 +303,7 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "inspect": (_add_inspect, "describe a data file and its problems"),
     "generate": (_add_generate, "write generated rows with something to learn"),
     "bench": (_add_bench, "do a suite of runs and benchmarks, with one table"),
+    "doctor": (_add_doctor, "say what is installed here, what is missing, and what mends it"),
     "demo": (_add_demo, "generate data, train on two local workers, and show what came out"),
 }
 

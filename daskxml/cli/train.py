@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daskxml.cli.arguments import Options
-from daskxml.cli.progress import make_progress
+from daskxml.cli.progress import PlainProgress, make_progress
 from daskxml.cli.tables import print_lines, print_metrics
 from daskxml.config import RunConfig, load_run_config
 from daskxml.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from daskxml.training.run import Run
 
 RUNS = Path("runs")
 INTERRUPTED = 130
@@ -24,6 +27,8 @@ def run(options: Options) -> int:
         "data.train": options.train,
         "data.test": options.test,
         "cluster.workers": options.workers,
+        "cluster.device": options.device,
+        "cluster.protocol": options.protocol,
     }
     config = load_run_config(config, {key: value for key, value in given.items() if value})
     if not config.data.train:
@@ -31,7 +36,21 @@ def run(options: Options) -> int:
     stem = config.run.name or Path(options.config or "run").stem
     out = options.out or options.resume or next(free_directories(stem))
     where = {"resume": options.resume, "scheduler": options.scheduler}
+    if options.detach:
+        return launch(config, out, loggers=options.loggers, **where)
     return train_and_report(config, out, loggers=options.loggers, **where)
+
+
+def launch(config: RunConfig, out: str, **where: Any) -> int:
+    """Start a run on a scheduler and leave it; say how to come back to it."""
+    from daskxml.runtime.client import train
+
+    with PlainProgress("") as progress:
+        name = train(config, out=out, on_event=progress, detach=True, **where)
+    at = f"{name} --scheduler {where['scheduler']}"
+    hints = {"follow": f"daskxml attach {at}", "end": f"daskxml stop {at}"}
+    print_lines({"run": name, "out": out, **hints})
+    return 0
 
 
 def train_and_report(config: RunConfig, out: str, **arguments: Any) -> int:
@@ -46,13 +65,18 @@ def train_and_report(config: RunConfig, out: str, **arguments: Any) -> int:
     print(config.to_toml(), flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = train(config, out=out, on_event=progress, **arguments)
+    report(done, {"run": out, "dashboard": progress.seen.dashboard})
+    return INTERRUPTED if done.reason == "interrupt" else 0
+
+
+def report(done: Run, places: Mapping[str, str]) -> None:
+    """Print the last metrics of a run that is over, what ended it, and where things are."""
     measured = [row for row in done.history if row["metrics"]]
     if measured:
         last = measured[-1]
         print(f"after {last['rows']:,} rows, {last['epoch']:.2f} epochs, {last['wall_s']:.1f} s:")
         print_metrics(last["metrics"])
-    print_lines({"ended by": done.reason, "run": out, "dashboard": progress.seen.dashboard})
-    return INTERRUPTED if done.reason == "interrupt" else 0
+    print_lines({"ended by": done.reason, **places})
 
 
 def free_directories(stem: str) -> Iterator[str]:

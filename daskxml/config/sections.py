@@ -169,7 +169,22 @@ class ClusterSection:
         Strategies with one shared model may use workers on other machines than the model's: those
         pull it and push what they change, over the network.
     device
-        ``auto`` takes the GPU where a worker has one.
+        ``cuda`` steps on GPUs and refuses workers without one; ``auto`` takes the GPU where a
+        worker has one. A local cluster has a worker for each GPU; `workers` is then how many of the
+        GPUs, and with ``auto`` those beyond their number step on the CPU.
+    protocol
+        What workers of the local cluster talk: ``ucx`` moves GPUs' memory over NVLink and
+        InfiniBand; ``auto`` is that where workers have GPUs and UCX is installed, else ``tcp``. The
+        protocol of a cluster of your own is its scheduler's, and is only checked against this.
+    memory_limit
+        Share of this machine's memory that each local worker may take before Dask writes its rows
+        to disk; 0 divides the memory among them.
+    rmm_pool
+        Share of its GPU's memory that a local worker takes for its pool (RMM) as it starts; 0: no
+        pool.
+    device_memory_limit
+        Share of its GPU's memory that Dask's own objects may take on a local worker before
+        dask-cuda brings them to the machine's memory; 0: they never go.
     """
 
     workers: int = bounded(0, low=0, high=4096)
@@ -178,6 +193,10 @@ class ClusterSection:
     threads: int = bounded(0, low=0, high=4096)
     push_pull: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    protocol: Literal["auto", "tcp", "ucx"] = "auto"
+    memory_limit: float = bounded(0.0, low=0, high=1)
+    rmm_pool: float = bounded(0.7, low=0, below=1)
+    device_memory_limit: float = bounded(0.8, low=0, high=1)
 
     def __post_init__(self) -> None:
         check_ranges(self)

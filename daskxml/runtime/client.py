@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
-from distributed import Client
+from distributed import Client, Future
 
-from daskxml._version import __version__
 from daskxml.config import RunConfig, load_run_config
-from daskxml.errors import ClusterError, ConfigError
+from daskxml.config.sections import ClusterSection
+from daskxml.errors import ConfigError
 from daskxml.loggers import Logger, listening
 from daskxml.loggers.listening import OnEvent, OnMegabatch
-from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
-from daskxml.runtime import worker as tasks
 from daskxml.runtime.connection import connection
-from daskxml.runtime.interrupts import postponed
-from daskxml.runtime.journal import revive
+from daskxml.runtime.following import (
+    Follower,
+    call,
+    forget,
+    open_runs,
+    raise_failure,
+)
+from daskxml.runtime.local_cluster import Warn
 from daskxml.runtime.matrices import Matrices, scatter
-from daskxml.runtime.scheduler import RunsPlugin
 from daskxml.training.run import Paths, Run, resolve_run
 from daskxml.training.run_dir import RunDir
 
 Rows = Paths | Matrices
+Config = str | Path | Mapping[str, Any] | RunConfig
 
 
 def load(directory: str | Path) -> Model:
@@ -40,8 +43,9 @@ def load(directory: str | Path) -> Model:
     return Model.load(directory)
 
 
+@overload
 def train(
-    config: str | Path | Mapping[str, Any] | RunConfig,
+    config: Config,
     *,
     client: Client | None = None,
     train: Rows | None = None,
@@ -54,7 +58,42 @@ def train(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
-) -> Run:
+    detach: Literal[False] = False,
+) -> Run: ...
+
+
+@overload
+def train(
+    config: Config,
+    *,
+    client: Client | None = None,
+    train: Rows | None = None,
+    test: Rows | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    scheduler: str | None = None,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    on_event: OnEvent | None = None,
+    detach: Literal[True],
+) -> str: ...
+
+
+def train(
+    config: Config,
+    *,
+    client: Client | None = None,
+    train: Rows | None = None,
+    test: Rows | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    on_event: OnEvent | None = None,
+    on_megabatch: OnMegabatch | None = None,
+    loggers: Iterable[str | Logger] = (),
+    detach: bool = False,
+) -> Run | str:
     """Train a model as a run file says, on any Dask cluster.
 
     Parameters
@@ -88,6 +127,10 @@ def train(
     loggers
         ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or objects with the methods of
         `daskxml.loggers.Logger`; their errors are warnings too, once the run has begun.
+    detach
+        Return the run's name as soon as it is under way on a cluster of yours; it goes on without
+        this process. `daskxml.attach` follows it again, `daskxml.stop` ends it. Without `out` two
+        workers keep its model, until it is forgotten or the scheduler ends.
 
     Raises
     ------
@@ -101,135 +144,115 @@ def train(
         run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
+    if detach:
+        _check_detached(client or scheduler, on_megabatch or list(loggers))
     matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
-    resolved = resolve_run(config, train, test, overrides)
-    if workers is not None:
-        resolved = load_run_config(resolved, {"cluster.workers": workers})
-    if not (resolved.data.train or "train" in matrices):
-        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
-    place = RunDir.open(out, resume)
+    resolved = _resolve(resolve_run(config, train, test, overrides), workers, matrices)
+    place, section = RunDir.open(out, resume), _local_section(resolved)
     heard = listening(resolved, place, on_event, on_megabatch, loggers)
-    with place, heard as tell, connection(client, scheduler, resolved.cluster) as connected:
-        return _Follower(connected, resolved, place, tell, matrices).follow()
+    with (
+        place,
+        heard as tell,
+        connection(client, scheduler, section, _warner(tell)) as connected,
+    ):
+        open_runs(connected)
+        follower = Follower(connected, tell, place, resolved)
+        return (_launch if detach else _follow)(follower, resolved, matrices)
 
 
-class _Follower:
-    """Starts a run and writes down what it tells, until it is over."""
-
-    def __init__(
-        self,
-        client: Client,
-        config: RunConfig,
-        place: RunDir,
-        on_event: OnEvent,
-        matrices: Mapping[str, Matrices],
-    ) -> None:
-        self.client, self.config, self.place, self.on_event = client, config, place, on_event
-        self.matrices = matrices
-        self.history = place.history()
-        self.seen = 0  # events
-        self.has_started = False  # the data is loaded: there is a model to come back with
-
-    def follow(self) -> Run:
-        self._install()
-        if self.place.checkpoint is None:  # a run to go on with keeps its own until it does
-            self.place.begin(self.config)
-        put = {name: scatter(self.client, m, name) for name, m in self.matrices.items()}
-        run = self._call(
-            "daskxml_start",
-            config=self.config.to_toml(),
-            given={name: [future.key for future in futures] for name, futures in put.items()},
-            owner=self.client.id,
-            run_dir=self.place.path_for_workers,
-            checkpoint=self.place.checkpoint,
+def _check_detached(cluster: object, listeners: object) -> None:
+    if not cluster:
+        raise ConfigError("--detach needs --scheduler: a local cluster ends with its command")
+    if listeners:
+        raise ConfigError(
+            "--detach leaves nobody behind who could listen: leave out --log and on_megabatch"
         )
-        try:
-            ended = self._read(run)
-            return self._result(run, ended)
-        finally:
-            with contextlib.suppress(ClusterError):
-                self._call("daskxml_forget", run=run)
 
-    def _install(self) -> None:
-        try:
-            self.client.register_plugin(RunsPlugin())
-        except ImportError as error:
-            address = self.client.scheduler.address
-            raise ClusterError(
-                f"{address}: the scheduler cannot import daskxml ({error}); "
-                f"install daskxml {__version__} in its environment"
-            ) from error
 
-    def _call(self, handler: str, **values: Any) -> Any:
-        try:
-            return self.client.sync(getattr(self.client.scheduler, handler), **values)
-        except OSError as error:  # which Dask's CommClosedError is
-            hint = f"; go on with --resume {self.place.path}" if self.place.path else ""
-            problem = f"the scheduler does not answer any more{hint}"
-            raise ClusterError(f"{self.client.scheduler.address}: {problem}") from error
+def _resolve(config: RunConfig, workers: int | None, matrices: Mapping[str, Matrices]) -> RunConfig:
+    if workers is not None:
+        config = load_run_config(config, {"cluster.workers": workers})
+    if not (config.data.train or "train" in matrices):
+        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+    return config
 
-    def _read(self, run: str) -> Mapping[str, Any]:
-        """Pass events on until the run is over.
 
-        Ctrl-C asks the run to end at a merge, with a checkpoint; a second one is not waited for,
-        nor the first while there is nothing to merge yet.
-        """
-        self.seen, version, interrupts = 0, -1, 0
+def _warner(tell: OnEvent) -> Warn:
+    """Return what tells a line of text as an event."""
+    return lambda text: tell({"kind": "warning", "text": text})
+
+
+def _local_section(config: RunConfig) -> ClusterSection:
+    """Return what a local cluster is made from: some runs are for CPUs alone."""
+    section = config.cluster
+    needs_cpu = config.sampling.is_on or config.make_strategy().shares_model
+    if needs_cpu and section.device == "auto":
+        return dataclasses.replace(section, device="cpu")
+    return section
+
+
+Put = Mapping[str, list[Future]]  # rows of this process on the workers; held until they are read
+
+
+def _put(client: Client, matrices: Mapping[str, Matrices]) -> Put:
+    return {name: scatter(client, given, name) for name, given in matrices.items()}
+
+
+def _start(follower: Follower, config: RunConfig, put: Put, is_detached: bool) -> str:
+    """Start a run on the follower's cluster; return its name."""
+    client, place = follower.client, follower.place
+    if place.checkpoint is None:  # a run to go on with keeps its own until it does
+        place.begin(config)
+    return str(
+        call(
+            client,
+            "daskxml_start",
+            config=config.to_toml(),
+            given={name: [future.key for future in futures] for name, futures in put.items()},
+            owner=client.id,
+            run_dir=place.path_for_workers,
+            checkpoint=place.checkpoint,
+            is_detached=is_detached,
+        )
+    )
+
+
+def _follow(follower: Follower, config: RunConfig, matrices: Mapping[str, Matrices]) -> Run:
+    """Start a run and follow it to its end.
+
+    Ctrl-C asks the run to end at a merge, with a checkpoint; a second one is not waited for, nor
+    the first while there is nothing to merge yet.
+    """
+    interrupts, put = 0, _put(follower.client, matrices)
+    run = _start(follower, config, put, is_detached=False)
+    try:
         while True:
             try:
-                news = self._call("daskxml_read", run=run, since=self.seen, version=version)
-                version = news["version"]
-                with postponed():
-                    ended = self._pass_on(news)
-                if ended:
-                    return ended
+                return follower.follow(run)
             except KeyboardInterrupt:
                 interrupts += 1
-                if interrupts > 1 or not self.has_started:
+                if interrupts > 1 or not follower.has_started:
                     raise
-                self._call("daskxml_stop", run=run, reason="interrupt")
+                call(follower.client, "daskxml_stop", run=run, reason="interrupt")
+    finally:
+        forget(follower.client, run)
 
-    def _pass_on(self, news: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        self.on_event(news["status"])
-        for event in news["events"]:
-            self.seen += 1
-            self._book(event)
-            if event["kind"] == "ended":
-                return dict(event)
-        return None
 
-    def _book(self, event: dict[str, Any]) -> None:
-        if event["kind"] == "megabatch":
-            event["row"] = json.loads(json.dumps(event["row"]))  # messages make tuples of lists
-            self.history.append(event["row"])
-            self.place.append(event["row"])
-        elif event["kind"] == "rewound":
-            del self.history[event["megabatch"] :]
-            self.place.rewrite(self.history)
-        elif event["kind"] == "started":
-            self.has_started = True
-            self._go_on()
-            event |= {"dashboard": self.client.dashboard_link, "out": str(self.place.path or "")}
-        self.on_event(event)
+def _launch(follower: Follower, config: RunConfig, matrices: Mapping[str, Matrices]) -> str:
+    """Start a run and leave it, once its workers and its directory have been found good.
 
-    def _go_on(self) -> None:
-        """Let the directory say what is true now that the run goes on from its checkpoint."""
-        if self.place.checkpoint is not None:
-            self.place.begin(self.config)
-            self.place.rewrite(self.history)
-
-    def _result(self, run: str, ended: Mapping[str, Any]) -> Run:
-        if ended["reason"] == "error":
-            raise revive(ended["error"])
-        if self.place.path is not None:
-            model = Model.load(self.place.path)
-        else:
-            model = self._fetch_model(run)
-        return Run(model, self.history, self.place.path, ended["reason"])
-
-    def _fetch_model(self, run: str) -> Model:
-        """Take the model from a worker; it does not pass through the scheduler where avoidable."""
-        held = self._call("daskxml_holder", run=run)
-        future = self.client.submit(tasks.model_arrays, run, workers=[held["address"]], pure=False)
-        parameters, label_counts = future.result()
-        return Model(ModelHeader.from_dict(held["header"]), parameters, label_counts)
+    Rows that come from this process are waited for until the workers have them.
+    """
+    put = _put(follower.client, matrices)
+    run = _start(follower, config, put, is_detached=True)
+    try:
+        follower.place.hand_over()
+        while not (follower.has_started or (follower.state == "loading" and not put)):
+            follower.read(run)
+            if follower.ended is not None:
+                raise_failure(follower.ended)
+        call(follower.client, "daskxml_detach", run=run)
+    except BaseException:
+        forget(follower.client, run)
+        raise
+    return run

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import tempfile
 from collections.abc import Iterator
-from typing import Any
 
-from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed import Client
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
 
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ClusterError, ConfigError
-from daskxml.runtime.interrupts import deaf_children, postponed
-from daskxml.runtime.machines import POOL
+from daskxml.runtime.local_cluster import Warn, has_ucx, local_cluster, ucx_missing
 
 CONNECT_S = "10s"
-HOST = "127.0.0.1"
-SILENT = 50  # of logging: nothing that Dask says
-DASHBOARD_PORT = 8787
-# Ctrl-C at a terminal reaches the workers too: they go on, until the run ends at a merge.
-IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+UCX = ("ucx", "ucxx")  # two names of one protocol
 
 
 @contextlib.contextmanager
 def connection(
-    client: Client | None, scheduler: str | None, section: ClusterSection
+    client: Client | None, scheduler: str | None, section: ClusterSection, warn: Warn
 ) -> Iterator[Client]:
     """Give a client: the user's own, one of a running scheduler, or of a cluster made here.
 
     Raises
     ------
+    ConfigError
+        If the cluster does not speak the protocol that is asked for.
     ClusterError
         If no scheduler answers, or the local workers cannot start.
+    """
+    if client is None and scheduler is None:
+        with local_cluster(section, warn) as cluster, Client(cluster) as connected:
+            yield connected
+    else:
+        with running_cluster(client, scheduler) as connected:
+            _check_protocol(connected, section)
+            yield connected
+
+
+@contextlib.contextmanager
+def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Client]:
+    """Give a client of a cluster that is there: the user's own, or one of this scheduler.
+
+    Raises
+    ------
+    ConfigError, ClusterError
+        If neither is given, or it cannot be used.
     """
     if client is not None:
         if client.asynchronous:
@@ -45,8 +56,19 @@ def connection(
         with _client(scheduler) as connected:
             yield connected
     else:
-        with _local_cluster(section) as cluster, Client(cluster) as connected:
-            yield connected
+        raise ConfigError("no cluster: give --scheduler ADDRESS, or a Dask client")
+
+
+def _check_protocol(client: Client, section: ClusterSection) -> None:
+    address = client.scheduler.address
+    spoken, _ = parse_address(address)
+    wanted = UCX if section.protocol == "ucx" else (section.protocol,)
+    if section.protocol != "auto" and spoken not in wanted:
+        raise ConfigError(
+            f"[cluster] protocol = {section.protocol!r}: the scheduler at {address} speaks "
+            f"{spoken}; start it with 'dask scheduler --protocol {section.protocol}', or leave "
+            "the protocol at auto"
+        )
 
 
 def _client(scheduler: str) -> Client:
@@ -64,6 +86,8 @@ def _check_address(scheduler: str) -> None:
     """Refuse what is no address before a client hangs on it."""
     try:
         scheme, place = parse_address(scheduler)
+        if scheme in UCX and not has_ucx():
+            raise ClusterError(ucx_missing(scheduler))
         get_backend(scheme)
         if scheme in ("tcp", "tls"):
             parse_host_port(place)
@@ -71,66 +95,3 @@ def _check_address(scheduler: str) -> None:
         raise ClusterError(
             f"{scheduler}: not a scheduler's address; give one like tcp://HOST:8786"
         ) from error
-
-
-@contextlib.contextmanager
-def _local_cluster(section: ClusterSection) -> Iterator[SpecCluster]:
-    cores = len(os.sched_getaffinity(0))
-    section.pool_threads_on(cores)  # refuses too many before anything is started
-    with (
-        tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
-        contextlib.ExitStack() as stack,
-    ):
-        with postponed(), deaf_children():  # else Ctrl-C in here leaves half a cluster
-            cluster = stack.enter_context(_new_cluster(section, cores, folder))
-        yield cluster
-
-
-def _new_cluster(section: ClusterSection, cores: int, folder: str) -> SpecCluster:
-    scheduler = {"host": HOST, "port": 0, "dashboard_address": _dashboard_address()}
-    try:
-        return SpecCluster(
-            workers=local_workers(section, cores, folder),
-            scheduler={"cls": Scheduler, "options": scheduler},
-            silence_logs=SILENT,
-            name="daskxml",
-        )
-    except (RuntimeError, OSError) as error:
-        raise ClusterError(
-            f"the local workers cannot start ({error}); a script must call daskxml.train below "
-            "'if __name__ == \"__main__\":', since each worker imports it"
-        ) from error
-
-
-def local_workers(section: ClusterSection, cores: int, folder: str) -> dict[int | str, Any]:
-    """Return what Dask must know of each local process, by its name: pools come last.
-
-    Examples
-    --------
-    >>> workers = local_workers(ClusterSection(workers=1, pools=1), 4, "/tmp")
-    >>> list(workers), workers["pool-0"]["options"]["resources"]
-    ([0, 'pool-0'], {'cpu-pool': 3})
-    """
-    replicas: list[int | str] = [*range(section.workers_on(cores))]
-    pools = [f"pool-{number}" for number in range(section.pools)]
-    common = {
-        "host": HOST,
-        "nthreads": 1,
-        "memory_limit": 1.0 / (len(replicas) + len(pools)),  # share of the machine's
-        "local_directory": folder,
-        "silence_logs": SILENT,
-        "preload": [IGNORE_INTERRUPTS],
-    }
-    pool = {**common, "resources": {POOL: section.pool_threads_on(cores)}} if pools else {}
-    kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)
-    return {name: {"cls": Nanny, "options": options} for name, options in kinds.items()}
-
-
-def _dashboard_address() -> str:
-    """Dask's usual port if it is free, else any: a warning about it would help nobody."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", DASHBOARD_PORT))
-        except OSError:
-            return "127.0.0.1:0"
-    return f"127.0.0.1:{DASHBOARD_PORT}"

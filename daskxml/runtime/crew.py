@@ -15,6 +15,7 @@ from typing import Any
 from distributed import Client, Future
 
 from daskxml.errors import ClusterError
+from daskxml.runtime.equipment import Equipment
 from daskxml.runtime.machines import Arrival
 from daskxml.strategies.protocol import Device
 
@@ -36,8 +37,8 @@ class Hand:
         Its name in the history, where it listens, and what it steps with.
     lost
         Set once the scheduler has lost it.
-    is_seated, cores
-        It is a member of the run; how many cores it may use.
+    is_seated
+        It is a member of the run.
     turns
         Leases given to it so far; they run in this order.
     generation, outrun
@@ -51,7 +52,6 @@ class Hand:
     arrival: Arrival
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     is_seated: bool = False
-    cores: int = 1
     turns: int = 0
     generation: int = -1
     outrun: int = 0
@@ -108,6 +108,7 @@ class Crew:
         self.client, self.run = client, run
         self.hands: dict[str, Hand] = {}  # by name: those that take part
         self.candidates: dict[str, Hand] = {}  # by address: those that get ready to join
+        self.equipped: dict[str, Equipment] = {}  # by address: those that were looked at
         self.home = ""  # the machine of the model that all share; "": each has its own
         self._numbers, self._rounds = itertools.count(), itertools.count(1)
 

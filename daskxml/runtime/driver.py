@@ -13,22 +13,20 @@ import traceback
 from typing import Any
 
 from distributed import Client
-from distributed.scheduler import KilledWorker
 
 from daskxml.config import RunConfig
 from daskxml.errors import ClusterError, DaskxmlError
-from daskxml.model.parameters import Layout
 from daskxml.model.store import ModelHeader
 from daskxml.runtime import worker as tasks
 from daskxml.runtime.crew import Crew, WorkerGone, result_of
+from daskxml.runtime.detached import Detached
 from daskxml.runtime.enlisting import Enlister
 from daskxml.runtime.executor import Executor
-from daskxml.runtime.journal import Journal
-from daskxml.runtime.loading import Given, load
-from daskxml.runtime.machines import Arrival, check_workers
+from daskxml.runtime.journal import Journal, want_of_memory
+from daskxml.runtime.loading import Given, describe, load
+from daskxml.runtime.machines import Arrival, check_workers, crowded_gpus
 from daskxml.runtime.play import RESTART, Play
 from daskxml.training import orders
-from daskxml.training.limits import plain_limits
 from daskxml.training.session import Session
 from daskxml.training.setup import make_session, model_header
 from daskxml.training.sources import Placed
@@ -53,6 +51,8 @@ class Driver:
         Where checkpoints and the model go; None for nowhere.
     checkpoint
         Path of the checkpoint to go on from.
+    is_detached
+        Nobody follows the run: it writes its directory, or keeps its model, itself.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Driver:
         given: Given,
         run_dir: str | None = None,
         checkpoint: str | None = None,
+        is_detached: bool = False,
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.given = given
@@ -73,6 +74,9 @@ class Driver:
         self.executor: Executor | None = None
         self.enlister: Enlister | None = None
         self.is_loading = True
+        told = (self.crew, self.journal, config, run_dir, checkpoint)
+        reached = (lambda: self._arrivals, self.queue.put_nowait)
+        self.detached = Detached(*told, *reached) if is_detached else None
         self._checkpoint = checkpoint
         self._stop_reason = ""
         self._told = 0  # mega-batches that the journal has
@@ -95,6 +99,9 @@ class Driver:
         if hand is not None and not hand.is_lost:
             hand.lost.set()
             self.queue.put_nowait(hand)
+        self.crew.equipped.pop(address, None)
+        if self.detached is not None:
+            self.detached.worker_removed(address)
 
     def task_failed(self, key: str) -> None:
         """Hear that a lease raised."""
@@ -119,18 +126,18 @@ class Driver:
             await self._drive()
         except DaskxmlError as error:
             self.journal.end_badly(error)
-        except MemoryError as error:
-            problem = f"a worker's memory is exhausted ({error}); give it more or hold less on it"
-            self.journal.end_badly(ClusterError(problem))
-        except KilledWorker as error:
-            self.journal.end_badly(ClusterError(_explain_killed(error)))
         except Exception as error:
-            self.journal.end_badly(error, traceback.format_exc())
+            known = want_of_memory(error)
+            self.journal.end_badly(known or error, "" if known else traceback.format_exc())
 
     async def _drive(self) -> None:
         await self._await_workers()
-        await check_workers(self.client, self.config, self._arrivals)
+        check_workers(self.config, self._arrivals, self.crew.equipped)
+        for text in crowded_gpus(self.config, self._arrivals, self.crew.equipped):
+            self._warn(text)
         await self._check_run_dir()
+        if self.detached is not None:
+            await self.detached.open()
         if self._checkpoint:
             session = await self._anywhere(tasks.read_session, self._checkpoint)
             self.stored = (session, self._checkpoint)
@@ -140,13 +147,18 @@ class Driver:
             self.client, self.config, self.run, len(self._present), self.given, placed
         )
         self.is_loading = False
-        self._announce()
+        told = describe(self.config, self.data, self._arrivals)
+        self.journal.event("started", run=self.run, **told)
+        if self.detached is not None:
+            self.detached.begin(self.stored[0]["history"] if self.stored else [])
         reason = RESTART
         while reason == RESTART:
             await self._await_workers()
             reason = await self._play()
             if reason == RESTART or self.run_dir is not None:
                 await self.pack_up()
+        if self.detached is not None:
+            await self.wind_up()
         self.journal.end_well(reason, run_dir=self.run_dir)
 
     async def _await_workers(self) -> None:
@@ -177,24 +189,6 @@ class Driver:
             raise ClusterError(
                 f"the workers do not see {path}: choose a folder that they share with this machine"
             )
-
-    def _announce(self) -> None:
-        facts, placement = self.data.facts, self.data.placement()
-        self.journal.event(
-            "started",
-            run=self.run,
-            strategy=self.config.strategy_name,
-            rows=sum(placement.train_rows),
-            test_rows=sum(placement.test_rows),
-            tested_on="validation" if self.config.data.validation else "test",
-            features=facts.features,
-            labels=facts.labels,
-            parameters=Layout(self.data.spec).count,
-            residency="replicate" if self.data.is_replicated else "shard",
-            workers=sorted(arrival.name for arrival in self._arrivals),
-            limits=plain_limits(self.config.training),
-            pools={it.name: it.device.pool_threads for it in self._arrivals if it.device.is_pool},
-        )
 
     # ---------------------------------------------------------------- session
 
@@ -272,8 +266,19 @@ class Driver:
             megabatches=len(self.session.history),
         )
 
+    async def wind_up(self) -> None:
+        """End what a run still does, of itself; what is left is its model and its record."""
+        if self.detached is not None:
+            await self.detached.end(self.journal.has_failed)
+            if not self.is_loading:
+                self.data.release()
+        await self.pack_up()
+
     async def close(self) -> None:
         """Leave the workers, and let them forget the rows."""
+        if self.detached is not None:
+            await self.detached.end(has_failed=not self.journal.is_over)
+            await self.detached.forget()
         await self.pack_up()
         if not self.is_loading:
             self.data.release()
@@ -291,10 +296,3 @@ class Driver:
         self.crew.hands, self.crew.candidates = {}, {}
         while not self.queue.empty():
             self.queue.get_nowait()
-
-
-def _explain_killed(error: KilledWorker) -> str:
-    return (
-        f"{error.allowed_failures + 1} workers died one after the other in {error.task}, most "
-        "likely for want of memory; see their logs, give them more or hold less on each"
-    )

@@ -17,12 +17,13 @@ from daskxml.runtime.crew import (
     is_broken,
     loss_of_any,
 )
+from daskxml.runtime.equipment import Equipment, equipment, unfit_workers
 from daskxml.runtime.executor import Executor
 from daskxml.runtime.loading import LoadedData
 from daskxml.runtime.machines import (
     Arrival,
     choose_home,
-    count_cores,
+    kernel_device,
     kernel_threads,
     problem_with,
 )
@@ -85,10 +86,10 @@ class Enlister:
     async def _choose(self, hands: Sequence[Hand], present: Sequence[Arrival]) -> list[Hand]:
         """Return the workers that can take part, and choose where the model is that all share."""
         self.crew.home = ""
-        counted = await self.crew.ask_all(hands, "start", count_cores)
-        _raise_first(counted)
-        for hand in [hand for hand in hands if not hand.is_lost]:
-            hand.cores = counted[hand.name]
+        looks = [self._look_at(hand) for hand in hands if hand.address not in self.crew.equipped]
+        for answer in await asyncio.gather(*looks, return_exceptions=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, WorkerGone):
+                raise answer
         fit = self._without_problem(hands, present)
         if fit and self.executor.session.strategy.shares_model:
             self.crew.home = choose_home(hand.arrival for hand in fit)
@@ -105,7 +106,25 @@ class Enlister:
         return fit
 
     def _problem(self, hand: Hand, present: Sequence[Arrival]) -> DaskxmlError | None:
-        return problem_with(hand.arrival, self.config, present, self.crew.home, hand.cores)
+        crew = self.crew
+        return problem_with(hand.arrival, self.config, present, crew.home, crew.equipped)
+
+    async def _look_at(self, hand: Hand) -> None:
+        """Ask a worker what it has.
+
+        Raises
+        ------
+        WorkerGone, ClusterError
+            If it is lost, or has another version of daskxml.
+        """
+        try:
+            found = await self.crew.ask(hand, "start", equipment)
+        except (ImportError, AttributeError, TypeError) as error:  # of another version, or none
+            found = error
+        problem = unfit_workers({hand.address: found})
+        if problem:
+            raise ClusterError(problem)
+        self.crew.equipped[hand.address] = found
 
     async def _seat(
         self, hands: Sequence[Hand], founders: Sequence[Hand], present: Sequence[Arrival]
@@ -146,7 +165,7 @@ class Enlister:
         self._start(self._enlist(hand, present))
 
     async def _enlist(self, hand: Hand, present: Sequence[Arrival]) -> None:
-        hand.cores = await self.crew.ask(hand, "start", count_cores)
+        await self._look_at(hand)
         problem = self._problem(hand, present)
         if problem is not None:
             raise problem
@@ -237,14 +256,17 @@ class Enlister:
             self._warn(f"a worker cannot join: {error}")
 
     def _settings(self, hand: Hand, present: Sequence[Arrival]) -> MemberSettings:
-        session = self.executor.session
+        session, equipped = self.executor.session, self.crew.equipped
         return member_settings(
             self.config,
             self.data.spec,
             session.strategy,
             session.placement,
             row_nonzeros=self.data.row_nonzeros,
-            threads=kernel_threads(self.config.cluster, hand.arrival, present, hand.cores),
+            device=kernel_device(
+                self.config, hand.arrival, equipped.get(hand.address, Equipment())
+            ),
+            threads=kernel_threads(self.config, hand.arrival, present, equipped),
             pool_threads=hand.device.pool_threads,
             host=hand.host,
             home=self.crew.home,

@@ -7,8 +7,10 @@ import contextlib
 import time
 from typing import Any
 
+from distributed.scheduler import KilledWorker
+
 from daskxml import errors
-from daskxml.errors import DaskxmlError, InputError
+from daskxml.errors import ClusterError, DaskxmlError, InputError
 
 Event = dict[str, Any]
 
@@ -23,6 +25,7 @@ class Journal:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.status: Event = {"kind": "status", "state": "starting"}
+        self.begun_at_s = time.time()
         self.is_over = self.has_failed = False
         self._version = 0
         self._news = asyncio.Condition()
@@ -48,12 +51,15 @@ class Journal:
         self.is_over = self.has_failed = True
         self.event("ended", reason="error", error=_plain(error), details=details)
 
-    async def read(self, since: int, version: int, patience_s: float) -> dict[str, Any]:
-        """Return events from number ``since`` on, waiting a while for news."""
+    async def read(self, since: int, version: int | None, patience_s: float) -> dict[str, Any]:
+        """Return events from number ``since`` on, waiting a while for news.
+
+        ``version`` is that of the last answer; where it is None only events are news.
+        """
         async with self._news:
             with contextlib.suppress(asyncio.TimeoutError):
                 news = self._news.wait_for(
-                    lambda: len(self.events) > since or self._version != version
+                    lambda: len(self.events) > since or version not in (None, self._version)
                 )
                 await asyncio.wait_for(news, patience_s)
         return {"events": self.events[since:], "status": self.status, "version": self._version}
@@ -67,6 +73,19 @@ class Journal:
     async def _notify(self) -> None:
         async with self._news:
             self._news.notify_all()
+
+
+def want_of_memory(error: Exception) -> ClusterError | None:
+    """Return what to tell where Dask's error means that a worker had too little memory."""
+    if isinstance(error, MemoryError):
+        problem = f"a worker's memory is exhausted ({error}); give it more or hold less on it"
+        return ClusterError(problem)
+    if isinstance(error, KilledWorker):
+        return ClusterError(
+            f"{error.allowed_failures + 1} workers died one after the other in {error.task}, most "
+            "likely for want of memory; see their logs, give them more or hold less on each"
+        )
+    return None
 
 
 def _plain(error: Exception) -> Event:

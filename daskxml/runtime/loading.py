@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from distributed import Client, Future
 
@@ -14,6 +16,8 @@ from daskxml.data.shuffle import Shards
 from daskxml.errors import TrainingError
 from daskxml.model.parameters import Layout
 from daskxml.model.spec import ModelSpec
+from daskxml.runtime.machines import Arrival
+from daskxml.training.limits import plain_limits
 from daskxml.training.placement import Placement
 from daskxml.training.sources import (
     Placed,
@@ -117,6 +121,24 @@ async def load(
     counts = shuffle.count_labels(client, shards, spec.labels, run)
     await ingest.settle([*shards.futures, *tests.futures, counts])
     return LoadedData(spec, train.facts, shards, tests, counts, placed.is_replicated)
+
+
+def describe(config: RunConfig, data: LoadedData, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+    """Return what a run tells when its rows are loaded: sizes, and who is there."""
+    placement = data.placement()
+    return {
+        "strategy": config.strategy_name,
+        "rows": sum(placement.train_rows),
+        "test_rows": sum(placement.test_rows),
+        "tested_on": "validation" if config.data.validation else "test",
+        "features": data.facts.features,
+        "labels": data.facts.labels,
+        "parameters": Layout(data.spec).count,
+        "residency": "replicate" if data.is_replicated else "shard",
+        "workers": sorted(arrival.name for arrival in arrivals),
+        "limits": plain_limits(config.training),
+        "pools": {it.name: it.device.pool_threads for it in arrivals if it.device.is_pool},
+    }
 
 
 async def _parsed(client: Client, source: Source, keys: tuple[str, ...], name: str) -> Parsed:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from distributed import Worker, WorkerPlugin, get_worker, secede
@@ -18,6 +18,7 @@ from daskxml.runtime.port import Port
 from daskxml.runtime.remote import HANDLE, PULL, PUSH, RemoteStore
 from daskxml.training.member import Member
 from daskxml.training.orders import MergeOrder
+from daskxml.training.run_dir import RunDir
 from daskxml.training.shared import LocalStore, SharedModel
 from daskxml.types import Array
 
@@ -116,14 +117,37 @@ class Seat:
         self.member.close()
 
 
+@dataclass
+class Kept:
+    """What this worker keeps of a run that nobody follows.
+
+    Attributes
+    ----------
+    place
+        The run's directory, which this worker writes to.
+    model
+        Parameters and label counts of a run that is over.
+    """
+
+    place: RunDir | None = None
+    model: tuple[dict[str, Array], Array] | None = None
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        if self.place is not None:
+            self.place.hand_over()
+
+
 class MembersPlugin(WorkerPlugin):
     """Owns a worker's members and its port for merges and gangs."""
 
     name = PLUGIN
+    idempotent = True  # sent for every run; the first one stays
 
     def setup(self, worker: Worker) -> None:
         """Open the port, and answer the scheduler and workers that join."""
         self.seats: dict[str, Seat] = {}
+        self.kept: dict[str, Kept] = {}  # by run
         self.port = Port(worker)
         worker.handlers |= self.handlers()
 
@@ -144,6 +168,8 @@ class MembersPlugin(WorkerPlugin):
         """Close everything."""
         for seat in self.seats.values():
             seat.close()
+        for kept in self.kept.values():
+            kept.close()
         for name in self.handlers():
             worker.handlers.pop(name, None)
         await self.port.close()

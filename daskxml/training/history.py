@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,39 @@ def append_history(path: Path, row: Mapping[str, Any]) -> None:
             file.write(json.dumps(row) + "\n")
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror}); free space") from error
+
+
+def extend_history(path: Path, offset: int, rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Cut a history off at a byte and write rows behind it; return the byte behind each of them.
+
+    So it may be called twice for the same rows, or after half a line was written.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "history.jsonl"
+    >>> extend_history(path, 0, [{"megabatch": 1}, {"megabatch": 2}])
+    [17, 34]
+    >>> extend_history(path, 17, [])
+    []
+    >>> read_history(path)
+    [{'megabatch': 1}]
+    """
+    lines = [(json.dumps(row) + "\n").encode() for row in rows]
+    try:
+        with path.open("ab") as file:
+            if file.tell() < offset:
+                raise ModelError(f"{path}: is shorter than it was: somebody else wrote to it")
+            file.truncate(offset)
+            file.write(b"".join(lines))
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror}); free space") from error
+    return [offset + length for length in accumulate(map(len, lines))]
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

@@ -1,15 +1,9 @@
-"""The directory of a run, as the client that started it keeps it.
+"""The directory of a run, as whoever keeps it has it: one process at a time, which locks it.
 
-====================  ==========================================================
-``run.toml``          the resolved run file
-``environment.json``  what it was started with, see `daskxml.training.environment`
-``history.jsonl``     one object a mega-batch, see `daskxml.training.history`
-``checkpoints/``      written by a worker, see `daskxml.training.checkpoint`
-``model.*``           written by a worker at the end, see `daskxml.model.store`
-``loggers.json``      what loggers need to go on with, see `daskxml.loggers`
-``.lock``             locked while a client follows the run
-====================  ==========================================================
-"""
+That is the client that started the run and follows it, or, for a run that goes on without one, a
+worker.
+
+====================  ==================================================="""
 
 from __future__ import annotations
 
@@ -104,6 +98,12 @@ class RunDir:
             with contextlib.suppress(OSError):
                 self.path.rmdir()
         self._lock.close()
+
+    def hand_over(self) -> None:
+        """Unlock it for somebody else, who keeps it from now on."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _has_results(self) -> bool:
         assert self.path is not None

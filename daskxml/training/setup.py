@@ -77,6 +77,7 @@ def member_settings(
     *,
     row_nonzeros: int,
     threads: int,
+    device: str = "",
     pool_threads: int = 0,
     host: str = "",
     home: str = "",
@@ -89,6 +90,8 @@ def member_settings(
         Features of a typical row.
     threads
         Of the kernels.
+    device
+        Where they are, ``cpu`` or ``cuda``; "" is what the run file says, "auto" then a CPU.
     pool_threads
         0 unless the worker is a pool.
     host, home
@@ -107,7 +110,7 @@ def member_settings(
         training_rows=sum(placement.train_rows),
         row_nonzeros=row_nonzeros,
         stream_rows=placement.streams(),
-        device="cpu" if config.cluster.device == "auto" else config.cluster.device,
+        device=device or ("cpu" if config.cluster.device == "auto" else config.cluster.device),
         threads=threads,
         sampling=config.sampling,
         schedule=config.schedule,

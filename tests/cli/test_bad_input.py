@@ -19,6 +19,9 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
+from daskxml.gpus import find_gpus
+from daskxml.runtime.local_cluster import has_ucx
+
 RUN_FILE = """[model]
 hidden = [4]
 [strategy]
@@ -130,6 +133,12 @@ def setting(value: str) -> tuple[str, ...]:
     return train("good.txt", "--set", value)
 
 
+def here(rows: str, *options: str) -> tuple[str, ...]:
+    """On a local cluster."""
+    return train(rows, *options, HERE)
+
+
+HERE = "here"
 RESUME = ("--set", "training.megabatches=4")
 # Name: arguments, and what the line on stderr must hold.
 CASES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -197,8 +206,23 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "inspect NaN": (("inspect", "nan.txt"), "nan.txt:6: the value in '3:nan' is NaN"),
     "nobody answers": ((*train("good.txt"), "--scheduler", "tcp://127.0.0.1:9"), "no scheduler"),
     "no address": ((*train("good.txt"), "--scheduler", "nonsense"), "nonsense: not a scheduler's"),
+    "a tcp scheduler": (train("good.txt", "--protocol", "ucx"), "speaks tcp; start it with 'dask"),
+    "detached alone": (here("good.txt", "--detach"), "--detach needs --scheduler: a local cluster"),
+    "too many threads": (setting("cluster.threads=4000"), "use 4000 threads on"),
+    "no such run": (("attach", "nobody"), "nobody: no such run on this scheduler; take one of"),
+    "stop no such run": (("stop", "nobody"), "nobody: no such run on this scheduler"),
     "no protocol": ((*train("good.txt"), "--scheduler", "foo://x:1"), "foo://x:1: not a sched"),
 }  # fmt: skip
+if not find_gpus():
+    told = "sees no GPU, and [cluster] device = 'cuda' needs one"
+    CASES["no GPU"] = train("good.txt", "--device", "cuda"), told
+    CASES["no GPU here"] = here("good.txt", "--device", "cuda"), "no GPU was found here (nvidia-smi"
+if not has_ucx():
+    CASES["no UCX"] = (
+        here("good.txt", "--protocol", "ucx"),
+        "UCX is not installed here: pip install",
+    )
+    CASES["no UCX to call"] = (*train("good.txt"), "--scheduler", "ucx://h:1"), "ucx://h:1: UCX is"
 # These look odd and are fine.
 FINE: dict[str, tuple[str, ...]] = {
     "one row": train("one-row.txt"),
@@ -211,7 +235,9 @@ Done = subprocess.CompletedProcess[str]
 
 
 def command(folder: Path, address: str, arguments: tuple[str, ...]) -> Done:
-    if arguments[0] == "train" and "--scheduler" not in arguments:
+    if HERE in arguments:
+        arguments = tuple(argument for argument in arguments if argument != HERE)
+    elif arguments[0] in ("train", "attach", "stop") and "--scheduler" not in arguments:
         arguments += ("--scheduler", address)
     called = [sys.executable, "-m", "daskxml.cli", *arguments]
     return subprocess.run(called, cwd=folder, capture_output=True, text=True, timeout=100)

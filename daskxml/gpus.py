@@ -1,0 +1,242 @@
+"""Which NVIDIA GPUs a machine has, asked of its driver: neither CUDA nor CuPy is loaded.
+
+The driver brings ``nvidia-smi``, which lists GPUs and the slices of those in MIG mode
+(multi-instance GPU, NVIDIA's way to cut one GPU into several that share nothing), and ``libcuda``,
+which tells the newest CUDA that it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+PATIENCE_S = 30.0  # the first call after a boot initialises the driver
+CUPY = {12: "cupy-cuda12x", 13: "cupy-cuda13x"}  # by CUDA's major version
+DRIVERS = {12: "525", 13: "580"}  # the oldest that runs any CUDA of that major version
+_QUERY = "index,uuid,name,memory.total,driver_version"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """A GPU, or a slice of one.
+
+    Attributes
+    ----------
+    index
+        The driver's number of the GPU, or of the one that a slice is of.
+    uuid
+        ``GPU-...``, or ``MIG-...`` of a slice.
+    name
+        Of the product; a slice's has its profile behind it.
+    memory_bytes
+        In all, as the driver tells; a slice's is what its profile's name says.
+    driver
+        Version of the driver.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    driver: str
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether this is a slice of a GPU in MIG mode."""
+        return self.uuid.startswith("MIG-")
+
+
+@functools.cache
+def find_gpus() -> tuple[Gpu, ...]:
+    """Return every GPU of this machine, slices in the place of those that are cut into them.
+
+    Empty where there is no driver, or it does not answer.
+    """
+    table = _nvidia_smi(f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits")
+    return parse_gpus(table, _nvidia_smi("-L")) if table else ()
+
+
+def parse_gpus(table: str, listing: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that ``nvidia-smi`` tells of.
+
+    Parameters
+    ----------
+    table
+        CSV of ``index, uuid, name, memory.total [MiB], driver_version``.
+    listing
+        What ``nvidia-smi -L`` prints.
+
+    Examples
+    --------
+    >>> table = "0, GPU-5c89, NVIDIA A100-SXM4-40GB, 40960, 550.54.15"
+    >>> parse_gpus(table, "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89)")[0].name
+    'NVIDIA A100-SXM4-40GB'
+    >>> cut = parse_gpus(table, '''GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89)
+    ...   MIG 3g.20gb     Device  0: (UUID: MIG-a1)
+    ...   MIG 3g.20gb     Device  1: (UUID: MIG-b2)''')
+    >>> [(gpu.uuid, gpu.memory_bytes >> 30) for gpu in cut]
+    [('MIG-a1', 20), ('MIG-b2', 20)]
+    """
+    slices = _slices(listing)
+    found: list[Gpu] = []
+    for line in table.strip().splitlines():
+        index, uuid, rest = (part.strip() for part in line.split(",", 2))
+        name, mebibytes, driver = (part.strip() for part in rest.rsplit(",", 2))
+        size = int(mebibytes) << 20 if mebibytes.isdecimal() else 0
+        whole = Gpu(index=int(index), uuid=uuid, name=name, memory_bytes=size, driver=driver)
+        found += [_cut(whole, *one) for one in slices.get(uuid, [])] or [whole]
+    return tuple(found)
+
+
+def _slices(listing: str) -> dict[str, list[tuple[str, str]]]:
+    """Return profile and UUID of every slice, by the UUID of its GPU."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    parent = ""
+    for line in listing.splitlines():
+        uuid = re.search(r"\(UUID: ([^)]+)\)", line)
+        profile = re.match(r"\s+MIG\s+(\S+)\s+Device", line)
+        if uuid and profile:
+            found.setdefault(parent, []).append((profile[1], uuid[1]))
+        elif uuid:
+            parent = uuid[1]
+    return found
+
+
+def _cut(whole: Gpu, profile: str, uuid: str) -> Gpu:
+    size = re.search(r"(\d+)gb", profile)
+    return Gpu(
+        index=whole.index,
+        uuid=uuid,
+        name=f"{whole.name} MIG {profile}",
+        memory_bytes=int(size[1]) << 30 if size else 0,
+        driver=whole.driver,
+    )
+
+
+def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to a process, in its order.
+
+    As CUDA does, it stops at the first entry that stands for nothing. A number stands for the first
+    slice of a GPU that is cut.
+
+    Examples
+    --------
+    >>> gpus = [Gpu(index=i, uuid=f"GPU-{i}", name="", memory_bytes=0, driver="") for i in (0, 1)]
+    >>> [gpu.index for gpu in visible_gpus(gpus, "1,0")], visible_gpus(gpus, "-1,0")
+    ([1, 0], ())
+    >>> visible_gpus(gpus, None) == tuple(gpus), visible_gpus(gpus, "")
+    (True, ())
+    """
+    if variable is None:
+        return tuple(gpus)
+    found: list[Gpu] = []
+    for entry in variable.split(","):
+        gpu = _named(gpus, entry.strip())
+        if gpu is None:
+            break
+        found.append(gpu)
+    return tuple(found)
+
+
+def _named(gpus: Iterable[Gpu], entry: str) -> Gpu | None:
+    if entry.isdecimal():
+        matching = (gpu for gpu in gpus if gpu.index == int(entry))
+    elif entry.startswith(("GPU-", "MIG-")):
+        matching = (gpu for gpu in gpus if gpu.uuid.startswith(entry))
+    else:
+        return None
+    return next(matching, None)
+
+
+def my_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that this process may use."""
+    return visible_gpus(find_gpus(), os.environ.get(VISIBLE))
+
+
+@functools.cache
+def driver_cuda() -> tuple[int, int]:
+    """Return the newest CUDA that the driver runs, as (major, minor); (0, 0) without a driver."""
+    version = ctypes.c_int(0)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def installed_cupy() -> tuple[int, ...]:
+    """Return the major versions of CUDA that a CuPy is installed for: one, if all is well."""
+    return tuple(cuda for cuda, name in CUPY.items() if _is_installed(name))
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def cuda_problem(driver: tuple[int, int], cupy: Sequence[int]) -> str:
+    """Say why the CUDA packages cannot use this machine's GPUs, and what to do; "" if they can.
+
+    Parameters
+    ----------
+    driver
+        See `driver_cuda`.
+    cupy
+        See `installed_cupy`.
+
+    Examples
+    --------
+    >>> cuda_problem((12, 4), [12])
+    ''
+    >>> cuda_problem((12, 4), [13])
+    "the driver runs CUDA 12.4, older than the installed packages' CUDA 13: pip uninstall
+    cupy-cuda13x, then pip install 'daskxml[cuda12]'; or update the driver to 580 or newer"
+    """
+    extra = f"pip install 'daskxml[cuda{fitting_cuda(driver)}]'"
+    if not cupy:
+        return f"CuPy is not installed: {extra}"
+    if len(cupy) > 1:
+        wrong = CUPY[next(cuda for cuda in cupy if cuda != fitting_cuda(driver))]
+        return f"CuPy is installed for two versions of CUDA: pip uninstall {wrong}"
+    (cuda,) = cupy
+    if driver == (0, 0):
+        return f"the driver's libcuda is missing: install the driver {DRIVERS[cuda]} or newer"
+    if driver[0] >= cuda:
+        return ""
+    older = f"pip uninstall {CUPY[cuda]}, then {extra}; or " if driver[0] in CUPY else ""
+    return (
+        f"the driver runs CUDA {driver[0]}.{driver[1]}, older than the installed packages' CUDA "
+        f"{cuda}: {older}update the driver to {DRIVERS[cuda]} or newer"
+    )
+
+
+def fitting_cuda(driver: tuple[int, int]) -> int:
+    """Return the newest major version of CUDA that daskxml has packages for and the driver runs.
+
+    >>> fitting_cuda((12, 4)), fitting_cuda((14, 0)), fitting_cuda((0, 0))
+    (12, 13, 12)
+    """
+    return max((cuda for cuda in CUPY if cuda <= driver[0]), default=min(CUPY))
+
+
+def _nvidia_smi(*options: str) -> str:
+    """Return what ``nvidia-smi`` prints; "" where there is none, or it fails."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    try:
+        told = subprocess.run(
+            [program, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout
