@@ -262,5 +262,7 @@ def test_the_commands(
 def test_what_cannot_be_detached(data: Data, values: Values) -> None:
     with pytest.raises(daskxml.ConfigError, match="--detach needs --scheduler"):
         daskxml.train(values, train=data["train"], detach=True)
+    with pytest.raises(daskxml.ConfigError, match="nobody behind who could listen"):
+        daskxml.train(values, scheduler="tcp://127.0.0.1:9", detach=True, loggers=["mlflow"])
     with pytest.raises(daskxml.ConfigError, match="no cluster: give --scheduler"):
         daskxml.runs()
