@@ -103,6 +103,8 @@ def _chart(title: str, x_label: str, y_format: str, **options: Any) -> figure:
     chart.axis.axis_line_color = None
     chart.min_border_right = 18
     chart.margin = 0
+    for model in (chart, chart.x_range, chart.y_range):
+        model.syncable = False  # or the browser would tell the scheduler of every new axis
     return chart
 
 
