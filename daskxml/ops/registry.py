@@ -20,16 +20,7 @@ def _on_gpu(threads: int, exact: bool) -> Kernels:
     return open_gpu(exact)
 
 
-def _on_gpu_or_cpu(threads: int, exact: bool) -> Kernels:
-    try:
-        return KERNELS["cuda"](threads, exact)
-    except ConfigError:
-        return KERNELS["cpu"](threads, exact)
-
-
-KERNELS: dict[str, Callable[[int, bool], Kernels]] = {
-    "cpu": _on_cpu, "cuda": _on_gpu, "auto": _on_gpu_or_cpu,
-}  # fmt: skip
+KERNELS: dict[str, Callable[[int, bool], Kernels]] = {"cpu": _on_cpu, "cuda": _on_gpu}
 
 
 def get_kernels(name: str, threads: int, exact: bool = False) -> Kernels:
@@ -38,7 +29,7 @@ def get_kernels(name: str, threads: int, exact: bool = False) -> Kernels:
     Parameters
     ----------
     name
-        ``cpu``, ``cuda``, or ``auto``: a GPU where there is one that can be used.
+        ``cpu`` or ``cuda``.
     threads
         Lanes on a CPU, at least 1; a GPU has one and ignores it.
     exact

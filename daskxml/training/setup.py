@@ -110,7 +110,7 @@ def member_settings(
         training_rows=sum(placement.train_rows),
         row_nonzeros=row_nonzeros,
         stream_rows=placement.streams(),
-        device=device or choose_device(config, strategy, pool_threads),
+        device=device or ("cpu" if config.cluster.device == "auto" else config.cluster.device),
         threads=threads,
         exact=config.gpu.exact,
         output_dtype=config.gpu.output_dtype,
@@ -128,23 +128,6 @@ def member_settings(
         home=home,
         on_merge="average" if strategy.shares_optimizer else config.optimizer.on_merge,
     )
-
-
-def choose_device(config: RunConfig, strategy: Strategy, pool_threads: int) -> str:
-    """Return what a worker computes with: ``auto`` is a CPU's for what only a CPU can do.
-
-    That is pools of threads, sampled labels, and a model that processes share in memory.
-
-    Examples
-    --------
-    >>> from daskxml.config import load_run_config
-    >>> config = load_run_config({"training": {"epochs": 1}})
-    >>> [choose_device(config, config.make_strategy(), threads) for threads in (0, 4)]
-    ['auto', 'cpu']
-    """
-    asked = config.cluster.device
-    needs_cpu = pool_threads > 0 or config.sampling.is_on or strategy.shares_model
-    return "cpu" if needs_cpu and asked == "auto" else asked
 
 
 def model_header(
