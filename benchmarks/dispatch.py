@@ -42,7 +42,7 @@ def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None
         begun_s = time.perf_counter()
         time.sleep(wanted_s)
         overslept_s = time.perf_counter() - begun_s - wanted_s
-        return StepResult(loss_sum=0.0, rows=rows, nonzeros=rows, seen=0)
+        return StepResult(loss=0.0, rows=rows, nonzeros=rows, seen=0)
 
     Replica.step = step  # type: ignore[method-assign]
 

@@ -13,12 +13,14 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from weakref import finalize
 
 import numpy as np
 import pytest
 
 from daskxml.errors import ConfigError
 from daskxml.ops import get_kernels
+from daskxml.ops.cuda_arena import aligned
 from daskxml.ops.cuda_device import NULL
 from daskxml.ops.cuda_kernels import CudaKernels
 from daskxml.ops.cuda_source import cuda_source, kernel_names
@@ -56,21 +58,81 @@ def parameters(name):
 
 
 class DeviceArray(np.ndarray):
-    """An array that only the device may read."""
+    """An array that only the device may read: the host would have to wait for it, and say so."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        raise AssertionError(f"the host computes {ufunc.__name__} with a device's array")
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        assert isinstance(found, DeviceArray), "the host reads a device's array"
+        return found
+
+
+def _bare(array):
+    """The same memory, for the device itself."""
+    return array.view(np.ndarray)
 
 
 class HostDevice:
-    """Implements `daskxml.ops.cuda_device.Device` by running the kernels on the host."""
+    """Implements `daskxml.ops.cuda_device.Device` by running the kernels on the host.
 
-    def __init__(self, order=FORWARD):
+    Parameters
+    ----------
+    order
+        Of the threads of a block.
+    budget_bytes
+        What its memory holds; 0: as much as is asked for. Beyond, it raises `MemoryError`.
+    """
+
+    def __init__(self, order=FORWARD, budget_bytes=0):
         self.order, self.launches, self.downloads = order, [], 0
+        self.budget_bytes, self.used_bytes, self.allocations = budget_bytes, 0, 0
+        self.peak_bytes = 0
+        self._reserved = self._lent = 0
+        self._sent = []  # arrays that are on their way, and what they will hold
 
     def empty(self, shape, dtype):
-        kind = np.dtype(dtype)
-        inner = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        raw = np.full(inner + 3 * _FENCE, _RUBBISH, np.uint8)
-        start = _FENCE + -raw.ctypes.data % 64
-        return raw[start : start + inner].view(kind).reshape(shape).view(DeviceArray)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self._take(nbytes)
+        self.allocations += 1
+        made = _fenced(shape, dtype)
+        root = made
+        while root.base is not None:
+            root = root.base
+        finalize(root, self._take, -nbytes)
+        return made
+
+    def _take(self, nbytes):
+        if self.budget_bytes and nbytes > 0 and self.used_bytes + nbytes > self.budget_bytes:
+            raise MemoryError(f"{nbytes} bytes: {self.used_bytes} of {self.budget_bytes} are used")
+        self.used_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+
+    def free_bytes(self):
+        return max(0, self.budget_bytes - self.used_bytes) if self.budget_bytes else 1 << 40
+
+    def release(self):
+        self._take(-self._reserved)
+        self._reserved = 0
+
+    def reserve(self, nbytes):
+        if nbytes > self._reserved:
+            self._take(nbytes - self._reserved)
+            self._reserved = nbytes
+
+    def scratch(self):
+        """Arrays of their own, so that they are fenced; what was reserved must have room."""
+        self._lent = 0
+
+        def make(shape, dtype):
+            nbytes = aligned(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+            if self._lent + nbytes > self._reserved:
+                return self.empty(shape, dtype)
+            self._lent += nbytes
+            return _fenced(shape, dtype)
+
+        return make
 
     def fill(self, out, value):
         assert self.holds(out)
@@ -89,6 +151,17 @@ class HostDevice:
         out = self.empty(value.shape, value.dtype)
         out[...] = value
         return out
+
+    def upload_ahead(self, value):
+        """Rubbish until it is settled."""
+        out = self.empty(value.shape, value.dtype)
+        self._sent.append((out, np.array(value)))
+        return out
+
+    def settle(self):
+        for out, value in self._sent:
+            out[...] = value
+        self._sent.clear()
 
     def download(self, value):
         assert self.holds(value)
@@ -138,6 +211,15 @@ class HostDevice:
         pass
 
 
+def _fenced(shape, dtype):
+    """A new array of rubbish between rubbish."""
+    kind = np.dtype(dtype)
+    inner = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    raw = np.full(inner + 3 * _FENCE, _RUBBISH, np.uint8)
+    start = _FENCE + -raw.ctypes.data % 64
+    return raw[start : start + inner].view(kind).reshape(shape).view(DeviceArray)
+
+
 def _three(sizes):
     return (*sizes, 1, 1, 1)[:3]
 
@@ -146,7 +228,7 @@ def _columns(array, stride, rows, columns):
     """The matrix at an array's first address, columns first, ``stride`` numbers apart."""
     assert stride >= rows
     item = array.itemsize
-    return np.lib.stride_tricks.as_strided(array, (rows, columns), (item, stride * item))
+    return np.lib.stride_tricks.as_strided(_bare(array), (rows, columns), (item, stride * item))
 
 
 def _is_fenced(array):
@@ -225,9 +307,9 @@ class HostCalls:
         return self.kernels.to_device(np.repeat(value, 2, axis=1))[:, ::2]
 
 
-def emulated(order=FORWARD):
+def emulated(order=FORWARD, budget_bytes=0):
     """The GPU's kernels, run on the host."""
-    return CudaKernels(HostDevice(order))
+    return CudaKernels(HostDevice(order, budget_bytes))
 
 
 def gpu_kernels():

@@ -11,6 +11,7 @@ started      ``workers`` (names), ``rows``, ``test_rows``, ``features``, ``label
 status       ``state``: loading, training, merging, ...; ``megabatch``, ``rows`` (done so far)
 megabatch    ``row``: one of ``history.jsonl``
 worker       ``event``: joined or lost; ``worker``
+memory       ``text``: what a worker needs, before it begins
 warning      ``text``
 rewound      ``megabatch`` that the run goes on after
 ended        ``reason``

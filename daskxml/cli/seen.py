@@ -17,6 +17,7 @@ NOTES = {
         "{labels:,} labels, {parameters:,} parameters"
     ),
     "worker": "worker {worker} {event}",
+    "memory": "{text}",
     "warning": "{text}",
     "rewound": "going on after mega-batch {megabatch}",
 }

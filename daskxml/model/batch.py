@@ -81,6 +81,29 @@ def batch_rows(batch: Sequence[Segment]) -> int:
     return sum(int(segment.rows.shape[0]) for segment in batch)
 
 
+def in_batches(segments: Sequence[Segment], most: int) -> Iterator[list[Segment]]:
+    """The same rows in order, in batches of exactly ``most`` rows but the last.
+
+    Examples
+    --------
+    >>> list(in_batches([], 3))
+    []
+    """
+    batch: list[Segment] = []
+    room = most
+    for segment in segments:
+        rows = segment.rows
+        while rows.shape[0] > 0:
+            batch.append(Segment(segment.partition, rows[:room]))
+            room -= int(batch[-1].rows.shape[0])
+            rows = rows[int(batch[-1].rows.shape[0]) :]
+            if room == 0:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch
+
+
 def stream_key(key: int, stream: int) -> int:
     """A 64-bit key for one use of randomness within a step (SplitMix64's output function).
 

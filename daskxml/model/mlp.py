@@ -10,6 +10,7 @@ features in use.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsFloat
 
 from daskxml.model.batch import Buffers, Placed, Updates, batch_rows, placed, stream_key
 from daskxml.model.output import OutputLayer
@@ -76,13 +77,17 @@ class Mlp:
         sampled = self.sampled.nbytes if self.sampled is not None else 0
         return self.buffers.nbytes + self.output.buffers.nbytes + sampled
 
-    def step(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> float:
+    def step(
+        self, batch: Sequence[Segment], lr: float, key: int, updates: Updates
+    ) -> SupportsFloat:
         """Update with the mean gradient over the batch; the sum of the rows' losses.
 
-        ``key`` seeds dropout; see :class:`daskxml.ops.Drop`.
+        Who makes a float of it waits for the device. ``key`` seeds dropout: see
+        :class:`daskxml.ops.Drop`.
         """
         pieces = tuple(placed(batch))
         layers = self._forward(pieces, batch_rows(batch), key)
+        loss: SupportsFloat
         if self.sampled is not None:
             loss, gradient = self.sampled.step(layers[-1], pieces, lr, key, updates)
             self.seen = self.sampled.seen

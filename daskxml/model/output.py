@@ -12,6 +12,7 @@ one walk and never holds more than a block for each lane. Then, with the weights
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsFloat
 
 from daskxml.model.batch import Buffers, Placed, Updates
 from daskxml.model.walk import Walk
@@ -86,7 +87,7 @@ class OutputLayer:
 
     def step(
         self, hidden: Array, batch: Sequence[Placed], lr: float, updates: Updates
-    ) -> tuple[float, Array]:
+    ) -> tuple[SupportsFloat, Array]:
         """Update the layer with the mean gradient over the batch.
 
         Parameters
@@ -98,9 +99,9 @@ class OutputLayer:
 
         Returns
         -------
-        float, Array
-            The sum of the rows' losses, and the mean loss's gradient by ``hidden``
-            ``(rows, units)``, valid until the next call.
+        SupportsFloat, Array
+            The sum of the rows' losses (who makes a float of it waits), and the mean loss's
+            gradient by ``hidden`` ``(rows, units)``, valid until the next call.
         """
         walk = Walk(self, hidden, batch)
         walk.weigh_targets(each_row=self.loss == "softmax")
@@ -117,9 +118,9 @@ class OutputLayer:
         if self.loss == "softmax":
             walk.count_targets()
             walk.exponentials()
-            return walk.softmax_loss()
+            return float(walk.softmax_loss())
         walk.each_block(walk.add_sigmoid_losses)
-        return walk.sigmoid_loss()
+        return float(walk.sigmoid_loss())
 
     def top_k(self, hidden: Array, scores: Array, ids: Array) -> None:
         """Fill ``scores`` float32 and ``ids`` int32, both ``(rows, k)``, best first."""

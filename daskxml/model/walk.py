@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsFloat
 
 from daskxml.model.batch import Placed, Updates
 from daskxml.types import Array
@@ -167,20 +167,20 @@ class Walk:
             self.kernels.add_scaled(first, self.lane_gradient[lane].reshape(-1), 1.0)
         return self.lane_gradient[0]
 
-    def softmax_loss(self) -> float:
-        """The sum of the rows' losses, after the first walk."""
+    def softmax_loss(self) -> SupportsFloat:
+        """The sum of the rows' losses, after the first walk; who makes a float of it waits."""
         self.kernels.softmax_losses(
             self.loss, self.peak, self.total, self.lane_target, self.lengths
         )
-        return self.kernels.sum64(self.loss)
+        return self.kernels.late_sum((self.loss, 1.0))
 
-    def sigmoid_loss(self) -> float:
-        """The sum of the rows' losses, after the walk."""
-        once, others, targets = (
-            self.kernels.sum64(sums.reshape(-1))
-            for sums in (self.lane_loss, self.other_loss, self.lane_target)
+    def sigmoid_loss(self) -> SupportsFloat:
+        """The sum of the rows' losses, after the walk; who makes a float of it waits."""
+        return self.kernels.late_sum(
+            (self.lane_loss.reshape(-1), 1.0),
+            (self.other_loss.reshape(-1), self.layer.weight_of_others),
+            (self.lane_target.reshape(-1), -1.0),
         )
-        return once + self.layer.weight_of_others * others - targets
 
     def rank(self, lane: int, start: int, stop: int, scores: Array, ids: Array) -> None:
         """Insert the block into the lane's best k, and sum its exponentials for softmax."""

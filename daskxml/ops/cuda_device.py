@@ -16,6 +16,7 @@ import numpy as np
 from daskxml.types import Array
 
 Shape = int | tuple[int, ...]
+MakeArray = Callable[[Shape, str], Array]
 NULL = np.uintp(0)  # a pointer to nothing
 
 
@@ -23,7 +24,25 @@ class Device(Protocol):
     """Memory and a queue of work, done in order; only ``download`` waits for it."""
 
     def empty(self, shape: Shape, dtype: str) -> Array:
-        """A new array, aligned to 64 bytes."""
+        """A new array, aligned to 64 bytes.
+
+        Raises
+        ------
+        MemoryError
+            If the device has no room for it.
+        """
+
+    def free_bytes(self) -> int:
+        """What can still be allocated."""
+
+    def release(self) -> None:
+        """Give back what was reserved, and what is held for later and not in use."""
+
+    def reserve(self, nbytes: int) -> None:
+        """Have room for so many bytes of temporary arrays."""
+
+    def scratch(self) -> MakeArray:
+        """What makes temporary arrays like `empty`; those of the call before are used again."""
 
     def fill(self, out: Array, value: float) -> None:
         """``out = value``."""
@@ -36,6 +55,15 @@ class Device(Protocol):
 
     def upload(self, value: Array) -> Array:
         """A host array, copied here; the host's may be changed afterwards."""
+
+    def upload_ahead(self, value: Array) -> Array:
+        """As `upload`, beside the work that is queued: it may be read after `settle`.
+
+        The array must be kept until the work that reads it is queued.
+        """
+
+    def settle(self) -> None:
+        """Let the work that is queued from now on wait for what was uploaded ahead."""
 
     def download(self, value: Array) -> Array:
         """An array of here as a NumPy array; waits for the work before it."""

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
 from daskxml.ops.cuda_device import Device
+from daskxml.ops.cuda_late import LateSums
 from daskxml.types import Array
 
 THREADS = 256
+SUM_THREADS = 512
 _MOST_BLOCKS = 1 << 14  # more than any GPU runs at a time
-_SUM_BLOCKS = 256  # fixed, for sums are formed block by block
+SUM_BLOCKS = 256  # fixed, for sums are formed block by block
 _INFINITY = 0x7F800000
 
 
@@ -31,15 +33,27 @@ class CudaFlat:
     """Implements the part of :class:`daskxml.ops.Kernels` on flat vectors for a GPU."""
 
     _device: Device
+    _late: LateSums
 
     def copy(self, out: Array, x: Array) -> None:
-        self._device.copy(out, x)
+        """``out`` may be an array of the host: that waits."""
+        if self._device.holds(out):
+            self._device.copy(out, x)
+        else:
+            np.copyto(out, self._device.download(x))
 
     def fill(self, out: Array, value: float) -> None:
         self._device.fill(out, value)
 
     def sum64(self, x: Array) -> float:
         return float(self._parts("sum_parts", 1, x).sum())
+
+    def late_sum(self, *terms: tuple[Array, float]) -> SupportsFloat:
+        late, size = self._late.new(), SUM_THREADS
+        for x, factor in terms:
+            operands = x, np.float64(factor), np.int64(x.shape[0])
+            self._device.launch("add_sum", (1,), (size,), late.place, *operands)
+        return late
 
     def scale(self, out: Array, x: Array, factor: float) -> None:
         self._flat("scale", out, x, np.float32(factor))
@@ -83,14 +97,14 @@ class CudaFlat:
     def _parts(self, name: str, sums: int, *operands: Array) -> Array:
         """Each block's sums, ``(sums, blocks)``, on the host; zeros of nothing."""
         size = int(operands[0].shape[0])
-        blocks = max(1, min(_SUM_BLOCKS, -(-size // THREADS)))
-        parts = self._device.empty((sums, blocks), "float64")
+        blocks = max(1, min(SUM_BLOCKS, -(-size // THREADS)))
+        parts = self._device.scratch()((sums, blocks), "float64")
         self._device.launch(name, (blocks,), (THREADS,), parts, *operands, np.int64(size))
         return self._device.download(parts)
 
     def _largest_word(self, x: Array) -> int:
-        word, size = self._device.empty(1, "uint32"), int(x.shape[0])
+        word, size = self._device.scratch()(1, "uint32"), int(x.shape[0])
         self._device.fill(word, 0)
-        blocks = (min(_SUM_BLOCKS, -(-size // THREADS)),)
+        blocks = (min(SUM_BLOCKS, -(-size // THREADS)),)
         self._device.launch("largest_word", blocks, (THREADS,), word, x, np.int64(size))
         return int(self._device.download(word)[0])

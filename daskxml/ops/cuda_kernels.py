@@ -8,18 +8,22 @@ same bits on the same GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 import numpy as np
 
 from daskxml.ops.cuda_device import Device, Kept, Mirrors, product_of
-from daskxml.ops.cuda_flat import CudaFlat, grid
-from daskxml.ops.cuda_labels import CudaLabels
+from daskxml.ops.cuda_flat import SUM_BLOCKS, CudaFlat, grid
+from daskxml.ops.cuda_labels import CudaLabels, label_scratch_bytes
+from daskxml.ops.cuda_late import LateSums
 from daskxml.ops.cuda_optim import CudaOptim
 from daskxml.ops.cuda_sampling import CudaRow, CudaRowSets, CudaSampling
-from daskxml.ops.cuda_sparse import CudaSparse
+from daskxml.ops.cuda_sparse import CudaSparse, sparse_scratch_bytes
+from daskxml.ops.label_protocol import LabelWork
+from daskxml.ops.memory_protocol import StepSizes
 from daskxml.ops.placement import relocate
-from daskxml.ops.protocol import Drop, LabelWork
+from daskxml.ops.protocol import Drop
 from daskxml.types import Array
 
 T = TypeVar("T")
@@ -39,12 +43,33 @@ class CudaKernels(
 
     name = "cuda"
     lanes = 1
+    gradient_floats = 1 << 24  # 64 MiB: a few launches for the gradient of a large layer
 
     def __init__(self, device: Device) -> None:
         self._device, self._mirrors, self._kept = device, Mirrors(), Kept(self.zeros)
+        self._late = LateSums(device)
 
     def close(self) -> None:
         self._device.close()
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def free_bytes(self) -> int:
+        return self._device.free_bytes()
+
+    def scratch_bytes(self, sizes: StepSizes) -> int:
+        """The temporary arrays of whichever kernel needs most, and those that are kept."""
+        kept = sum(size * np.dtype(kind).itemsize for size, kind in _kept_arrays(sizes).values())
+        return _temporary_bytes(sizes) + kept + self._late.nbytes
+
+    def reserve(self, sizes: StepSizes) -> None:
+        self._device.reserve(_temporary_bytes(sizes))
+        for name, (size, kind) in _kept_arrays(sizes).items():
+            self._kept.zeros(name, size, kind)
+        self._late.reserve()
+
+    def release(self) -> None:
+        self._device.release()
 
     # -- arrays -----------------------------------------------------------------------------------
 
@@ -63,10 +88,22 @@ class CudaKernels(
     def to_host(self, value: T) -> T:
         return cast(T, relocate(value, self._download))
 
+    def send(self, value: T) -> T:
+        return cast(T, relocate(value, self._send))
+
+    def settle(self) -> None:
+        self._device.settle()
+
     def _upload(self, array: Array) -> Array:
+        return self._moved(array, self._device.upload)
+
+    def _send(self, array: Array) -> Array:
+        return self._moved(array, self._device.upload_ahead)
+
+    def _moved(self, array: Array, move: Callable[[Array], Array]) -> Array:
         if self._device.holds(array):
             return array
-        there = self._device.upload(np.ascontiguousarray(array))
+        there = move(np.ascontiguousarray(array))
         if array.dtype == np.int64:
             self._mirrors.add(there, array.copy())
         return there
@@ -95,7 +132,7 @@ class CudaKernels(
         parts = max(1, min(_MOST_SUMS, -(-rows // _SUM_HEIGHT)))
         height = max(1, -(-rows // parts))
         parts = max(1, -(-rows // height))
-        sums = out if parts == 1 else self._device.empty((parts, columns), "float32")
+        sums = out if parts == 1 else self._device.scratch()((parts, columns), "float32")
         wide, many = (-(-columns // 32), parts), np.int32(columns)
         self._device.launch(
             "column_sums", wide, (32, 8), sums, x, np.int64(rows), many, np.int64(height)
@@ -137,3 +174,19 @@ class CudaKernels(
         for start in range(0, labels, block):
             work(0, start, min(start + block, labels))
         return 1
+
+
+def _kept_arrays(sizes: StepSizes) -> dict[str, tuple[int, str]]:
+    """Size and type of the arrays of `Kept` that a step uses."""
+    return {
+        "tally": (sizes.features, "int32"),
+        "live": (1, "int32"),
+        "lost": (sizes.labels, "uint64"),
+    }
+
+
+def _temporary_bytes(sizes: StepSizes) -> int:
+    """What the kernel of a step that needs most has at a time."""
+    sums = 4 * _MOST_SUMS * sizes.units + 8 * 4 * SUM_BLOCKS
+    sparse = sparse_scratch_bytes(sizes.rows, sizes.nonzeros)
+    return max(sums, sparse, label_scratch_bytes(sizes.rows, sizes.labels))

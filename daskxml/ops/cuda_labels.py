@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from daskxml.ops.cuda_arena import aligned
 from daskxml.ops.cuda_device import Device, Kept
 from daskxml.ops.cuda_flat import THREADS, grid
 from daskxml.types import Array, Csr
@@ -67,7 +68,8 @@ class CudaLabels:
         labels, rows = _shape(logits)
         chunks, chunk = _chunks(int(labels))
         tiles = -(-int(rows) // _TILE[0])
-        tops, sums = (self._device.empty((chunks, int(rows)), "float32") for _ in range(2))
+        make = self._device.scratch()
+        tops, sums = (make((chunks, int(rows)), "float32") for _ in range(2))
         launch, sizes = self._device.launch, (labels, rows, chunk)
         launch("softmax_parts", (tiles, chunks), _TILE, tops, sums, logits, bias, *sizes)
         launch("softmax_join", (tiles,), _TILE, peak, total, tops, sums, np.int32(chunks), rows)
@@ -111,7 +113,8 @@ class CudaLabels:
         labels, rows = _shape(logits)
         chunks, chunk = _chunks(int(labels))
         tiles = -(-int(rows) // _TILE[0])
-        parts, launch = self._device.empty((chunks, int(rows)), "float64"), self._device.launch
+        parts = self._device.scratch()((chunks, int(rows)), "float64")
+        launch = self._device.launch
         launch("softplus_parts", (tiles, chunks), _TILE, parts, logits, bias, labels, rows, chunk)
         launch("add_parts", (tiles,), _TILE, loss, parts, np.int32(chunks), rows)
         launch(
@@ -125,8 +128,8 @@ class CudaLabels:
         labels, rows, k = int(logits.shape[0]), int(logits.shape[1]), int(scores.shape[1])
         chunks = max(1, min(_RANK_THREADS // max(1, rows), -(-labels // _LEAST_CHUNK), 65535))
         chunk = -(-labels // chunks)
-        lists = self._device.empty((chunks, rows, k), "float32")
-        labels_of = self._device.empty((chunks, rows, k), "int32")
+        make = self._device.scratch()
+        lists, labels_of = make((chunks, rows, k), "float32"), make((chunks, rows, k), "int32")
         self._device.launch(
             "top_k_parts", (-(-rows // 32), chunks), (32,), lists, labels_of, logits, bias,
             np.int32(first_label), np.int32(k), np.int64(labels), np.int64(rows), np.int64(chunk),
@@ -154,6 +157,11 @@ class CudaLabels:
     def sigmoid_scores(self, scores: Array, ids: Array) -> None:
         rows, k = (int(size) for size in scores.shape)
         self._device.launch("sigmoid_scores", *grid(rows), scores, ids, np.int32(k), np.int64(rows))
+
+
+def label_scratch_bytes(rows: int, labels: int) -> int:
+    """Temporary memory of the kernels of `CudaLabels` that train: two floats a chunk and row."""
+    return _chunks(max(1, labels))[0] * rows * 8 + 2 * aligned(1)
 
 
 def _shape(block: Array) -> tuple[np.int64, np.int64]:

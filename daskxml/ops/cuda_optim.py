@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from daskxml.ops.cuda_device import NULL, Device
-from daskxml.ops.cuda_flat import THREADS, grid
+from daskxml.ops.cuda_flat import SUM_BLOCKS, THREADS, grid
+from daskxml.ops.cuda_sparse import live_rows
 from daskxml.ops.optim_protocol import AdamStep, RowGradient
 from daskxml.types import Array
 
@@ -48,14 +49,23 @@ class CudaOptim:
             f32(adam.first_factor), f32(adam.weight_decay), *_betas(adam), *_root(adam),
         )  # fmt: skip
 
+    def lamb_trust(self, trust: Array, norms: Array) -> None:
+        count = int(norms.shape[1])
+        blocks = max(1, min(SUM_BLOCKS, -(-count // THREADS)))
+        parts, launch = self._device.scratch()((2, blocks), "float64"), self._device.launch
+        for sums, squares in zip(parts, norms, strict=True):
+            launch("sum_parts", (blocks,), (THREADS,), sums, squares, np.int64(count))
+        launch("lamb_trust", (1,), (THREADS,), trust, parts, np.int32(blocks))
+
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: float,
+        adam: AdamStep, trust: Array,
     ) -> None:  # fmt: skip
         size, width = _sizes(gradient)
         self._device.launch(
             "lamb", *grid(int(size)), weight, first, second, *self._chosen(gradient), width, size,
-            f32(adam.lr * trust), f32(adam.first_factor), f32(adam.weight_decay), *_root(adam),
+            np.float64(adam.lr), trust, f32(adam.first_factor), f32(adam.weight_decay),
+            *_root(adam),
         )  # fmt: skip
 
     def _step(
@@ -73,10 +83,10 @@ class CudaOptim:
         if not gradient.waits:
             return ids, NULL
         count, width = (int(size) for size in gradient.values.shape)
-        waits = self._device.empty(count, "uint8")
+        waits = self._device.scratch()(count, "uint8")
         self._device.launch(
             "find_waiting", (-(-count // 8),), (THREADS,),
-            waits, gradient.values, np.int32(width), np.int64(count),
+            waits, gradient.values, *live_rows(gradient.live), np.int32(width), np.int64(count),
         )  # fmt: skip
         return ids, waits
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.ops.cuda_device import NULL, Device, Kept, Mirrors
+from daskxml.ops.cuda_arena import aligned
+from daskxml.ops.cuda_device import NULL, Device, Kept, MakeArray, Mirrors
 from daskxml.ops.cuda_flat import THREADS, grid
+from daskxml.ops.optim_protocol import Live
 from daskxml.ops.protocol import KEEP_ALL, Drop
 from daskxml.types import Array, Csr
 
@@ -51,15 +53,13 @@ class CudaSparse:
         self, weight: Array, x: Csr, rows: Array, delta: Array, factor: float,
         drop: Drop = KEEP_ALL,
     ) -> None:  # fmt: skip
-        room, units = self.nonzeros(x, rows), int(weight.shape[1])
+        room, units, make = self.nonzeros(x, rows), int(weight.shape[1]), self._device.scratch()
         if room == 0:
             return
-        entries = tuple(self._device.empty(room, kind) for kind in ("int32", "int32", "float32"))
-        kept = self._write_entries(entries, x, rows, 0, drop)
-        if drop.limit > 0:
-            entries = tuple(array[: self._value_of(kept)] for array in entries)
+        entries = tuple(make(room, kind) for kind in ("int32", "int32", "float32"))
+        self._write_entries(make, entries, x, rows, 0, drop)
         tally = self._kept.zeros("tally", x.columns, "int32")
-        features, starts, count, sorted_rows, values = self._group(entries, tally)
+        features, starts, count, sorted_rows, values = self._group(make, entries, tally)
         self._device.launch(
             "update_features", (int(entries[0].shape[0]),), (_unit_threads(units),),
             weight, features, starts, sorted_rows, values, delta, np.float32(factor),
@@ -69,8 +69,9 @@ class CudaSparse:
     def feature_entries(
         self, out: tuple[Array, Array, Array], x: Csr, rows: Array, place: int, drop: Drop
     ) -> int:
-        kept = self._write_entries(out, x, rows, place, drop)
-        return self.nonzeros(x, rows) if drop.limit == 0 else self._value_of(kept)
+        """Entries that dropout drops are there, with the value 0: no wait for their number."""
+        self._write_entries(self._device.scratch(), out, x, rows, place, drop)
+        return self.nonzeros(x, rows)
 
     def densify(self, out: Array, x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> None:
         self._device.launch(
@@ -82,63 +83,57 @@ class CudaSparse:
     def group_entries(
         self, features: Array, starts: Array, rows: Array, values: Array,
         entries: tuple[Array, Array, Array], tally: Array,
-    ) -> int:  # fmt: skip
-        """A feature may stand only once in a row; rows must ascend."""
+    ) -> tuple[int, Array | None]:  # fmt: skip
+        """A feature may stand only once in a row; rows must ascend. No wait for the number."""
         used = int(entries[0].shape[0])
         if used == 0:
             self._device.fill(starts[:1], 0)
-            return 0
-        found = self._group(entries, tally)
-        for out, array in zip((features, rows, values), (found[0], *found[3:]), strict=True):
-            self._device.copy(out[:used], array)
+            return 0, None
+        count = self._kept.zeros("live", 1, "int32")  # until the next step's
+        found = self._group(self._device.scratch(), entries, tally)
+        outs = features[:used], rows[:used], values[:used], count
+        for out, array in zip(outs, (found[0], *found[3:], found[2]), strict=True):
+            self._device.copy(out, array)
         self._device.launch("copy_starts", *grid(used + 1), starts, found[1], found[2])
-        return self._value_of(found[2])
+        return min(used, int(tally.shape[0])), count
 
     def gather_rows(
-        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array
-    ) -> None:
+        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array,
+        live: Live | None = None,
+    ) -> None:  # fmt: skip
         count, units = (int(size) for size in out.shape)
         self._device.launch(
             "gather_rows", (count,), (_unit_threads(units),),
-            out, starts, rows, values, delta, np.int32(units),
+            out, starts, rows, values, delta, np.int32(units), *live_rows(live),
         )  # fmt: skip
 
     def _write_entries(
-        self, out: tuple[Array, ...], x: Csr, rows: Array, place: int, drop: Drop
-    ) -> Array:
-        """Write the entries that dropout keeps; how many they are, ``(1,)`` on the device."""
+        self, make: MakeArray, out: tuple[Array, ...], x: Csr, rows: Array, place: int, drop: Drop
+    ) -> None:
         count = int(rows.shape[0])
-        offsets = self._device.empty(count + 1, "int32")
-        if drop.limit == 0:
-            operands = offsets, x.indptr, rows, np.int64(count)
-            self._device.launch("row_sizes", *grid(count), *operands)
-        else:
-            self._device.launch(
-                "count_kept", (count,), (_ROW_THREADS,),
-                offsets, x.indptr, x.indices, rows, *_counter(x, drop),
-            )  # fmt: skip
-        self._scan(offsets, count)
+        offsets = make(count + 1, "int32")
+        self._device.launch("row_sizes", *grid(count), offsets, x.indptr, rows, np.int64(count))
+        self._scan(make, offsets, count)
         self._device.launch(
-            "write_kept", (count,), (_ROW_THREADS,),
+            "write_entries", (count,), (_ROW_THREADS,),
             *out, offsets, x.indptr, x.indices, _values(x), rows, np.int64(place),
             *_counter(x, drop), np.float32(drop.scale),
         )  # fmt: skip
-        return offsets[count:]
 
     def _group(
-        self, entries: tuple[Array, ...], tally: Array
+        self, make: MakeArray, entries: tuple[Array, ...], tally: Array
     ) -> tuple[Array, Array, Array, Array, Array]:
         """Features, starts (int32), their number ``(1,)``, rows and values, without a wait."""
         columns, rows, values = entries
-        used, make = int(columns.shape[0]), self._device.empty
+        used = int(columns.shape[0])
         features, slots, sorted_rows = (make(used, "int32") for _ in range(3))
-        starts, taken = self._zeros(used + 1), self._zeros(used)
+        starts, taken = (self._zeroed(make(size, "int32")) for size in (used + 1, used))
         sorted_values = make(used, "float32")
-        numbers, size = self._number_features(features, columns, tally), np.int32(used)
+        numbers, size = self._number_features(make, features, columns, tally), np.int32(used)
         count = numbers[used:]
         launch, wide = self._device.launch, grid(used)
         launch("count_entries", *wide, starts, tally, columns, size)
-        self._scan(starts, used)
+        self._scan(make, starts, used)
         launch("place_entries", *wide, slots, taken, starts, tally, columns, size)
         launch("clear_tally", *wide, tally, columns, size)
         launch(
@@ -147,36 +142,47 @@ class CudaSparse:
         )  # fmt: skip
         return features, starts, count, sorted_rows, sorted_values
 
-    def _number_features(self, features: Array, columns: Array, tally: Array) -> Array:
+    def _number_features(
+        self, make: MakeArray, features: Array, columns: Array, tally: Array
+    ) -> Array:
         """Number features by first use, in ``tally`` too; how many stand before each entry."""
         used = int(columns.shape[0])
-        numbers, size, wide = self._device.empty(used + 1, "int32"), np.int32(used), grid(used)
+        numbers, size, wide = make(used + 1, "int32"), np.int32(used), grid(used)
         self._device.launch("find_first", *wide, tally, columns, size)
         self._device.launch("flag_first", *wide, numbers, tally, columns, size)
-        self._scan(numbers, used)
+        self._scan(make, numbers, used)
         self._device.launch("number_features", *wide, features, tally, numbers, columns, size)
         return numbers
 
-    def _scan(self, x: Array, size: int) -> None:
+    def _scan(self, make: MakeArray, x: Array, size: int) -> None:
         """``x (size + 1,)`` int32: each becomes the sum of those before it, in place."""
         chunks = -(-size // THREADS)
-        totals = self._device.empty(chunks + 1, "int32")
+        totals = make(chunks + 1, "int32")
         launch = self._device.launch
         launch("scan_chunks", (chunks,), (THREADS,), x, totals, np.int64(size))
         launch("scan_totals", (1,), (THREADS,), totals, np.int32(chunks))
         launch("scan_add", *grid(size + 1), x, totals, np.int32(THREADS), np.int64(size))
 
-    def _zeros(self, size: int) -> Array:
-        out = self._device.empty(size, "int32")
+    def _zeroed(self, out: Array) -> Array:
         self._device.fill(out, 0)
         return out
 
-    def _value_of(self, count: Array) -> int:
-        return int(self._device.download(count)[0])
-
     def _on_host(self, array: Array) -> Array:
+        if not self._device.holds(array):
+            return array
         mirror = self._mirrors.find(array)
         return self._device.download(array) if mirror is None else mirror
+
+
+def sparse_scratch_bytes(rows: int, nonzeros: int) -> int:
+    """Temporary memory of `CudaSparse.sparse_update`: ten arrays of entries, and sums of chunks."""
+    words = 10 * nonzeros + rows + 3 * (nonzeros // THREADS) + rows // THREADS
+    return 4 * words + 20 * aligned(1)
+
+
+def live_rows(live: Live | None) -> tuple[Any, Any]:
+    """Where the true number of rows is, and which of them is the first, for a kernel."""
+    return (NULL, np.int32(0)) if live is None else (live[0], np.int32(live[1]))
 
 
 def _values(x: Csr) -> Any:

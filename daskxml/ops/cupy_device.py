@@ -1,8 +1,9 @@
 # ruff: noqa: D102 (the methods are documented once, in `daskxml.ops.cuda_device.Device`)
 """A GPU by way of CuPy: the only module that imports it.
 
-Each device has a stream of its own, in which all of its work is done in order, and memory comes
-from CuPy's pool. The sources are compiled once for a GPU; CuPy keeps the result on disk.
+Each device has a stream of its own, in which all of its work is done in order, and another for
+rows on their way. Memory comes from CuPy's allocator: its pool, or RMM's where somebody has set
+that. The sources are compiled once for a GPU; CuPy keeps the result on disk.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from daskxml.errors import ConfigError
-from daskxml.ops.cuda_device import Product, Shape
+from daskxml.ops.cuda_arena import Arena
+from daskxml.ops.cuda_device import MakeArray, Product, Shape
 from daskxml.ops.cuda_kernels import CudaKernels
 from daskxml.ops.cuda_source import cuda_source
 from daskxml.types import Array
@@ -63,7 +65,9 @@ class CupyDevice:
         from cupy_backends.cuda.libs import cublas
 
         self._cupy, self._cublas = cupy, cublas
+        self._arena = Arena(self.empty)
         self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._copies = cupy.cuda.Stream(non_blocking=True)
         self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++14",))
         self._module.compile()  # now, not in the first step
         self._kernels: dict[str, Any] = {}
@@ -72,6 +76,23 @@ class CupyDevice:
     def empty(self, shape: Shape, dtype: str) -> Array:
         with self._stream:
             return self._cupy.empty(shape, dtype)
+
+    def free_bytes(self) -> int:
+        """What the driver has left, and what the pool holds for later (none where it is RMM's)."""
+        free, _ = self._cupy.cuda.runtime.memGetInfo()
+        return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
+
+    def release(self) -> None:
+        self._stream.synchronize()
+        self._arena.release()
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def reserve(self, nbytes: int) -> None:
+        self._arena.reserve(nbytes)
+
+    def scratch(self) -> MakeArray:
+        self._arena.reset()
+        return self._arena.take
 
     def fill(self, out: Array, value: float) -> None:
         with self._stream:
@@ -87,6 +108,22 @@ class CupyDevice:
     def upload(self, value: Array) -> Array:
         with self._stream:
             return self._cupy.asarray(value)  # by way of pinned memory: copied when this returns
+
+    def upload_ahead(self, value: Array) -> Array:
+        """By way of pinned memory, in a stream of its own, beside the work that is queued later.
+
+        Memory that is used again was given up by work that is queued already: that is waited for.
+        """
+        self._copies.wait_event(self._mark(self._stream))
+        with self._copies:
+            return self._cupy.asarray(value)
+
+    def settle(self) -> None:
+        self._stream.wait_event(self._mark(self._copies))
+
+    def _mark(self, stream: Any) -> Any:
+        """An event behind what is in a stream now."""
+        return stream.record(self._cupy.cuda.Event(disable_timing=True))
 
     def download(self, value: Array) -> Array:
         return self._cupy.asnumpy(value, stream=self._stream)
@@ -118,4 +155,5 @@ class CupyDevice:
             )  # fmt: skip
 
     def close(self) -> None:
+        self._copies.synchronize()
         self._stream.synchronize()

@@ -11,13 +11,15 @@ from typing import TypeVar
 
 import numpy as np
 
+from daskxml.ops.label_protocol import LabelWork
+from daskxml.ops.memory_protocol import HostMemory
 from daskxml.ops.naive_flat import NaiveFlat
 from daskxml.ops.naive_hash import hash64
 from daskxml.ops.naive_optim import NaiveOptim
 from daskxml.ops.naive_row import NaiveRow
 from daskxml.ops.naive_row_sets import NaiveRowSets
 from daskxml.ops.naive_sampling import NaiveSampling
-from daskxml.ops.protocol import KEEP_ALL, Drop, LabelWork
+from daskxml.ops.protocol import KEEP_ALL, Drop
 from daskxml.types import Array, Csr
 
 T = TypeVar("T")
@@ -69,7 +71,7 @@ def sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
-class NaiveKernels(NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, NaiveRowSets):
+class NaiveKernels(HostMemory, NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, NaiveRowSets):
     """Implements :class:`daskxml.ops.Kernels` in plain NumPy.
 
     Parameters
@@ -101,6 +103,9 @@ class NaiveKernels(NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, NaiveRowSets)
 
     def to_device(self, value: T) -> T:
         return value
+
+    def send(self, value: T) -> T:
+        return self.to_device(value)
 
     def to_host(self, value: T) -> T:
         return value

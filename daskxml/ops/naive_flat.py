@@ -22,6 +22,9 @@ class NaiveFlat:
     def sum64(self, x: Array) -> float:
         return math.fsum(x)
 
+    def late_sum(self, *terms: tuple[Array, float]) -> float:
+        return sum(factor * self.sum64(x) for x, factor in terms)
+
     def scale(self, out: Array, x: Array, factor: float) -> None:
         out[:] = factor * x
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from daskxml.ops.optim_protocol import AdamStep, RowGradient
+from daskxml.ops.optim_protocol import AdamStep, Live, RowGradient
 from daskxml.types import Array
 
 
@@ -17,7 +17,7 @@ class NaiveOptim:
     def group_entries(
         self, features: Array, starts: Array, rows: Array, values: Array,
         entries: tuple[Array, Array, Array], tally: Array,
-    ) -> int:  # fmt: skip
+    ) -> tuple[int, Array | None]:  # fmt: skip
         held: dict[int, list[tuple[int, float]]] = {}
         for column, row, value in zip(*entries, strict=True):
             held.setdefault(int(column), []).append((row, value))
@@ -26,11 +26,12 @@ class NaiveOptim:
             features[i], starts[i + 1] = feature, starts[i] + len(pairs)
             span = slice(starts[i], starts[i + 1])
             rows[span], values[span] = zip(*pairs, strict=True)
-        return len(held)
+        return len(held), None
 
     def gather_rows(
-        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array
-    ) -> None:
+        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array,
+        live: Live | None = None,
+    ) -> None:  # fmt: skip
         for i in range(len(out)):
             span = slice(starts[i], starts[i + 1])
             out[i] = values[span] @ delta[rows[span]]
@@ -67,13 +68,17 @@ class NaiveOptim:
             move = _adam_move(first[row], second[row], adam) + adam.weight_decay * weight[row]
             norms[:, place[row]] = np.square(weight[row]).sum(), np.square(move).sum()
 
+    def lamb_trust(self, trust: Array, norms: Array) -> None:
+        weights, updates = norms.sum(axis=1)
+        trust[0] = np.sqrt(weights / updates) if weights > 0.0 and updates > 0.0 else 1.0
+
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: float,
+        adam: AdamStep, trust: Array,
     ) -> None:  # fmt: skip
         for row, _ in _moving_rows(gradient):
             move = _adam_move(first[row], second[row], adam) + adam.weight_decay * weight[row]
-            weight[row] -= adam.lr * trust * move
+            weight[row] -= adam.lr * trust[0] * move
 
 
 def _row_ids(gradient: RowGradient) -> Array:

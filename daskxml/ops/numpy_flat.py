@@ -28,6 +28,9 @@ class NumpyFlat:
     def sum64(self, x: Array) -> float:
         return float(numba_labels.sum64(x))
 
+    def late_sum(self, *terms: tuple[Array, float]) -> float:
+        return sum(factor * self.sum64(x) for x, factor in terms)
+
     def scale(self, out: Array, x: Array, factor: float) -> None:
         f = np.float32(factor)
         if out is x:  # a loop of its own: arrays that overlap are not vectorised

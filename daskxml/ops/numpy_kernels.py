@@ -8,14 +8,16 @@ from typing import TypeVar, cast
 import numpy as np
 
 from daskxml.ops import blas, numba_dense, numba_labels, numba_optim, numba_sparse
+from daskxml.ops.label_protocol import LabelWork
 from daskxml.ops.lanes import Lanes
+from daskxml.ops.memory_protocol import HostMemory
 from daskxml.ops.numpy_flat import NumpyFlat
 from daskxml.ops.numpy_optim import NumpyOptim
 from daskxml.ops.numpy_row import NumpyRow
 from daskxml.ops.numpy_row_sets import NumpyRowSets
 from daskxml.ops.numpy_sampling import NumpySampling
 from daskxml.ops.placement import relocate
-from daskxml.ops.protocol import KEEP_ALL, Drop, LabelWork
+from daskxml.ops.protocol import KEEP_ALL, Drop
 from daskxml.types import Array, Csr
 
 T = TypeVar("T")
@@ -23,7 +25,7 @@ _SPARSE_GRAIN = 1 << 20  # products: a tenth of a millisecond, what a thread tak
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
 
 
-class NumpyKernels(NumpyFlat, NumpyOptim, NumpyRow, NumpySampling, NumpyRowSets):
+class NumpyKernels(HostMemory, NumpyFlat, NumpyOptim, NumpyRow, NumpySampling, NumpyRowSets):
     """Implements :class:`daskxml.ops.Kernels` for host memory.
 
     Parameters
@@ -68,6 +70,9 @@ class NumpyKernels(NumpyFlat, NumpyOptim, NumpyRow, NumpySampling, NumpyRowSets)
 
     def to_device(self, value: T) -> T:
         return cast(T, relocate(value, np.ascontiguousarray))
+
+    def send(self, value: T) -> T:
+        return self.to_device(value)
 
     def to_host(self, value: T) -> T:
         return cast(T, relocate(value, np.asarray))

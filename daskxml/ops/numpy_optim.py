@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from daskxml.ops import numba_optim
+from daskxml.ops import numba_labels, numba_optim
 from daskxml.ops.lanes import Lanes
-from daskxml.ops.optim_protocol import AdamStep, RowGradient
+from daskxml.ops.optim_protocol import AdamStep, Live, RowGradient
 from daskxml.types import Array
 
 _ROW_GRAIN = 1 << 18  # floats of a gradient: below, waking a thread costs more than it saves
@@ -25,12 +26,14 @@ class NumpyOptim:
     def group_entries(
         self, features: Array, starts: Array, rows: Array, values: Array,
         entries: tuple[Array, Array, Array], tally: Array,
-    ) -> int:  # fmt: skip
-        return int(numba_optim.group_entries(features, starts, rows, values, *entries, tally))
+    ) -> tuple[int, Array | None]:  # fmt: skip
+        operands = features, starts, rows, values, *entries, tally
+        return int(numba_optim.group_entries(*operands)), None
 
     def gather_rows(
-        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array
-    ) -> None:
+        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array,
+        live: Live | None = None,
+    ) -> None:  # fmt: skip
         self._rows(out, lambda *span: numba_optim.gather_rows(
             out, starts, rows, values, delta, *span
         ))  # fmt: skip
@@ -74,13 +77,17 @@ class NumpyOptim:
             *operands, *span, *factors, *_betas(adam), f(adam.second_root), f(adam.epsilon)
         ))  # fmt: skip
 
+    def lamb_trust(self, trust: Array, norms: Array) -> None:
+        weights, updates = (float(numba_labels.sum64(squares)) for squares in norms)
+        trust[0] = math.sqrt(weights / updates) if weights > 0.0 and updates > 0.0 else 1.0
+
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: float,
+        adam: AdamStep, trust: Array,
     ) -> None:  # fmt: skip
         f = np.float32
         operands = (weight, first, second, *_operands(gradient))
-        factors = f(adam.lr * trust), f(adam.first_factor), f(adam.weight_decay)
+        factors = f(adam.lr * float(trust[0])), f(adam.first_factor), f(adam.weight_decay)
         self._rows(gradient.values, lambda *span: numba_optim.lamb(
             *operands, *span, *factors, f(adam.second_root), f(adam.epsilon)
         ))  # fmt: skip

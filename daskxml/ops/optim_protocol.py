@@ -12,6 +12,8 @@ from typing import Protocol
 
 from daskxml.types import Array
 
+Live = tuple[Array, int]  # (1,) int32 on the device, and the number of the first row
+
 
 @dataclass(frozen=True, slots=True)
 class RowGradient:
@@ -27,6 +29,9 @@ class RowGradient:
         Leave a row alone, with what is remembered of it, where its gradient is zero throughout.
     scale
         What the values are multiplied by on their way.
+    live
+        Where ``waits``, and the host was not told how many rows there are: the device's array
+        that knows, and which of them the first is. Rows beyond are left alone.
 
     Examples
     --------
@@ -39,6 +44,7 @@ class RowGradient:
     ids: Array | None = None
     waits: bool = False
     scale: float = 1.0
+    live: Live | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class RowSums:
         ``(count + 1,)`` int64.
     rows, values
         ``(entries,)`` int32 and float32.
+    live
+        ``(1,)`` int32 on the device: how many of the rows there are, where the host was not told.
 
     Examples
     --------
@@ -68,10 +76,11 @@ class RowSums:
     starts: Array
     rows: Array
     values: Array
+    live: Array | None = None
 
     @property
     def count(self) -> int:
-        """How many rows change."""
+        """How many rows change, at most."""
         return int(self.ids.shape[0])
 
 
@@ -124,8 +133,11 @@ class OptimKernels(Protocol):
     def group_entries(
         self, features: Array, starts: Array, rows: Array, values: Array,
         entries: tuple[Array, Array, Array], tally: Array,
-    ) -> int:  # fmt: skip
-        """Sort entries by feature; returns how many features there are, in order of first use.
+    ) -> tuple[int, Array | None]:  # fmt: skip
+        """Sort entries by feature, in the order of their first use.
+
+        Returns how many features there are at most, and, where that is not their number, the
+        array ``(1,)`` int32 on the device that has it: nobody waits for it.
 
         ``entries`` are columns int32, rows int32, values float32, each ``(n,)``. Feature ``i`` is
         ``features[i]`` int32 and has ``rows`` and ``values`` from ``starts[i]`` to ``starts[i +
@@ -135,11 +147,13 @@ class OptimKernels(Protocol):
         """
 
     def gather_rows(
-        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array
-    ) -> None:
+        self, out: Array, starts: Array, rows: Array, values: Array, delta: Array,
+        live: Live | None = None,
+    ) -> None:  # fmt: skip
         """``out[i] = sum of values[e] * delta[rows[e]]``, ``e`` in ``starts[i] .. starts[i + 1]``.
 
-        ``out`` is ``(count, units)``, ``starts`` ``(count + 1,)``.
+        ``out`` is ``(count, units)``, ``starts`` ``(count + 1,)``; rows that ``live`` says are not
+        there stay as they are.
         """
 
     # -- steps, all in place ---------------------------------------------------------------------
@@ -171,8 +185,11 @@ class OptimKernels(Protocol):
         ``m / (sqrt(v) + epsilon) + weight_decay * weight``; both 0 where the row waits.
         """
 
+    def lamb_trust(self, trust: Array, norms: Array) -> None:
+        """``trust (1,)`` float64 ``= ||weight|| / ||update||`` by `lamb_moments`; 1 for a 0."""
+
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: float,
+        adam: AdamStep, trust: Array,
     ) -> None:  # fmt: skip
         """``weight -= lr * trust * update``, the update being that of `lamb_moments`."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from daskxml.ops import Drop, Kernels, RowGradient, RowSums
 from daskxml.types import Array, Csr
 
-_CHUNK_FLOATS = 1 << 16  # of a gradient at a time: stays in the cache
-
 
 class GradientArrays:
     """Adds the gradients of a step to arrays, by name.
@@ -54,7 +52,7 @@ class GradientArrays:
     def chosen_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
         """Add the sums of rows of ``x`` to the rows ``sums.ids``, a few at a time."""
         width = int(x.shape[1])
-        chunk = max(1, _CHUNK_FLOATS // width)
+        chunk = max(1, self._kernels.gradient_floats // width)
         for start in range(0, sums.count, chunk):
             stop = min(start + chunk, sums.count)
             slope = self._kernels.empty((stop - start, width))

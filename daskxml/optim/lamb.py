@@ -8,13 +8,12 @@ would hold them), and the norms of the first layer are those of the rows that mo
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
-from daskxml.ops import RowGradient
+from daskxml.ops import Kernels, RowGradient
 from daskxml.optim.adam import Adam
+from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.rule import Place
-from daskxml.types import Array
 
 
 class Lamb(Adam):
@@ -39,16 +38,31 @@ class Lamb(Adam):
 
     is_layerwise: ClassVar[bool] = True
 
+    def __init__(self, config: OptimizerConfig, kernels: Kernels) -> None:
+        super().__init__(config, kernels)
+        self._norms = kernels.empty(0, "float64")
+        self._trust = kernels.empty(1, "float64")
+
+    def reserve(self, rows: int) -> None:
+        """Allocate for parameters of so many rows."""
+        if self._norms.shape[0] < 2 * rows:
+            self._norms = self.kernels.empty(2 * rows, "float64")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the norms, and of the ratio."""
+        return int(self._norms.nbytes + self._trust.nbytes)
+
     def update(self, place: Place, gradient: RowGradient, lr: float, step: int) -> None:
         """Move the moments, compare the norms, move the weights."""
         adam = self.constants(place, lr, step)
         first, second = place.moments
-        norms = self.kernels.empty((2, int(gradient.values.shape[0])), "float64")
+        count = int(gradient.values.shape[0])
+        self.reserve(count)
+        norms, trust = self._norms[: 2 * count].reshape(2, count), self._trust
         self.kernels.lamb_moments(norms, place.weight, first, second, gradient, adam)
-        trust = self._trust(norms) if place.is_matrix else 1.0
+        if place.is_matrix:
+            self.kernels.lamb_trust(trust, norms)
+        else:
+            self.kernels.fill(trust, 1.0)
         self.kernels.lamb_rows(place.weight, first, second, gradient, adam, trust)
-
-    def _trust(self, norms: Array) -> float:
-        """``||w|| / ||u||`` from the rows' sums of squares."""
-        weights, updates = (self.kernels.sum64(squares) for squares in norms)
-        return math.sqrt(weights / updates) if weights > 0.0 and updates > 0.0 else 1.0

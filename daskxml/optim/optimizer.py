@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import sqrt
 
-from daskxml.errors import ConfigError
+import numpy as np
+
 from daskxml.ops import Drop, Kernels, RowGradient, RowSums
 from daskxml.optim.adam import Adam
+from daskxml.optim.chosen import ChosenRows
 from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import GradientArrays
 from daskxml.optim.lamb import Lamb
 from daskxml.optim.momentum import Momentum, Nesterov
-from daskxml.optim.rule import Place, Rule
+from daskxml.optim.rule import Place, Rule, as_rows
 from daskxml.optim.scratch import Scratch
 from daskxml.optim.sgd import Sgd
-from daskxml.optim.sums import update_by_sums
+from daskxml.optim.sums import update_by_product, update_by_sums
 from daskxml.optim.touched import TouchedRows
 from daskxml.types import Array, Csr
 
@@ -24,11 +26,10 @@ OPTIMIZERS: dict[str, type[Rule]] = {
     "sgd": Sgd, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lamb": Lamb,
 }  # fmt: skip
 FIRST_LAYER = "hidden0.weight"  # its rows are features, and wait where a gradient is zero
-_CHUNK_FLOATS = 1 << 16  # of a gradient at a time: stays in a core's cache, wakes no other lane
 Views = Callable[[Array], Mapping[str, Array]]
 
 
-class Optimizer:
+class Optimizer(ChosenRows):
     """Applies gradients to the parameters.
 
     A step is ``begin_step``, then its gradients (calls for different ``rows`` of one parameter
@@ -74,7 +75,7 @@ class Optimizer:
         if partner is None:
             held = dict.fromkeys(name for rule in self._rules.values() for name in rule.moments)
             self._moments = {name: kernels.zeros(size) for name in held}
-            self._steps = kernels.zeros(1, "int64")
+            self._steps = np.zeros(1, np.int64)  # on the host: nobody waits for it
         else:
             self._moments, self._steps = partner._moments, partner._steps
         self._moment_views = {name: views(flat) for name, flat in self._moments.items()}
@@ -87,6 +88,32 @@ class Optimizer:
 
     # ------------------------------------------------------------------- a step
 
+    def reserve(self, rows: int, nonzeros: int) -> None:
+        """Allocate what steps of so many rows, with so many stored features, need beside moments.
+
+        Raises
+        ------
+        MemoryError
+            If the device has no room; nothing has changed then.
+        """
+        most = 0  # floats of a gradient that is formed in scratch memory
+        for name, weight in self._parameters.items():
+            count, width = as_rows(weight).shape
+            if name == FIRST_LAYER:
+                count = min(count, nonzeros)
+                if not self._is_fused(name):
+                    self._touched_rows(name).reserve(rows, nonzeros, self._needs_all(name))
+            self._rules[name].reserve(count)
+            if weight.ndim > 1 and not self._needs_all(name) and not self._is_fused(name):
+                most = max(most, min(count * width, self._kernels.gradient_floats))
+        if most:
+            with self._scratch.borrow(most):
+                pass
+
+    def release(self) -> None:
+        """Give back what `reserve` has allocated; between two steps."""
+        self._touched, self._scratch = {}, Scratch(self._kernels)
+
     def begin_step(self) -> None:
         """Count a step."""
         self._steps += 1
@@ -98,7 +125,7 @@ class Optimizer:
         if name in self._collected.views:
             self._collected.dense(name, grad, lr, rows)
         else:
-            self._update(name, RowGradient(_as_rows(grad)), lr, rows)
+            self._update(name, RowGradient(as_rows(grad)), lr, rows)
 
     def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
         """Take the gradient of ``parameter[rows]``, which is ``left.T @ right``."""
@@ -109,22 +136,6 @@ class Optimizer:
         place, rate = self._place(name, rows), lr * self._config.lr_factor(name)
         if not self._rules[name].fused_product(place, left, right, rate):
             self._update_by_product(self._rules[name], place, left, right, rate)
-
-    def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:
-        """Take the gradient of ``parameter[ids]``; what is remembered of other rows stays too."""
-        rate = lr * self._config.lr_factor(name)
-        gradient = RowGradient(grad.reshape(int(ids.shape[0]), -1), ids)
-        self._rules[name].update(self._chosen_place(name), gradient, rate, self._step)
-
-    def chosen_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
-        """Take the gradient of ``parameter[ids]``, which is ``left.T @ right``."""
-        rate = lr * self._config.lr_factor(name)
-        place = self._chosen_place(name)
-        self._update_by_product(self._rules[name], place, left, right, rate, ids)
-
-    def chosen_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
-        """Take the gradient of ``parameter[sums.ids]``: sums of rows of ``x``."""
-        self._update_by_sums(name, self._chosen_place(name), sums, x, lr)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
@@ -137,18 +148,17 @@ class Optimizer:
             place, x, rows, delta, rate, drop
         ):
             return
-        if name not in self._touched:
-            self._touched[name] = TouchedRows(self._kernels, *place.weight.shape)
-        self._touched[name].add(x, rows, delta, drop)
+        self._touched_rows(name).add(x, rows, delta, drop)
 
     def end_step(self) -> None:
         """Apply what has waited for the end of the step."""
         views = self._collected.views
-        whole = {name: RowGradient(_as_rows(array)) for name, array in views.items()}
+        whole = {name: RowGradient(as_rows(array)) for name, array in views.items()}
         for name, touched in self._touched.items():
             touched.group()
             if self._needs_all(name):
-                whole[name] = RowGradient(touched.whole_gradient(), touched.sums().ids, waits=True)
+                grad, ids = touched.whole_gradient(), touched.sums().ids
+                whole[name] = RowGradient(grad, ids, waits=True, live=touched.live)
             else:
                 sums, place = touched.sums(), self._place(name)
                 self._update_by_sums(name, place, sums, touched.deltas, self._lr, waits=True)
@@ -180,7 +190,7 @@ class Optimizer:
         """
         self._apply(
             {
-                name: RowGradient(_as_rows(array), waits=name == FIRST_LAYER)
+                name: RowGradient(as_rows(array), waits=name == FIRST_LAYER)
                 for name, array in gradient.items()
             },
             lr,
@@ -195,22 +205,24 @@ class Optimizer:
         -------
         dict
             Moments by name, flat ``(size,)`` float32, and ``steps`` ``(1,)`` int64; nothing where
-            the rules remember nothing. The arrays are the optimizer's own: write into them to
-            restore a state.
+            the rules remember nothing. The arrays are the optimizer's own, the last one the host's:
+            write into them to restore a state.
         """
         return {**self._moments, "steps": self._steps} if self._moments else {}
 
     def reset(self) -> None:
         """Forget all moments and steps, as new."""
-        for array in (*self._moments.values(), self._steps):
+        self._steps[:] = 0
+        for array in self._moments.values():
             self._kernels.fill(array, 0)
         self._forget_step()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of state and buffers."""
-        arrays = (*self._moments.values(), self._steps, *self._collected.views.values())
+        """Bytes of moments and buffers."""
+        arrays = (*self._moments.values(), *self._collected.views.values())
         buffers = self._scratch.nbytes + sum(held.nbytes for held in self._touched.values())
+        buffers += sum(rule.nbytes for rule in {*self._rules.values()})
         return buffers + sum(int(array.nbytes) for array in arrays)
 
     # ------------------------------------------------------------------ inside
@@ -220,6 +232,16 @@ class Optimizer:
         for touched in self._touched.values():
             touched.clear()
 
+    def _is_fused(self, name: str) -> bool:
+        """Whether gradients go into this parameter without being written out."""
+        decays = name == FIRST_LAYER and self._config.weight_decay > 0.0
+        return self._rules[name].is_fused and not (self._needs_all(name) or decays)
+
+    def _touched_rows(self, name: str) -> TouchedRows:
+        if name not in self._touched:
+            self._touched[name] = TouchedRows(self._kernels, *self._parameters[name].shape)
+        return self._touched[name]
+
     def _needs_all(self, name: str) -> bool:
         """Whether nothing of this gradient can be applied before all of it is there."""
         return self._config.clip_norm > 0.0 or self._rules[name].is_layerwise
@@ -227,21 +249,8 @@ class Optimizer:
     def _place(self, name: str, rows: slice = slice(None)) -> Place:
         weight = self._parameters[name]
         names = self._rules[name].moments
-        moments = tuple(_as_rows(self._moment_views[moment][name][rows]) for moment in names)
-        return Place(_as_rows(weight[rows]), moments, weight.ndim > 1)
-
-    def _chosen_place(self, name: str) -> Place:
-        """A place whose rows can be chosen: each number of a vector is a row of its own."""
-        if self._needs_all(name):
-            raise ConfigError(
-                f"optimizer: of {name} some rows change, others wait: it takes neither clip_norm "
-                "nor lamb"
-            )
-        place = self._place(name)
-        if place.is_matrix:
-            return place
-        columns = (array.reshape(-1, 1) for array in (place.weight, *place.moments))
-        return Place(next(columns), tuple(columns), False)
+        moments = tuple(as_rows(self._moment_views[moment][name][rows]) for moment in names)
+        return Place(as_rows(weight[rows]), moments, weight.ndim > 1)
 
     def _update(
         self, name: str, gradient: RowGradient, lr: float, rows: slice = slice(None)
@@ -253,21 +262,10 @@ class Optimizer:
         self, rule: Rule, place: Place, left: Array, right: Array, rate: float,
         ids: Array | None = None,
     ) -> None:  # fmt: skip
-        """Form the gradient of a few rows and use it while the cache has it; then the next.
+        def update(span: slice, gradient: RowGradient) -> None:
+            rule.update(place if ids is not None else place.rows(span), gradient, rate, self._step)
 
-        They are those of ``place`` in order, or ``ids``.
-        """
-        rows, width = int(left.shape[1]), int(right.shape[1])
-        chunk = max(1, _CHUNK_FLOATS // width)
-        with self._scratch.borrow(min(rows, chunk) * width) as memory:
-            for start in range(0, rows, chunk):
-                span = slice(start, min(start + chunk, rows))
-                slope = memory[: (span.stop - start) * width].reshape(-1, width)
-                self._kernels.gemm(slope, left[:, span].T, right)
-                if ids is None:
-                    rule.update(place.rows(span), RowGradient(slope), rate, self._step)
-                else:
-                    rule.update(place, RowGradient(slope, ids[span]), rate, self._step)
+        update_by_product(self._kernels, self._scratch, left, right, ids, update)
 
     def _update_by_sums(
         self, name: str, place: Place, sums: RowSums, x: Array, lr: float, waits: bool = False
@@ -291,8 +289,3 @@ class Optimizer:
         flats = (gradient.values.reshape(-1) for gradient in gradients.values())
         norm = sqrt(sum(self._kernels.squared_norm(flat) for flat in flats))
         return self._config.clip_norm / norm if norm > self._config.clip_norm else 1.0
-
-
-def _as_rows(array: Array) -> Array:
-    """A matrix as it is, a vector as one row."""
-    return array if array.ndim > 1 else array.reshape(1, -1)

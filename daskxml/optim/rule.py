@@ -39,6 +39,25 @@ class Place:
         """Return these rows of it."""
         return Place(self.weight[span], tuple(m[span] for m in self.moments), self.is_matrix)
 
+    def by_rows(self) -> Place:
+        """Return it with rows that can be chosen: each number of a vector is one of its own."""
+        if self.is_matrix:
+            return self
+        columns = (array.reshape(-1, 1) for array in (self.weight, *self.moments))
+        return Place(next(columns), tuple(columns), False)
+
+
+def as_rows(array: Array) -> Array:
+    """Return a matrix as it is, a vector as one row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> as_rows(np.zeros(3)).shape
+    (1, 3)
+    """
+    return array if array.ndim > 1 else array.reshape(1, -1)
+
 
 class Rule(ABC):
     """One optimizer's formula; its state is the caller's.
@@ -49,13 +68,25 @@ class Rule(ABC):
         Names of the arrays, of the parameters' shapes, that it remembers; zero at first.
     is_layerwise
         Whether a step needs the whole gradient of a layer at once.
+    is_fused
+        Whether `fused_product` takes every product, and `fused_sparse_product` too unless weights
+        decay.
     """
 
     moments: ClassVar[tuple[str, ...]] = ()
     is_layerwise: ClassVar[bool] = False
+    is_fused: ClassVar[bool] = False
 
     def __init__(self, config: OptimizerConfig, kernels: Kernels) -> None:
         self.config, self.kernels = config, kernels
+
+    def reserve(self, rows: int) -> None:  # noqa: B027 - most rules need nothing
+        """Allocate what updates of parameters of so many rows need."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it has allocated itself."""
+        return 0
 
     @abstractmethod
     def update(self, place: Place, gradient: RowGradient, lr: float, step: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from daskxml.ops import Drop, RowGradient
 from daskxml.optim.rule import Place, Rule
 from daskxml.types import Array, Csr
@@ -25,6 +27,8 @@ class Sgd(Rule):
     >>> weight
     array([[-2., -2., -2.]], dtype=float32)
     """
+
+    is_fused: ClassVar[bool] = True
 
     def update(self, place: Place, gradient: RowGradient, lr: float, step: int) -> None:
         """``w = keep * w - lr * g``."""

@@ -8,7 +8,7 @@ time, and is never held as a whole matrix of features x units.
 
 from __future__ import annotations
 
-from daskxml.ops import Drop, Kernels, RowSums
+from daskxml.ops import Drop, Kernels, Live, RowSums
 from daskxml.types import Array, Csr
 
 
@@ -42,13 +42,23 @@ class TouchedRows:
         self._grouped = [kernels.empty(0, kind) for kind in ("int32", "int64", *kinds[1:])]
         self._deltas, self._whole = kernels.empty(0), kernels.empty(0)
         self._entry_count = self._row_count = 0
-        self.count = 0  # features, once they are grouped
+        self.count = 0  # features at most, once they are grouped
+        self._live: Array | None = None  # where the device has their true number
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
         arrays = (self._tally, self._deltas, self._whole, *self._entries, *self._grouped)
         return sum(int(array.nbytes) for array in arrays)
+
+    def reserve(self, rows: int, nonzeros: int, whole: bool) -> None:
+        """Allocate for steps of so many rows and entries; ``whole``: and `whole_gradient`."""
+        self._entries = [self._grown(array, nonzeros) for array in self._entries]
+        self._grouped = [self._grown(array, nonzeros + 1) for array in self._grouped]
+        self._deltas = self._grown(self._deltas, rows * self._units)
+        if whole:
+            features = min(nonzeros, int(self._tally.shape[0]))
+            self._whole = self._grown(self._whole, features * self._units)
 
     def add(self, x: Csr, rows: Array, delta: Array, drop: Drop) -> None:
         """Take in a segment: ``delta`` ``(count, units)`` belongs to ``x[rows]`` and is copied."""
@@ -64,20 +74,26 @@ class TouchedRows:
         self._row_count += int(rows.shape[0])
 
     def group(self) -> None:
-        """Sort what has been taken in; ``count`` is then the number of features in use."""
+        """Sort what has been taken in; ``count`` is then how many features are in use, at most."""
         used = self._entry_count
         self._grouped = [self._grown(array, used + 1) for array in self._grouped]
         columns, rows, values = (array[:used] for array in self._entries)
         features, starts, sorted_rows, sorted_values = self._grouped
         entries = columns, rows, values
-        self.count = self._kernels.group_entries(
+        self.count, self._live = self._kernels.group_entries(
             features, starts, sorted_rows, sorted_values, entries, self._tally
         )
 
     def sums(self) -> RowSums:
         """Return the features in use, and their gradient as sums of `deltas`."""
         features, starts, rows, values = self._grouped
-        return RowSums(features[: self.count], starts[: self.count + 1], rows, values)
+        ids, starts = features[: self.count], starts[: self.count + 1]
+        return RowSums(ids, starts, rows, values, self._live)
+
+    @property
+    def live(self) -> Live | None:
+        """Which of the features in use there are, where the host was not told."""
+        return None if self._live is None else (self._live, 0)
 
     @property
     def deltas(self) -> Array:
@@ -86,10 +102,12 @@ class TouchedRows:
 
     def whole_gradient(self) -> Array:
         """Form the gradient of all features in use, ``(count, units)``; valid until the next."""
-        if self._whole.shape[0] < self.count * self._units:
-            self._whole = self._kernels.empty(self.count * self._units)
+        self._whole = self._grown(self._whole, self.count * self._units)
         whole, sums = self._whole[: self.count * self._units].reshape(-1, self._units), self.sums()
-        self._kernels.gather_rows(whole, sums.starts, sums.rows, sums.values, self.deltas)
+        operands = sums.starts, sums.rows, sums.values, self.deltas
+        if self._live is not None:
+            self._kernels.fill(whole, 0.0)  # also rows that are not there: norms are of all
+        self._kernels.gather_rows(whole, *operands, self.live)
         return whole
 
     def clear(self) -> None:

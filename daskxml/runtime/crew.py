@@ -46,6 +46,8 @@ class Hand:
         Of the model that it holds, -1 before it has one; how often a merge was quicker than it.
     snapshot_for, snapshot_turn
         The last merge that overlaps with training, and the turn in which it takes its snapshot.
+    speed, memory
+        Rows a second on made-up rows, and what it needs of its memory, in words.
     train_shards, test_shards
         What it is known to hold, where the data is sharded.
     """
@@ -59,6 +61,7 @@ class Hand:
     snapshot_for: int = -1
     snapshot_turn: int = -1
     speed: float = 0.0
+    memory: str = ""
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
 

@@ -201,6 +201,8 @@ class Driver:
         self.enlister = enlister
         if not hands:
             return RESTART
+        for text in dict.fromkeys(hand.memory for hand in hands):
+            self.journal.event("memory", text=text)
         known = {hand.address for hand in hands}
         for address in self._present.keys() - known:  # arrived while the first got ready
             enlister.enlist(self._present[address], self._arrivals)

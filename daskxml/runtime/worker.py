@@ -53,8 +53,8 @@ def sees_file(path: str) -> bool:
     return Path(path).exists()
 
 
-def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> float:
-    """Make this worker a member; return its rows a second on made-up rows.
+def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> tuple[float, str]:
+    """Make this worker a member; return its rows a second on made-up rows, and its memory's plan.
 
     ``donors`` are workers on this machine that have the model which all share; without any, it is
     made here.
@@ -68,7 +68,7 @@ def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> float
     speed = warm_up(member.replica, settings)
     member.initialize()
     members_plugin().seats[run] = Seat(member, store)
-    return speed
+    return speed, member.memory.announce()
 
 
 def open_shared(run: str, donors: Sequence[str]) -> SharedModel:

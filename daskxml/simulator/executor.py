@@ -34,9 +34,9 @@ from daskxml.strategies.protocol import Measured
 from daskxml.training import orders
 from daskxml.training.merging import merge_program
 from daskxml.training.programs import gang_program, needs_server
+from daskxml.training.results import LeaseResult
 from daskxml.training.server import server_program
 from daskxml.training.session import Session
-from daskxml.training.stepping import LeaseResult
 
 
 @dataclass(frozen=True)

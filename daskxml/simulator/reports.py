@@ -5,7 +5,7 @@ from __future__ import annotations
 from daskxml.simulator.clock import Finished
 from daskxml.training import orders
 from daskxml.training.programs import PartResult
-from daskxml.training.stepping import LeaseResult
+from daskxml.training.results import LeaseResult
 
 
 def lease_report(lease: int, busy_s: float, done: list[LeaseResult]) -> orders.LeaseReport:
@@ -17,6 +17,7 @@ def lease_report(lease: int, busy_s: float, done: list[LeaseResult]) -> orders.L
         nonzeros=sum(batch.nonzeros for batch in done),
         updates=sum(batch.updates for batch in done),
         notes=orders.join_notes(batch.notes for batch in done),
+        most_rows=min((batch.most_rows for batch in done if batch.most_rows), default=0),
     )
 
 

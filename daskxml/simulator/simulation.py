@@ -163,6 +163,8 @@ class Simulation:
         workers = crew.muster(speeds)
         placement = session.placement
         placement.spread({name: worker.rows_per_s for name, worker in workers.items()})
+        for text in dict.fromkeys(w.member.memory.announce() for w in workers.values()):
+            self._tell({"kind": "memory", "text": text})
         if self.stored is not None:
             self._load_model(workers, *self.stored)
         path = self.place.path

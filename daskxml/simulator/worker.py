@@ -23,10 +23,10 @@ from daskxml.training.ledger import Span
 from daskxml.training.member import Member
 from daskxml.training.orders import EvaluateOrder, MergeOrder, Piece
 from daskxml.training.pool import part_of
+from daskxml.training.results import LeaseResult
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import LocalStore, SharedModel
-from daskxml.training.stepping import LeaseResult
-from daskxml.types import Array, Csr, Partition
+from daskxml.types import Partition
 
 
 class VirtualWorker:
@@ -171,10 +171,6 @@ class VirtualWorker:
             features = shards[shard].features
             for first in range(start, stop, most):
                 last = min(first + most, stop)
-                total_s += self.cost.batch_s(last - first, _stored(features, first, last))
+                stored = self.member.kernels.nonzeros(features, np.arange(first, last))
+                total_s += self.cost.batch_s(last - first, stored)
         return total_s
-
-
-def _stored(features: Csr, first: int, last: int) -> int:
-    indptr: Array = np.asarray(features.indptr)
-    return int(indptr[last] - indptr[first])

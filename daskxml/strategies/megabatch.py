@@ -18,6 +18,7 @@ from daskxml.strategies.members import Member, State, natural_order
 from daskxml.strategies.protocol import (
     REPLICA,
     Begin,
+    Bounded,
     Command,
     Device,
     Drain,
@@ -78,6 +79,7 @@ def next_megabatch(batch_sizes: Mapping[str, float], state: State, rows: int) ->
             pool_threads=m.pool_threads,
             total_updates=m.total_updates,
             rows_per_s=m.rows_per_s,
+            most_rows=m.most_rows,
         )
         for name, m in state.members.items()
     }
@@ -195,6 +197,9 @@ class MegabatchStrategy:
                 return replace(state, members={**state.members, worker: member})
             case WorkerLost(worker):
                 return dismiss(state, worker, keeps_work=self.shares_model)
+            case Bounded(worker, rows) if worker in state.members:
+                member = replace(state.members[worker], most_rows=rows)
+                return replace(state, members={**state.members, worker: member})
             case LeaseDone(worker):
                 return count(state, event, self.count_updates(state.members[worker], event))
             case Drain() if state.phase != "idle":

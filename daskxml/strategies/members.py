@@ -30,6 +30,8 @@ class Member:
         Its measured throughput; 0 while nothing is measured.
     came_late
         It arrived in the middle of this mega-batch.
+    most_rows
+        The largest batch that its memory holds, and so of ``batch_size``; 0 is no bound.
     """
 
     batch_size: float
@@ -42,6 +44,11 @@ class Member:
     quota_rows: int = 0
     rows_per_s: float = 0.0
     came_late: bool = False
+    most_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.most_rows:
+            object.__setattr__(self, "batch_size", min(self.batch_size, float(self.most_rows)))
 
     @property
     def parts(self) -> int:

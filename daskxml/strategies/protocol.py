@@ -97,6 +97,14 @@ class Undone:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounded:
+    """A worker's memory holds batches of at most ``rows`` rows: lease it no larger ones."""
+
+    worker: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseDone:
     """A worker finished a lease: ``rows`` rows in ``updates`` updates took ``busy_s`` seconds.
 
@@ -146,6 +154,7 @@ Event = (
     | WorkerJoined
     | WorkerLost
     | Undone
+    | Bounded
     | LeaseDone
     | GangDone
     | Measured

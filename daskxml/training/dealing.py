@@ -11,7 +11,7 @@ from typing import Any
 
 from daskxml.strategies import protocol
 from daskxml.training import orders
-from daskxml.training.history import MegabatchLog, Tally
+from daskxml.training.history import MegabatchLog, Tally, memory_event
 from daskxml.training.ledger import Ledger, Span, cut_batches
 from daskxml.training.placement import Placement
 
@@ -65,6 +65,16 @@ class Dealer:
         if not rows:
             return []
         return self.ledger.take(worker, rows, self.placement.preferred_streams(worker))
+
+    def bounded(
+        self, report: orders.LeaseReport, log: MegabatchLog, now_s: float
+    ) -> protocol.Bounded | None:
+        """Note that a worker's memory holds less than was thought; None where it does not."""
+        if not report.most_rows or report.lease not in self._leases:
+            return None
+        worker = self._leases[report.lease][0].worker
+        log.event(memory_event(worker, now_s - log.begun_s, report.most_rows))
+        return protocol.Bounded(worker, report.most_rows)
 
     def lease_done(
         self, report: orders.LeaseReport, log: MegabatchLog

@@ -12,7 +12,9 @@ the mean over all training rows by the merged model. ``merged_bytes`` and ``move
 between workers in the merge, and in training where workers exchange arrays at every step; ``notes``
 has means over the mega-batch of what an algorithm tells of itself: ``orthogonality/LAYER``
 (Adasum), ``staleness`` (batches; asynchronous), ``active`` (of a sampled
-output layer: the share of the labels that a row saw).
+output layer: the share of the labels that a row saw). ``events`` tell of workers that came
+(``joined``), went (``lost``, with the rows that went back), and had no memory for a batch
+(``memory``, with the rows of the largest that they are leased from then on).
 
 Where merges overlap with training, ``overlapped_s`` is how long this merge was under way while the
 next mega-batch was worked on, and ``merge_s`` only what the workers waited for it. A worker whose
@@ -163,6 +165,11 @@ class MegabatchLog:
 def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[str, Any]:
     """Describe a worker's arrival or loss; ``rows`` went back to be leased again."""
     return {"kind": kind, "worker": worker, "after_s": after_s, "rows_returned": rows}
+
+
+def memory_event(worker: str, after_s: float, batch_rows: int) -> dict[str, Any]:
+    """Describe that a worker had no memory for its batch, and the largest that it now takes."""
+    return {"kind": "memory", "worker": worker, "after_s": after_s, "batch_rows": batch_rows}
 
 
 def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -40,15 +40,25 @@ class Holdings:
 
     def batch(self, spans: Sequence[Span], fetched: Fetched) -> list[Segment]:
         """Return the rows that a batch's spans stand for."""
+        segments = self.send(spans, fetched)
+        self._kernels.settle()
+        return segments
+
+    def send(self, spans: Sequence[Span], fetched: Fetched) -> list[Segment]:
+        """Return the same, on their way to the device: they are there after ``settle``."""
         return [self._segment(span, fetched) for span in spans]
+
+    def settle(self) -> None:
+        """Let the work that is queued from now on find what was sent."""
+        self._kernels.settle()
 
     def _segment(self, span: Span, fetched: Fetched) -> Segment:
         if span in fetched:
-            part = self._kernels.to_device(fetched[span])
-            return Segment(part, self._kernels.to_device(np.arange(span.rows, dtype=np.int64)))
+            part = self._kernels.send(fetched[span])
+            return Segment(part, self._kernels.send(np.arange(span.rows, dtype=np.int64)))
         part = self.streams[span.stream]
         rows = span_rows(span, part.rows, self._seed)
-        return Segment(part, self._kernels.to_device(rows))
+        return Segment(part, self._kernels.send(rows))
 
     def noise_key(self, spans: Sequence[Span]) -> int:
         """Return the key of a batch's dropout, the same on whichever worker it runs."""

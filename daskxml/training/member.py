@@ -29,12 +29,13 @@ from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
 from daskxml.training.orders import MergeOrder, Piece
-from daskxml.training.replica import Replica, StepResult
+from daskxml.training.replica import Replica
+from daskxml.training.results import LeaseResult, StepResult
 from daskxml.training.scoring import sum_losses, sum_metrics
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import ModelStore, SharedHandle, SharedModel
 from daskxml.training.snapshot import Snapshot
-from daskxml.training.stepping import LeaseResult, Rest, make_stepper, no_rest, notes_of
+from daskxml.training.stepping import Rest, make_stepper, no_rest, notes_of
 from daskxml.types import Array, Partition
 
 
@@ -72,7 +73,7 @@ class Member:
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
         self.holdings = Holdings(self.kernels, settings.seed)
         self._stepper = make_stepper(settings, self.kernels, self.holdings, self.shared, store)
-        self.replica = self._stepper.replica
+        self.replica, self.memory = self._stepper.replica, self._stepper.memory
         size = (self.layout.size,)
         self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
         self.generation, self.snapshot = 0, Snapshot(settings.combine, self.kernels)
@@ -203,7 +204,7 @@ class Member:
             held |= {f"server.{n}": a for n, a in self.server_optimizer.state().items()}
         held |= self.replica.tables_state()
         for name, array in state.items():
-            held[name][...] = self.kernels.to_device(array)
+            self.kernels.copy(held[name], self.kernels.to_device(array))
         self.replica.resume_tables()
 
     # -------------------------------------------------------------------- rows
@@ -242,11 +243,12 @@ class Member:
         begun_s = time.perf_counter()
         done = self._stepper.run(batches, lr, fetched, rest)
         busy_s, notes = time.perf_counter() - begun_s, notes_of(done, self.settings)
-        return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, notes)
+        news = self._stepper.news_of_memory()
+        return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, notes, news)
 
     def step(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
         """Step the replica through one batch; ``lr`` is the rate before the schedule."""
-        return self._stepper.step(self.replica, batch, lr, fetched)
+        return self._stepper.step_alone(batch, lr, fetched)
 
     def find_gradient(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
         """Put the mean gradient over a batch into ``gradient``; ``lr`` is for the message only."""

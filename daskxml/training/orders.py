@@ -23,7 +23,8 @@ class LeaseReport:
     """A lease is done: the rows' losses, summed, the seconds it took, and the features it read.
 
     ``updates`` is how often the model was changed: once a batch, or more by the threads of a pool.
-    ``notes`` is what is worth telling, as name to (sum, count).
+    ``notes`` is what is worth telling, as name to (sum, count). ``most_rows`` is the largest batch
+    that the worker's memory holds, where that has turned out to be less than thought; else 0.
     """
 
     lease: int
@@ -32,6 +33,7 @@ class LeaseReport:
     nonzeros: int
     updates: int
     notes: Notes = field(default_factory=dict)
+    most_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

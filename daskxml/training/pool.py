@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from daskxml.ops import get_kernels
 from daskxml.ops.lanes import Lanes
 from daskxml.training.ledger import Span
-from daskxml.training.replica import Replica, StepResult
+from daskxml.training.replica import Replica
+from daskxml.training.results import StepResult
 
 Part = Sequence[Span]
 

@@ -25,7 +25,7 @@ from daskxml.training.holdings import Fetched
 from daskxml.training.ledger import Span
 from daskxml.training.member import Member
 from daskxml.training.orders import GangOrder
-from daskxml.training.replica import StepResult
+from daskxml.training.results import StepResult
 from daskxml.types import Array
 
 Batch = Sequence[Span]

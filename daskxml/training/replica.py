@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from daskxml.errors import ConfigError
-from daskxml.model.batch import Updates, batch_rows
+from daskxml.model.batch import Updates, batch_rows, in_batches
 from daskxml.model.mlp import Mlp
 from daskxml.model.parameters import Layout
 from daskxml.model.row_step import RowStep, takes_row_steps
 from daskxml.model.sampling import ALL_LABELS, LabelTables, SamplingConfig
 from daskxml.model.spec import ModelSpec
-from daskxml.ops import Kernels
+from daskxml.ops import Kernels, StepSizes
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
+from daskxml.training.results import StepResult
 from daskxml.types import Array, Segment
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one step did.
-
-    Attributes
-    ----------
-    loss_sum
-        The sum of the rows' losses before the update; rows without labels count 0 with softmax.
-    rows, nonzeros
-        Rows of the batch, and their stored features.
-    seen
-        Labels that the rows saw, summed over rows: all of them, unless the output layer is sampled.
-    """
-
-    loss_sum: float
-    rows: int
-    nonzeros: int
-    seen: int
 
 
 class Replica:
@@ -172,6 +152,33 @@ class Replica:
             self._mlp.reserve(max_batch_rows)
             self.max_batch_rows = max_batch_rows
 
+    def reserve(self, rows: int, nonzeros: int) -> None:
+        """Allocate all that steps of so many rows, with so many stored features, need.
+
+        Such a step then allocates nothing. `step` calls it before it changes anything, so that a
+        batch for which there is no room can be tried again in parts.
+
+        Raises
+        ------
+        MemoryError
+            If the device has no room.
+        """
+        self.kernels.reserve(self.sizes(rows, nonzeros))
+        self.optimizer.reserve(rows, nonzeros)
+
+    def release(self) -> None:
+        """Give back what `reserve` has allocated, as far as it can be had again."""
+        self.optimizer.release()
+        self.kernels.release()
+
+    def sizes(self, rows: int, nonzeros: int) -> StepSizes:
+        """Return what the kernels' own memory depends on in such steps."""
+        spec = self.spec
+        return StepSizes(
+            rows=rows, nonzeros=nonzeros, features=spec.features, labels=spec.labels,
+            units=max(spec.hidden, default=1),
+        )  # fmt: skip
+
     def step(self, batch: Sequence[Segment], lr: float, key: int) -> StepResult:
         """Update ``flat`` with the mean gradient over the batch's rows.
 
@@ -188,6 +195,8 @@ class Replica:
         ------
         ConfigError
             If the batch is larger than max_batch_rows.
+        MemoryError
+            If the device has no room for it; nothing has changed then.
         """
         rows = batch_rows(batch)
         if rows == 0:
@@ -195,8 +204,10 @@ class Replica:
         if rows == 1 and self._row_step is not None:
             return StepResult(*self._row_step.step(batch, lr), self.spec.labels)
         self._check_rows(batch)
+        nonzeros = self.count(batch)
+        self.reserve(rows, nonzeros)
         self.optimizer.begin_step()
-        result = self._pass(batch, lr, key, self.optimizer)
+        result = self._pass(batch, lr, key, self.optimizer, nonzeros)
         self.optimizer.end_step()
         return result
 
@@ -214,7 +225,9 @@ class Replica:
         if batch_rows(batch) == 0:
             return StepResult(0.0, 0, 0, 0)
         self._check_rows(batch)
-        return self._pass(batch, 0.0, key, buffer)
+        nonzeros = self.count(batch)
+        self.kernels.reserve(self.sizes(batch_rows(batch), nonzeros))
+        return self._pass(batch, 0.0, key, buffer, nonzeros)
 
     def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
         """Step by a whole gradient, by names: `gradient`, then this, is `step` up to rounding."""
@@ -228,10 +241,15 @@ class Replica:
                 f"replica: a batch of {rows} rows exceeds max_batch_rows = {self.max_batch_rows}"
             )
 
-    def _pass(self, batch: Sequence[Segment], lr: float, key: int, updates: Updates) -> StepResult:
-        nonzeros = sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
-        loss_sum = self._mlp.step(batch, lr, key, updates)
-        return StepResult(loss_sum, batch_rows(batch), nonzeros, self._mlp.seen)
+    def count(self, batch: Sequence[Segment]) -> int:
+        """Return the stored features of a batch."""
+        return sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
+
+    def _pass(
+        self, batch: Sequence[Segment], lr: float, key: int, updates: Updates, nonzeros: int
+    ) -> StepResult:
+        loss = self._mlp.step(batch, lr, key, updates)
+        return StepResult(loss, batch_rows(batch), nonzeros, self._mlp.seen)
 
     def loss_sum(self, batch: Sequence[Segment]) -> float:
         """Sum the rows' losses, without dropout: the bits of `step`, but for batches of one row.
@@ -265,7 +283,7 @@ class Replica:
             raise ConfigError(f"top_k: k = {k}: must be at least 1")
         total, done = batch_rows(segments), 0
         ids, scores = np.empty((total, k), np.int32), np.empty((total, k), np.float32)
-        for batch in _batches(segments, self.max_batch_rows):
+        for batch in in_batches(segments, self.max_batch_rows):
             rows = batch_rows(batch)
             found = self.kernels.empty((rows, k)), self.kernels.empty((rows, k), "int32")
             self._mlp.top_k(batch, *found)
@@ -280,20 +298,3 @@ class Replica:
         out = np.full(ids.shape, np.nan, np.float32)
         np.put_along_axis(out, np.maximum(ids, 0).astype(np.int64), ranked, axis=1)
         return out
-
-
-def _batches(segments: Sequence[Segment], most: int) -> Iterator[list[Segment]]:
-    """The same rows in order, in batches of exactly ``most`` rows but the last."""
-    batch: list[Segment] = []
-    room = most
-    for segment in segments:
-        rows = segment.rows
-        while rows.shape[0] > 0:
-            batch.append(Segment(segment.partition, rows[:room]))
-            room -= int(batch[-1].rows.shape[0])
-            rows = rows[int(batch[-1].rows.shape[0]) :]
-            if room == 0:
-                yield batch
-                batch, room = [], most
-    if batch:
-        yield batch

@@ -26,10 +26,12 @@ def sum_metrics(
 ) -> MetricSums:  # fmt: skip
     """Rank the labels of pieces of ``shards``; ``inverse_propensity`` is ``(labels,)``."""
     sums = MetricSums.zero(ks)
+    there: Partition | None = None
     for part, rows in _batches(shards, pieces, batch_rows):
+        if part is not there:
+            there, truth = part, replica.kernels.to_host(part.labels)
         ids, _ = replica.top_k([Segment(part, replica.kernels.to_device(rows))], ks[-1])
-        labels = _rows_of(replica.kernels.to_host(part.labels), rows)
-        sums += metric_sums(replica.kernels.to_host(ids), labels, inverse_propensity, ks)
+        sums += metric_sums(ids, _rows_of(truth, rows), inverse_propensity, ks)
     return sums
 
 

@@ -114,8 +114,7 @@ class Session:
         self, workers: Sequence[str], now_s: float, devices: Mapping[str, Device] | None = None
     ) -> list[orders.Order]:
         """Begin, or go on, with these workers; their replicas equal the global model."""
-        self.workers = dict.fromkeys(workers)
-        self._started_s = now_s
+        self.workers, self._started_s = dict.fromkeys(workers), now_s
         self._tell(protocol.Started(tuple(workers), devices or {}))
         self._stop_reason = self.limits.reached(self.history)
         if self._stop_reason:
@@ -126,7 +125,8 @@ class Session:
         """Book what happened; return what is to be done."""
         match report:
             case orders.LeaseReport():
-                return self._hear(self._dealer.lease_done(report, self.log), now_s)
+                bounded = self._hear(self._dealer.bounded(report, self.log, now_s), now_s)
+                return bounded + self._hear(self._dealer.lease_done(report, self.log), now_s)
             case orders.GangReport():
                 return self._hear(self._dealer.gang_done(report, self.log, now_s), now_s)
             case orders.GangBroken(gang) if self._dealer.is_open(gang):

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from daskxml.data.rows import slice_rows
 from daskxml.errors import ConfigError, TrainingError
 from daskxml.model.sampling import label_tables
 from daskxml.ops import Kernels
 from daskxml.optim import GradientBuffer
 from daskxml.training.deep_copy import DeepCopy
+from daskxml.training.fitting import Ahead, MeanGradient, Share, cut_fetched
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
+from daskxml.training.memory import MemoryPlan, fit_memory
 from daskxml.training.orders import Notes
-from daskxml.training.pool import Pool, PoolResult, part_of
-from daskxml.training.replica import Replica, StepResult
+from daskxml.training.pool import Pool, PoolResult
+from daskxml.training.replica import Replica
+from daskxml.training.results import StepResult
 from daskxml.training.settings import MemberSettings
 from daskxml.training.shared import LocalStore, ModelStore, SharedModel
+from daskxml.types import Segment
 
 Batch = Sequence[Span]
 Rest = Callable[[int], None]  # told of so many batches, after which nobody changes the model
 
 _LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseResult:
-    """What an `orders.LeaseReport` tells of a lease."""
-
-    loss_sum: float
-    busy_s: float
-    nonzeros: int
-    updates: int
-    notes: Notes
 
 
 def no_rest(batches: int) -> None:
@@ -52,14 +43,24 @@ class Stepper:
         Whose threads take the parts of batches, in the place of the replica.
     copy
         Where a batch is worked on a copy of a shared model: the copy.
+    memory
+        What the worker takes of its device's memory, beside the rows.
+
+    Attributes
+    ----------
+    most_rows
+        The largest batch that the replica's memory has room for. Larger ones are stepped through
+        in parts; a batch for which there turns out to be no room lowers it and is tried again.
     """
 
     def __init__(
         self, settings: MemberSettings, holdings: Holdings, replica: Replica,
-        pool: Pool | None, copy: DeepCopy | None,
+        pool: Pool | None, copy: DeepCopy | None, memory: MemoryPlan,
     ) -> None:  # fmt: skip
-        self._settings, self._holdings = settings, holdings
+        self.memory, self._settings, self._holdings = memory, settings, holdings
         self.replica, self.pool, self._copy = replica, pool, copy
+        self.most_rows = replica.max_batch_rows
+        self._told_rows = settings.max_batch_rows
         spec, sampling = settings.spec, settings.sampling
         self._is_random = sampling.is_on or spec.dropout > 0.0 or spec.feature_dropout > 0.0
 
@@ -83,9 +84,9 @@ class Stepper:
             done = self.pool.run(batches, lambda mine, part: self.step(mine, part, lr, rows))
             rest(len(batches))
             return done
-        for batch in batches:
-            done = done.plus(self.step(self.replica, batch, lr, fetched))
-            rest(1)
+        shares = [Share(batch, lr, fetched) for batch in batches]
+        for step in self._go_through(shares, self._queue, rest):  # the device is waited for, once
+            done = done.plus(_checked(step, lr))
         return done
 
     def step(self, replica: Replica, batch: Batch, lr: float, fetched: Fetched) -> StepResult:
@@ -93,13 +94,71 @@ class Stepper:
         segments = self._holdings.batch(batch, fetched)
         return _checked(replica.step(segments, self.scheduled(lr, batch), self._key(batch)), lr)
 
+    def step_alone(self, batch: Batch, lr: float, fetched: Fetched) -> StepResult:
+        """Step the replica through one batch, in parts where it has no room for all of it."""
+        return _checked(_joined(self._go_through([Share(batch, lr, fetched)], self._queue)), lr)
+
     def gradient(
         self, batch: Batch, buffer: GradientBuffer, lr: float, fetched: Fetched
     ) -> StepResult:
         """Put the mean gradient over a batch into ``buffer``."""
-        buffer.clear()
-        segments = self._holdings.batch(batch, fetched)
-        return _checked(self.replica.gradient(segments, buffer, self._key(batch)), lr)
+        mean = MeanGradient(buffer, self.replica.kernels)
+
+        def add(share: Share, segments: Sequence[Segment]) -> StepResult:
+            self.replica.reserve(share.rows, self.replica.count(segments))
+            mean.make_room(share.rows)
+            return self.replica.gradient(segments, buffer, self._key(share.batch))
+
+        steps = self._go_through([Share(batch, lr, fetched)], add)
+        mean.finish()
+        return _checked(_joined(steps), lr)
+
+    def _queue(self, share: Share, segments: Sequence[Segment]) -> StepResult:
+        rate = self.scheduled(share.lr, share.batch)
+        return self.replica.step(segments, rate, self._key(share.batch))
+
+    def _go_through(
+        self, shares: Sequence[Share], work: Callable[[Share, Sequence[Segment]], StepResult],
+        rest: Rest = no_rest,
+    ) -> list[StepResult]:  # fmt: skip
+        """Work on batches in order; the rows of the next are sent while one is worked on."""
+        todo, ahead, results = [*reversed(shares)], Ahead(self._holdings), list[StepResult]()
+        while todo:
+            share = todo.pop()
+            todo += reversed(share.cut(self.most_rows))
+            share = todo.pop()
+            try:
+                segments = ahead.take(share)
+                if todo and todo[-1].rows <= self.most_rows:
+                    ahead.send(todo[-1])
+                results.append(work(share, segments))
+                problem = None
+            except MemoryError as error:
+                problem = str(error)
+            if problem is not None:
+                ahead.drop()
+                self._shrink(share.rows, problem)
+                todo.append(share)
+            elif share.ends:
+                rest(1)
+        return results
+
+    def _shrink(self, rows: int, problem: str) -> None:
+        """A batch of so many rows has no room: take smaller ones from now on."""
+        if rows == 1:
+            raise TrainingError(
+                f"the device has no memory for a batch of one row ({problem}): make model.hidden "
+                "smaller, lower training.logits_budget, or hold fewer rows on it"
+            )
+        self.replica.release()
+        self.most_rows = rows // 2
+
+    def news_of_memory(self) -> int:
+        """Return the largest batch, if it has become smaller since this was asked; else 0."""
+        if self.pool is not None or self.most_rows >= self._told_rows:
+            return 0
+        self._told_rows = self.most_rows
+        return self.most_rows
 
     def _key(self, batch: Batch) -> int:
         """What seeds a batch's dropout and sampling; hashing it costs as much as a small step."""
@@ -129,14 +188,19 @@ def make_stepper(
     ------
     ConfigError
         If the shared model is on another machine and there is no store.
+    TrainingError
+        If the model does not fit into the device's memory.
     """
     threads, budget = settings.pool_threads, settings.logits_budget_bytes
+    memory = fit_memory(settings, kernels)
+    is_tight = memory.batch_rows < settings.max_batch_rows
+    rows = memory.batch_rows if is_tight else _replica_rows(settings)
     in_place = shared if settings.steps_in_place else None
     replica = Replica(
         settings.spec,
         settings.optimizer,
         kernels,
-        max_batch_rows=_replica_rows(settings),
+        max_batch_rows=rows,
         logits_budget_bytes=budget,
         sampling=settings.sampling,
         tables=label_tables(settings.sampling, settings.spec, settings.seed),
@@ -146,7 +210,7 @@ def make_stepper(
     copy = None
     if settings.shares_model and in_place is None:
         copy = DeepCopy(kernels, replica.flat, store or _local_store(settings, shared, kernels))
-    return Stepper(settings, holdings, replica, pool, copy)
+    return Stepper(settings, holdings, replica, pool, copy, memory)
 
 
 def _replica_rows(settings: MemberSettings) -> int:
@@ -173,19 +237,13 @@ def notes_of(done: PoolResult, settings: MemberSettings) -> Notes:
     return {"active": (done.seen / settings.spec.labels, done.rows)}
 
 
-def cut_fetched(batches: Sequence[Batch], fetched: Fetched, threads: int) -> Fetched:
-    """Return the fetched rows by the spans that the threads of a pool ask for."""
-    if not fetched:
-        return fetched
-    found = {}
-    for batch in batches:
-        sources = [span for span in batch if span in fetched]
-        for piece in (piece for t in range(threads) for piece in part_of(batch, t, threads)):
-            for span in sources:
-                if span[:2] == piece[:2] and span.start <= piece.start < span.stop:
-                    first = piece.start - span.start
-                    found[piece] = slice_rows(fetched[span], first, first + piece.rows)
-    return found
+def _joined(steps: Sequence[StepResult]) -> StepResult:
+    """The sum of a batch's parts."""
+    if len(steps) == 1:
+        return steps[0]
+    loss_sum = sum(step.loss_sum for step in steps)
+    rows, nonzeros = sum(step.rows for step in steps), sum(step.nonzeros for step in steps)
+    return StepResult(loss_sum, rows, nonzeros, sum(step.seen for step in steps))
 
 
 def _checked(result: StepResult, lr: float) -> StepResult:

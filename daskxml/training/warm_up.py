@@ -10,7 +10,8 @@ import numpy as np
 from daskxml.training.holdings import Holdings
 from daskxml.training.ledger import Span
 from daskxml.training.pool import Part, Pool
-from daskxml.training.replica import Replica, StepResult
+from daskxml.training.replica import Replica
+from daskxml.training.results import StepResult
 from daskxml.training.settings import MemberSettings
 from daskxml.training.stepping import make_stepper
 from daskxml.types import Csr, Partition, Segment

@@ -30,6 +30,14 @@ def random_csr(rng, rows, columns, density=0.3, ones=False):
     return Csr(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), data, columns)
 
 
+def group_entries(kernels, *operands):
+    """How many features there are, who knows it whoever."""
+    most, live = kernels.group_entries(*operands)
+    count = most if live is None else int(kernels.to_host(live)[0])
+    assert count <= most
+    return count
+
+
 def normal(rng, *shape, spread=1.0):
     return (spread * rng.standard_normal(shape)).astype(np.float32)
 

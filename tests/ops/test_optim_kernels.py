@@ -12,6 +12,7 @@ from kernel_cases import (
     ONE,
     TWO,
     close,
+    group_entries,
     modest,
     normal,
     random_csr,
@@ -71,7 +72,7 @@ RUNS = {
     "momentum": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, False),
     "nesterov": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, True),
     "adam": lambda k, w, m, v, g: k.adam_rows(w, m, v, g, ADAM),
-    "lamb": lambda k, w, m, v, g: k.lamb_rows(w, m, v, g, ADAM, 0.7),
+    "lamb": lambda k, w, m, v, g: k.lamb_rows(w, m, v, g, ADAM, np.array([0.7])),
     "lamb moments": lambda k, w, m, v, g: k.lamb_moments(norms_of(k, g), w, m, v, g, ADAM),
 }
 
@@ -110,6 +111,19 @@ def test_norms_of_lamb(fast, case):
 
 def vars_of(gradient):
     return gradient.values, gradient.ids, gradient.waits, gradient.scale
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [0, 1, 9, 3000])
+@pytest.mark.parametrize("factor", [1.0, 0.0])
+def test_the_trust_ratio_of_lamb(ops, rows, factor):
+    norms, trust = np.square(wide(normal(np.random.default_rng(1), 2, rows))), np.zeros(1)
+    norms[1] *= factor
+    slow = np.zeros(1)
+    ops.lamb_trust(trust, norms)
+    NAIVE.lamb_trust(slow, norms)
+    close(trust, slow, 1e-12)
+    assert factor or trust[0] == 1.0
 
 
 @pytest.mark.parametrize("rule", RUNS)
@@ -191,7 +205,7 @@ def group(kernels, entries, columns):
     size = len(entries[0]) + 1
     outs = (np.empty(size, "i4"), np.empty(size, "i8"), np.empty(size, "i4"), np.empty(size, "f4"))
     tally = np.zeros(columns, "i4")
-    count = kernels.group_entries(*outs, entries, tally)
+    count = group_entries(kernels, *outs, entries, tally)
     assert not tally.any()
     assert len(set(outs[0][:count].tolist())) == count
     return *outs, count

@@ -7,7 +7,8 @@ from formulas import Reference
 from daskxml.errors import ConfigError
 from daskxml.ops import KEEP_ALL, get_kernels, numpy_optim
 from daskxml.ops.naive import dense_rows
-from daskxml.optim import OPTIMIZERS, GradientBuffer, Optimizer, OptimizerConfig, optimizer
+from daskxml.ops.numpy_kernels import NumpyKernels
+from daskxml.optim import OPTIMIZERS, GradientBuffer, Optimizer, OptimizerConfig
 from daskxml.types import Csr
 
 SHAPES = {"hidden0.weight": (30, 7), "hidden0.bias": (7,), "hidden1.weight": (7, 5),
@@ -15,7 +16,7 @@ SHAPES = {"hidden0.weight": (30, 7), "hidden0.bias": (7,), "hidden1.weight": (7,
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES.values())
 UNUSED = 25  # features from here on are in no batch
 ROWS = 12
-CHUNK_FLOATS = optimizer._CHUNK_FLOATS
+CHUNK_FLOATS = get_kernels("cpu", 1).gradient_floats
 KERNELS = {lanes: get_kernels("cpu", lanes) for lanes in (1, 2)}
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS)
 OPTIONS = {
@@ -93,7 +94,7 @@ def stream(trained, steps, lr=0.1, first=0):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(optimizer, "_CHUNK_FLOATS", 20)
+    monkeypatch.setattr(NumpyKernels, "gradient_floats", 20)
 
 
 @EVERY

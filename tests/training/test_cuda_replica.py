@@ -30,9 +30,9 @@ def data(seed=0):
 
 
 def replica(kernels, optimizer="sgd", **settings):
-    budget = settings.pop("budget", 1 << 20)
+    budget, decay = settings.pop("budget", 1 << 20), settings.pop("weight_decay", 0.0)
     spec = ModelSpec(features=FEATURES, labels=LABELS, **{"hidden": (8,), **settings})
-    config = OptimizerConfig(name=optimizer)
+    config = OptimizerConfig(name=optimizer, weight_decay=decay)
     made = Replica(spec, config, kernels, max_batch_rows=16, logits_budget_bytes=budget)
     start = np.random.default_rng(1).standard_normal(made.layout.size).astype(np.float32)
     kernels.copy(made.flat, kernels.to_device(0.3 * start))
@@ -92,13 +92,25 @@ def test_any_order_of_threads_has_the_same_bits(optimizer):
     assert forward[0].tobytes() == shuffled[0].tobytes()
 
 
+FORMS = [
+    *({"optimizer": name} for name in ("sgd", "momentum", "nesterov", "adam", "lamb")),
+    {"optimizer": "sgd", "weight_decay": 0.1},
+    {"optimizer": "adam", "loss": "sigmoid", "dropout": 0.3, "feature_dropout": 0.2},
+    {"budget": 16 * 40 * 4},
+]
+
+
 @needs_compiler
-@pytest.mark.parametrize(("optimizer", "waits"), [("sgd", 1), ("adam", 2)])
-def test_how_often_a_step_waits_for_the_device(optimizer, waits):
-    """Once for the loss; Adam also for the number of features in use."""
+@pytest.mark.parametrize("settings", FORMS, ids=str)
+def test_steps_wait_for_nothing_and_allocate_nothing(settings):
+    """Not for the loss, nor for the number of features in use; one wait brings all losses."""
     kernels = emulated()
-    part, made = kernels.to_device(data()), replica(kernels, optimizer=optimizer)
-    batch = [Segment(part, kernels.to_device(np.arange(16)))]
-    before = kernels._device.downloads
-    made.step(batch, 0.1, key=0)
-    assert kernels._device.downloads - before == waits
+    part, made = kernels.to_device(data()), replica(kernels, **settings)
+    batches = [[Segment(part, kernels.to_device(np.arange(n)))] for n in (16, 9, 16)]
+    device = kernels._device
+    made.step(batches[0], 0.1, key=0)
+    before = device.downloads, device.allocations
+    results = [made.step(batch, 0.1, key) for key, batch in enumerate(batches)]
+    assert (device.downloads, device.allocations) == before
+    assert [result.loss_sum > 0.0 for result in results] == [True] * 3
+    assert device.downloads == before[0] + 1

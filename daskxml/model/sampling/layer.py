@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import SupportsFloat
 
 from daskxml.model.batch import Buffers, Placed, Updates
 from daskxml.model.output import OutputLayer
@@ -65,7 +66,7 @@ class SampledOutput:
 
     def step(
         self, hidden: Array, batch: Sequence[Placed], lr: float, key: int, updates: Updates
-    ) -> tuple[float, Array]:
+    ) -> tuple[SupportsFloat, Array]:
         """Update the chosen labels with the mean gradient over the batch.
 
         Parameters
@@ -77,7 +78,7 @@ class SampledOutput:
 
         Returns
         -------
-        float, Array
+        SupportsFloat, Array
             The sum of the rows' losses, as the chosen labels tell it, and the mean loss's gradient
             by ``hidden``, valid until the next call.
         """

@@ -116,5 +116,5 @@ class RowSampledOutput:
             self.buffers.vector("tally", self.labels),
         )
         entries = sets.ids, sets.rows, slopes
-        count = self.kernels.group_entries(ids, starts, rows, values, entries, tally)
+        count, _ = self.kernels.group_entries(ids, starts, rows, values, entries, tally)
         return RowSums(ids[:count], starts[: count + 1], rows, values)

@@ -58,6 +58,14 @@ KERNEL sum_parts(double* parts, const double* x, int64 n) {
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
+// out += factor * sum of x, by one block.
+KERNEL add_sum(double* out, const double* x, double factor, int64 n) {
+    double sum = 0.0;
+    for (int64 i = threadIdx.x; i < n; i += blockDim.x) sum += x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *out += factor * sum;
+}
+
 KERNEL square_parts(double* parts, const float* x, int64 n) {
     double sum = 0.0;
     EACH(i, n) sum += (double)x[i] * x[i];

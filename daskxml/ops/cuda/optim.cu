@@ -10,12 +10,15 @@ __device__ inline int64 place_of(int64 i, int width, const int* ids, const unsig
     return ids ? (int64)ids[row] * width + i % width : i;
 }
 
-// Which rows are zero throughout: one warp for a row; a NaN is not zero.
-KERNEL find_waiting(unsigned char* waits, const float* grad, int width, int64 count) {
+// Which rows are zero throughout, or are not there: one warp for a row; a NaN is not zero.
+KERNEL find_waiting(
+    unsigned char* waits, const float* grad, const int* live, int first, int width, int64 count) {
     int64 row = blockIdx.x * 8ll + threadIdx.x / 32;
     if (row >= count) return;
+    bool is_there = !live || first + row < *live;
     int is_used = 0;
-    for (int c = threadIdx.x % 32; c < width; c += 32) is_used |= grad[row * width + c] != 0.0f;
+    for (int c = threadIdx.x % 32; c < width && is_there; c += 32)
+        is_used |= grad[row * width + c] != 0.0f;
     is_used = __any_sync(ALL_LANES, is_used);
     if (threadIdx.x % 32 == 0) waits[row] = !is_used;
 }
@@ -86,14 +89,28 @@ KERNEL lamb_moments(
     }
 }
 
+// ||weights|| / ||update|| from sums (2, blocks) of their rows' squares; 1 where one is zero.
+KERNEL lamb_trust(double* trust, const double* parts, int blocks) {
+    double weights = 0.0, updates = 0.0;
+    for (int b = threadIdx.x; b < blocks; b += blockDim.x) {
+        weights += parts[b];
+        updates += parts[blocks + b];
+    }
+    weights = block_sum(weights);
+    updates = block_sum(updates);
+    if (threadIdx.x == 0)
+        *trust = weights > 0.0 && updates > 0.0 ? sqrt(weights / updates) : 1.0;
+}
+
 KERNEL lamb(
     float* weight, const float* first, const float* second, const int* ids,
-    const unsigned char* waits, int width, int64 n, float lr, float factor, float decay,
-    float root, float epsilon) {
+    const unsigned char* waits, int width, int64 n, double lr, const double* trust, float factor,
+    float decay, float root, float epsilon) {
+    float rate = lr * *trust;
     EACH(i, n) {
         int64 at = place_of(i, width, ids, waits);
         if (at < 0) continue;
         float move = factor * first[at] / (root * sqrtf(second[at]) + epsilon);
-        weight[at] -= lr * (move + decay * weight[at]);
+        weight[at] -= rate * (move + decay * weight[at]);
     }
 }

@@ -49,35 +49,18 @@ KERNEL densify(
     }
 }
 
-// How many entries of each row dropout keeps.
-KERNEL count_kept(
-    int* counts, const int64* indptr, const int* indices, const int64* rows,
-    int64 first_row, int64 columns, uint64 key, uint64 limit) {
-    int64 row = rows[blockIdx.x];
-    int count = 0;
-    for (int64 j = indptr[row] + threadIdx.x; j < indptr[row + 1]; j += blockDim.x)
-        count += is_kept(key, (first_row + blockIdx.x) * columns + indices[j], limit);
-    count = block_sum(count);
-    if (threadIdx.x == 0) counts[blockIdx.x] = count;
-}
-
-// The entries that dropout keeps, in order; those of row i begin at offsets[i].
-KERNEL write_kept(
+// All entries, in order; those of row i begin at offsets[i]. What dropout drops has the value 0.
+KERNEL write_entries(
     int* out_columns, int* out_rows, float* out_values, const int* offsets,
     const int64* indptr, const int* indices, const float* data, const int64* rows, int64 place,
     int64 first_row, int64 columns, uint64 key, uint64 limit, float scale) {
-    int64 row = rows[blockIdx.x], stop = indptr[row + 1], next = offsets[blockIdx.x];
-    for (int64 start = indptr[row]; start < stop; start += blockDim.x) {
-        int64 j = start + threadIdx.x;
-        bool kept = j < stop &&
-            is_kept(key, (first_row + blockIdx.x) * columns + indices[j], limit);
-        int total, before = block_before(kept, &total);
-        if (kept) {
-            out_columns[next + before] = indices[j];
-            out_rows[next + before] = place + blockIdx.x;
-            out_values[next + before] = (data ? data[j] : 1.0f) * scale;
-        }
-        next += total;
+    int64 row = rows[blockIdx.x], start = indptr[row], stop = indptr[row + 1];
+    for (int64 j = start + threadIdx.x; j < stop; j += blockDim.x) {
+        int64 at = offsets[blockIdx.x] + (j - start);
+        uint64 counter = (first_row + blockIdx.x) * columns + indices[j];
+        out_columns[at] = indices[j];
+        out_rows[at] = place + blockIdx.x;
+        out_values[at] = is_kept(key, counter, limit) ? (data ? data[j] : 1.0f) * scale : 0.0f;
     }
 }
 
@@ -97,11 +80,12 @@ KERNEL update_features(
     }
 }
 
-// out[i] = sum of values[e] * delta[rows[e]] over the entries of feature i.
+// out[i] = sum of values[e] * delta[rows[e]] over the entries of feature first + i, if there is one.
 KERNEL gather_rows(
     float* out, const int64* starts, const int* rows, const float* values, const float* delta,
-    int units) {
+    int units, const int* live, int first) {
     int64 i = blockIdx.x;
+    if (live && first + i >= *live) return;
     for (int c = threadIdx.x; c < units; c += blockDim.x) {
         float sum = 0.0f;
         for (int64 e = starts[i]; e < starts[i + 1]; ++e)
