@@ -175,6 +175,7 @@ inline int __any_sync(unsigned, int value) {
     return any != 0;
 }
 
+inline float __expf(float x) { return expf(x); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 inline float __int_as_float(int bits) { return __uint_as_float(bits); }

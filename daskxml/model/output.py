@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import SupportsFloat
 
 from daskxml.model.batch import Buffers, Placed, Updates
+from daskxml.model.fused_walk import FusedWalk
 from daskxml.model.walk import Walk
 from daskxml.ops import Kernels
 from daskxml.types import Array
@@ -43,6 +44,7 @@ class OutputLayer:
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
         self.certain, self.weight_of_others = self.labels, 1.0
         self.buffers = Buffers(kernels)
+        self._walk = FusedWalk if kernels.has_fused_softmax else Walk
 
     def reserve(self, rows: int) -> None:
         """Allocate for batches of up to ``rows`` rows."""
@@ -103,7 +105,7 @@ class OutputLayer:
             The sum of the rows' losses (who makes a float of it waits), and the mean loss's
             gradient by ``hidden`` ``(rows, units)``, valid until the next call.
         """
-        walk = Walk(self, hidden, batch)
+        walk = self._walk(self, hidden, batch)
         walk.weigh_targets(each_row=self.loss == "softmax")
         if self.loss == "softmax":
             walk.exponentials()
@@ -114,7 +116,7 @@ class OutputLayer:
 
     def loss_sum(self, hidden: Array, batch: Sequence[Placed]) -> float:
         """The sum of the rows' losses, the same bits as `step` finds; nothing is updated."""
-        walk = Walk(self, hidden, batch)
+        walk = self._walk(self, hidden, batch)
         if self.loss == "softmax":
             walk.count_targets()
             walk.exponentials()
@@ -125,7 +127,7 @@ class OutputLayer:
     def top_k(self, hidden: Array, scores: Array, ids: Array) -> None:
         """Fill ``scores`` float32 and ``ids`` int32, both ``(rows, k)``, best first."""
         rows, k = scores.shape
-        walk, lanes = Walk(self, hidden, ()), self.kernels.lanes
+        walk, lanes = self._walk(self, hidden, ()), self.kernels.lanes
         self.buffers.reserve("lane scores", lanes * rows * k)
         self.buffers.reserve("lane ids", lanes * rows * k, "int32")
         best = (self.buffers.cube("lane scores", lanes, rows, k),

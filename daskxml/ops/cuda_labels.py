@@ -19,6 +19,7 @@ _LEAST_CHUNK = 64
 class CudaLabels:
     """Implements the parts of :class:`daskxml.ops.Kernels` on blocks of labels for a GPU."""
 
+    has_fused_softmax = True
     _device: Device
     _kept: Kept
 
@@ -65,15 +66,33 @@ class CudaLabels:
         self, logits: Array, bias: Array, peak: Array, total: Array, part: Array
     ) -> None:
         """``part`` is not used: chunks of labels have sums of their own."""
+        self.softmax_sums(logits, bias, peak, total)
+        labels, rows = _shape(logits)
+        chunks, chunk = _chunks(int(labels))
+        blocks = -(-int(rows) // _TILE[0]), chunks
+        self._device.launch("exponentiate", blocks, _TILE, logits, bias, peak, labels, rows, chunk)
+
+    def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
         labels, rows = _shape(logits)
         chunks, chunk = _chunks(int(labels))
         tiles = -(-int(rows) // _TILE[0])
-        make = self._device.scratch()
+        make, launch = self._device.scratch(), self._device.launch
         tops, sums = (make((chunks, int(rows)), "float32") for _ in range(2))
-        launch, sizes = self._device.launch, (labels, rows, chunk)
-        launch("softmax_parts", (tiles, chunks), _TILE, tops, sums, logits, bias, *sizes)
+        operands = tops, sums, logits, bias, labels, rows, chunk
+        launch("softmax_parts", (tiles, chunks), _TILE, *operands)
         launch("softmax_join", (tiles,), _TILE, peak, total, tops, sums, np.int32(chunks), rows)
-        launch("exponentiate", (tiles, chunks), _TILE, logits, bias, peak, *sizes)
+
+    def softmax_shift(self, out: Array, peak: Array, total: Array, weight: Array) -> None:
+        rows = int(out.shape[0])
+        operands = out, peak, total, weight, np.int64(rows)
+        self._device.launch("softmax_shift", *grid(rows), *operands)
+
+    def softmax_gradient(self, logits: Array, bias: Array, shift: Array, row_sums: Array) -> None:
+        labels, rows = _shape(logits)
+        self._device.launch(
+            "softmax_gradient", (-(-int(labels) // 8),), (THREADS,),
+            logits, bias, shift, row_sums, labels, rows,
+        )  # fmt: skip
 
     def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
         lanes, rows = (int(size) for size in peaks.shape)

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from daskxml.ops import blas, numba_dense, numba_labels, numba_optim, numba_sparse
+from daskxml.ops.fused_protocol import KeepsExponentials
 from daskxml.ops.label_protocol import LabelWork
 from daskxml.ops.lanes import Lanes
 from daskxml.ops.memory_protocol import HostMemory
@@ -25,7 +26,9 @@ _SPARSE_GRAIN = 1 << 20  # products: a tenth of a millisecond, what a thread tak
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
 
 
-class NumpyKernels(HostMemory, NumpyFlat, NumpyOptim, NumpyRow, NumpySampling, NumpyRowSets):
+class NumpyKernels(
+    HostMemory, KeepsExponentials, NumpyFlat, NumpyOptim, NumpyRow, NumpySampling, NumpyRowSets
+):
     """Implements :class:`daskxml.ops.Kernels` for host memory.
 
     Parameters

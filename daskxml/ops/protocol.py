@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, SupportsFloat, TypeVar
 
+from daskxml.ops.fused_protocol import FusedKernels
 from daskxml.ops.label_protocol import LabelKernels
 from daskxml.ops.memory_protocol import MemoryKernels
 from daskxml.ops.optim_protocol import OptimKernels
@@ -63,8 +64,9 @@ KEEP_ALL = Drop()
 
 
 class Kernels(
-    MemoryKernels, LabelKernels, OptimKernels, RowKernels, SamplingKernels, RowSetKernels, Protocol
-):
+    MemoryKernels, LabelKernels, FusedKernels, OptimKernels, RowKernels, SamplingKernels,
+    RowSetKernels, Protocol,
+):  # fmt: skip
     """The kernels of one device, with a fixed number of *lanes* that work side by side.
 
     The same inputs and the same number of lanes give the same bits. Methods that return a number

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import EVERY, close, modest, normal, random_csr, seeds, wide
+from kernel_cases import EVERY, ON_GPU, ON_HOST, close, modest, normal, random_csr, seeds, wide
 
 from daskxml.ops import naive
 from daskxml.ops.naive import NaiveKernels
@@ -69,6 +69,35 @@ def test_online_softmax_equals_softmax_at_once(ops, block, cut):
         ops.scale_columns(logits[piece], factors, sums)
         close(sums, logits[piece].sum(axis=1), 1e-4)
     close(logits, weight * shifted / shifted.sum(axis=0), 1e-5 + 2e-7 * spread)
+
+
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@modest
+@given(blocks(), st.integers(1, 40))
+def test_fused_softmax_equals_softmax_at_once(ops, block, cut):
+    """The logits are read twice and stay what they are in between; a weight of 0 is allowed."""
+    logits, bias, rng = block
+    rows, held = logits.shape[1], logits.copy()
+    peak, total, shift = np.full(rows, -np.inf, "f"), np.zeros(rows), np.empty(rows, "f")
+    weight = np.abs(normal(rng, rows))
+    weight[0] = 0.0
+    pieces = [piece for piece in (slice(0, cut), slice(cut, None)) if logits[piece].size]
+    for piece in pieces:
+        ops.softmax_sums(logits[piece], bias[piece], peak, total)
+    np.testing.assert_array_equal(logits, held)
+    ops.softmax_shift(shift, peak, total, weight)
+    slow, slow_sums = wide(logits), np.empty(len(bias))
+    sums, slow_peak = np.full(len(bias), np.nan, "f"), np.full(rows, -np.inf)
+    slow_total, slow_shift = np.zeros(rows), np.empty(rows)
+    NAIVE.softmax_sums(slow, wide(bias), slow_peak, slow_total)
+    NAIVE.softmax_shift(slow_shift, slow_peak, slow_total, wide(weight))
+    NAIVE.softmax_gradient(slow, wide(bias), slow_shift, slow_sums)
+    for piece in pieces:
+        ops.softmax_gradient(logits[piece], bias[piece], shift, sums[piece])
+    spread = np.abs(slow_shift[1:]).max(initial=1.0)
+    close(logits, slow, 1e-5 + 3e-7 * spread)
+    close(sums, slow_sums, 1e-4 + 3e-7 * spread)
+    assert (logits[:, 0] == 0.0).all()
 
 
 @EVERY

@@ -1,16 +1,6 @@
 // A block of labels, label-major: (labels, rows), one contiguous row for each label.
 // Sums over labels are formed by tiles of 32 rows and chunks of labels, then over the chunks.
 
-// Take one more number into a maximum and the sum of exponentials relative to it; NaN stays.
-__device__ inline void raise(float* top, float* sum, float value) {
-    if (value <= *top) {
-        *sum += expf(value - *top);
-    } else {
-        *sum = *sum * expf(*top - value) + 1.0f;
-        *top = value;
-    }
-}
-
 // Maximum and sum of a chunk: both (chunks, rows). A block is 32 rows x 8 labels at a time.
 KERNEL softmax_parts(
     float* tops, float* sums, const float* logits, const float* bias,
@@ -19,9 +9,20 @@ KERNEL softmax_parts(
     int64 row = blockIdx.x * 32 + threadIdx.x;
     int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
     float top = -INF, sum = 0.0f;
-    if (row < rows)
-        for (int64 l = first + threadIdx.y; l < last; l += 8)
-            raise(&top, &sum, logits[l * rows + row] + bias[l]);
+    for (int64 start = first + threadIdx.y; start < last && row < rows; start += 32) {
+        float few[4], higher = top, more = 0.0f;  // four labels: loads that do not wait for sums
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            int64 l = start + 8 * k;
+            few[k] = l < last ? logits[l * rows + row] + bias[l] : -INF;
+        }
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) higher = few[k] > higher ? few[k] : higher;
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) more += __expf(few[k] - higher);  // NaN stays
+        sum = sum * __expf(top - higher) + more;
+        top = higher;
+    }
     top_of[threadIdx.y][threadIdx.x] = top;
     sum_of[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
@@ -78,6 +79,30 @@ KERNEL exponentiate(
     float top = peak[row];
     for (int64 l = first + threadIdx.y; l < last; l += 8)
         logits[l * rows + row] = expf(logits[l * rows + row] + bias[l] - top);
+}
+
+// shift = peak + log(total) - log(weight)
+KERNEL softmax_shift(
+    float* out, const float* peak, const double* total, const float* weight, int64 rows) {
+    EACH(r, rows) out[r] = peak[r] + (log(total[r]) - log((double)weight[r]));
+}
+
+// logits = exp(logits + bias - shift), and the sum over each label's row: one warp for a label.
+KERNEL softmax_gradient(
+    float* __restrict__ delta, const float* __restrict__ bias, const float* __restrict__ shift,
+    float* __restrict__ row_sums, int64 labels, int64 rows) {
+    int64 label = blockIdx.x * 8ll + threadIdx.x / 32;
+    if (label >= labels) return;
+    float sum = 0.0f, lift = bias[label];
+    float* __restrict__ row = delta + label * rows;
+    #pragma unroll 4
+    for (int64 r = threadIdx.x % 32; r < rows; r += 32) {
+        float value = __expf(row[r] + lift - shift[r]);
+        row[r] = value;
+        sum += value;
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) row_sums[label] = sum;
 }
 
 KERNEL merge_softmax(

@@ -1,0 +1,39 @@
+"""One batch's way through the output layer where exponentials are computed twice: on a GPU.
+
+The first walk reads every block of logits once, for the log-sum-exp of each row. The second forms
+``exp(z - shift)`` in one pass, with ``shift = log-sum-exp - log(row's weight)``. Where the whole
+matrix of logits fits into the budget it is kept between the two, as logits; otherwise it is
+multiplied out again, a block at a time, and no matrix of rows x labels ever exists.
+"""
+
+from __future__ import annotations
+
+from daskxml.model.batch import Updates
+from daskxml.model.walk import Walk
+from daskxml.types import Array
+
+
+class FusedWalk(Walk):
+    """A `daskxml.model.walk.Walk` that leaves logits as they are until they become a gradient."""
+
+    def exponentials(self) -> None:
+        """The first walk of softmax: peak, total and shift of every row; the blocks, if kept."""
+        self.join_lanes(self.each_block(self._exponentials_of))
+        self.shift = self.lane_factors[0]
+        self.kernels.softmax_shift(self.shift, self.peak, self.total, self.row_weight)
+
+    def _exponentials_of(self, lane: int, start: int, stop: int) -> None:
+        block = self.logits_of(lane, start, stop)
+        self._add_target_logits(block, lane, start, stop)
+        self._exponentiate(block, lane, start, stop)
+
+    def _exponentiate(self, block: Array, lane: int, start: int, stop: int) -> None:
+        bias = self.layer.bias[start:stop]
+        self.kernels.softmax_sums(block, bias, self.lane_peak[lane], self.lane_total[lane])
+
+    def softmax_update(self, lane: int, start: int, stop: int, lr: float, updates: Updates) -> None:
+        """The second walk: from logits to the gradient, and on."""
+        kept = self.logits[0, start:stop] if self.whole else self.logits_of(lane, start, stop)
+        bias, sums = self.layer.bias[start:stop], self.bias_gradient[start:stop]
+        self.kernels.softmax_gradient(kept, bias, self.shift, sums)
+        self._update(kept, lane, start, stop, lr, updates)
