@@ -219,6 +219,15 @@ def test_pools_do_not_step_together_with_others():
     )
 
 
+def test_a_section_for_gpus_needs_one():
+    given = {"training": {"epochs": 1}, "gpu": {"exact": True}}
+    assert load_run_config(given).gpu.exact
+    assert refusal(given | {"cluster": {"device": "cpu"}}) == (
+        "run configuration: [gpu] is for GPUs, but [cluster] device = 'cpu': leave the section "
+        "out, or let device be 'auto' or 'cuda'"
+    )
+
+
 def test_bounds_that_contradict_each_other_name_their_line(tmp_path):
     text = "[training]\nepochs = 1\n[strategy]\nname = 'adaptive-hogbatch'\nlr = 1\n"
     path = write(tmp_path, text + "batch_max = 64\nbatch_min = 65\n")

@@ -18,6 +18,7 @@ from daskxml.config.sections import (
     ClusterSection,
     DataSection,
     EvaluationSection,
+    GpuSection,
     RunSection,
     TrainingSection,
 )
@@ -45,6 +46,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "evaluation": EvaluationSection,
     "checkpoint": CheckpointSection,
     "cluster": ClusterSection,
+    "gpu": GpuSection,
 }
 _FROM_DATA = ("features", "labels")  # fields of a ModelSpec that no run file holds
 DEFAULT_STRATEGY = "adaptive-sgd"
@@ -79,6 +81,7 @@ class RunConfig:
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
+    gpu: GpuSection = field(default_factory=GpuSection)
 
     def __post_init__(self) -> None:
         rank = int(self.training.target_metric.partition("@")[2])
@@ -118,6 +121,11 @@ class RunConfig:
             )
         if self.sampling.is_on:
             self._check_sampling(strategy)
+        if self.gpu != GpuSection() and self.cluster.device == "cpu":
+            raise ConfigError(
+                "[gpu] is for GPUs, but [cluster] device = 'cpu': leave the section out, or let "
+                "device be 'auto' or 'cuda'"
+            )
         if self.schedule.needs_epochs and not self.training.epochs:
             raise ConfigError(
                 f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "

@@ -254,3 +254,20 @@ class ClusterSection:
         (2, 1)
         """
         return self.threads or max(1, cores // max(1, workers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSection:
+    """``[gpu]``: how workers with a GPU compute; CPUs always have float32 throughout.
+
+    Attributes
+    ----------
+    exact
+        Multiply matrices in float32. Otherwise their operands are rounded to TF32 (10 bits behind
+        the point) where the GPU has it, which is several times faster.
+    """
+
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self)

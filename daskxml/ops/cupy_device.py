@@ -8,6 +8,7 @@ that. The sources are compiled once for a GPU; CuPy keeps the result on disk.
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class CupyDevice:
         from cupy_backends.cuda.libs import cublas
 
         self._cupy, self._cublas = cupy, cublas
-        self._arena = Arena(self.empty)
+        self._arena, self._owner = Arena(self.empty), get_ident()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._copies = cupy.cuda.Stream(non_blocking=True)
         self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++14",))
@@ -88,9 +89,13 @@ class CupyDevice:
         self._cupy.get_default_memory_pool().free_all_blocks()
 
     def reserve(self, nbytes: int) -> None:
+        """For this thread: a parameter server may step in another one at the same time."""
         self._arena.reserve(nbytes)
+        self._owner = get_ident()
 
     def scratch(self) -> MakeArray:
+        if get_ident() != self._owner:
+            return self.empty
         self._arena.reset()
         return self._arena.take
 

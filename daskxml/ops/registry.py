@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from daskxml.errors import ConfigError
-from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.ops.protocol import Kernels
 
 
 def _on_cpu(threads: int, exact: bool) -> Kernels:
+    from daskxml.ops.numpy_kernels import NumpyKernels  # and with it Numba, no need of a GPU's
+
     return NumpyKernels(threads)
 
 

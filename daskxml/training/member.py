@@ -68,7 +68,8 @@ class Member:
         store: ModelStore | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.layout = settings, Layout(settings.spec)
-        self.kernels = get_kernels(settings.device, settings.pool_threads or settings.threads)
+        threads = settings.pool_threads or settings.threads
+        self.kernels = get_kernels(settings.device, threads, settings.exact)
         self._owns_shared = shared is None and settings.shares_model and settings.is_at_home
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
         self.holdings = Holdings(self.kernels, settings.seed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import SupportsFloat
+from typing import TYPE_CHECKING, SupportsFloat
 
-from daskxml.training.orders import Notes
+if TYPE_CHECKING:
+    from daskxml.training.orders import Notes
 
 
 @dataclass(frozen=True, slots=True)

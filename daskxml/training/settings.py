@@ -31,8 +31,9 @@ class MemberSettings:
         Features of a typical row, for the warm-up.
     stream_rows
         Rows of each stream of the ledger, to tell how far in an epoch a batch lies.
-    device, threads
-        ``"cpu"`` or ``"cuda"``; kernel threads.
+    device, threads, exact
+        ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU where there is one; threads of a CPU's kernels;
+        whether a GPU multiplies matrices in float32.
     sampling
         Which labels a batch sees.
     schedule, epochs
@@ -67,6 +68,7 @@ class MemberSettings:
     stream_rows: tuple[int, ...]
     device: str
     threads: int
+    exact: bool = False
     sampling: SamplingConfig = ALL_LABELS
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     epochs: float = 0.0

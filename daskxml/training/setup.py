@@ -112,6 +112,7 @@ def member_settings(
         stream_rows=placement.streams(),
         device=device or ("cpu" if config.cluster.device == "auto" else config.cluster.device),
         threads=threads,
+        exact=config.gpu.exact,
         sampling=config.sampling,
         schedule=config.schedule,
         epochs=config.training.epochs,

@@ -1,6 +1,7 @@
-"""The figures' modules, which are scripts beside each other and no package."""
+"""The modules of the benchmarks, which are scripts beside each other and no package."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks" / "figures"))
+ROOT = Path(__file__).parent.parent.parent / "benchmarks"
+sys.path[:0] = [str(ROOT / "figures"), str(ROOT / "gpu")]

@@ -5,6 +5,7 @@ import pytest
 from cuda_on_host import emulated, needs_compiler
 
 import daskxml
+from daskxml.config import load_run_config
 from daskxml.data.rows import label_counts, to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.errors import TrainingError
@@ -14,7 +15,9 @@ from daskxml.optim import OptimizerConfig
 from daskxml.training.ledger import Span, cut_batches
 from daskxml.training.member import Member
 from daskxml.training.memory import plan_memory
+from daskxml.training.placement import Placement
 from daskxml.training.settings import MemberSettings
+from daskxml.training.setup import member_settings
 
 FEATURES, LABELS, ROWS = 60, 40, 96
 SPARE_BYTES = 29_000  # rows are three times longer than 8: enough for 16 of them, not for 32
@@ -172,3 +175,20 @@ def test_a_run_goes_on_with_smaller_batches(device, part):
     assert max(later) <= event["batch_rows"]
     assert (run.reason, run.history[-1]["rows"]) == ("epochs", free.history[-1]["rows"])
     assert run.history[-1]["loss"] < run.history[0]["loss"]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_gpu_multiplies_as_the_run_file_says(monkeypatch, part, exact):
+    asked = []
+
+    def make(threads, exact):
+        asked.append(exact)
+        return emulated()
+
+    monkeypatch.setitem(registry.KERNELS, "cuda", make)
+    config = load_run_config({"training": {"epochs": 1}, "gpu": {"exact": exact}})
+    placement = Placement(True, (ROWS,), ())
+    common = {"row_nonzeros": 8, "threads": 1}
+    spec, strategy = config.model_spec(FEATURES, LABELS), config.make_strategy()
+    Member(member_settings(config, spec, strategy, placement, **common))
+    assert asked == [exact]

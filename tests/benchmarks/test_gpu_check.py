@@ -1,0 +1,144 @@
+"""The check for a GPU, where there is none: on the kernels' sources, compiled for the host."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import check
+import learning
+import numpy as np
+import pytest
+import step_times
+import twins
+from cuda_on_host import NO_GPU, emulated, needs_compiler
+from roofline import SHAPES, Floor, Shape, floor_of
+from twin_cases import Sizes, every_case
+
+from daskxml.ops import Kernels, get_kernels, registry
+from daskxml.ops.row_protocol import RowKernels
+from daskxml.ops.row_sets_protocol import RowSetKernels
+from daskxml.ops.sampling_protocol import SamplingKernels
+
+CHECK = Path(check.__file__)
+TINY = Sizes(rows=37, features=50, labels=150, units=40, row_features=9)
+SMALL = Shape(name="small", features=300, labels=120, row_features=12, row_labels=3, hidden=16)
+NOT_CHECKED = {  # arrays and memory, and what a GPU refuses
+    "name", "lanes", "close", "empty", "zeros", "to_device", "to_host", "send", "settle", "reserve",
+    "release", "free_bytes", "scratch_bytes", "gradient_floats", "block_labels",
+    "for_label_blocks", "has_fused_softmax",
+}  # fmt: skip
+
+
+class Recorded:
+    """Kernels that remember what was called."""
+
+    def __init__(self, kernels):
+        self._kernels, self.called = kernels, set()
+
+    def __getattr__(self, name):
+        self.called.add(name)
+        return getattr(self._kernels, name)
+
+
+def public(protocol):
+    return {name for name in dir(protocol) if not name.startswith("_")}
+
+
+@needs_compiler
+def test_every_kernel_is_right_and_none_is_left_out():
+    kernels = Recorded(emulated())
+    found = twins.check_kernels(kernels, 5, TINY, 1e-5)
+    assert [row["kernel"] for row in found if not row["ok"]] == []
+    refused = public(RowKernels) | public(RowSetKernels) | public(SamplingKernels)
+    assert public(Kernels) - refused - NOT_CHECKED - kernels.called == set()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["scale", "sparse_update", "softmax_gradient", "adam_rows"])
+def test_a_kernel_that_does_nothing_is_noticed(name):
+    kernels = emulated()
+    setattr(kernels, name, lambda *operands: None)
+    wrong = {row["kernel"] for row in twins.check_kernels(kernels, 1, TINY, 1e-5) if not row["ok"]}
+    assert {kernel.split(",")[0] for kernel in wrong} == {name}
+
+
+def test_operands_differ_from_seed_to_seed():
+    first, second = (every_case(seed, TINY)[0].operands["x"] for seed in (1, 2))
+    assert not np.array_equal(first, second)
+
+
+@needs_compiler
+def test_curves_of_the_device_and_of_a_cpu(monkeypatch):
+    monkeypatch.setitem(registry.KERNELS, "cuda", lambda threads, exact: emulated())
+    monkeypatch.setattr(check, "RUNS", [("sgd", "softmax", 3.25), ("adam", "softmax", 3.3)])
+    monkeypatch.setattr(check, "RUN_GOAL", 5.2)
+    monkeypatch.setattr(learning, "RUN_ROWS", 512)
+    rows = check.part_c(emulated(), epochs=2, rows=256, features=100, labels=30)
+    assert len(rows) == 3
+    assert all(row["ok"] for row in rows), rows
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_torch_does_the_same_steps(optimizer):
+    torch = pytest.importorskip("torch")
+    common = SMALL, 16, optimizer
+    ours = step_times.our_steps(get_kernels("cpu", 1), *common, 1 << 20, 3)
+    theirs = step_times.torch_steps(torch, "cpu", *common, False, 3)
+    for steps in (1, 4):
+        assert ours(steps) == pytest.approx(theirs(steps), rel=1e-4)
+
+
+@needs_compiler
+def test_a_table_of_steps_says_what_failed():
+    class Memory:
+        reset = ours = torch = staticmethod(lambda: 1 << 20)
+
+    ceilings = {"bytes_s": 1e12, "operations_s": 1e13}
+    rows = step_times.measure_shape(
+        lambda: get_kernels("cpu", 1), Memory, None, SMALL, 16, "sgd", (1 << 20,), ceilings, 0
+    )
+    assert rows[0]["rows_s"] > 0.0
+    assert 0.0 < rows[0]["of_floor"] < 1.0
+    broken = step_times.measure_shape(
+        lambda: emulated(budget_bytes=10), Memory, None, SMALL, 16, "sgd", (1,), ceilings, 0
+    )
+    assert broken[0]["failed"].startswith("MemoryError")
+
+
+def test_the_floor_of_a_step():
+    tiny = Shape(name="t", features=1000, labels=10, row_features=3, row_labels=2, hidden=4)
+    floor = floor_of(tiny, 5)
+    assert floor.operations == 6 * 5 * 10 * 4 + 4 * 15 * 4
+    assert floor.moved_bytes == 3 * 4 * (10 * 4 + 15 * 4) + 2 * 8 * 15 + 4 * 5 * 2
+    assert floor_of(tiny, 5, moments=2).moved_bytes - floor.moved_bytes == 4 * 4 * (40 + 60)
+    assert Floor(moved_bytes=10.0, operations=1.0).least_s(5.0, 1.0) == 2.0
+    floor = floor_of(SHAPES[0], 4096)
+    assert floor.least_s(4e12, 4e14) == pytest.approx(floor.operations / 4e14)
+
+
+def test_it_loads_without_numba_and_dask():
+    code = (
+        "import importlib.util, sys\n"
+        "BLOCKED = {'numba', 'llvmlite', 'dask', 'distributed', 'tornado', 'bokeh', 'rich',\n"
+        "           'fsspec', 'tomli_w', 'safetensors', 'threadpoolctl'}\n"
+        "class Blocker:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in BLOCKED:\n"
+        "            raise ImportError(name + ' is blocked')\n"
+        "sys.meta_path.insert(0, Blocker())\n"
+        f"sys.path.insert(0, {str(CHECK.parent)!r})\n"
+        "import check\n"
+        "from daskxml.ops import cuda_kernels\n"
+        "rows = check.part_c(check.cpu_kernels(), 1, rows=64, features=20, labels=5)\n"
+        "print(check.cpu_kernels().name, 'left out' in rows[-1]['run'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["naive", "True"]
+
+
+@pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
+def test_without_a_gpu_it_is_said_in_one_line():
+    done = subprocess.run([sys.executable, CHECK], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("no check: ")
+    assert done.stderr.count("\n") == 1
