@@ -63,6 +63,7 @@ class CupyDevice:
     """
 
     def __init__(self, cupy: Any, exact: bool) -> None:
+        from cupy_backends.cuda.api import runtime
         from cupy_backends.cuda.libs import cublas
 
         self._cupy, self._cublas = cupy, cublas
@@ -72,7 +73,12 @@ class CupyDevice:
         self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++14",))
         self._module.compile()  # now, not in the first step
         self._kernels: dict[str, Any] = {}
-        self._math = cublas.CUBLAS_DEFAULT_MATH if exact else cublas.CUBLAS_TF32_TENSOR_OP_MATH
+        exactly = cublas.CUBLAS_COMPUTE_32F
+        quickly = exactly if exact else cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+        self._products = {  # of operands of a type: what cuBLAS calls it, and how it adds up
+            "float32": (runtime.CUDA_R_32F, quickly),
+            "uint16": (runtime.CUDA_R_16BF, exactly),  # bfloat16
+        }
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         with self._stream:
@@ -150,13 +156,14 @@ class CupyDevice:
         cublas, p = self._cublas, product
         scalars = np.array([alpha, beta], np.float32)  # read by the call itself
         flips = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
+        kind, adds = self._products[str(p.a.dtype)]
         with self._stream:
             handle = self._cupy.cuda.device.get_cublas_handle()  # this thread's
-            cublas.setMathMode(handle, self._math)
-            cublas.sgemm(
+            cublas.gemmEx(
                 handle, flips[p.flips_b], flips[p.flips_a], p.n, p.m, p.k, scalars.ctypes.data,
-                p.b.data.ptr, p.b_stride, p.a.data.ptr, p.a_stride,
-                scalars.ctypes.data + 4, p.out.data.ptr, p.n,
+                p.b.data.ptr, kind, p.b_stride, p.a.data.ptr, kind, p.a_stride,
+                scalars.ctypes.data + 4, p.out.data.ptr, self._products["float32"][0], p.n,
+                adds, cublas.CUBLAS_GEMM_DEFAULT,
             )  # fmt: skip
 
     def close(self) -> None:

@@ -82,6 +82,30 @@ def test_the_sources_compile(capability, tmp_path):
         assert f".entry {name}(" in done.stdout
 
 
+def test_cupy_has_what_the_device_asks_of_it():
+    """Names and arguments, where its libraries can be loaded; they need no driver."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    code = (
+        "import inspect, cupy\n"
+        "from cupy_backends.cuda.api import runtime\n"
+        "from cupy_backends.cuda.libs import cublas\n"
+        "cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F_FAST_TF32\n"
+        "cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, cublas.CUBLAS_GEMM_DEFAULT\n"
+        "runtime.CUDA_R_32F, runtime.CUDA_R_16BF, runtime.memGetInfo\n"
+        "told = cublas.gemmEx.__doc__\n"
+        "assert told is None or told.count(',') == 18, told\n"
+        "cupy.cuda.Stream.record, cupy.cuda.Stream.wait_event, cupy.cuda.Stream.synchronize\n"
+        "assert 'disable_timing' in cupy.cuda.Event.__doc__\n"
+        "assert 'stream' in inspect.signature(cupy.asnumpy).parameters\n"
+        "cupy.get_default_memory_pool().free_all_blocks, cupy.cuda.device.get_cublas_handle\n"
+        "cupy.RawModule.compile, cupy.RawModule.get_function, cupy.copyto, cupy.ndarray.fill\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if "DynamicLibNotFoundError" in done.stderr or "cannot open shared object" in done.stderr:
+        pytest.skip("cuBLAS is not installed")
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_float_is_added_by_an_atomic():
     """Such sums would be rounded in another order each time."""
     allowed = ("counts", "taken", "tally", "word", "&bits", "lost")  # whole numbers
