@@ -11,6 +11,7 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from weakref import finalize
@@ -20,6 +21,7 @@ import pytest
 
 from daskxml.errors import ConfigError
 from daskxml.ops import get_kernels
+from daskxml.ops.bfloat import from_bfloat
 from daskxml.ops.cuda_arena import aligned
 from daskxml.ops.cuda_device import NULL
 from daskxml.ops.cuda_kernels import CudaKernels
@@ -201,8 +203,12 @@ class HostDevice:
     def gemm(self, product, alpha, beta):
         """Read memory as BLAS does, by columns, whatever the arrays' own shapes say."""
         p = product
+        assert p.a.dtype == p.b.dtype
+        assert p.out.dtype == np.float32
         left = _columns(p.b, p.b_stride, *((p.k, p.n) if p.flips_b else (p.n, p.k)))
         right = _columns(p.a, p.a_stride, *((p.m, p.k) if p.flips_a else (p.k, p.m)))
+        if p.a.dtype == np.uint16:  # bfloat16
+            left, right = from_bfloat(left), from_bfloat(right)
         result = alpha * (left.T if p.flips_b else left) @ (right.T if p.flips_a else right)
         out = _columns(p.out, p.n, p.n, p.m)
         out[...] = result + (beta * out if beta else 0.0)
@@ -295,7 +301,7 @@ class HostCalls:
         if hasattr(value, "values") and hasattr(value, "waits"):
             values, ids = (self._move(item, {}) if item is not None else None
                            for item in (value.values, value.ids))  # fmt: skip
-            return type(value)(values, ids, value.waits, value.scale)
+            return replace(value, values=values, ids=ids)
         return self.kernels.to_device(value) if isinstance(value, _ROWS) else value
 
     def _there(self, value):

@@ -228,6 +228,26 @@ def test_a_section_for_gpus_needs_one():
     )
 
 
+NARROW = {"training": {"epochs": 1}, "gpu": {"output_dtype": "bfloat16"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "need"),
+    [
+        ({"gpu": {"output_dtype": "bfloat16", "exact": True}}, "float32 products off"),
+        ({"strategy": {"name": "mirrored"}}, "a strategy that merges models"),
+        ({"strategy": {"name": "hogbatch"}}, "a strategy that merges models"),
+        ({"sampling": {"method": "random"}}, "all labels"),
+        ({"optimizer": {"name": "lamb"}}, "an optimizer of single rows: not lamb"),
+        ({"optimizer": {"output": "lamb"}}, "an optimizer of single rows: not lamb"),
+    ],
+)
+def test_narrow_weights_are_refused_where_they_make_no_sense(more, need):
+    assert load_run_config(NARROW).gpu.output_dtype == "bfloat16"
+    problem = refusal(NARROW | more)
+    assert problem.startswith("run configuration: [gpu] output_dtype = 'bfloat16': needs " + need)
+
+
 def test_bounds_that_contradict_each_other_name_their_line(tmp_path):
     text = "[training]\nepochs = 1\n[strategy]\nname = 'adaptive-hogbatch'\nlr = 1\n"
     path = write(tmp_path, text + "batch_max = 64\nbatch_min = 65\n")

@@ -36,11 +36,11 @@ def batches_of(shape: Shape, batch_rows: int, seed: int) -> tuple[Partition, lis
 
 
 def our_steps(kernels: Any, shape: Shape, batch_rows: int, optimizer: str, budget_bytes: int,
-              seed: int) -> Callable[[int], float]:  # fmt: skip
+              seed: int, output_dtype: str = "float32") -> Callable[[int], float]:  # fmt: skip
     """Make what goes through so many steps and returns the last loss, which waits for them all."""
     spec = ModelSpec(features=shape.features, labels=shape.labels, hidden=(shape.hidden,))
     replica = Replica(spec, OptimizerConfig(name=optimizer), kernels, max_batch_rows=batch_rows,
-                      logits_budget_bytes=budget_bytes)  # fmt: skip
+                      logits_budget_bytes=budget_bytes, output_dtype=output_dtype)  # fmt: skip
     kernels.copy(replica.flat, kernels.to_device(initial_parameters(spec, seed)))
     part, chosen = batches_of(shape, batch_rows, seed)
     there = kernels.to_device(part)
@@ -129,7 +129,8 @@ def _ours(open_kernels: Callable[[], Any], *settings: Any) -> Callable[[int], fl
 
 def measure_shape(open_kernels: Callable[[], Any], memory: Any, torch: Any, shape: Shape,
                   batch_rows: int, optimizer: str, budgets: tuple[int, ...],
-                  ceilings: dict[str, float], seed: int) -> list[dict[str, Any]]:  # fmt: skip
+                  ceilings: dict[str, float], seed: int,
+                  has_narrow: bool = True) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of the table: ours for every budget of logits, then PyTorch eager and compiled.
 
     Parameters
@@ -140,6 +141,8 @@ def measure_shape(open_kernels: Callable[[], Any], memory: Any, torch: Any, shap
         Tells the peak: ``ours()`` and ``torch()`` in bytes, after ``reset()``.
     budgets
         Bytes for the matrix of logits.
+    has_narrow
+        Whether ours also runs with the output layer's weights in bfloat16.
     ceilings
         ``bytes_s`` and ``operations_s`` of this device, measured.
     """
@@ -153,6 +156,9 @@ def measure_shape(open_kernels: Callable[[], Any], memory: Any, torch: Any, shap
         (f"ours, logits in {budget >> 20} MiB",
          partial(_ours, open_kernels, *common, budget, seed), "ours") for budget in budgets
     ]  # fmt: skip
+    if has_narrow:
+        narrow = partial(_ours, open_kernels, *common, budgets[0], seed, "bfloat16")
+        contenders.append(("ours, bfloat16 output weights", narrow, "ours"))
     if torch is not None:
         contenders += [
             (f"torch {how}", partial(torch_steps, torch, "cuda", *common, compiles, seed), "torch")

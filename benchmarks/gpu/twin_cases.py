@@ -10,6 +10,7 @@ import numpy as np
 from made_up import random_rows
 
 from daskxml.ops import AdamStep, Drop, RowGradient
+from daskxml.ops.bfloat import from_bfloat, to_bfloat
 
 ADAM = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
 DROP = Drop(rate=0.25, key=77, first_row=3)
@@ -105,6 +106,10 @@ def flat_cases(draw: Operands) -> list[Case]:
              lambda k, o: float(k.late_sum((o.x, 1.0), (o.y, -2.0)))),
         Case("convert to float16", {"out": draw.poison(n, dtype="float16"), "x": x}, ("out",),
              lambda k, o: k.convert(o.out, o.x, 0.5), 1e-3),
+        Case("convert to bfloat16", {"out": draw.poison(n, dtype="uint16"), "x": x}, ("out",),
+             lambda k, o: k.convert(o.out, o.x, 0.5), 0.0),
+        Case("convert from bfloat16", {"out": draw.poison(n), "x": to_bfloat(x)}, ("out",),
+             lambda k, o: k.convert(o.out, o.x, 0.5)),
         Case("convert from float16", {"out": draw.poison(n), "x": half}, ("out",),
              lambda k, o: k.convert(o.out, o.x, 0.5)),
     ]  # fmt: skip
@@ -166,6 +171,7 @@ def dense_cases(draw: Operands, tolerance: float) -> list[Case]:
             held = {"a": a, "b": b, "fresh": draw.poison(m, n), "out": draw.normal(m, n)}
             name = f"gemm {flip_a:d}{flip_b:d}"
             cases.append(Case(name, held, ("fresh", "out"), call, tolerance))
+    cases.append(_narrow_product(draw))
     x, row = draw.normal(m, k), draw.normal(k)
     active = np.maximum(draw.normal(m, k), 0)
     drop = {"x": x}
@@ -184,6 +190,20 @@ def dense_cases(draw: Operands, tolerance: float) -> list[Case]:
                  lambda q, o, f=name: q.activation_gradient(o.x, o.active, f, 0.8)),
         ]  # fmt: skip
     return cases
+
+
+def _narrow_product(draw: Operands) -> Case:
+    """Of bfloat16 operands: exact products, added up in float32."""
+    s = draw.sizes
+    held = {"a": to_bfloat(draw.normal(s.rows, s.units)), "out": draw.poison(s.rows, s.labels),
+            "b": to_bfloat(draw.normal(s.labels, s.units))}  # fmt: skip
+
+    def call(kernels: Any, o: Any) -> None:
+        is_twin = kernels.name == "naive"
+        a, b = (from_bfloat(x).astype(float) if is_twin else x for x in (o.a, o.b))
+        kernels.gemm(o.out, a, b.T)
+
+    return Case("gemm of bfloat16", held, ("out",), call)
 
 
 def softmax_cases(draw: Operands) -> list[Case]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -176,3 +177,19 @@ _CONVERTERS: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
 def _shown(value: Any) -> str:
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def one_line_lists(toml: str) -> str:
+    """Join the lists that tomli-w writes with a line for each item; texts hold no line breaks.
+
+    Examples
+    --------
+    >>> one_line_lists("k = [\\n    1,\\n    3,\\n]")
+    'k = [1, 3]'
+    """
+
+    def join(match: re.Match[str]) -> str:
+        lines = match[1][:-1].split("\n")
+        return "[" + ", ".join(line.strip().removesuffix(",") for line in lines) + "]"
+
+    return re.sub(r"(?<== )\[\n((?:    .*,\n)+)\]$", join, toml, flags=re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import tomli_w
 
 from daskxml.combine import CombineConfig
-from daskxml.config.decode import FieldError, decode, encode, suggestion
+from daskxml.config.decode import FieldError, decode, encode, one_line_lists, suggestion
 from daskxml.config.sections import (
     CheckpointSection,
     ClusterSection,
@@ -121,11 +121,8 @@ class RunConfig:
             )
         if self.sampling.is_on:
             self._check_sampling(strategy)
-        if self.gpu != GpuSection() and self.cluster.device == "cpu":
-            raise ConfigError(
-                "[gpu] is for GPUs, but [cluster] device = 'cpu': leave the section out, or let "
-                "device be 'auto' or 'cuda'"
-            )
+        if self.gpu != GpuSection():
+            self._check_gpu(strategy)
         if self.schedule.needs_epochs and not self.training.epochs:
             raise ConfigError(
                 f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
@@ -156,6 +153,24 @@ class RunConfig:
         for need, is_missing in needs.items():
             if is_missing:
                 raise ConfigError(f"[sampling] method = {self.sampling.method!r}: needs {need}")
+
+    def _check_gpu(self, strategy: Strategy) -> None:
+        if self.cluster.device == "cpu":
+            raise ConfigError(
+                "[gpu] is for GPUs, but [cluster] device = 'cpu': leave the section out, or let "
+                "device be 'auto' or 'cuda'"
+            )
+        needs = {
+            "float32 products off, which [gpu] exact = true asks for": self.gpu.exact,
+            f"a strategy that merges models, which {self.strategy_name!r} does not: take one like "
+            "adaptive-sgd": strategy.is_joint or strategy.shares_model,
+            "all labels: leave [sampling] method at 'none'": self.sampling.is_on,
+            "an optimizer of single rows: not lamb": self.optimizer.rule_of("output.weight")
+            == "lamb",
+        }
+        for need, is_missing in needs.items():
+            if is_missing and self.gpu.output_dtype != "float32":
+                raise ConfigError(f"[gpu] output_dtype = {self.gpu.output_dtype!r}: needs {need}")
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""
@@ -196,7 +211,7 @@ class RunConfig:
         >>> "epochs = 2.0" in config.to_toml()
         True
         """
-        return _one_line_lists(tomli_w.dumps(self.as_dict()))
+        return one_line_lists(tomli_w.dumps(self.as_dict()))
 
 
 def load_run_config(
@@ -280,16 +295,6 @@ def _strategy(source: Source) -> tuple[str, Any]:
         return decode(STRATEGIES[name].Config, table)
 
     return name, _located(source, "strategy", build)
-
-
-def _one_line_lists(toml: str) -> str:
-    """Join the lists that tomli-w writes with a line for each item; texts hold no line breaks."""
-
-    def join(match: re.Match[str]) -> str:
-        lines = match[1][:-1].split("\n")
-        return "[" + ", ".join(line.strip().removesuffix(",") for line in lines) + "]"
-
-    return re.sub(r"(?<== )\[\n((?:    .*,\n)+)\]$", join, toml, flags=re.MULTILINE)
 
 
 def _located(source: Source, section: str, build: Callable[[], Built], key: str = "") -> Built:

@@ -4,17 +4,41 @@ The first walk reads every block of logits once, for the log-sum-exp of each row
 ``exp(z - shift)`` in one pass, with ``shift = log-sum-exp - log(row's weight)``. Where the whole
 matrix of logits fits into the budget it is kept between the two, as logits; otherwise it is
 multiplied out again, a block at a time, and no matrix of rows x labels ever exists.
+
+Where the weights are bfloat16, the hidden layer and finished blocks of the gradient are rounded to
+it for the products; sums, logits and losses are float32.
 """
 
 from __future__ import annotations
 
-from daskxml.model.batch import Updates
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from daskxml.model.batch import Placed, Updates
 from daskxml.model.walk import Walk
 from daskxml.types import Array
+
+if TYPE_CHECKING:
+    from daskxml.model.output import OutputLayer
 
 
 class FusedWalk(Walk):
     """A `daskxml.model.walk.Walk` that leaves logits as they are until they become a gradient."""
+
+    def __init__(self, layer: OutputLayer, hidden: Array, batch: Sequence[Placed]) -> None:
+        super().__init__(layer, hidden, batch)
+        self._narrow = layer.is_narrow
+        if self._narrow:
+            self.factor = layer.buffers.matrix("narrow hidden", self.rows, layer.units)
+            self.kernels.convert(self.factor.reshape(-1), hidden.reshape(-1), 1.0)
+
+    def as_factor(self, block: Array) -> Array:
+        """The block; in bfloat16 where the weights are, for a product of both."""
+        if not self._narrow:
+            return block
+        narrow = self.layer.buffers.matrix("narrow block", *block.shape)
+        self.kernels.convert(narrow.reshape(-1), block.reshape(-1), 1.0)
+        return narrow
 
     def exponentials(self) -> None:
         """The first walk of softmax: peak, total and shift of every row; the blocks, if kept."""

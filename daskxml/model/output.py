@@ -73,7 +73,16 @@ class OutputLayer:
         self.buffers.reserve("reference", self.slots(rows) * rows)
         self._reserve_rows(rows)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the weights are bfloat16, held as uint16."""
+        return str(self.weight.dtype) == "uint16"
+
     def _reserve_rows(self, rows: int) -> None:
+        if self.is_narrow:
+            floats = max(self.block_labels(size) * size for size in range(1, rows + 1))
+            self.buffers.reserve("narrow hidden", rows * self.units, "uint16")
+            self.buffers.reserve("narrow block", floats, "uint16")
         lanes, reserve = self.kernels.lanes, self.buffers.reserve
         reserve("gradient", lanes * rows * self.units)
         reserve("bias gradient", self.labels)

@@ -18,6 +18,7 @@ class Walk:
     def __init__(self, layer: OutputLayer, hidden: Array, batch: Sequence[Placed]) -> None:
         self.layer, self.kernels = layer, layer.kernels
         self.hidden, self.batch = hidden, batch
+        self.factor = hidden  # what is multiplied with weights and gradients
         self.rows = rows = int(hidden.shape[0])
         self.block = layer.block_labels(rows)
         self.whole = layer.keeps_logits(rows)
@@ -68,7 +69,7 @@ class Walk:
     def logits_of(self, lane: int, start: int, stop: int) -> Array:
         """The block's place, and its logits without the bias in it."""
         place = self.logits[0, start:stop] if self.whole else self.logits[lane, : stop - start]
-        self.kernels.gemm(place, self.layer.weight[start:stop], self.hidden.T)
+        self.kernels.gemm(place, self.layer.weight[start:stop], self.factor.T)
         return place
 
     def exponentials(self) -> None:
@@ -156,9 +157,14 @@ class Walk:
             )  # fmt: skip
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
-        self.kernels.gemm(self.lane_gradient[lane], block.T, self.layer.weight[span], beta=beta)
-        updates.product("output.weight", span, block.T, self.hidden, lr)
+        delta = self.as_factor(block).T
+        self.kernels.gemm(self.lane_gradient[lane], delta, self.layer.weight[span], beta=beta)
+        updates.product("output.weight", span, delta, self.factor, lr)
         updates.dense("output.bias", bias_gradient, lr, rows=span)
+
+    def as_factor(self, block: Array) -> Array:
+        """A finished block of the gradient as products take it."""
+        return block
 
     def gradient(self, used: int) -> Array:
         """The lanes' gradients by the hidden layer, added in order."""

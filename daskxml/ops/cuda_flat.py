@@ -79,7 +79,11 @@ class CudaFlat:
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
         f = np.float32(factor)
-        if str(out.dtype) == "float16":
+        if str(out.dtype) == "uint16":
+            self._flat("to_bfloat", out, x, f)
+        elif str(x.dtype) == "uint16":
+            self._flat("from_bfloat", out, x, f)
+        elif str(out.dtype) == "float16":
             self._flat("narrow", out.view("uint16"), x, f)
         else:
             self._flat("widen", out, x.view("uint16"), f)

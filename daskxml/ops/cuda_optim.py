@@ -72,9 +72,11 @@ class CudaOptim:
         self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any
     ) -> None:
         size, width = _sizes(gradient)
+        is_narrow = str(arrays[0].dtype) == "uint16"
         self._device.launch(
-            name, *grid(int(size)), *arrays, gradient.values, *self._chosen(gradient),
-            f32(gradient.scale), width, size, *rates,
+            name + "_narrow" * is_narrow, *grid(int(size)), *arrays, gradient.values,
+            *self._chosen(gradient), f32(gradient.scale), width, size, np.uint64(gradient.noise),
+            *rates,
         )  # fmt: skip
 
     def _chosen(self, gradient: RowGradient) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from daskxml.ops.bfloat import from_bfloat, to_bfloat
 from daskxml.types import Array
 
 
@@ -48,7 +49,9 @@ class NaiveFlat:
         return float(np.abs(x).max(initial=0.0))
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        out[:] = np.asarray(x, np.float32) * np.float32(factor)
+        values = from_bfloat(x) if x.dtype == np.uint16 else np.asarray(x, np.float32)
+        values = values * np.float32(factor)
+        out[:] = to_bfloat(values) if out.dtype == np.uint16 else values
 
     def squared_norm(self, x: Array) -> float:
         return math.fsum(float(value) ** 2 for value in x)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from daskxml.ops import numba_dense, numba_half, numba_labels
+from daskxml.ops.bfloat import from_bfloat, to_bfloat
 from daskxml.ops.lanes import Lanes
 from daskxml.types import Array
 
@@ -71,7 +72,11 @@ class NumpyFlat:
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
         f = np.float32(factor)
-        if not numba_half.IS_NATIVE:
+        if out.dtype == np.uint16:
+            out[:] = to_bfloat(f * x)
+        elif x.dtype == np.uint16:
+            np.multiply(from_bfloat(x), f, out=out)
+        elif not numba_half.IS_NATIVE:
             np.multiply(x, f, out=out, dtype=np.float32, casting="same_kind")
         elif out.dtype == np.float16:
             self._flat(out, lambda p: numba_half.narrow(out[p].view(np.uint16), x[p], f))

@@ -32,6 +32,9 @@ class RowGradient:
     live
         Where ``waits``, and the host was not told how many rows there are: the device's array
         that knows, and which of them the first is. Rows beyond are left alone.
+    noise
+        64 bits: where weights are bfloat16 (uint16, on a GPU), what is added is rounded up or down
+        by chance, and this is the stream of it.
 
     Examples
     --------
@@ -45,6 +48,7 @@ class RowGradient:
     waits: bool = False
     scale: float = 1.0
     live: Live | None = None
+    noise: int = 0
 
 
 @dataclass(frozen=True, slots=True)

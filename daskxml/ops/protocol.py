@@ -137,7 +137,10 @@ class Kernels(
         """The largest magnitude in ``(n,)``; 0 for none, NaN or infinity where there is one."""
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        """``out = factor * x``, in place, between float32 and float16."""
+        """``out = factor * x``, in place, from float32 to float16 or back.
+
+        Or to bfloat16, the upper half of a float32's bits, which is held as uint16.
+        """
 
     def squared_norm(self, x: Array) -> float:
         """Sum of squares of ``(n,)`` in float64; the same bits for any number of lanes."""
@@ -178,7 +181,10 @@ class Kernels(
     # -- dense layers -----------------------------------------------------------------------------
 
     def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """``out = alpha * a @ b + beta * out``, in place; transposed views cost nothing."""
+        """``out = alpha * a @ b + beta * out``, in place; transposed views cost nothing.
+
+        On a GPU both operands may be bfloat16 (uint16); ``out`` is float32 then, too.
+        """
 
     def fill_rows(self, out: Array, row: Array) -> None:
         """``out[i] = row`` for every row, in place."""

@@ -55,7 +55,7 @@ class ChosenRows(ABC):
     @abstractmethod
     def _update_by_product(
         self, rule: Rule, place: Place, left: Array, right: Array, rate: float,
-        ids: Array | None = None,
+        ids: Array | None = None, first: int = 0,
     ) -> None:  # fmt: skip
         """Apply ``left.T @ right`` to the rows of a place in order, or to ``ids``."""
 

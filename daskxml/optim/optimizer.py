@@ -15,7 +15,7 @@ from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import GradientArrays
 from daskxml.optim.lamb import Lamb
 from daskxml.optim.momentum import Momentum, Nesterov
-from daskxml.optim.rule import Place, Rule, as_rows
+from daskxml.optim.rule import Place, Rule, as_rows, with_noise
 from daskxml.optim.scratch import Scratch
 from daskxml.optim.sgd import Sgd
 from daskxml.optim.sums import update_by_product, update_by_sums
@@ -135,7 +135,8 @@ class Optimizer(ChosenRows):
             return
         place, rate = self._place(name, rows), lr * self._config.lr_factor(name)
         if not self._rules[name].fused_product(place, left, right, rate):
-            self._update_by_product(self._rules[name], place, left, right, rate)
+            begin = rows.start or 0
+            self._update_by_product(self._rules[name], place, left, right, rate, first=begin)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
@@ -235,7 +236,8 @@ class Optimizer(ChosenRows):
     def _is_fused(self, name: str) -> bool:
         """Whether gradients go into this parameter without being written out."""
         decays = name == FIRST_LAYER and self._config.weight_decay > 0.0
-        return self._rules[name].is_fused and not (self._needs_all(name) or decays)
+        plain = not (self._needs_all(name) or decays or self._place(name).is_narrow)
+        return self._rules[name].is_fused and plain
 
     def _touched_rows(self, name: str) -> TouchedRows:
         if name not in self._touched:
@@ -255,15 +257,18 @@ class Optimizer(ChosenRows):
     def _update(
         self, name: str, gradient: RowGradient, lr: float, rows: slice = slice(None)
     ) -> None:
-        rate = lr * self._config.lr_factor(name)
-        self._rules[name].update(self._place(name, rows), gradient, rate, self._step)
+        rate, place = lr * self._config.lr_factor(name), self._place(name, rows)
+        noisy = with_noise(place, gradient, self._step, rows.start or 0)
+        self._rules[name].update(place, noisy, rate, self._step)
 
     def _update_by_product(
         self, rule: Rule, place: Place, left: Array, right: Array, rate: float,
-        ids: Array | None = None,
+        ids: Array | None = None, first: int = 0,
     ) -> None:  # fmt: skip
         def update(span: slice, gradient: RowGradient) -> None:
-            rule.update(place if ids is not None else place.rows(span), gradient, rate, self._step)
+            rows = place if ids is not None else place.rows(span)
+            noisy = with_noise(rows, gradient, self._step, first + span.start)
+            rule.update(rows, noisy, rate, self._step)
 
         update_by_product(self._kernels, self._scratch, left, right, ids, update)
 

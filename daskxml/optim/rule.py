@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from daskxml.ops import Drop, Kernels, RowGradient
 from daskxml.optim.config import OptimizerConfig
 from daskxml.types import Array, Csr
+
+_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Place:
     moments: tuple[Array, ...]
     is_matrix: bool
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether weights are bfloat16, as uint16: steps are rounded by chance."""
+        return str(self.weight.dtype) == "uint16"
+
     def rows(self, span: slice) -> Place:
         """Return these rows of it."""
         return Place(self.weight[span], tuple(m[span] for m in self.moments), self.is_matrix)
@@ -45,6 +52,24 @@ class Place:
             return self
         columns = (array.reshape(-1, 1) for array in (self.weight, *self.moments))
         return Place(next(columns), tuple(columns), False)
+
+
+def with_noise(place: Place, gradient: RowGradient, step: int, first: int) -> RowGradient:
+    """Return a gradient with the chance that rounds narrow weights, if those of ``place`` are.
+
+    It is another in every step, and for every first row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> place = Place(np.zeros((1, 2), np.uint16), (), True)
+    >>> with_noise(place, RowGradient(np.zeros((1, 2), np.float32)), step=1, first=0).noise > 0
+    True
+    """
+    if not place.is_narrow:
+        return gradient
+    key = (step * 0xD1342543DE82EF95 + first * 0xAF251AF3B0F025B5) & _MASK
+    return replace(gradient, noise=key)
 
 
 def as_rows(array: Array) -> Array:

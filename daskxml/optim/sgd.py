@@ -35,7 +35,9 @@ class Sgd(Rule):
         self.kernels.sgd_rows(place.weight, gradient, lr, self.keep(place, lr))
 
     def fused_product(self, place: Place, left: Array, right: Array, lr: float) -> bool:
-        """One matrix product into the weights."""
+        """One matrix product into the weights, unless they are narrow."""
+        if place.is_narrow:
+            return False
         self.kernels.gemm(place.weight, left.T, right, -lr, self.keep(place, lr))
         return True
 

@@ -181,7 +181,7 @@ class Member:
     @cached_property
     def server_optimizer(self) -> Optimizer:
         """The optimizer of the parameter server, where it runs in this process."""
-        return self.replica.optimizer_for(self.array("center"))
+        return self.replica.optimizer_for(self.layout.views(self.array("center")))
 
     def local_state(self) -> dict[str, Array]:
         """Return copies of what this worker alone knows and a checkpoint must hold."""

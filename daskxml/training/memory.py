@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 
 from daskxml.errors import TrainingError
-from daskxml.model.parameters import Layout
 from daskxml.ops import Kernels
 from daskxml.training.replica import Replica
 from daskxml.training.settings import MemberSettings
@@ -16,7 +15,6 @@ from daskxml.types import Array
 
 _MODELS = 3  # of the merge, beside the replica's: the global one, the one before it, the next
 _JOINT_MODELS = 2  # more, where workers step together: a gradient, and what becomes of it
-_FLOAT_BYTES = 4
 _MIB, _GIB = 2**20, 2**30
 
 
@@ -94,20 +92,27 @@ class _Planned:
         pass
 
 
+def output_dtype(settings: MemberSettings, kernels: Kernels) -> str:
+    """Return in which steps have the output layer's weights: on a CPU, float32."""
+    return settings.output_dtype if kernels.name == "cuda" else "float32"
+
+
 def plan_memory(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> MemoryPlan:
     """Return what a worker needs for batches of up to ``batch_rows`` rows of typical length."""
     planned = cast(Kernels, _Planned(kernels))
     replica = Replica(
         settings.spec, settings.optimizer, planned, max_batch_rows=batch_rows,
         logits_budget_bytes=settings.logits_budget_bytes,
+        output_dtype=output_dtype(settings, kernels),
     )  # fmt: skip
-    held_bytes = replica.optimizer.nbytes
+    flat_bytes = int(replica.flat.nbytes)
+    held_bytes = replica.optimizer.nbytes + replica.weights.nbytes - flat_bytes
     nonzeros = batch_rows * settings.row_nonzeros
     replica.reserve(batch_rows, nonzeros)
     models = 1 + _MODELS + (_JOINT_MODELS if settings.is_joint else 0) + settings.combine.overlap
-    flats_bytes = models * _FLOAT_BYTES * Layout(settings.spec).size
+    flats_bytes = models * flat_bytes
     scratch_bytes = kernels.scratch_bytes(replica.sizes(batch_rows, nonzeros))
-    own_bytes = replica.memory_bytes - int(replica.flat.nbytes)
+    own_bytes = replica.memory_bytes - flat_bytes
     return MemoryPlan(
         model_bytes=flats_bytes + held_bytes,
         batch_bytes=own_bytes - held_bytes + scratch_bytes,

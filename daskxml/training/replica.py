@@ -17,6 +17,7 @@ from daskxml.model.spec import ModelSpec
 from daskxml.ops import Kernels, StepSizes
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
 from daskxml.training.results import StepResult
+from daskxml.training.weights import Weights
 from daskxml.types import Array, Segment
 
 
@@ -42,6 +43,8 @@ class Replica:
         device, aligned to 64 bytes.
     partner
         A replica over the same ``flat``, to have the optimizer's state in common with.
+    output_dtype
+        In which steps have the output layer's weights: ``float32``, or ``bfloat16`` on a GPU.
 
     Attributes
     ----------
@@ -75,41 +78,45 @@ class Replica:
         self, spec: ModelSpec, optimizer: OptimizerConfig, kernels: Kernels, *,
         max_batch_rows: int, logits_budget_bytes: int = 256 * 2**20,
         sampling: SamplingConfig = ALL_LABELS, tables: LabelTables | None = None,
-        flat: Array | None = None, partner: Replica | None = None,
+        flat: Array | None = None, partner: Replica | None = None, output_dtype: str = "float32",
     ) -> None:  # fmt: skip
         for name, value in (("max_batch_rows", max_batch_rows), ("budget", logits_budget_bytes)):
             if value < 1:
                 raise ConfigError(f"replica: {name} = {value}: must be at least 1")
         self.spec, self.kernels, self.max_batch_rows = spec, kernels, max_batch_rows
         self.layout = Layout(spec)
-        self.flat = kernels.zeros(self.layout.size) if flat is None else flat
-        if self.flat.shape != (self.layout.size,):
-            raise ConfigError(
-                f"replica: a vector of {self.flat.size} numbers: the model has {self.layout.size}"
-            )
-        self.parameters = self.layout.views(self.flat)
+        flat = kernels.zeros(self.layout.size) if flat is None else flat
+        self.weights = Weights(kernels, self.layout, flat, output_dtype == "bfloat16")
+        self.parameters = self.weights.views
         self._optimizer_config = optimizer
-        self.optimizer: Optimizer = self.optimizer_for(self.flat, partner)
+        self.optimizer: Optimizer = self.optimizer_for(self.parameters, partner)
         self.tables, self._sampling = tables, sampling
         self._mlp = Mlp(
             spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables
         )
         is_plain = optimizer.is_plain_sgd and not sampling.is_on
         fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
-        factor, place = optimizer.output_lr, (self.layout, self.flat)
+        factor, place = optimizer.output_lr, (self.layout, flat)
         self._row_step = RowStep(spec, kernels, *place, factor) if fits else None
+
+    @property
+    def flat(self) -> Array:
+        """See `Weights.flat`."""
+        return self.weights.flat
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
-        single = self._row_step.nbytes if self._row_step is not None else 0
-        return int(self.flat.nbytes) + self.optimizer.nbytes + self._mlp.nbytes + single
+        held = self.weights.nbytes + self.optimizer.nbytes + self._mlp.nbytes
+        return held + (self._row_step.nbytes if self._row_step is not None else 0)
 
-    def optimizer_for(self, flat: Array, partner: Replica | None = None) -> Optimizer:
-        """Return a new optimizer of the same kind over another model ``(layout.size,)``."""
-        sizes = self.layout.views(flat), self.layout.views, self.layout.size
+    def optimizer_for(
+        self, parameters: Mapping[str, Array], partner: Replica | None = None
+    ) -> Optimizer:
+        """Return a new optimizer of the same kind over a model's parameters by name."""
         common = partner.optimizer if partner is not None else None
-        return Optimizer(self._optimizer_config, self.kernels, *sizes, common)
+        sizes = self.layout.views, self.layout.size
+        return Optimizer(self._optimizer_config, self.kernels, parameters, *sizes, common)
 
     def twin(self, kernels: Kernels, max_batch_rows: int, logits_budget_bytes: int) -> Replica:
         """Return a replica over the same parameters, optimizer's state and label tables.
@@ -173,11 +180,9 @@ class Replica:
 
     def sizes(self, rows: int, nonzeros: int) -> StepSizes:
         """Return what the kernels' own memory depends on in such steps."""
-        spec = self.spec
-        return StepSizes(
-            rows=rows, nonzeros=nonzeros, features=spec.features, labels=spec.labels,
-            units=max(spec.hidden, default=1),
-        )  # fmt: skip
+        units = max(self.spec.hidden, default=1)
+        sizes = {"features": self.spec.features, "labels": self.spec.labels, "units": units}
+        return StepSizes(rows=rows, nonzeros=nonzeros, **sizes)
 
     def step(self, batch: Sequence[Segment], lr: float, key: int) -> StepResult:
         """Update ``flat`` with the mean gradient over the batch's rows.
@@ -248,6 +253,7 @@ class Replica:
     def _pass(
         self, batch: Sequence[Segment], lr: float, key: int, updates: Updates, nonzeros: int
     ) -> StepResult:
+        self.weights.begin(changes=True)
         loss = self._mlp.step(batch, lr, key, updates)
         return StepResult(loss, batch_rows(batch), nonzeros, self._mlp.seen)
 
@@ -260,6 +266,7 @@ class Replica:
             If the batch is larger than max_batch_rows.
         """
         self._check_rows(batch)
+        self.weights.begin(changes=False)
         return self._mlp.loss_sum(batch) if batch_rows(batch) else 0.0
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
@@ -286,15 +293,9 @@ class Replica:
         for batch in in_batches(segments, self.max_batch_rows):
             rows = batch_rows(batch)
             found = self.kernels.empty((rows, k)), self.kernels.empty((rows, k), "int32")
+            self.weights.begin(changes=False)
             self._mlp.top_k(batch, *found)
             scores[done : done + rows] = self.kernels.to_host(found[0])
             ids[done : done + rows] = self.kernels.to_host(found[1])
             done += rows
         return ids, scores
-
-    def scores(self, segments: Sequence[Segment]) -> Any:
-        """The probability of every label ``(rows, labels)``; for few labels, by way of top_k."""
-        ids, ranked = self.top_k(segments, self.spec.labels)
-        out = np.full(ids.shape, np.nan, np.float32)
-        np.put_along_axis(out, np.maximum(ids, 0).astype(np.int64), ranked, axis=1)
-        return out

@@ -31,9 +31,9 @@ class MemberSettings:
         Features of a typical row, for the warm-up.
     stream_rows
         Rows of each stream of the ledger, to tell how far in an epoch a batch lies.
-    device, threads, exact
+    device, threads, exact, output_dtype
         ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU where there is one; threads of a CPU's kernels;
-        whether a GPU multiplies matrices in float32.
+        whether a GPU multiplies matrices in float32; in which it has the output layer's weights.
     sampling
         Which labels a batch sees.
     schedule, epochs
@@ -69,6 +69,7 @@ class MemberSettings:
     device: str
     threads: int
     exact: bool = False
+    output_dtype: str = "float32"
     sampling: SamplingConfig = ALL_LABELS
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     epochs: float = 0.0

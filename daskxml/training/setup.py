@@ -113,6 +113,7 @@ def member_settings(
         device=device or ("cpu" if config.cluster.device == "auto" else config.cluster.device),
         threads=threads,
         exact=config.gpu.exact,
+        output_dtype=config.gpu.output_dtype,
         sampling=config.sampling,
         schedule=config.schedule,
         epochs=config.training.epochs,

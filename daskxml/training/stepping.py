@@ -13,7 +13,7 @@ from daskxml.training.deep_copy import DeepCopy
 from daskxml.training.fitting import Ahead, MeanGradient, Share, cut_fetched
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
-from daskxml.training.memory import MemoryPlan, fit_memory
+from daskxml.training.memory import MemoryPlan, fit_memory, output_dtype
 from daskxml.training.orders import Notes
 from daskxml.training.pool import Pool, PoolResult
 from daskxml.training.replica import Replica
@@ -205,6 +205,7 @@ def make_stepper(
         sampling=settings.sampling,
         tables=label_tables(settings.sampling, settings.spec, settings.seed),
         flat=in_place and in_place.flat,
+        output_dtype=output_dtype(settings, kernels),
     )
     pool = Pool(replica, threads, settings.max_batch_rows, budget) if threads else None
     copy = None

@@ -89,13 +89,30 @@ def test_torch_does_the_same_steps(optimizer):
 
 
 @needs_compiler
+def test_steps_with_narrow_output_weights():
+    common = SMALL, 16, "sgd", 1 << 20, 3
+    wide = step_times.our_steps(emulated(), *common)
+    narrow = step_times.our_steps(emulated(), *common, output_dtype="bfloat16")
+    assert narrow(3) == pytest.approx(wide(3), rel=0.01)
+
+
+@needs_compiler
 def test_a_table_of_steps_says_what_failed():
     class Memory:
         reset = ours = torch = staticmethod(lambda: 1 << 20)
 
     ceilings = {"bytes_s": 1e12, "operations_s": 1e13}
     rows = step_times.measure_shape(
-        lambda: get_kernels("cpu", 1), Memory, None, SMALL, 16, "sgd", (1 << 20,), ceilings, 0
+        lambda: get_kernels("cpu", 1),
+        Memory,
+        None,
+        SMALL,
+        16,
+        "sgd",
+        (1 << 20,),
+        ceilings,
+        0,
+        has_narrow=False,
     )
     assert rows[0]["rows_s"] > 0.0
     assert 0.0 < rows[0]["of_floor"] < 1.0

@@ -8,6 +8,7 @@ from scipy import sparse
 from daskxml.data.rows import from_scipy
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import get_kernels
+from daskxml.ops.bfloat import from_bfloat, to_bfloat
 from daskxml.optim import OptimizerConfig
 from daskxml.training.replica import Replica
 from daskxml.types import Partition, Segment
@@ -30,10 +31,13 @@ def data(seed=0):
 
 
 def replica(kernels, optimizer="sgd", **settings):
+    dtype = settings.pop("output_dtype", "float32")
     budget, decay = settings.pop("budget", 1 << 20), settings.pop("weight_decay", 0.0)
     spec = ModelSpec(features=FEATURES, labels=LABELS, **{"hidden": (8,), **settings})
     config = OptimizerConfig(name=optimizer, weight_decay=decay)
-    made = Replica(spec, config, kernels, max_batch_rows=16, logits_budget_bytes=budget)
+    made = Replica(
+        spec, config, kernels, max_batch_rows=16, logits_budget_bytes=budget, output_dtype=dtype
+    )
     start = np.random.default_rng(1).standard_normal(made.layout.size).astype(np.float32)
     kernels.copy(made.flat, kernels.to_device(0.3 * start))
     return made
@@ -97,6 +101,7 @@ FORMS = [
     {"optimizer": "sgd", "weight_decay": 0.1},
     {"optimizer": "adam", "loss": "sigmoid", "dropout": 0.3, "feature_dropout": 0.2},
     {"budget": 16 * 40 * 4},
+    *({"optimizer": name, "output_dtype": "bfloat16"} for name in ("sgd", "adam")),
 ]
 
 
@@ -114,3 +119,40 @@ def test_steps_wait_for_nothing_and_allocate_nothing(settings):
     assert (device.downloads, device.allocations) == before
     assert [result.loss_sum > 0.0 for result in results] == [True] * 3
     assert device.downloads == before[0] + 1
+
+
+NARROW = [
+    {},
+    {"budget": 16 * 40 * 4},
+    {"loss": "sigmoid", "weight_decay": 0.1},
+    *({"optimizer": name} for name in ("momentum", "nesterov", "adam")),
+]
+
+
+@DEVICES
+@pytest.mark.parametrize("settings", NARROW, ids=str)
+def test_steps_with_narrow_output_weights_are_close_to_those_without(make, settings):
+    losses, flat, _, scores = train(make(), output_dtype="bfloat16", **settings)
+    wide = train(make(), **settings)
+    np.testing.assert_allclose(losses, wide[0], rtol=0.02)
+    assert 0.0 < np.linalg.norm(flat - wide[1]) < 0.02 * np.linalg.norm(wide[1])
+    np.testing.assert_allclose(scores, wide[3], rtol=0.1, atol=0.01)
+
+
+@DEVICES
+def test_the_flat_vector_is_what_steps_left_and_what_they_start_from(make):
+    kernels = make()
+    part, made = kernels.to_device(data()), replica(kernels, output_dtype="bfloat16")
+    batch = [Segment(part, kernels.to_device(np.arange(16)))]
+    given = kernels.to_host(made.flat).copy()
+    made.top_k(batch, 3)
+    assert (kernels.to_host(made.flat) == given).all()  # ranking has not rounded it
+    made.step(batch, 0.1, key=0)
+    left = kernels.to_host(made.flat).copy()
+    output = made.layout.views(left)["output.weight"]
+    assert (from_bfloat(to_bfloat(output)) == output).all()
+    assert (left != given).any()
+    made.step(batch, 0.0, key=0)
+    assert (kernels.to_host(made.flat) == left).all()  # there and back changes nothing
+    kernels.fill(made.flat, 0.0)
+    assert made.step(batch, 0.0, key=0).loss_sum == pytest.approx(16 * np.log(LABELS), rel=1e-4)

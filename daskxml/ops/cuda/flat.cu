@@ -51,6 +51,19 @@ KERNEL widen(float* out, const unsigned short* x, float factor, int64 n) {
     EACH(i, n) out[i] = factor * half_value(x[i]);
 }
 
+// The nearest bfloat16, ties to even: the upper half of a float's bits. NaN stays one.
+KERNEL to_bfloat(unsigned short* out, const float* x, float factor, int64 n) {
+    EACH(i, n) {
+        unsigned bits = __float_as_uint(factor * x[i]);
+        bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        out[i] = is_nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    }
+}
+
+KERNEL from_bfloat(float* out, const unsigned short* x, float factor, int64 n) {
+    EACH(i, n) out[i] = factor * __uint_as_float((unsigned)x[i] << 16);
+}
+
 KERNEL sum_parts(double* parts, const double* x, int64 n) {
     double sum = 0.0;
     EACH(i, n) sum += x[i];

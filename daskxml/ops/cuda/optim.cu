@@ -10,6 +10,24 @@ __device__ inline int64 place_of(int64 i, int width, const int* ids, const unsig
     return ids ? (int64)ids[row] * width + i % width : i;
 }
 
+// A weight; a narrow one (bfloat16) is the upper half of a float's bits.
+__device__ inline float load(const float* weight, int64 at) { return weight[at]; }
+__device__ inline float load(const unsigned short* weight, int64 at) {
+    return __uint_as_float((unsigned)weight[at] << 16);
+}
+
+// A narrow weight is rounded up or down by chance, in proportion, so that steps that are smaller
+// than half its last place count on average. `noise` is a stream of chance.
+__device__ inline void store(float* weight, int64 at, float value, uint64 noise) {
+    weight[at] = value;
+}
+__device__ inline void store(unsigned short* weight, int64 at, float value, uint64 noise) {
+    unsigned bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
+    if (magnitude < 0x7f800000u) bits += (unsigned)(hash64(noise, at) >> 48);
+    else if (magnitude > 0x7f800000u) bits |= 0x00400000u;  // NaN stays one
+    weight[at] = bits >> 16;
+}
+
 // Which rows are zero throughout, or are not there: one warp for a row; a NaN is not zero.
 KERNEL find_waiting(
     unsigned char* waits, const float* grad, const int* live, int first, int width, int64 count) {
@@ -23,31 +41,36 @@ KERNEL find_waiting(
     if (threadIdx.x % 32 == 0) waits[row] = !is_used;
 }
 
-KERNEL sgd(
-    float* weight, const float* grad, const int* ids, const unsigned char* waits, float scale,
-    int width, int64 n, float lr, float keep) {
+template <class W>
+__device__ inline void step_sgd(
+    W* weight, const float* grad, const int* ids, const unsigned char* waits, float scale,
+    int width, int64 n, uint64 noise, float lr, float keep) {
     EACH(i, n) {
         int64 at = place_of(i, width, ids, waits);
-        if (at >= 0) weight[at] = keep * weight[at] - lr * (scale * grad[i]);
+        if (at >= 0) store(weight, at, keep * load(weight, at) - lr * (scale * grad[i]), noise);
     }
 }
 
-KERNEL momentum(
-    float* weight, float* buffer, const float* grad, const int* ids, const unsigned char* waits,
-    float scale, int width, int64 n, float lr, float keep, float rate, int nesterov) {
+template <class W>
+__device__ inline void step_momentum(
+    W* weight, float* buffer, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, uint64 noise, float lr, float keep, float rate,
+    int nesterov) {
     EACH(i, n) {
         int64 at = place_of(i, width, ids, waits);
         if (at < 0) continue;
         float slope = scale * grad[i], held = rate * buffer[at] + slope;
         buffer[at] = held;
-        weight[at] = keep * weight[at] - lr * (nesterov ? slope + rate * held : held);
+        float move = nesterov ? slope + rate * held : held;
+        store(weight, at, keep * load(weight, at) - lr * move, noise);
     }
 }
 
-KERNEL adam(
-    float* weight, float* first, float* second, const float* grad, const int* ids,
-    const unsigned char* waits, float scale, int width, int64 n, float lr, float keep,
-    float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
+template <class W>
+__device__ inline void step_adam(
+    W* weight, float* first, float* second, const float* grad, const int* ids,
+    const unsigned char* waits, float scale, int width, int64 n, uint64 noise, float lr,
+    float keep, float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
     EACH(i, n) {
         int64 at = place_of(i, width, ids, waits);
         if (at < 0) continue;
@@ -56,8 +79,53 @@ KERNEL adam(
         float square = beta2 * second[at] + rest2 * (slope * slope);
         first[at] = mean;
         second[at] = square;
-        weight[at] = keep * weight[at] - lr * mean / (root * sqrtf(square) + epsilon);
+        float move = mean / (root * sqrtf(square) + epsilon);
+        store(weight, at, keep * load(weight, at) - lr * move, noise);
     }
+}
+
+KERNEL sgd(
+    float* weight, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, uint64 noise, float lr, float keep) {
+    step_sgd(weight, grad, ids, waits, scale, width, n, noise, lr, keep);
+}
+
+KERNEL sgd_narrow(
+    unsigned short* weight, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, uint64 noise, float lr, float keep) {
+    step_sgd(weight, grad, ids, waits, scale, width, n, noise, lr, keep);
+}
+
+KERNEL momentum(
+    float* weight, float* buffer, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, uint64 noise, float lr, float keep, float rate,
+    int nesterov) {
+    step_momentum(weight, buffer, grad, ids, waits, scale, width, n, noise, lr, keep,
+        rate, nesterov);
+}
+
+KERNEL momentum_narrow(
+    unsigned short* weight, float* buffer, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, uint64 noise, float lr, float keep, float rate,
+    int nesterov) {
+    step_momentum(weight, buffer, grad, ids, waits, scale, width, n, noise, lr, keep,
+        rate, nesterov);
+}
+
+KERNEL adam(
+    float* weight, float* first, float* second, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, uint64 noise, float lr, float keep, float beta1,
+    float rest1, float beta2, float rest2, float root, float epsilon) {
+    step_adam(weight, first, second, grad, ids, waits, scale, width, n, noise, lr,
+        keep, beta1, rest1, beta2, rest2, root, epsilon);
+}
+
+KERNEL adam_narrow(
+    unsigned short* weight, float* first, float* second, const float* grad, const int* ids, const unsigned char* waits,
+    float scale, int width, int64 n, uint64 noise, float lr, float keep, float beta1,
+    float rest1, float beta2, float rest2, float root, float epsilon) {
+    step_adam(weight, first, second, grad, ids, waits, scale, width, n, noise, lr,
+        keep, beta1, rest1, beta2, rest2, root, epsilon);
 }
 
 // Moments, and the squares of each row's weights and update, (2, count): one warp for a row.
