@@ -78,7 +78,7 @@ class Arena:
         """An array, aligned; memory of its own where the block has no room for it."""
         size = shape if isinstance(shape, int) else math.prod(shape)
         start, nbytes = self._used, size * np.dtype(dtype).itemsize
-        if start + nbytes > self.nbytes:
+        if self._block is None or start + nbytes > self.nbytes:
             return self._make(shape, dtype)
         self._used = start + aligned(nbytes)
         return self._block[start : start + nbytes].view(dtype).reshape(shape)
