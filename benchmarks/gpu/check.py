@@ -26,7 +26,7 @@ from learning import compare_curves, simulated_run, train_curve  # noqa: E402
 from machine import align, read_commit, read_field  # noqa: E402
 from roofline import SHAPES  # noqa: E402
 from step_times import measure_shape  # noqa: E402
-from twin_cases import Sizes  # noqa: E402
+from twin_operands import Sizes  # noqa: E402
 from twins import check_kernels  # noqa: E402
 
 from daskxml.errors import ConfigError  # noqa: E402

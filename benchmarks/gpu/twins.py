@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from twin_cases import Case, Sizes, every_case
+from twin_cases import every_case
+from twin_operands import Case, Sizes
 
 from daskxml.ops.naive import NaiveKernels
 from daskxml.types import Csr

@@ -13,12 +13,12 @@ import tomli_w
 
 from daskxml.combine import CombineConfig
 from daskxml.config.decode import FieldError, decode, encode, one_line_lists, suggestion
+from daskxml.config.gpu import GpuSection, check_gpu
 from daskxml.config.sections import (
     CheckpointSection,
     ClusterSection,
     DataSection,
     EvaluationSection,
-    GpuSection,
     RunSection,
     TrainingSection,
 )
@@ -121,8 +121,7 @@ class RunConfig:
             )
         if self.sampling.is_on:
             self._check_sampling(strategy)
-        if self.gpu != GpuSection():
-            self._check_gpu(strategy)
+        check_gpu(self, strategy)
         if self.schedule.needs_epochs and not self.training.epochs:
             raise ConfigError(
                 f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
@@ -153,24 +152,6 @@ class RunConfig:
         for need, is_missing in needs.items():
             if is_missing:
                 raise ConfigError(f"[sampling] method = {self.sampling.method!r}: needs {need}")
-
-    def _check_gpu(self, strategy: Strategy) -> None:
-        if self.cluster.device == "cpu":
-            raise ConfigError(
-                "[gpu] is for GPUs, but [cluster] device = 'cpu': leave the section out, or let "
-                "device be 'auto' or 'cuda'"
-            )
-        needs = {
-            "float32 products off, which [gpu] exact = true asks for": self.gpu.exact,
-            f"a strategy that merges models, which {self.strategy_name!r} does not: take one like "
-            "adaptive-sgd": strategy.is_joint or strategy.shares_model,
-            "all labels: leave [sampling] method at 'none'": self.sampling.is_on,
-            "an optimizer of single rows: not lamb": self.optimizer.rule_of("output.weight")
-            == "lamb",
-        }
-        for need, is_missing in needs.items():
-            if is_missing and self.gpu.output_dtype != "float32":
-                raise ConfigError(f"[gpu] output_dtype = {self.gpu.output_dtype!r}: needs {need}")
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""

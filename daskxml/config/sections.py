@@ -254,25 +254,3 @@ class ClusterSection:
         (2, 1)
         """
         return self.threads or max(1, cores // max(1, workers))
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuSection:
-    """``[gpu]``: how workers with a GPU compute; CPUs always have float32 throughout.
-
-    Attributes
-    ----------
-    exact
-        Multiply matrices in float32. Otherwise their operands are rounded to TF32 (10 bits behind
-        the point) where the GPU has it, which is several times faster.
-    output_dtype
-        In which steps have the output layer's weights. With ``bfloat16`` half the bytes are read
-        and written, steps are rounded up or down by chance, in proportion, and products are of
-        bfloat16; the model that is merged and stored is float32.
-    """
-
-    exact: bool = False
-    output_dtype: Literal["float32", "bfloat16"] = "float32"
-
-    def __post_init__(self) -> None:
-        check_ranges(self)

@@ -14,7 +14,8 @@ has means over the mega-batch of what an algorithm tells of itself: ``orthogonal
 (Adasum), ``staleness`` (batches; asynchronous), ``active`` (of a sampled
 output layer: the share of the labels that a row saw). ``events`` tell of workers that came
 (``joined``), went (``lost``, with the rows that went back), and had no memory for a batch
-(``memory``, with the rows of the largest that they are leased from then on).
+(``memory``, with the rows of the largest that they are leased from then on; where workers step
+together, a note ``memory rows``).
 
 Where merges overlap with training, ``overlapped_s`` is how long this merge was under way while the
 next mega-batch was worked on, and ``merge_s`` only what the workers waited for it. A worker whose

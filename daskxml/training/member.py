@@ -45,8 +45,7 @@ class Member:
     Parameters
     ----------
     shared
-        The model that all share, from another process; made anew where it is to be on this machine
-        and is None.
+        The model that all share, from another process; None where it is to be made here, if any.
     store
         What a worker on another machine pulls that model from and pushes its changes to.
 
@@ -68,13 +67,12 @@ class Member:
         store: ModelStore | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.layout = settings, Layout(settings.spec)
-        threads = settings.pool_threads or settings.threads
-        self.kernels = get_kernels(settings.device, threads, settings.exact)
+        self.kernels = get_kernels(settings.device, settings.kernel_threads, settings.exact)
         self._owns_shared = shared is None and settings.shares_model and settings.is_at_home
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
         self.holdings = Holdings(self.kernels, settings.seed)
-        self._stepper = make_stepper(settings, self.kernels, self.holdings, self.shared, store)
-        self.replica, self.memory = self._stepper.replica, self._stepper.memory
+        self.stepper = make_stepper(settings, self.kernels, self.holdings, self.shared, store)
+        self.replica, self.memory = self.stepper.replica, self.stepper.memory
         size = (self.layout.size,)
         self.current, self.previous, self.scratch = (self.kernels.zeros(size) for _ in range(3))
         self.generation, self.snapshot = 0, Snapshot(settings.combine, self.kernels)
@@ -242,18 +240,18 @@ class Member:
             If the loss is not finite any more.
         """
         begun_s = time.perf_counter()
-        done = self._stepper.run(batches, lr, fetched, rest)
-        busy_s, notes = time.perf_counter() - begun_s, notes_of(done, self.settings)
-        news = self._stepper.news_of_memory()
-        return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, notes, news)
+        done = self.stepper.run(batches, lr, fetched, rest)
+        busy_s, news = time.perf_counter() - begun_s, self.stepper.news_of_memory()
+        told = notes_of(done, self.settings), news
+        return LeaseResult(done.loss_sum, busy_s, done.nonzeros, done.updates, *told)
 
     def step(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
         """Step the replica through one batch; ``lr`` is the rate before the schedule."""
-        return self._stepper.step_alone(batch, lr, fetched)
+        return self.stepper.step_alone(batch, lr, fetched)
 
     def find_gradient(self, batch: Sequence[Span], lr: float, fetched: Fetched) -> StepResult:
         """Put the mean gradient over a batch into ``gradient``; ``lr`` is for the message only."""
-        return self._stepper.gradient(batch, self.gradient, lr, fetched)
+        return self.stepper.gradient(batch, self.gradient, lr, fetched)
 
     @cached_property
     def gradient(self) -> GradientBuffer:
@@ -262,7 +260,7 @@ class Member:
 
     def scheduled(self, lr: float, batch: Sequence[Span]) -> float:
         """Return the learning rate of a batch: it depends on where in the run its rows lie."""
-        return self._stepper.scheduled(lr, batch)
+        return self.stepper.scheduled(lr, batch)
 
     def evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
         """Score pieces of the test rows with the global model; ``fetched`` has other shards."""

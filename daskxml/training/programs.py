@@ -102,7 +102,15 @@ def gang_program(
     part = Part(member, order, rank, hosts, fetched)
     if order.rewinds:
         member.rewind()
-    match order.scheme:
+    result = yield from _program_of(part)
+    most_rows = member.stepper.news_of_memory()
+    if most_rows:
+        result.note("memory rows", most_rows)
+    return result
+
+
+def _program_of(part: Part) -> Program[PartResult]:
+    match part.order.scheme:
         case Mirrored():
             return (yield from _mirrored(part))
         case LocalSteps(steps):

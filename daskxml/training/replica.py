@@ -31,7 +31,7 @@ class Replica:
     kernels
         The device. Batches must be there (``kernels.to_device``).
     max_batch_rows
-        The largest batch of ``step``, and the batch in which rows are ranked.
+        The largest batch of ``step``, and that in which rows are ranked.
     logits_budget_bytes
         Where rows x labels floats exceed it, labels are walked in blocks.
     sampling
@@ -107,8 +107,8 @@ class Replica:
     @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
-        held = self.weights.nbytes + self.optimizer.nbytes + self._mlp.nbytes
-        return held + (self._row_step.nbytes if self._row_step is not None else 0)
+        parts = self.weights, self.optimizer, self._mlp, self._row_step
+        return sum(part.nbytes for part in parts if part is not None)
 
     def optimizer_for(
         self, parameters: Mapping[str, Array], partner: Replica | None = None
@@ -162,8 +162,7 @@ class Replica:
     def reserve(self, rows: int, nonzeros: int) -> None:
         """Allocate all that steps of so many rows, with so many stored features, need.
 
-        Such a step then allocates nothing. `step` calls it before it changes anything, so that a
-        batch for which there is no room can be tried again in parts.
+        `step` does so before it changes anything: a batch without room can be tried again.
 
         Raises
         ------

@@ -85,6 +85,11 @@ class MemberSettings:
     home: str = ""
 
     @property
+    def kernel_threads(self) -> int:
+        """Lanes of the kernels that do not step: all of a pool's threads."""
+        return self.pool_threads or self.threads
+
+    @property
     def is_at_home(self) -> bool:
         """Whether this worker is on the machine of the shared model."""
         return self.host == self.home

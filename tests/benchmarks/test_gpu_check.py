@@ -12,7 +12,8 @@ import step_times
 import twins
 from cuda_on_host import NO_GPU, emulated, needs_compiler
 from roofline import SHAPES, Floor, Shape, floor_of
-from twin_cases import Sizes, every_case
+from twin_cases import every_case
+from twin_operands import Sizes
 
 from daskxml.ops import Kernels, get_kernels, registry
 from daskxml.ops.row_protocol import RowKernels

@@ -141,7 +141,7 @@ def test_a_gradient_is_the_mean_over_the_parts(device, part):
     held.budget_bytes = held.used_bytes + SPARE_BYTES
     step = made.find_gradient([Span(0, 0, 0, 31)], 0.1, {})
     assert step.rows == 31
-    assert made._stepper.most_rows < 31
+    assert made.stepper.most_rows < 31
     found = made.kernels.to_host(made.gradient.flat)
     np.testing.assert_allclose(found, whole.gradient.flat, rtol=1e-4, atol=1e-6)
 

@@ -28,7 +28,8 @@ def two(combine=OVERLAP, **changes):
 def move(pair, *steps):
     """What training does: a step of each member."""
     for member, step in zip(pair, steps, strict=True):
-        member.replica.flat += np.float32(step)
+        flat = member.replica.flat
+        flat += np.float32(step)
 
 
 def order_of(generation, weights=(0.5, 0.5), momentum=0.0):

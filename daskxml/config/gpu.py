@@ -1,0 +1,62 @@
+"""``[gpu]``: how workers with a GPU compute, and the runs in which that makes no sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from daskxml.config.fields import check_ranges
+from daskxml.errors import ConfigError
+from daskxml.strategies.protocol import Strategy
+
+if TYPE_CHECKING:
+    from daskxml.config.run import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSection:
+    """``[gpu]``: how workers with a GPU compute; CPUs always have float32 throughout.
+
+    Attributes
+    ----------
+    exact
+        Multiply matrices in float32. Otherwise their operands are rounded to TF32 (10 bits behind
+        the point) where the GPU has it, which is several times faster.
+    output_dtype
+        In which steps have the output layer's weights. With ``bfloat16`` half the bytes are read
+        and written, steps are rounded up or down by chance, in proportion, and products are of
+        bfloat16; the model that is merged and stored is float32.
+    """
+
+    exact: bool = False
+    output_dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def check_gpu(config: RunConfig, strategy: Strategy) -> None:
+    """Refuse what the other sections rule out.
+
+    Raises
+    ------
+    ConfigError
+        In one line: what is asked for, and what it needs.
+    """
+    gpu = config.gpu
+    if gpu != GpuSection() and config.cluster.device == "cpu":
+        raise ConfigError(
+            "[gpu] is for GPUs, but [cluster] device = 'cpu': leave the section out, or let "
+            "device be 'auto' or 'cuda'"
+        )
+    needs = {
+        "float32 products off, which [gpu] exact = true asks for": gpu.exact,
+        f"a strategy that merges models, which {config.strategy_name!r} does not: take one like "
+        "adaptive-sgd": strategy.is_joint or strategy.shares_model,
+        "all labels: leave [sampling] method at 'none'": config.sampling.is_on,
+        "an optimizer of single rows: not lamb": config.optimizer.rule_of("output.weight")
+        == "lamb",
+    }
+    for need, is_missing in needs.items():
+        if is_missing and gpu.output_dtype != "float32":
+            raise ConfigError(f"[gpu] output_dtype = {gpu.output_dtype!r}: needs {need}")
