@@ -16,7 +16,7 @@ from daskxml.model.sampling import ALL_LABELS, LabelTables, SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import Kernels, StepSizes
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
-from daskxml.training.results import StepResult
+from daskxml.training.results import StepResult, unbroken
 from daskxml.training.weights import Weights
 from daskxml.types import Array, Segment
 
@@ -210,9 +210,10 @@ class Replica:
         self._check_rows(batch)
         nonzeros = self.count(batch)
         self.reserve(rows, nonzeros)
-        self.optimizer.begin_step()
-        result = self._pass(batch, lr, key, self.optimizer, nonzeros)
-        self.optimizer.end_step()
+        with unbroken():
+            self.optimizer.begin_step()
+            result = self._pass(batch, lr, key, self.optimizer, nonzeros)
+            self.optimizer.end_step()
         return result
 
     def gradient(self, batch: Sequence[Segment], buffer: GradientBuffer, key: int) -> StepResult:
@@ -257,12 +258,9 @@ class Replica:
         return StepResult(loss, batch_rows(batch), nonzeros, self._mlp.seen)
 
     def loss_sum(self, batch: Sequence[Segment]) -> float:
-        """Sum the rows' losses, without dropout: the bits of `step`, but for batches of one row.
+        """Sum the losses of up to max_batch_rows rows, without dropout.
 
-        Raises
-        ------
-        ConfigError
-            If the batch is larger than max_batch_rows.
+        The bits are those of `step`, but for batches of one row.
         """
         self._check_rows(batch)
         self.weights.begin(changes=False)

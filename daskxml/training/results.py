@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsFloat
+
+from daskxml.errors import TrainingError
 
 if TYPE_CHECKING:
     from daskxml.training.orders import Notes
@@ -33,6 +37,31 @@ class StepResult:
     def loss_sum(self) -> float:
         """The sum of the rows' losses; waits for the device."""
         return float(self.loss)
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """End the run where memory runs out in here: a step that is half done cannot be tried again.
+
+    Raises
+    ------
+    TrainingError
+        In the place of `MemoryError`.
+
+    Examples
+    --------
+    >>> with unbroken():
+    ...     raise MemoryError("no room")
+    Traceback (most recent call last):
+    daskxml.errors.TrainingError: memory ran out in the middle of a step (no room): lower ...
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise TrainingError(
+            f"memory ran out in the middle of a step ({error}): lower strategy.batch_max or "
+            "training.logits_budget"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def warm_up(replica: Replica, settings: MemberSettings) -> float:
         stepper = make_stepper(private, replica.kernels, holdings, None, None)
         replica, pool = stepper.replica, stepper.pool
     part = _made_up_rows(settings)
-    rows = np.arange(part.rows, dtype=np.int64)
+    rows = np.arange(min(part.rows, replica.max_batch_rows), dtype=np.int64)
     segment = Segment(replica.kernels.to_device(part), replica.kernels.to_device(rows))
     replica.step([segment], 0.0, 0)
     replica.top_k([segment], settings.ks[-1])
@@ -40,12 +40,12 @@ def warm_up(replica: Replica, settings: MemberSettings) -> float:
         _step(replica, pool, segment)
     busy_s = time.perf_counter() - begun_s
     replica.optimizer.reset()
-    return 2 * part.rows / max(busy_s, 1e-9)
+    return 2 * len(rows) / max(busy_s, 1e-9)
 
 
 def _step(replica: Replica, pool: Pool | None, segment: Segment) -> None:
     if pool is None:
-        replica.step([segment], 0.0, 0)
+        float(replica.step([segment], 0.0, 0).loss)  # who asks for it waits for the device
         return
 
     def step(mine: Replica, part: Part) -> StepResult:

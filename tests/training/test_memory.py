@@ -18,6 +18,7 @@ from daskxml.training.memory import plan_memory
 from daskxml.training.placement import Placement
 from daskxml.training.settings import MemberSettings
 from daskxml.training.setup import member_settings
+from daskxml.training.warm_up import warm_up
 
 FEATURES, LABELS, ROWS = 60, 40, 96
 SPARE_BYTES = 29_000  # rows are three times longer than 8: enough for 16 of them, not for 32
@@ -94,10 +95,12 @@ def test_batches_that_cannot_fit_are_smaller_from_the_start(device, part):
     settings = settings_of(max_batch_rows=64, row_nonzeros=30)
     enough = spare_bytes(settings, 32) + part.nbytes + 4_000
     assert spare_bytes(settings, 64) > enough
-    device(enough)
+    held = device(enough)
     made = member_of(settings, part)
     done = lease(made, batch_rows=64)
     assert (made.memory.batch_rows, done.most_rows, done.updates) == (32, 32, 2)
+    held.budget_bytes += 100_000  # for rows that are made up
+    assert warm_up(made.replica, made.settings) > 0.0
     assert lease(made, batch_rows=64).most_rows == 0  # told once
 
 
@@ -114,6 +117,19 @@ def test_a_batch_is_tried_again_in_halves(device, part):
     np.testing.assert_allclose(
         made.kernels.to_host(made.replica.flat), wanted.replica.flat, rtol=1e-3, atol=1e-4
     )
+
+
+def test_memory_that_runs_out_in_the_middle_of_a_step_ends_the_run(device, part):
+    """It must not be tried again: half of the layers have moved."""
+    held = device(0)
+    made = member_of(settings_of(), part)
+    reserve = made.replica.optimizer.reserve
+    made.replica.optimizer.end_step = lambda: held.empty(1 << 30, "uint8")
+    made.replica.optimizer.reserve = lambda *sizes: (
+        reserve(*sizes), setattr(held, "budget_bytes", 1 << 29),
+    )  # fmt: skip
+    with pytest.raises(TrainingError, match="memory ran out in the middle of a step"):
+        lease(made)
 
 
 @pytest.mark.parametrize("name", ["adam", "lamb", "momentum"])
