@@ -32,8 +32,8 @@ class MemberSettings:
     stream_rows
         Rows of each stream of the ledger, to tell how far in an epoch a batch lies.
     device, threads, exact, output_dtype
-        ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU where there is one; threads of a CPU's kernels;
-        whether a GPU multiplies matrices in float32; in which it has the output layer's weights.
+        ``"cpu"`` or ``"cuda"``; threads of a CPU's kernels; whether a GPU multiplies matrices in
+        float32; in which it has the output layer's weights.
     sampling
         Which labels a batch sees.
     schedule, epochs

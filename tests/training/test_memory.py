@@ -204,7 +204,7 @@ def test_a_gpu_multiplies_as_the_run_file_says(monkeypatch, part, exact):
     monkeypatch.setitem(registry.KERNELS, "cuda", make)
     config = load_run_config({"training": {"epochs": 1}, "gpu": {"exact": exact}})
     placement = Placement(True, (ROWS,), ())
-    common = {"row_nonzeros": 8, "threads": 1}
+    common = {"row_nonzeros": 8, "threads": 1, "device": "cuda"}
     spec, strategy = config.model_spec(FEATURES, LABELS), config.make_strategy()
     Member(member_settings(config, spec, strategy, placement, **common))
     assert asked == [exact]
