@@ -57,8 +57,7 @@ def sees_file(path: str) -> bool:
 def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> tuple[float, str]:
     """Make this worker a member; return its rows a second on made-up rows, and its memory's plan.
 
-    ``donors`` are workers on this machine that have the model which all share; without any, it is
-    made here.
+    ``donors`` are workers on this machine with the model that all share; else it is made here.
     """
     shared = store = None
     if settings.shares_model and not settings.is_at_home:
@@ -175,8 +174,7 @@ def run_lease(
         result = seat.member.lease(order.batches, order.lr, rows, seat.rest)
     finally:
         seat.end_turn()
-    done = {"run": run, "lease": order.lease}
-    get_worker().log_event(TOPIC, done | asdict(result))
+    get_worker().log_event(TOPIC, {"run": run, "lease": order.lease} | asdict(result))
 
 
 def fetch_rows(partition: Partition, span: Parcel, stream_rows: int, seed: int) -> Partition:

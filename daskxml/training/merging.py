@@ -87,8 +87,8 @@ class _Merge:
 
     def combine_models(self) -> Program[None]:
         """``sum_i a_i w_i + b w + c (what a merge remembers)``."""
-        member = self.member
-        factors = merge_factors(member.settings.combine, self.weights, self.order.momentum)
+        member, combine = self.member, self.member.settings.combine
+        factors = merge_factors(combine, self.weights, self.order.momentum)
         yield from self._ring(
             member.scratch,
             member.merge_source(),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import replay
+from clusters import PROTOCOL
 from deaths import die_in
 from distributed import Client, LocalCluster
 from overlap_replay import assert_repeats
@@ -95,7 +96,7 @@ def test_a_worker_joins_and_the_run_is_interrupted(
     values["training"] = {"megabatches": 1_000_000}
     values["checkpoint"] = {"every": 0}
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
@@ -112,7 +113,7 @@ def test_a_run_that_lost_everybody_goes_on_from_its_checkpoint(
     data: Data, values: Values, tmp_path: Path
 ) -> None:
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0",
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
                      local_directory=tmp_path / "dask", silence_logs=50) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
