@@ -94,7 +94,7 @@ class _Merge:
             member.merge_source(),
             factors.replicas[self.rank],
             self._adding(factors.current, factors.previous),
-            "bfloat16" if member.settings.combine.transfer == "bfloat16" else "float32",
+            "bfloat16" if combine.transfer == "bfloat16" else "float32",
         )
 
     def _adding(self, current: float, previous: float) -> Callable[[slice], None] | None:
