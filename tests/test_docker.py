@@ -39,7 +39,7 @@ def is_in_context(path):
 def test_the_lock_pins_all_that_the_package_needs():
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    needed = project["dependencies"] + project["optional-dependencies"]["metrics"]
+    needed = project["dependencies"]
     [lock] = [path for path in LOCKS if path.name == "requirements.lock"]
     versions = {}
     for requirement in pinned(lock):
