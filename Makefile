@@ -9,6 +9,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+# Files of tests at a time. Many wait for clusters of their own; more of them disturb each other.
+JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UCX_VENV ?= .venv-ucx
@@ -43,7 +45,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(JOBS) --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
