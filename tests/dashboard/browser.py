@@ -115,7 +115,10 @@ class Browser:
 
     def close(self) -> None:
         """Close the connection; the browser goes on."""
-        self._socket.close()
+        self._wait(self._disconnect())
+
+    async def _disconnect(self) -> None:
+        self._socket.close()  # outside of a loop Tornado would make another one
 
 
 @contextlib.contextmanager

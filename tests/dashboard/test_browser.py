@@ -11,9 +11,8 @@ from typing import Any
 import psutil
 import pytest
 from browser import CHROMIUM, Browser, opened_browser
-from conftest import Started, until
 from distributed import Client
-from test_watching import updates_sent
+from watched import Started, until, updates_sent
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Started, until
+from watched import Started, until
 
 GRAFANA = Path(__file__).parents[2] / "grafana" / "daskxml.json"
 PROMETHEUS = shutil.which("prometheus")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bokeh.client import ClientSession, pull_session
-from conftest import Started, is_missing, read, until
 from distributed import Client, Scheduler
+from watched import Started, is_missing, read, until, updates_sent
 
 import daskxml
 from daskxml.dashboard import DashboardPlugin, dismiss
@@ -25,14 +25,6 @@ NO_BOKEH = 'raise ImportError("there is no Bokeh here")\n'
 
 def base_of(started: Started) -> str:
     return started.url.removesuffix("/daskxml")
-
-
-def updates_sent(dask_scheduler: Scheduler) -> list[int]:
-    """Return how many updates each page that is open has been sent."""
-    page = dask_scheduler.plugins["daskxml-dashboard"].site._page
-    documents = [session.document for session in page.get_sessions("/daskxml")]
-    told = [doc.get_model_by_name("headline").tags for doc in documents if doc.roots]
-    return [tags[0] if tags else 0 for tags in told]
 
 
 def confirm(session: ClientSession, update: int) -> None:
