@@ -45,7 +45,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow

@@ -49,7 +49,8 @@ class NaiveFlat:
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
         if out.dtype == np.uint16:
-            out[:] = [_nearest_bfloat16(value) for value in np.float32(factor) * x]
+            scaled = np.float32(factor) * np.asarray(x, np.float32)
+            out[:] = [_nearest_bfloat16(value) for value in scaled]
         elif x.dtype == np.uint16:
             widened = (x.astype(np.uint32) << 16).view(np.float32)
             out[:] = widened * np.float32(factor)

@@ -98,6 +98,7 @@ def stall(browser: Browser, client: Client, started: Started) -> None:
     until(lambda: max(client.run_on_scheduler(updates_sent)) > sent + 1)
 
 
+@pytest.mark.slow
 def test_a_page_follows_the_newest_run_unless_one_is_asked_for(
     browser: Browser, start: Callable[..., Started]
 ) -> None:

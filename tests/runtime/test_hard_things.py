@@ -237,6 +237,7 @@ def at_megabatch(number: int, act: Callable[[], object]) -> Callable[[Mapping[st
     return watch
 
 
+@pytest.mark.slow
 def test_odd_sizes_with_six_workers(data: Data, values: Values, tmp_path: Path) -> None:
     few = write_xml(
         tmp_path / "few.txt", SyntheticSpec(rows=4, test_rows=1, features=30, labels=5, seed=1)
