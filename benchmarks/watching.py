@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import dispatch
 from dispatch import BATCH_ROWS, SPEEDS, sleep_through_batches
 from distributed import Client, Scheduler
 from machine import write_result
@@ -75,6 +77,7 @@ def running(client: Client, folder: Path) -> Iterator[str]:
     """Train in the background as long as the block goes on; give the page's address."""
     spec = SyntheticSpec(rows=5000, test_rows=100, features=200, labels=50, seed=1)
     train, test = (write_xml(folder / f"{part}.txt", spec, part) for part in ("train", "test"))
+    cloudpickle.register_pickle_by_value(dispatch)  # which the workers cannot import
     client.run(sleep_through_batches, {str(i): speed for i, speed in enumerate(SPEEDS)})
     events: list[Any] = []
     begun = threading.Event()
