@@ -4,7 +4,7 @@
 
 The ring runs in shared memory (what workers of one machine do), over tcp and, where
 distributed-ucxx is installed, over ucx; Adasum runs in shared memory. Rounds are interleaved, so
-that a noisy machine disturbs all alike; a time is the slowest rank's, and a row gives the median.
+that a noisy machine disturbs all alike, but for those over ucx, whose workers poll; a time is the slowest rank's, and a row gives the median.
 gloo only sums, over connections that it keeps; ours are what a merge or a gang runs, with weights
 or with Adasum's dot products layer by layer, connecting anew each time, as they must when workers
 come and go. The floor is what a ring over sockets must copy (each rank's bytes into the kernel and
@@ -207,12 +207,13 @@ def medians(mib: int, workers: int, rounds: int) -> dict[str, float]:
         tcp = stack.enter_context(cluster("tcp", size, workers))
         for what in (SHARED, TCP, TREE, LINEAR):
             subjects[what] = partial(tcp.seconds, what)
-        if find_spec("distributed_ucxx"):
-            ucx = stack.enter_context(cluster("ucx", size, workers))
-            subjects[UCX] = partial(ucx.seconds, UCX)
         if find_spec("torch"):
             subjects[GLOO] = stack.enter_context(gloo(size, workers))
-        return measure(rounds, subjects)
+        found = measure(rounds, subjects)
+    if find_spec("distributed_ucxx"):  # apart: its workers poll, also while they do nothing
+        with cluster("ucx", size, workers) as ucx:
+            found |= measure(rounds, {UCX: partial(ucx.seconds, UCX)})
+    return found
 
 
 def rows_of(mib: int, workers: int, found: dict[str, float]) -> list[dict[str, Any]]:
