@@ -5,10 +5,11 @@
 The ring runs in shared memory (what workers of one machine do), over tcp and, where
 distributed-ucxx is installed, over ucx; Adasum runs in shared memory. Rounds are interleaved, so
 that a noisy machine disturbs all alike, but for those over ucx, whose workers poll; a time is the
-slowest rank's, and a row gives the median. gloo only sums, over connections that it keeps; ours are what a merge or a gang runs, with weights
-or with Adasum's dot products layer by layer, connecting anew each time, as they must when workers
-come and go. The floor is what a ring over sockets must copy (each rank's bytes into the kernel and
-out of it) at the rate at which all cores together copy memory.
+slowest rank's, and a row gives the median. gloo only sums, over connections that it keeps; ours are
+what a merge or a gang runs, with weights or with Adasum's dot products layer by layer, connecting
+anew each time, as they must when workers come and go. The floor is what a ring over sockets must
+copy (each rank's bytes into the kernel and out of it) at the rate at which all cores together copy
+memory.
 """
 
 from __future__ import annotations
