@@ -22,7 +22,7 @@ from daskxml.errors import (
 
 if TYPE_CHECKING:
     from daskxml.model.trained import Model
-    from daskxml.runtime.client import load, train
+    from daskxml.runtime.client import launch, load, train
     from daskxml.runtime.matrices import Matrices
     from daskxml.runtime.records import RunRecord
     from daskxml.runtime.runs import attach, runs, stop
@@ -42,6 +42,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "attach",
+    "launch",
     "load",
     "runs",
     "simulate",
@@ -56,6 +57,7 @@ _HOMES = {
     "Run": "daskxml.training.run",
     "RunRecord": "daskxml.runtime.records",
     "attach": "daskxml.runtime.runs",
+    "launch": "daskxml.runtime.client",
     "load": "daskxml.runtime.client",
     "runs": "daskxml.runtime.runs",
     "simulate": "daskxml.simulator.entry",

@@ -1,4 +1,4 @@
-"""Which protocol the clusters of the tests speak: Dask's default scheme.
+"""Which protocol the clusters of the tests speak: Dask's default scheme; Dask's own processes.
 
 `make test-ucx` sets DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME=ucx, which processes that tests start
 inherit as well. A `LocalCluster` must be told.
@@ -6,7 +6,31 @@ inherit as well. A `LocalCluster` must be told.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import dask
 import distributed  # noqa: F401 (reads the configuration)
 
 PROTOCOL: str = dask.config.get("distributed.comm.default-scheme")
+
+
+@contextlib.contextmanager
+def dask_process(
+    *arguments: str, folder: Path, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of Dask's command, ended with the block; what it says is in the folder's log."""
+    with (folder / f"{arguments[0]}.log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments],
+            stdout=log, stderr=log, cwd=folder, env=os.environ | environment, text=True,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(20)

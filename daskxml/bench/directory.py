@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections.abc import Mapping
@@ -24,9 +23,9 @@ from daskxml.bench.plan import RUN_FILE, Cell
 from daskxml.bench.processes import end, marked_members
 from daskxml.errors import ModelError
 from daskxml.model.tensors import replacing
+from daskxml.training.locking import lock_folder
 
 CELL, RESULT, RESULTS = "cell.json", "result.json", "results.json"
-_LOCK = ".lock"
 
 
 class BenchDir:
@@ -45,20 +44,8 @@ class BenchDir:
         ModelError
             If it cannot be written to, or another bench is under way there.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / _LOCK).open("w")
-        except OSError as error:
-            raise ModelError(
-                f"{self.path}: cannot be written to ({error.strerror}); choose another --out"
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise ModelError(
-                f"{self.path}: a bench is under way here; choose another --out"
-            ) from None
+        busy = "a bench is under way here; choose another --out"
+        self._lock = lock_folder(self.path, busy)
         return self
 
     def __exit__(

@@ -38,16 +38,18 @@ def run(options: Options) -> int:
     out = options.out or options.resume or next(free_directories(stem))
     where = {"resume": options.resume, "scheduler": options.scheduler}
     if options.detach:
-        return launch(config, out, loggers=options.loggers, **where)
+        if options.loggers:
+            raise ConfigError("--detach leaves nobody behind who could listen: leave out --log")
+        return launch_and_leave(config, out, **where)
     return train_and_report(config, out, loggers=options.loggers, **where)
 
 
-def launch(config: RunConfig, out: str, **where: Any) -> int:
+def launch_and_leave(config: RunConfig, out: str, **where: Any) -> int:
     """Start a run on a scheduler and leave it; say how to come back to it."""
-    from daskxml.runtime.client import train
+    from daskxml.runtime.client import launch
 
     with PlainProgress("") as progress:
-        name = train(config, out=out, on_event=progress, detach=True, **where)
+        name = launch(config, out=out, on_event=progress, **where)
     at = f"{name} --scheduler {where['scheduler']}"
     hints = {"follow": f"daskxml attach {at}", "end": f"daskxml stop {at}"}
     print_lines({"run": name, "out": out, **hints})

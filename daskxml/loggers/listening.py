@@ -98,18 +98,21 @@ def listening(
     place
         Its directory, open.
     on_event
-        Called with every event, and with the warnings of the others; its errors are the caller's.
+        Called with every event (see `daskxml.runtime.journal`), and the warnings of the others.
+        An error in it ends the run and is the caller's.
     on_megabatch
-        Called with a copy of each mega-batch's row.
+        Called with a copy of each row of the history, as soon as it is there. An error in it is a
+        `CallbackWarning`, and the run goes on; after three in a row it is not called again.
     loggers
-        `Logger` objects, or texts as `make_logger` takes them.
+        ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or `Logger` objects; their
+        errors are warnings too, once the run has begun.
 
     Raises
     ------
     ConfigError
         If a logger cannot begin.
     """
-    tell = on_event or _ignore
+    tell = on_event or ignore
 
     def warn(text: str) -> None:
         tell({"kind": "warning", "text": text})
@@ -127,8 +130,8 @@ def listening(
     audience.end(audience.reason)
 
 
-def _ignore(event: Event) -> None:
-    return None
+def ignore(event: Event) -> None:
+    """Hear of an event, and do nothing."""
 
 
 def _name(given: str | Logger) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import tomllib
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from typing import Any
 
 from daskxml.errors import ModelError
 from daskxml.training.environment import read_starts
-from daskxml.training.run_dir import HISTORY_FILE, LOCK_FILE, RUN_FILE
+from daskxml.training.locking import is_locked
+from daskxml.training.run_dir import HISTORY_FILE, RUN_FILE
 
 Row = dict[str, Any]
 SIMULATION_FILE, MODEL_FILE = "simulation.json", "model.json"
@@ -192,7 +192,7 @@ def _row(line: str) -> Row | None:
 
 def _state(directory: Path, megabatches: int) -> str:
     """Say how the run ended, or whether somebody is following it this moment."""
-    if is_locked(directory / LOCK_FILE):
+    if is_locked(directory):
         return f"under way, {megabatches} mega-batches so far"
     header = _read_json(directory / MODEL_FILE)
     training = header.get("training", {}) if header else {}
@@ -200,18 +200,6 @@ def _state(directory: Path, megabatches: int) -> str:
         return f"broken off after {megabatches} mega-batches"
     reason = training.get("ended", "")
     return {"interrupt": "interrupted", "": "ended"}.get(reason, f"ended by {reason}")
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process on this machine follows the run that has this lock."""
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock, or a file system without locks
-        return False
-    return False
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 from distributed import Client, Future
 
@@ -13,7 +13,7 @@ from daskxml.config import RunConfig, load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ConfigError
 from daskxml.loggers import Logger, listening
-from daskxml.loggers.listening import OnEvent, OnMegabatch
+from daskxml.loggers.listening import OnEvent, OnMegabatch, ignore
 from daskxml.model.trained import Model
 from daskxml.runtime.connection import connection
 from daskxml.runtime.following import (
@@ -43,7 +43,6 @@ def load(directory: str | Path) -> Model:
     return Model.load(directory)
 
 
-@overload
 def train(
     config: Config,
     *,
@@ -58,42 +57,7 @@ def train(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
-    detach: Literal[False] = False,
-) -> Run: ...
-
-
-@overload
-def train(
-    config: Config,
-    *,
-    client: Client | None = None,
-    train: Rows | None = None,
-    test: Rows | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    scheduler: str | None = None,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
-    on_event: OnEvent | None = None,
-    detach: Literal[True],
-) -> str: ...
-
-
-def train(
-    config: Config,
-    *,
-    client: Client | None = None,
-    train: Rows | None = None,
-    test: Rows | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    scheduler: str | None = None,
-    workers: int | None = None,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
-    on_event: OnEvent | None = None,
-    on_megabatch: OnMegabatch | None = None,
-    loggers: Iterable[str | Logger] = (),
-    detach: bool = False,
-) -> Run | str:
+) -> Run:
     """Train a model as a run file says, on any Dask cluster.
 
     Parameters
@@ -104,11 +68,9 @@ def train(
         A synchronous Dask client. Without one, `scheduler` is connected to, or a local cluster of
         processes is made, and closed at the end.
     train, test
-        Files, globs or URLs that the workers can read, or `Matrices`; they replace what the run
-        file says.
+        Files, globs or URLs that the workers can read, or `Matrices`, in the run file's place.
     out
-        Directory of the run, seen by client and workers. None keeps everything in memory, without
-        checkpoints.
+        Directory of the run, seen by client and workers; None: all in memory, no checkpoints.
     resume
         Directory of a run to go on with, from its last checkpoint.
     scheduler
@@ -117,20 +79,8 @@ def train(
         Processes of the local cluster.
     overrides
         ``"section.key=value"`` texts, or a mapping; they win over the run file.
-    on_event
-        Called with every event of the run; see `daskxml.runtime.journal`. An error in it ends the
-        run and is raised here.
-    on_megabatch
-        Called with a copy of every row of the history, as soon as it is there. An error in it is a
-        `daskxml.errors.CallbackWarning`, and the run goes on; after three in a row it is not
-        called again.
-    loggers
-        ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or objects with the methods of
-        `daskxml.loggers.Logger`; their errors are warnings too, once the run has begun.
-    detach
-        Return the run's name as soon as it is under way on a cluster of yours; it goes on without
-        this process. `daskxml.attach` follows it again, `daskxml.stop` ends it. Without `out` two
-        workers keep its model, until it is forgotten or the scheduler ends.
+    on_event, on_megabatch, loggers
+        Who hears of the run while it goes on: see `daskxml.loggers.listening`.
 
     Raises
     ------
@@ -144,37 +94,70 @@ def train(
         run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
-    if detach:
-        _check_detached(client or scheduler, on_megabatch or list(loggers))
-    matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
-    resolved = _resolve(resolve_run(config, train, test, overrides), workers, matrices)
+    resolved, matrices = _resolve(config, train, test, overrides, workers)
     place, section = RunDir.open(out, resume), _local_section(resolved)
     heard = listening(resolved, place, on_event, on_megabatch, loggers)
-    with (
-        place,
-        heard as tell,
-        connection(client, scheduler, section, _warner(tell)) as connected,
-    ):
+    with place, heard as tell, connection(client, scheduler, section, _warner(tell)) as connected:
         open_runs(connected)
-        follower = Follower(connected, tell, place, resolved)
-        return (_launch if detach else _follow)(follower, resolved, matrices)
+        return _follow(Follower(connected, tell, place, resolved), resolved, matrices)
 
 
-def _check_detached(cluster: object, listeners: object) -> None:
-    if not cluster:
-        raise ConfigError("--detach needs --scheduler: a local cluster ends with its command")
-    if listeners:
-        raise ConfigError(
-            "--detach leaves nobody behind who could listen: leave out --log and on_megabatch"
-        )
+def launch(
+    config: Config,
+    *,
+    client: Client | None = None,
+    train: Rows | None = None,
+    test: Rows | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    scheduler: str | None = None,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    on_event: OnEvent | None = None,
+) -> str:
+    """Start a run on a cluster of yours and leave it there; return its name.
+
+    `daskxml.attach` follows it again, `daskxml.stop` ends it. Without ``out`` two workers keep its
+    model, until it is forgotten or the scheduler ends. Parameters and errors are those of `train`;
+    ``on_event`` hears of the run until this call comes back, which is once its workers and its
+    directory have been found good.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither a client nor a scheduler: a local cluster would end with this process.
+
+    Examples
+    --------
+    ::
+
+        name = daskxml.launch("best", scheduler="tcp://host:8786", train="/shared/train.txt.gz")
+        run = daskxml.attach(name, scheduler="tcp://host:8786")
+    """
+    if client is None and scheduler is None:
+        raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
+    resolved, matrices = _resolve(config, train, test, overrides)
+    place, tell = RunDir.open(out, resume), on_event or ignore
+    cluster = connection(client, scheduler, resolved.cluster, _warner(tell))
+    with place, cluster as connected:
+        open_runs(connected)
+        return _launch(Follower(connected, tell, place, resolved), resolved, matrices)
 
 
-def _resolve(config: RunConfig, workers: int | None, matrices: Mapping[str, Matrices]) -> RunConfig:
+def _resolve(
+    config: Config,
+    train: Rows | None,
+    test: Rows | None,
+    overrides: Iterable[str] | Mapping[str, Any],
+    workers: int | None = None,
+) -> tuple[RunConfig, dict[str, Matrices]]:
+    """Return the run with all that was given for it, and the rows that are in this process."""
+    matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
+    resolved = resolve_run(config, train, test, overrides)
     if workers is not None:
-        config = load_run_config(config, {"cluster.workers": workers})
-    if not (config.data.train or "train" in matrices):
+        resolved = load_run_config(resolved, {"cluster.workers": workers})
+    if not (resolved.data.train or "train" in matrices):
         raise ConfigError("no training data: give --train FILE, or data.train in the run file")
-    return config
+    return resolved, matrices
 
 
 def _warner(tell: OnEvent) -> Warn:

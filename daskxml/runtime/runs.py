@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from distributed import Client
 
 from daskxml.errors import ClusterError
-from daskxml.loggers.listening import OnEvent
+from daskxml.loggers.listening import OnEvent, ignore
 from daskxml.runtime.connection import running_cluster
 from daskxml.runtime.following import Follower, call, forget, open_runs
 from daskxml.runtime.records import RunRecord
@@ -64,7 +63,7 @@ def attach(
     """
     with running_cluster(client, scheduler) as connected:
         found = find_run(run, _records(connected))
-        return Follower(connected, on_event or _ignore).follow(found.run)
+        return Follower(connected, on_event or ignore).follow(found.run)
 
 
 def stop(
@@ -90,7 +89,7 @@ def stop(
     with running_cluster(client, scheduler) as connected:
         found = find_run(run, _records(connected))
         call(connected, "daskxml_stop", run=found.run, reason="stop")
-        _await_end(Follower(connected, on_event or _ignore), found.run)
+        _await_end(Follower(connected, on_event or ignore), found.run)
         over = next((it for it in _records(connected) if it.run == found.run), None)
         if forget_it:
             forget(connected, found.run)
@@ -126,7 +125,3 @@ def find_run(run: str, records: Sequence[RunRecord]) -> RunRecord:
 def _records(client: Client) -> list[RunRecord]:
     open_runs(client)
     return [RunRecord(**told) for told in call(client, "daskxml_runs")]
-
-
-def _ignore(event: Mapping[str, Any]) -> None:
-    return None

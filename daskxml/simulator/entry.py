@@ -43,57 +43,49 @@ def simulate(
 ) -> Run:
     """Train a model as a run file says, on workers whose time is virtual.
 
-    Rows, arithmetic, strategy, replicas and merges are those of `daskxml.train`, and so are the
-    parameters that are not named here. The same seed gives the same bytes, in the model and in the
-    history, whose times are all virtual.
+    Rows, arithmetic, strategy, replicas and merges are those of `daskxml.train`, and so are
+    parameters and errors that are not named here. The same seed gives the same bytes.
 
     Parameters
     ----------
     speeds
         Of every worker: batches take their cost over it. Named 0, 1, ... unless a mapping.
-    cost
-        Seconds of a batch at speed 1, or a function that tells it of the model.
-    network
-        What messages cost.
-    pools
-        Threads of the workers that are pools, by name; theirs are virtual too, see
-        `daskxml.simulator.worker`. All others have a replica.
-    pool_cost
-        Seconds of a pool's batch at speed 1, where it is not ``cost``; `cost_by_epochs` finds it
-        from a ratio of epochs.
-    rows
-        What `read_rows` has read, for several runs on the same data.
-    out, resume
-        As of `daskxml.train`; ``simulation.json`` has speeds, costs and changes beside it.
+    cost, network
+        Seconds of a batch at speed 1, or a function that tells it of the model; of messages.
+    pools, pool_cost
+        Threads of the workers that are pools, by name, also virtual (`daskxml.simulator.worker`);
+        and `cost` of their batches if it is another (`cost_by_epochs` finds it from a ratio).
+    rows, out
+        What `read_rows` has read, for several runs; where ``simulation.json`` comes as well.
     changes
         `Loss` and `Arrival`, at their times since this call's beginning.
-    on_event, on_megabatch, loggers
-        As of `daskxml.train`.
 
     Raises
     ------
-    ConfigError, InputError, ModelError, TrainingError, ClusterError
-        As `daskxml.train`; the last if every worker is lost and none comes.
+    ClusterError
+        If every worker is lost and none comes.
 
     Examples
     --------
-    >>> from daskxml import Matrices
-    >>> import numpy as np
+    >>> import daskxml, numpy as np
     >>> run = simulate({"training": {"epochs": 2}, "strategy": {"megabatch_batches": 1}},
-    ...                speeds=[1.0, 0.5], train=Matrices(np.eye(512), np.eye(512)))
+    ...                speeds=[1.0, 0.5], train=daskxml.Matrices(np.eye(512), np.eye(512)))
     >>> [row["rows"] for row in run.history]
     [256, 512, 768, 1024]
     """
     named, changes = name_speeds(speeds), tuple(changes)
-    coming = (change.worker for change in changes if isinstance(change, Arrival))
     resolved = resolve_run(config, train, test, overrides)
-    threads = check_pools(pools or {}, [*named, *coming], resolved)
+    threads = check_pools(pools or {}, [*named, *_coming(changes)], resolved)
     place = RunDir.open(out, resume)
     with place, listening(resolved, place, on_event, on_megabatch, loggers) as tell:
         simulation = Simulation(resolved, named, place, changes, [tell])
         simulation.read(rows, train, test)
         simulation.equip(cost, network or Network(), threads, pool_cost)
         return simulation.run()
+
+
+def _coming(changes: Iterable[Change]) -> list[str]:
+    return [change.worker for change in changes if isinstance(change, Arrival)]
 
 
 def name_speeds(speeds: Speeds) -> dict[str, float]:

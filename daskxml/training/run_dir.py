@@ -8,7 +8,6 @@ worker.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +20,9 @@ from daskxml.model.tensors import read_tensors
 from daskxml.training.checkpoint import checkpoints, latest_checkpoint
 from daskxml.training.environment import ENVIRONMENT_FILE, describe, read_starts, write_starts
 from daskxml.training.history import append_history, write_history
+from daskxml.training.locking import LOCK_FILE, lock_folder
 
-RUN_FILE, HISTORY_FILE, LOCK_FILE = "run.toml", "history.jsonl", ".lock"
+RUN_FILE, HISTORY_FILE = "run.toml", "history.jsonl"
 LOGGERS_FILE = "loggers.json"
 
 
@@ -71,16 +71,7 @@ class RunDir:
         """Make the directory and lock it."""
         if self.path is None:
             return self
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / LOCK_FILE).open("w")
-        except OSError as error:
-            raise ModelError(_cannot_write(self.path, error)) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise ModelError(f"{self.path}: a run is under way in this directory") from None
+        self._lock = lock_folder(self.path, "a run is under way in this directory")
         return self
 
     def __exit__(
@@ -147,10 +138,3 @@ class RunDir:
         """Replace the history."""
         if self.path is not None:
             write_history(self.path / HISTORY_FILE, rows)
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    file = next((part for part in (path, *path.parents) if part.is_file()), None)
-    if file is not None:
-        return f"{path}: cannot be made, {file} is a file; choose another --out"
-    return f"{path}: cannot be written to ({error.strerror}); choose another --out"

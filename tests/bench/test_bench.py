@@ -238,7 +238,7 @@ def test_a_suite_whose_files_are_not_there_says_so(tmp_path, capsys):
     ("options", "problem"),
     [
         (["smoek"], "smoek: no such suite, did you mean 'smoke'?"),
-        (["smoke", "--out", "{here}/file"], "cannot be written to"),
+        (["smoke", "--out", "{here}/file"], "is a file; choose another --out"),
         (["smoke", "--against", "{here}", "--out", "{here}"], "name one directory"),
         (["smoke", "--against", "{here}", "--out", "{here}/x"], "no results of a bench here"),
         (["smoke", "--against", "{here}/bad", "--out", "{here}/x"], "not the results of a bench"),

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from daskxml.errors import ModelError
-from daskxml.reports.runs import find_runs, is_locked, name_runs, read_rows, read_run, read_runs
+from daskxml.reports.runs import find_runs, name_runs, read_rows, read_run, read_runs
+from daskxml.training.locking import is_locked
 from daskxml.training.run_dir import RunDir
 
 
@@ -39,11 +40,11 @@ def test_a_run_under_way_is_told_from_one_that_broke_off(run_dir):
     assert read_run(run_dir, "run").state == "broken off after 6 mega-batches"
     with RunDir.open(None, run_dir):
         assert read_run(run_dir, "run").state == "under way, 6 mega-batches so far"
-    assert not is_locked(run_dir / ".lock")
+    assert not is_locked(run_dir)
 
 
 def test_looking_does_not_keep_a_run_from_its_directory(run_dir):
-    assert not is_locked(run_dir / ".lock")
+    assert not is_locked(run_dir)
     with RunDir.open(None, run_dir) as place:
         assert place.path == run_dir
 

@@ -55,7 +55,7 @@ def launch(shared_cluster: LocalCluster, data: Data, values: Values) -> Callable
     def started(**where: Any) -> str:
         with Client(shared_cluster, set_as_default=False) as passing:
             rows = {"train": data["train"], "test": data["test"]} | where
-            name = daskxml.train(values, client=passing, detach=True, **rows)
+            name = daskxml.launch(values, client=passing, **rows)
         assert isinstance(name, str)
         return name
 
@@ -260,9 +260,7 @@ def test_the_commands(
 
 
 def test_what_cannot_be_detached(data: Data, values: Values) -> None:
-    with pytest.raises(daskxml.ConfigError, match="--detach needs --scheduler"):
-        daskxml.train(values, train=data["train"], detach=True)
-    with pytest.raises(daskxml.ConfigError, match="nobody behind who could listen"):
-        daskxml.train(values, scheduler="tcp://127.0.0.1:9", detach=True, loggers=["mlflow"])
+    with pytest.raises(daskxml.ConfigError, match="needs --scheduler"):
+        daskxml.launch(values, train=data["train"])
     with pytest.raises(daskxml.ConfigError, match="no cluster: give --scheduler"):
         daskxml.runs()

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
+from clusters import dask_process
 from distributed import Client
 
 import daskxml
@@ -34,20 +35,10 @@ threads = 1
 """
 
 
-@contextlib.contextmanager
-def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A Dask process that is ended with the block."""
-    environment = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
-    with (folder / f"{arguments[0]}.log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dask", *arguments],
-            stdout=log, stderr=log, cwd=folder, env=environment, text=True,
-        )  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(20)
+def started(*arguments: str, folder: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A process of Dask's that soon gives up connecting."""
+    timeout = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
+    return dask_process(*arguments, folder=folder, **timeout)
 
 
 @pytest.fixture

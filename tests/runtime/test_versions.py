@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clusters import dask_process
 from distributed import Client
 
 import daskxml
@@ -38,20 +38,9 @@ def no_daskxml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def dask(*arguments: str, path: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A Dask process that imports from ``path`` first; ended with the block."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), *sys.path])}
-    with (folder / "log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dask", *arguments],
-            stdout=log, stderr=log, cwd=folder, env=environment, text=True,
-        )  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(20)
+def importing(path: Path) -> dict[str, str]:
+    """The environment of a process that imports from ``path`` first."""
+    return {"PYTHONPATH": os.pathsep.join([str(path), *sys.path])}
 
 
 @contextlib.contextmanager
@@ -60,15 +49,16 @@ def scheduler(path: Path, folder: Path) -> Iterator[Client]:
     file = str(folder / "scheduler.json")
     options = ("--port", "0", "--dashboard-address", ":0", "--scheduler-file", file)
     with (
-        dask("scheduler", *options, path=path, folder=folder),
+        dask_process("scheduler", *options, folder=folder, **importing(path)),
         Client(scheduler_file=file, timeout="20s") as client,
     ):
         yield client
 
 
-def worker(client: Client, name: str, **where: Path) -> Any:
+def worker(client: Client, name: str, path: Path, folder: Path) -> Any:
     options = ("--no-dashboard", "--no-nanny", "--nthreads", "1", "--name", name)
-    return dask("worker", client.scheduler.address, *options, **where)
+    address = client.scheduler.address
+    return dask_process("worker", address, *options, folder=folder, **importing(path))
 
 
 @pytest.mark.parametrize(

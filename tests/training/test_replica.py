@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_data import random_rows
 
 import daskxml
 from daskxml.errors import ConfigError
@@ -17,23 +18,17 @@ from daskxml.ops import get_kernels
 from daskxml.ops.naive import NaiveKernels
 from daskxml.optim import OPTIMIZERS, GradientBuffer, OptimizerConfig
 from daskxml.training.replica import Replica
-from daskxml.types import Csr, Partition, Segment
+from daskxml.types import Partition, Segment
 
 FEATURES, LABELS, ROWS = 40, 300, 64
-
-
-def make_csr(rng, columns, each, ones=False):
-    counts = rng.integers(0, each + 1, ROWS)
-    ids = [np.sort(rng.choice(columns, count, replace=False)) for count in counts]
-    indices = np.concatenate(ids).astype(np.int32)
-    data = None if ones else rng.random(len(indices), dtype=np.float32)
-    return Csr(np.append(0, np.cumsum(counts)), indices, data, columns)
 
 
 @pytest.fixture(scope="module")
 def partition():
     rng = np.random.default_rng(0)
-    return Partition(make_csr(rng, FEATURES, 9), make_csr(rng, LABELS, 6, ones=True))
+    return Partition(
+        random_rows(rng, ROWS, FEATURES, 9), random_rows(rng, ROWS, LABELS, 6, ones=True)
+    )
 
 
 def make_replica(kernels=None, rows=ROWS, budget=1 << 28, optimizer=None, **options):

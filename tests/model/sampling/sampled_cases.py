@@ -1,6 +1,7 @@
 """A small model with a sampled output layer, and its rows."""
 
 import numpy as np
+from small_data import random_rows
 
 from daskxml.model.parameters import initial_parameters
 from daskxml.model.sampling import label_tables
@@ -8,23 +9,17 @@ from daskxml.model.spec import ModelSpec
 from daskxml.ops import get_kernels
 from daskxml.optim import OptimizerConfig
 from daskxml.training.replica import Replica
-from daskxml.types import Csr, Partition
+from daskxml.types import Partition
 
 FEATURES, LABELS, ROWS, UNITS = 40, 500, 48, 16
 METHODS = ("simhash", "dwta", "random")
 
 
-def make_csr(rng, columns, each, ones=False):
-    counts = rng.integers(0, each + 1, ROWS)
-    ids = [np.sort(rng.choice(columns, count, replace=False)) for count in counts]
-    indices = np.concatenate(ids).astype(np.int32)
-    data = None if ones else rng.random(len(indices), dtype=np.float32)
-    return Csr(np.append(0, np.cumsum(counts)), indices, data, columns)
-
-
 def make_partition(seed=0):
     rng = np.random.default_rng(seed)
-    return Partition(make_csr(rng, FEATURES, 9), make_csr(rng, LABELS, 4, ones=True))
+    return Partition(
+        random_rows(rng, ROWS, FEATURES, 9), random_rows(rng, ROWS, LABELS, 4, ones=True)
+    )
 
 
 PARTITION = make_partition()
