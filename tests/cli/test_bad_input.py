@@ -207,7 +207,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "nobody answers": ((*train("good.txt"), "--scheduler", "tcp://127.0.0.1:9"), "no scheduler"),
     "no address": ((*train("good.txt"), "--scheduler", "nonsense"), "nonsense: not a scheduler's"),
     "a tcp scheduler": (train("good.txt", "--protocol", "ucx"), "speaks tcp; start it with 'dask"),
-    "detached alone": (here("good.txt", "--detach"), "a detached run needs --scheduler: a local cluster"),
+    "detached alone": (here("good.txt", "--detach"), "a detached run needs --scheduler: a local"),
     "too many threads": (setting("cluster.threads=4000"), "use 4000 threads on"),
     "no such run": (("attach", "nobody"), "nobody: no such run on this scheduler; take one of"),
     "stop no such run": (("stop", "nobody"), "nobody: no such run on this scheduler"),
