@@ -19,6 +19,7 @@ from daskxml.errors import ConfigError
 from daskxml.runtime.link_protocol import InLink, OutLink
 from daskxml.runtime.links import open_in, open_out
 from daskxml.runtime.mailbox import Caller, Mailbox, RoundKey
+from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.shared_arrays import can_share
 from daskxml.runtime.token_pipe import TokenPipe, open_offered
 
@@ -52,13 +53,15 @@ class Place:
     """Which endpoint of which round, and how to reach the others.
 
     ``addresses`` has the worker of every endpoint; callers come through the mailbox. With
-    ``shares_memory`` processes of one machine read each other's arrays where they lie.
+    ``shares_memory`` processes of one machine read each other's arrays where they lie, by way of
+    the mappings.
     """
 
     key: RoundKey
     number: int
     addresses: tuple[str, ...]
     mailbox: Mailbox
+    mappings: Mappings
     connection_args: Mapping[str, Any]
     patience: Patience
     shares_memory: bool = True
@@ -99,12 +102,12 @@ async def _call(place: Place, comm: Comm, number: int, pipe: TokenPipe | None) -
     return await open_out(comm, place.patience.idle_s, pipe)
 
 
-async def answer(caller: Caller, patience_s: float) -> InLink:
+async def answer(caller: Caller, patience_s: float, mappings: Mappings) -> InLink:
     """Tell a caller to begin, and return the link from it."""
     pipe_fd = None if caller.pipe is None else open_offered(caller.pipe)
     try:
         await caller.comm.write({"status": READY, "shares": pipe_fd is not None})
-        return await open_in(caller.comm, patience_s, pipe_fd)
+        return await open_in(caller.comm, patience_s, pipe_fd, mappings)
     except BaseException:
         if pipe_fd is not None:
             os.close(pipe_fd)

@@ -19,6 +19,7 @@ from distributed.comm.tcp import TCP, TLS
 
 from daskxml.runtime.comm_link import CommLink
 from daskxml.runtime.link_protocol import InLink, OutLink
+from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.shared_in import SharedIn
 from daskxml.runtime.shared_out import SharedOut
 from daskxml.runtime.socket_link import SocketLink
@@ -51,14 +52,14 @@ async def open_out(comm: Comm, patience_s: float, pipe: TokenPipe | None) -> Out
     return SharedOut(connection, pipe, patience_s)
 
 
-async def open_in(comm: Comm, patience_s: float, pipe_fd: int | None) -> InLink:
+async def open_in(comm: Comm, patience_s: float, pipe_fd: int | None, mappings: Mappings) -> InLink:
     """Open the receiver's end, as `open_link`; with the sender's pipe, if any."""
     if pipe_fd is None:
         return await open_link(comm, patience_s)
     connection = await _socket_of(comm)
     if connection is None:
         raise ConnectionError("a pipe was opened beside a comm that is no socket")
-    return SharedIn(connection, pipe_fd, patience_s)
+    return SharedIn(connection, pipe_fd, patience_s, mappings)
 
 
 async def _socket_of(comm: Comm) -> socket.socket | None:

@@ -18,6 +18,7 @@ from daskxml.combine.messages import Program, Result
 from daskxml.errors import ClusterError
 from daskxml.runtime.calling import HANDLER, Patience, Place
 from daskxml.runtime.mailbox import Caller, Line, Mailbox, RoundKey
+from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.performing import Performed
 from daskxml.runtime.round import Round
 
@@ -52,7 +53,7 @@ class Port:
         self.patience, self.shares_memory = patience or Patience(), shares_memory
         self._handlers: dict[str, Any] = worker.handlers
         self._connection_args: dict[str, Any] = worker.connection_args
-        self._mailbox = Mailbox()
+        self._mailbox, self._mappings = Mailbox(), Mappings()
         self._rounds: dict[RoundKey, list[Round]] = {}
         self._ends: dict[RoundKey, asyncio.Event] = {}
         self._floors: dict[str, int] = {}  # of each run, the lowest round that may still be
@@ -109,6 +110,7 @@ class Port:
             del self._rounds[key]
             self._ends.pop(key).set()
             self._refuse_before(key.run, key.number + 1)
+            self._mappings.purge()
 
     def _round(
         self, key: RoundKey, number: int, addresses: Sequence[str], patience: Patience | None
@@ -118,6 +120,7 @@ class Port:
             number=number,
             addresses=tuple(addresses),
             mailbox=self._mailbox,
+            mappings=self._mappings,
             connection_args=self._connection_args,
             patience=patience or self.patience,
             shares_memory=self.shares_memory,
@@ -159,6 +162,7 @@ class Port:
         self._dismiss(lambda key: key.run == run)
         await self._settle(lambda key: key.run == run)
         self._floors.pop(run, None)
+        self._mappings.clear()  # other runs map anew what they read
 
     async def close(self) -> None:
         """Abort every round, send away every caller, and take no more."""
@@ -166,6 +170,7 @@ class Port:
         self._handlers.pop(HANDLER, None)
         self._dismiss(lambda key: True)
         await self._settle(lambda key: True)
+        self._mappings.clear()
 
     async def answer(
         self, comm: Comm, run: str, number: int, caller: int, callee: int,

@@ -227,7 +227,7 @@ class Round:
         line = Line(self._place.key, caller=number, callee=self._number)
         caller = await self._place.mailbox.take(line)
         self._callers.append(caller)
-        return await calling.answer(caller, self._place.patience.idle_s)
+        return await calling.answer(caller, self._place.patience.idle_s, self._place.mappings)
 
     # ---------------------------------------------------------------------- failing
 

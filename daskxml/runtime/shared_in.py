@@ -11,10 +11,10 @@ from contextlib import suppress
 import numpy as np
 
 from daskxml.errors import ClusterError
+from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.payloads import is_on_device, land
 from daskxml.runtime.token_pipe import take
 from daskxml.runtime.tokens import Told, unpack
-from daskxml.training.shared import SharedModel
 from daskxml.types import Array
 
 READ = b"\0"  # the answer for each array that was read where it lies
@@ -31,15 +31,19 @@ class SharedIn:
         The receiver's end of the sender's pipe, which the link owns as well.
     patience_s
         How long to wait for the next array, in seconds.
+    mappings
+        Where the sender's memory stays mapped when the link is closed.
     """
 
-    def __init__(self, connection: socket.socket, pipe_fd: int, patience_s: float) -> None:
+    def __init__(
+        self, connection: socket.socket, pipe_fd: int, patience_s: float, mappings: Mappings
+    ) -> None:
         connection.setblocking(False)
         self._socket, self._pipe_fd, self._patience_s = connection, pipe_fd, patience_s
         self._signal = select.epoll()
         self._signal.register(pipe_fd, select.EPOLLIN)
         self._signal.register(connection, select.EPOLLIN)
-        self._mapped: dict[str, SharedModel] = {}
+        self._lasting, self._passing = mappings, Mappings()
         self._is_borrowing = False
 
     def receive_into(self, array: Array) -> None:
@@ -85,13 +89,11 @@ class SharedIn:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
-        """Let go of the sender's memory."""
+        """Let go of the sender's memory, but for what may be read again in later rounds."""
         self._signal.close()
         os.close(self._pipe_fd)
         self._socket.close()
-        for model in self._mapped.values():
-            model.close()
-        self._mapped.clear()
+        self._passing.clear()
 
     def _next(self, like: Array) -> tuple[Array, bool]:
         """Return the next array's bytes ``(nbytes,)``, and whether they are elsewhere."""
@@ -128,13 +130,11 @@ class SharedIn:
 
     def _look(self, told: Told) -> Array:
         """Return the bytes that a token tells of, where they lie."""
-        name = told.handle.name
-        if name not in self._mapped:
-            try:
-                self._mapped[name] = SharedModel.open(told.handle)
-            except ClusterError as error:
-                raise ConnectionError(error.message) from None
-        return self._mapped[name].flat.view(np.uint8)[told.offset : told.offset + told.length]
+        try:
+            model = (self._lasting if told.lasts else self._passing).find(told.handle)
+        except ClusterError as error:
+            raise ConnectionError(error.message) from None
+        return model.flat.view(np.uint8)[told.offset : told.offset + told.length]
 
     def _answer(self) -> None:
         self._socket.send(READ)

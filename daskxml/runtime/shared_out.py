@@ -113,7 +113,7 @@ class SharedOut:
         place = place_of(data)
         if place is not None:
             self._unread.append(_Sent(self._count, data))
-            return pack(Told(self._count, *place, len(data)))
+            return pack(Told(self._count, *place, len(data), lasts=True))
         spare = self._copied(data)
         self._unread.append(_Sent(self._count, None, spare))
         return pack(_told(self._count, spare, len(data)))
@@ -177,4 +177,4 @@ def _told(number: int, spare: Array, length: int) -> Told:
     place = place_of(memoryview(spare).cast("B"))
     if place is None:
         raise ConnectionError("there is no memory that processes can share any more")
-    return Told(number, *place, length)
+    return Told(number, *place, length, lasts=False)

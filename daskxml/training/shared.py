@@ -146,6 +146,16 @@ class SharedModel:
             raise ClusterError("the shared model is closed here: ask another worker for it")
         return SharedHandle(os.getpid(), self._fd, int(self.flat.shape[0]), self._name)
 
+    def is_found_by(self, handle: SharedHandle) -> bool:
+        """Whether a handle leads to this memory still."""
+        if self._fd is None or self._close is None or not self._close.alive:
+            return False
+        try:
+            there = Path(f"/proc/{handle.pid}/fd/{handle.fd}").stat()
+        except OSError:  # closed, or the process is gone
+            return False
+        return os.path.samestat(there, os.fstat(self._fd))
+
     def close(self) -> None:
         """Let go of it: nobody can find it here any more; arrays over it stay valid."""
         if self._close is not None:

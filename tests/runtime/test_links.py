@@ -11,6 +11,7 @@ from distributed.comm import connect, listen
 
 from daskxml.runtime.comm_link import CommLink
 from daskxml.runtime.links import open_in, open_link, open_out
+from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.payloads import host_bytes
 from daskxml.runtime.shared_out import SharedOut
 from daskxml.runtime.socket_link import SocketLink
@@ -43,7 +44,8 @@ async def open_both_as_messages(here, there, patience_s):
 async def open_both_shared(here, there, patience_s):
     pipe = TokenPipe()
     pipe_fd = open_offered(pipe.offer)
-    return await open_out(here, patience_s, pipe), await open_in(there, patience_s, pipe_fd)
+    out = await open_out(here, patience_s, pipe)
+    return out, await open_in(there, patience_s, pipe_fd, Mappings())
 
 
 class Pair:

@@ -12,6 +12,7 @@ import pytest
 from distributed.comm import connect, listen
 
 from daskxml.runtime.comm_link import CommLink
+from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.payloads import departing, duplicate, host_bytes, is_on_device, land
 from daskxml.runtime.shared_in import SharedIn
 from daskxml.runtime.shared_out import SharedOut
@@ -103,7 +104,7 @@ def test_links_of_the_host_take_and_give_device_arrays(way):
     else:
         pipe = TokenPipe()
         out = SharedOut(here, pipe, PATIENCE_S)
-        into = SharedIn(there, open_offered(pipe.offer), PATIENCE_S)
+        into = SharedIn(there, open_offered(pipe.offer), PATIENCE_S, Mappings())
     out.send(departing(on_device(np.arange(5000)), is_direct=False))
     room = on_device(np.zeros(5000))
     assert into.borrow(room) is room  # kernels of a device cannot read the host's memory

@@ -1,6 +1,7 @@
 """Programs driven between real worker processes; links and queues are tested next door."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import pytest
 from clusters import PROTOCOL
 from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 from distributed.comm import connect
+from pools import shared_memory
 
 from daskxml.combine import merge_weighted, ring_all_reduce
 from daskxml.combine.messages import Flush, Receive, ReceiveAny, Send, Worked
@@ -312,9 +314,12 @@ def test_rounds_that_are_over_are_refused(client, addresses):
 def test_a_run_that_is_forgotten_may_start_anew(client, addresses):
     async def forget(dask_worker):
         await dask_worker.plugins["port"].port.forget("again")
+        gc.collect()
+        return os.getpid()
 
-    merge_all(client, "again", 5, addresses[:2], [1.0, 1.0], 10)
-    client.run(forget)
+    merge_all(client, "again", 5, addresses[:2], [1.0, 1.0], BIG_FLOATS)
+    pids = client.run(forget).values()
+    assert not set().union(*(shared_memory(pid, "daskxml") for pid in pids))
     merged = merge_all(client, "again", 1, addresses[:2], [1.0, 1.0], 10)
     assert merged == [plain_merge([1.0, 1.0], 10)] * 2
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from daskxml.errors import ClusterError
 from daskxml.runtime.link_protocol import STALL_S
+from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.payloads import host_bytes
 from daskxml.runtime.shared_arrays import place_of, shared_zeros
 from daskxml.runtime.shared_in import SharedIn
@@ -23,10 +25,15 @@ PATIENCE_S = 20.0
 SIZE = 50_000
 
 
-def ends(patience_s=PATIENCE_S):
+def ends(patience_s=PATIENCE_S, mappings=None):
     here, there = socket.socketpair()
     pipe = TokenPipe()
-    return SharedOut(here, pipe, patience_s), SharedIn(there, open_offered(pipe.offer), patience_s)
+    out = SharedOut(here, pipe, patience_s)
+    return out, receiver(there, pipe.offer, patience_s, mappings)
+
+
+def receiver(there, offer, patience_s=PATIENCE_S, mappings=None):
+    return SharedIn(there, open_offered(offer), patience_s, mappings or Mappings())
 
 
 @pytest.fixture
@@ -102,7 +109,7 @@ def test_private_arrays_pass_through_few_copies_that_serve_again(link):
         here.send(host_bytes(array))
         there.receive_into(room)
         assert (room == turn).all()
-    assert len(there._mapped) == 1
+    assert len(there._passing) == 1
 
 
 def test_more_messages_than_the_pipe_holds_wait_for_room(link):
@@ -168,6 +175,37 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def test_a_sender_s_own_memory_stays_mapped_for_later_rounds_and_a_copy_does_not():
+    mappings, array, found = Mappings(), filled(1), set()
+    for value in (2, 3):
+        here, there = ends(mappings=mappings)
+        array[:] = value
+        for sent in (array, np.full(SIZE, value, np.float32)):
+            here.send(host_bytes(sent))
+            room = np.empty_like(sent)
+            there.receive_into(room)
+            assert (room == value).all()
+        for end in (here, there):
+            asyncio.run(end.close())
+        mappings.purge()
+        found.add(id(mappings.find(place_of(host_bytes(array))[0])))
+    assert len(found) == len(mappings) == 1
+
+
+def test_what_the_sender_has_given_up_is_let_go_of():
+    before, mappings, array = open_files(), Mappings(), filled(1)
+    handle, _ = place_of(host_bytes(array))
+    memory = mappings.find(handle).flat
+    del array
+    gc.collect()
+    mappings.purge()
+    assert (memory == 1).all()  # for whoever reads it just now
+    del memory
+    assert open_files() == before
+    with pytest.raises(ClusterError, match="cannot be opened"):
+        mappings.find(handle)
+
+
 def test_nothing_stays_open(link):
     before = open_files()
     here, there = ends()
@@ -220,7 +258,7 @@ def talk_until_killed(connection, offers):
 
 def listen_until_killed(connection, offers):
     """Read for ever; the main function of a process."""
-    there = SharedIn(connection, open_offered(offers.recv()), PATIENCE_S)
+    there = receiver(connection, offers.recv())
     offers.send("ready")
     receive_all(there)
 
@@ -245,7 +283,7 @@ def started():
 
 def test_the_death_of_the_sender_ends_what_its_receiver_waits_for(started):
     connection, offers, process = started(talk_until_killed)
-    there = SharedIn(connection, open_offered(offers.recv()), PATIENCE_S)
+    there = receiver(connection, offers.recv())
     offers.send("opened")
     room = np.empty(SIZE, np.float32)
     there.receive_into(room)
