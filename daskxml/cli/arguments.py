@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from daskxml._version import __version__
 from daskxml.cli.report_arguments import add_compare, add_log, add_report
+from daskxml.cli.values import number, pool, positive, ranks, speeds, three_numbers
 from daskxml.errors import ConfigError
 
 
@@ -50,7 +51,7 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"
     )
-    where.add_argument("--workers", type=_positive, metavar="N", help="local workers, pools aside")
+    where.add_argument("--workers", type=positive, metavar="N", help="local workers, pools aside")
     command.add_argument(
         "--set",
         action="append",
@@ -117,14 +118,14 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--speeds",
-        type=_speeds,
+        type=speeds,
         metavar="S,S,...",
         help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1",
     )
     command.add_argument(
         "--pool",
         action="append",
-        type=_pool,
+        type=pool,
         default=[],
         dest="pools",
         metavar="NAME=THREADS",
@@ -155,35 +156,41 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
 def _add_costs(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--cost",
-        type=_three_numbers,
+        type=three_numbers,
         metavar="FIXED_S,PER_ROW_S,PER_NONZERO_S",
         help="seconds of a batch at speed 1 (default: what the model takes on a V100)",
     )
     pools = command.add_mutually_exclusive_group()
     pools.add_argument(
         "--pool-cost",
-        type=_three_numbers,
+        type=three_numbers,
         metavar="FIXED_S,PER_ROW_S,PER_NONZERO_S",
         help="seconds of a pool's batch at speed 1 (default: as anybody's)",
     )
     pools.add_argument(
         "--pool-ratio",
-        type=_number,
+        type=number,
         metavar="RATIO",
         help="an epoch takes a pool so many times as long as a worker with its largest batches, "
         "both at speed 1 (56 CPU threads and a V100: 236 to 317)",
     )
     command.add_argument(
-        "--jitter", type=_number, metavar="SIGMA", help="spread of batch times (default: 0.05)"
+        "--jitter",
+        type=number,
+        metavar="SIGMA",
+        help="spread of batch times (default: 0.05)",
     )
     command.add_argument(
         "--bandwidth", metavar="SIZE/s", help="between workers (default: 25GB/s, one NVLink)"
     )
     command.add_argument(
-        "--latency", type=_number, metavar="S", help="between workers (default: 1e-5)"
+        "--latency", type=number, metavar="S", help="between workers (default: 1e-5)"
     )
     command.add_argument(
-        "--message", type=_number, metavar="S", help="to and from the scheduler (default: 1e-4)"
+        "--message",
+        type=number,
+        metavar="S",
+        help="to and from the scheduler (default: 1e-4)",
     )
     command.add_argument(
         "--calibrate", metavar="RUN_DIR", help="take costs and speeds from this real run's history"
@@ -192,13 +199,13 @@ def _add_costs(command: argparse.ArgumentParser) -> None:
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
-    command.add_argument("--k", type=_ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)")
+    command.add_argument("--k", type=ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)")
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_predict(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
-    command.add_argument("--top-k", type=_positive, default=5, metavar="K", help="labels a row")
+    command.add_argument("--top-k", type=positive, default=5, metavar="K", help="labels a row")
     command.add_argument(
         "--out",
         required=True,
@@ -214,9 +221,9 @@ def _add_inspect(command: argparse.ArgumentParser) -> None:
 
 def _add_generate(command: argparse.ArgumentParser) -> None:
     command.add_argument("out", metavar="OUT", help="file to write; .gz compresses; replaced")
-    command.add_argument("--rows", type=_positive, default=24_000, help="(default: %(default)s)")
-    command.add_argument("--features", type=_positive, default=5_000, help="(default: %(default)s)")
-    command.add_argument("--labels", type=_positive, default=2_000, help="(default: %(default)s)")
+    command.add_argument("--rows", type=positive, default=24_000, help="(default: %(default)s)")
+    command.add_argument("--features", type=positive, default=5_000, help="(default: %(default)s)")
+    command.add_argument("--labels", type=positive, default=2_000, help="(default: %(default)s)")
     command.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     command.add_argument(
         "--test", metavar="FILE", help="also write a sixth as many test rows of the same kind"
@@ -227,7 +234,7 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out", metavar="DIR", help="where the run is written (default: in runs/)"
     )
-    command.add_argument("--workers", type=_positive, default=2, metavar="N", help="(default: 2)")
+    command.add_argument("--workers", type=positive, default=2, metavar="N", help="(default: 2)")
 
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
@@ -246,53 +253,6 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
 def _add_model_and_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", metavar="DIR", help="directory of a run or a model")
     command.add_argument("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0.0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return number
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(_number(part.strip()) for part in text.split(","))
-
-
-def _speeds(text: str) -> dict[str, float]:
-    """Return speeds by name; who has none is called by its place."""
-    parts = (part.rpartition("=") for part in text.split(","))
-    named = [(name.strip() or str(i), _number(s.strip())) for i, (name, _, s) in enumerate(parts)]
-    if len(dict(named)) < len(named):
-        raise argparse.ArgumentTypeError(f"{text!r} has a name twice")
-    return dict(named)
-
-
-def _pool(text: str) -> tuple[str, int]:
-    name, _, threads = text.rpartition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a worker's name and threads, as cpu=4")
-    return name.strip(), _positive(threads.strip())
-
-
-def _three_numbers(text: str) -> tuple[float, ...]:
-    numbers = _numbers(text)
-    if len(numbers) != 3:
-        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers: fixed, row, non-zero")
-    return numbers
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_positive(part.strip()) for part in text.split(",")}))
 
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from daskxml.cli.values import level
+
 
 def add_report(command: argparse.ArgumentParser) -> None:
     """Add the options of ``daskxml report``."""
@@ -17,7 +19,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--metric", metavar="NAME", help="what is compared (default: the target_metric)"
     )
-    command.add_argument("--at", type=_level, metavar="VALUE", help=_AT)
+    command.add_argument("--at", type=level, metavar="VALUE", help=_AT)
     command.add_argument("--no-png", action="store_true", help="write no pictures beside the page")
 
 
@@ -27,7 +29,7 @@ def add_compare(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--metric", metavar="NAME", help="what is compared (default: the target_metric)"
     )
-    command.add_argument("--at", type=_level, metavar="VALUE", help=_AT)
+    command.add_argument("--at", type=level, metavar="VALUE", help=_AT)
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -51,14 +53,3 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "runs", nargs="+", metavar="DIR", help="directory of a run, or a folder of several"
     )
-
-
-def _level(text: str) -> float:
-    """Return a level of a metric, all of which lie between 0 and 1."""
-    try:
-        level = float(text)
-    except ValueError:
-        level = -1.0
-    if not 0.0 <= level <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-    return level
