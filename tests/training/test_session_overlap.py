@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overlapped_executor import OverlappedExecutor, overlapped
+from random_scripts import CHOICES, play_script, scripts
 from virtual_executor import MEGABATCH_ROWS, kinds
 
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd
@@ -288,19 +289,9 @@ def test_nobody_works_while_the_global_model_is_measured():
         play.advance()
 
 
-ACTIONS = st.lists(
-    st.tuples(
-        st.integers(0, 9),
-        st.sampled_from(["lose", "join", "await", "stop", "none"]),
-        st.integers(0, 9),
-    ),
-    max_size=14,
-)
-
-
 @given(
-    script=ACTIONS,
-    choices=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    script=scripts("lose", "join", "await", "stop"),
+    choices=CHOICES,
     speeds=st.lists(st.floats(1.0, 200.0), min_size=1, max_size=4),
     merge_s=st.sampled_from([0.01, 0.3, 5.0]),
     strategy=st.sampled_from(["adaptive-sgd", "elastic"]),
@@ -319,41 +310,15 @@ def test_any_order_of_reports_losses_and_arrivals(
             evaluate_every=2, checkpoint_every=4, can_checkpoint=True,
         )  # fmt: skip
 
+    def renew(stored, name):
+        return OverlappedExecutor(session(stored), {name: 60.0}, merge_s)
+
     first = {f"w{i}": speed for i, speed in enumerate(speeds)}
-    play = OverlappedExecutor(session(None), first, merge_s)
-    before, turn, pending = 0, 0, list(script)
-    while play.ended in ("", "restart"):
-        if play.ended:
-            play.check_history(before)
-            saved = play.stored
-            before = len(saved[-1]["history"]) if saved else 0
-            stored = saved[-1] if saved else None
-            play = OverlappedExecutor(session(stored), {f"r{turn}": 60.0}, merge_s)
-            play.stored = saved
-            continue
-        steps, action, number = pending.pop(0) if pending else (1, "none", 0)
-        for _ in range(steps):
-            if not play.ended:
-                turn += 1
-                play.advance(choices[turn % len(choices)])
-        if play.ended:
-            continue
-        there = sorted(play.workers)
-        if action == "lose":
-            play.lose(there[number % len(there)])
-        elif action == "join" and play.session.may_join:
-            play.join(f"j{turn}-{len(play.log)}", 1.0 + 20.0 * number)
-        elif action == "await":
-            play.tell(Awaited())
-        elif action == "stop" and number < 3:
-            play.tell(StopRequest("asked"))
-        assert turn < 5000, "the run does not end"
+    begun = OverlappedExecutor(session(None), first, merge_s)
+    play = play_script(begun, script, choices, renew, lambda play: play.session.may_join)
     assert play.ended in ("megabatches", "asked")
-    play.check_history(before)
     for row in play.session.history:
-        assert sum(w["weight"] for w in row["workers"].values()) == pytest.approx(1.0)
         is_due = row is play.session.history[-1] or row["megabatch"] % 2 == 0
         assert (row["metrics"].get("rows") == 30) == (is_due and tests != ())
     if play.ended == "megabatches":
         assert len(play.session.history) == 6
-    json.dumps(play.session.plain())

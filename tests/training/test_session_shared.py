@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_scripts import CHOICES, play_script, scripts
 from virtual_executor import VirtualExecutor, kinds, new_session
 
 from daskxml.strategies import STRATEGIES
@@ -168,19 +167,11 @@ def test_the_last_worker_lost_means_a_restart():
     assert play.ended == "restart"
 
 
-ACTIONS = st.lists(
-    st.tuples(
-        st.integers(0, 9), st.sampled_from(["lose", "join", "stop", "none"]), st.integers(0, 9)
-    ),
-    max_size=14,
-)
-
-
 @given(
     name=st.sampled_from(NAMES),
     lease_s=st.sampled_from([0.0, 0.02, 0.5]),
-    script=ACTIONS,
-    choices=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    script=scripts("lose", "join", "stop"),
+    choices=CHOICES,
     workers=st.lists(st.tuples(st.floats(1.0, 200.0), st.integers(0, 3)), min_size=1, max_size=4),
     is_replicated=st.booleans(),
 )
@@ -195,31 +186,14 @@ def test_any_order_of_reports_losses_and_arrivals(
     )  # fmt: skip
     speeds = {f"w{i}": speed for i, (speed, _) in enumerate(workers)}
     pools = {f"w{i}": threads for i, (_, threads) in enumerate(workers)}
-    play = VirtualExecutor(made, speeds, pools=pools)
-    pending, gone, turn = list(script), [], 0
-    while not play.ended:
-        steps, action, number = pending.pop(0) if pending else (1, "none", 0)
-        for _ in range(steps):
-            if not play.ended:
-                turn += 1
-                play.advance(choices[turn % len(choices)])
-        if play.ended:
-            break
-        there = sorted(play.workers)
-        if action == "lose":
-            gone.append(there[number % len(there)])
-            play.lose(gone[-1])
-        elif action == "join" and play.session.stage in ("train", "evaluate", "checkpoint"):
-            newcomer = gone.pop() if gone and number % 2 else f"j{turn}-{len(play.log)}"
-            play.join(newcomer, 1.0 + 20.0 * number, number % 3)
-        elif action == "stop" and number < 3:
-            play.tell(StopRequest("asked"))
-        assert turn < 5000, "the run does not end"
+
+    def join(play, newcomer, number):
+        lost = [name for name in speeds if name not in play.workers]
+        again = lost[-1] if lost and number % 2 else newcomer
+        play.join(again, 1.0 + 20.0 * number, number % 3)
+
+    begun = VirtualExecutor(made, speeds, pools=pools)
+    play = play_script(begun, script, choices, join=join)
     assert play.ended in ("megabatches", "asked", "restart")
-    play.check_history()
-    for row in made.history:
-        assert sum(w["weight"] for w in row["workers"].values()) == pytest.approx(1.0)
     if play.ended == "megabatches":
         assert [row["rows"] for row in made.history] == [64 * i for i in range(1, 6)]
-    if play.ended != "restart":
-        json.dumps(made.plain())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_scripts import CHOICES, play_script, scripts
 from virtual_executor import (
     MEGABATCH_ROWS,
     STAGES,
@@ -198,17 +197,9 @@ def test_reports_out_of_turn_change_nothing():
     play.check_history()
 
 
-ACTIONS = st.lists(
-    st.tuples(
-        st.integers(0, 9), st.sampled_from(["lose", "join", "stop", "none"]), st.integers(0, 9)
-    ),
-    max_size=14,
-)
-
-
 @given(
-    script=ACTIONS,
-    choices=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    script=scripts("lose", "join", "stop"),
+    choices=CHOICES,
     speeds=st.lists(st.floats(1.0, 200.0), min_size=1, max_size=4),
     is_replicated=st.booleans(),
     test_rows=st.sampled_from([(), (20, 10)]),
@@ -227,42 +218,17 @@ def test_any_order_of_reports_losses_and_arrivals(
             training_loss=training_loss, evaluation_rows=16,
         )  # fmt: skip
 
-    play = VirtualExecutor(session(None), {f"w{i}": speed for i, speed in enumerate(speeds)})
-    before, turn = 0, 0
-    pending = list(script)
-    while play.ended in ("", "restart"):
-        if play.ended:
-            stored = play.stored[-1] if play.stored else None
-            play.check_history(before)
-            saved = play.stored
-            before = len(stored["history"]) if stored else 0
-            play = VirtualExecutor(session(stored), {f"r{turn}": 60.0})
-            play.stored = saved
-            continue
-        steps, action, number = pending.pop(0) if pending else (1, "none", 0)
-        for _ in range(steps):
-            if not play.ended:
-                turn += 1
-                play.advance(choices[turn % len(choices)])
-        if play.ended:
-            continue
-        there = sorted(play.workers)
-        if action == "lose":
-            play.lose(there[number % len(there)])
-        elif action == "join" and play.session.stage in ("train", "evaluate", "checkpoint"):
-            play.join(f"j{turn}-{len(play.log)}", 1.0 + 20.0 * number)
-        elif action == "stop" and number < 3:
-            play.tell(StopRequest("asked"))
-        assert turn < 5000, "the run does not end"
+    def renew(stored, name):
+        return VirtualExecutor(session(stored), {name: 60.0})
+
+    begun = VirtualExecutor(session(None), {f"w{i}": speed for i, speed in enumerate(speeds)})
+    play = play_script(begun, script, choices, renew)
     assert play.ended in ("megabatches", "asked")
-    play.check_history(before)
     history = play.session.history
     if play.ended == "megabatches":
         assert [row["rows"] for row in history] == [MEGABATCH_ROWS * i for i in range(1, 6)]
     for row in history:
-        assert sum(w["weight"] for w in row["workers"].values()) == pytest.approx(1.0)
         is_due = row is history[-1] or row["megabatch"] % 2 == 0
         assert (row["metrics"].get("rows") == 30) == (is_due and test_rows != ())
         found = mean_training_loss(is_replicated) if is_due and training_loss else None
         assert row.get("training_loss") == found
-    json.dumps(play.session.plain())
