@@ -151,7 +151,7 @@ def test_a_worker_is_killed_that_held_shards(
     victim = next(iter(client.scheduler_info()["workers"]))
     client.run(die_in(method, at_call), workers=[victim])
     values["data"] = {"residency": "shard"}
-    values["evaluation"] = {"training_loss": True}
+    values["evaluation"] = {"training_loss": True, "batch_rows": 64}  # a share, however slow
     events: list[Any] = []
     run = daskxml.train(
         values, client=client, train=data["train"], test=data["test"], on_event=events.append
