@@ -93,15 +93,20 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
 
 
 def _add_attach(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", metavar="RUN", help="as `daskxml runs` calls it")
-    _add_scheduler(command)
+    _add_run(command)
+    add_log(command)
 
 
 def _add_stop(command: argparse.ArgumentParser) -> None:
-    _add_attach(command)
+    _add_run(command)
     command.add_argument(
         "--forget", action="store_true", help="then let scheduler and workers forget it"
     )
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", metavar="RUN", help="as `daskxml runs` calls it")
+    _add_scheduler(command)
 
 
 def _add_scheduler(command: argparse.ArgumentParser) -> None:

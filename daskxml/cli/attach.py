@@ -13,7 +13,12 @@ def run(options: Options) -> int:
 
     try:
         with make_progress(f"daskxml {options.run}") as progress:
-            done = attach(options.run, scheduler=options.scheduler, on_event=progress)
+            done = attach(
+                options.run,
+                scheduler=options.scheduler,
+                on_event=progress,
+                loggers=options.loggers,
+            )
     except KeyboardInterrupt:
         print(
             f"the run goes on; `daskxml stop {options.run} --scheduler {options.scheduler}` ends it"

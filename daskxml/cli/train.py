@@ -39,7 +39,7 @@ def run(options: Options) -> int:
     where = {"resume": options.resume, "scheduler": options.scheduler}
     if options.detach:
         if options.loggers:
-            raise ConfigError("--detach leaves nobody behind who could listen: leave out --log")
+            raise ConfigError("--detach leaves nobody behind to listen: give --log to attach")
         return launch_and_leave(config, out, **where)
     return train_and_report(config, out, loggers=options.loggers, **where)
 

@@ -88,6 +88,7 @@ def listening(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
+    title: str = "",
 ) -> Iterator[OnEvent]:
     """Give a listener to a run's events that tells them to all who want to hear.
 
@@ -106,6 +107,8 @@ def listening(
     loggers
         ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or `Logger` objects; their
         errors are warnings too, once the run has begun.
+    title
+        What loggers call it; "" takes the last part of its directory, or the name in its run file.
 
     Raises
     ------
@@ -122,7 +125,7 @@ def listening(
              for given in loggers]  # fmt: skip
     audience = _Audience(tell, on_megabatch, warn)
     try:
-        audience.begin(named, _facts(config, place) if named else None)
+        audience.begin(named, _facts(config, place, title) if named else None)
         yield audience
     except BaseException as error:
         audience.end("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
@@ -138,10 +141,10 @@ def _name(given: str | Logger) -> str:
     return f"--log {given.partition(':')[0]}" if isinstance(given, str) else type(given).__name__
 
 
-def _facts(config: RunConfig, place: RunDir) -> RunFacts:
-    title = config.run.name or config.strategy_name
-    name = place.path.name if place.path is not None else title
-    return RunFacts(title=name, config=config, out=place.path, history=place.history())
+def _facts(config: RunConfig, place: RunDir, title: str) -> RunFacts:
+    folder = place.path.name if place.path is not None else ""
+    called = title or folder or config.run.name or config.strategy_name
+    return RunFacts(title=called, config=config, out=place.path, history=place.history())
 
 
 class _Audience:

@@ -43,9 +43,9 @@ class TensorBoardLogger:
         folder = Path(self.place) / run.title if self.place else Path(str(run.out)) / FOLDER
         is_known = any(folder.glob("events.out.tfevents.*"))
         self._writer = EventFileWriter(str(folder), flush_secs=_FLUSH_S)
-        if is_known and run.history:
+        if is_known:  # of a run that goes on, or that is told once more from its beginning
             self.rewind(len(run.history))
-        else:
+        if not (is_known and run.history):
             self._add(0, [_text("run file", run.config.to_toml())])
             for row in run.history:
                 self.log(row)

@@ -77,7 +77,7 @@ class Driver:
         told = (self.crew, self.journal, config, run_dir, checkpoint)
         reached = (lambda: self._arrivals, self.queue.put_nowait)
         self.detached = Detached(*told, *reached) if is_detached else None
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._stop_reason = ""
         self._told = 0  # mega-batches that the journal has
         self._present: dict[str, Arrival] = {}  # by address, every worker of the cluster
@@ -138,9 +138,9 @@ class Driver:
         await self._check_run_dir()
         if self.detached is not None:
             await self.detached.open()
-        if self._checkpoint:
-            session = await self._anywhere(tasks.read_session, self._checkpoint)
-            self.stored = (session, self._checkpoint)
+        if self.checkpoint:
+            session = await self._anywhere(tasks.read_session, self.checkpoint)
+            self.stored = (session, self.checkpoint)
         self.journal.state("loading")
         placed = Placed(**self.stored[0]["placed"]) if self.stored else None
         self.data = await load(

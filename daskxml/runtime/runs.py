@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import os
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from distributed import Client
 
+from daskxml.config import RunConfig, load_run_config
 from daskxml.errors import ClusterError
-from daskxml.loggers.listening import OnEvent, ignore
+from daskxml.loggers import Logger, listening
+from daskxml.loggers.listening import OnEvent, OnMegabatch, ignore
 from daskxml.runtime.connection import running_cluster
 from daskxml.runtime.following import Follower, call, forget, open_runs
 from daskxml.runtime.records import RunRecord
 from daskxml.training.run import Run
+from daskxml.training.run_dir import RunDir
 
 
 def runs(client: Client | None = None, *, scheduler: str | None = None) -> list[RunRecord]:
@@ -44,17 +50,22 @@ def attach(
     client: Client | None = None,
     scheduler: str | None = None,
     on_event: OnEvent | None = None,
+    on_megabatch: OnMegabatch | None = None,
+    loggers: Iterable[str | Logger] = (),
 ) -> Run:
     """Follow a run from its beginning to its end, and return what came of it.
 
-    Nothing is written here: the run's directory is kept by the workers, or by the client that
-    started it. The model comes from the directory where this machine sees it, else from a worker.
-    To be interrupted does the run no harm.
+    The run's directory is kept by the workers, or by the client that started it; only loggers
+    write here, all mega-batches from the first one on. The model comes from the directory where
+    this machine sees it, else from a worker. To be interrupted does the run no harm.
 
     Parameters
     ----------
     run
         Its name in `runs`, or the ``[run] name`` of its run file if no other run has that.
+    on_event, on_megabatch, loggers
+        Who hears of the run: see `daskxml.loggers.listening`. It lets a logger end with
+        ``interrupt`` where this call is interrupted and the run goes on.
 
     Raises
     ------
@@ -63,7 +74,11 @@ def attach(
     """
     with running_cluster(client, scheduler) as connected:
         found = find_run(run, _records(connected))
-        return Follower(connected, on_event or ignore).follow(found.run)
+        config, place = _settings(connected, found)
+        title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
+        heard = listening(config, place, on_event, on_megabatch, loggers, title)
+        with heard as tell:
+            return Follower(connected, tell).follow(found.run)
 
 
 def stop(
@@ -120,6 +135,16 @@ def find_run(run: str, records: Sequence[RunRecord]) -> RunRecord:
     known = ", ".join(it.run for it in named or records) or "none"
     what = "several runs have this name" if named else "no such run on this scheduler"
     raise ClusterError(f"{run}: {what}; take one of: {known}")
+
+
+def _settings(client: Client, found: RunRecord) -> tuple[RunConfig, RunDir]:
+    """Return a run's settings, and its directory where loggers of this process can write."""
+    told = call(client, "daskxml_settings", run=found.run)
+    config = load_run_config(tomllib.loads(told["config"]))
+    if not found.out or not os.access(found.out, os.W_OK):
+        return config, RunDir(None, None)
+    is_there = told["checkpoint"] is not None and Path(told["checkpoint"]).is_file()
+    return config, RunDir(Path(found.out), told["checkpoint"] if is_there else None)
 
 
 def _records(client: Client) -> list[RunRecord]:

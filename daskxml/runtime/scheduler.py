@@ -56,6 +56,7 @@ class RunsPlugin(SchedulerPlugin):
             "daskxml_stop": self.stop_run,
             "daskxml_detach": self.detach_run,
             "daskxml_runs": self.list_runs,
+            "daskxml_settings": self.settings_of,
             "daskxml_holder": self.holder_of,
             "daskxml_forget": self.forget_run,
             HOLDERS: self.holders_of,
@@ -151,6 +152,11 @@ class RunsPlugin(SchedulerPlugin):
     async def list_runs(self) -> list[dict[str, Any]]:
         """Return a `RunRecord` of every run, as plain values, those begun first before."""
         return [asdict(record_of(run, driver)) for run, driver in self.drivers.items()]
+
+    async def settings_of(self, run: str) -> dict[str, Any]:
+        """Return a run's resolved run file in TOML, and the checkpoint that it began with."""
+        driver = self._driver(run)
+        return {"config": driver.config.to_toml(), "checkpoint": driver.checkpoint}
 
     async def holder_of(self, run: str) -> dict[str, Any]:
         """Return the address of a worker that has the model of a run that is over."""

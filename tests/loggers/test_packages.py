@@ -103,6 +103,17 @@ def test_tensorboard_gets_the_whole_history_of_a_run_that_it_did_not_know(
     assert [(point.step, point.value) for point in points] == losses(history)
 
 
+def test_tensorboard_shows_a_run_once_that_is_told_again(tmp_path, tensorboard):
+    for loss in (1.0, 2.0):
+        logger = make_logger(f"tensorboard:{tmp_path}")
+        logger.begin(facts())
+        for megabatch in (1, 2):
+            logger.log(row(megabatch, loss))
+        logger.end("epochs")
+    points = read_events(tmp_path / "run").Scalars("loss/megabatch")
+    assert [(point.step, point.value) for point in points] == [(1, 2.0), (2, 2.0)]
+
+
 def test_tensorboard_without_a_place_is_one_line(data, tensorboard):
     with pytest.raises(ConfigError, match="say where, tensorboard:DIR, or give --out"):
         simulate(VALUES, [1], train=data["train"], loggers=["tensorboard"])
