@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
@@ -114,6 +115,9 @@ def test_grafana_finds_prometheus_and_the_dashboards():
     [source] = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())["datasources"]
     host, port = source["url"].removeprefix("http://").split(":")
     assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
+    dashboard = json.loads((ROOT / "grafana/daskxml.json").read_text())
+    chosen = dashboard["templating"]["list"][0]["current"]
+    assert chosen == {"text": source["name"], "value": source["uid"]}
     [provider] = yaml.safe_load((folder / "dashboards/daskxml.yml").read_text())["providers"]
     mounts = dict(v.split(":")[:2] for v in SERVICES["grafana"]["volumes"] if v.startswith("."))
     assert mounts["./grafana"] == provider["options"]["path"]

@@ -68,6 +68,13 @@ def ask(start: Callable[..., Started], tmp_path: Path) -> Iterator[Callable[[str
         process.wait(20)
 
 
+def test_prometheus_takes_the_file_of_compose() -> None:
+    promtool = shutil.which("promtool")
+    assert promtool is not None
+    file = GRAFANA.parents[1] / "docker" / "prometheus.yml"
+    subprocess.run([promtool, "check", "config", str(file)], check=True, capture_output=True)
+
+
 def test_prometheus_scrapes_a_run(ask: Callable[[str], list[Any]]) -> None:
     (info,) = until(lambda: ask("daskxml_run_info"))
     assert info["metric"]["name"] == "scraped"
