@@ -1,126 +1,26 @@
 """Everything that may be wrong with what a user gives: one line, exit status 2, nothing written.
 
-All commands run as processes, several at a time, against one scheduler; then each is judged.
+All commands run as processes, several at a time, against one scheduler; then each is judged. One
+of each kind is started anew, the others are forked (see `forked`).
 """
 
 from __future__ import annotations
 
-import gzip
+import contextlib
 import hashlib
 import itertools
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from bad_files import DAMAGED, FILES
 from distributed import LocalCluster
+from forked import Commands, Done
 
 from daskxml.gpus import find_gpus
 from daskxml.runtime.local_cluster import has_ucx
-
-RUN_FILE = """[model]
-hidden = [4]
-[strategy]
-batch_max = 8
-megabatch_batches = 4
-lr = 0.5
-[training]
-megabatches = 3
-[cluster]
-threads = 1
-"""
-ROWS = [f"{i % 5},{(i + 1) % 7} {i % 9}:1 {9 + i % 11}:0.5" for i in range(60)]
-HEADER = "60 20 7"
-
-
-def text(*lines: str, header: str = HEADER) -> bytes:
-    return "\n".join([header, *lines, ""]).encode()
-
-
-def with_row(row: str) -> bytes:
-    """Good rows, but for the one in line 6."""
-    return text(*ROWS[:4], row, *ROWS[5:])
-
-
-def flip(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
-
-
-GOOD = text(*ROWS)
-ZIPPED = gzip.compress(GOOD, mtime=0)
-FILES = {
-    "good.txt": GOOD,
-    "malformed.txt": with_row("1 3=1"),
-    "label-range.txt": with_row("1,99 3:1"),
-    "feature-range.txt": with_row("1 44:1"),
-    "more-rows.txt": text(*ROWS, header="90 20 7"),
-    "fewer-rows.txt": text(*ROWS, header="9 20 7"),
-    "cut.txt": GOOD[:-6],
-    "cut.txt.gz": ZIPPED[:-40],
-    "flipped.txt.gz": flip(ZIPPED, len(ZIPPED) // 2),
-    "plain.txt.gz": GOOD,
-    "empty.txt": b"",
-    "empty.txt.gz": gzip.compress(b"", mtime=0),
-    "zero.txt": text(header="0 20 7"),
-    "picture.txt": b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9,
-    "table.txt": b"label;a;b\n1;2;3\n",
-    "nan.txt": with_row("1 3:nan"),
-    "inf.txt": with_row("1 3:-inf"),
-    "overflow.txt": with_row("1 3:1e99"),
-    "minus.txt": b"-1 3:1\n+1 4:1\n",
-    "no-labels.txt": text(*[" 3:1 4:1"] * 9, header="9 20 7"),
-    "no-labels.svm": b" 3:1 4:1\n" * 9,
-    "one-row.txt": text("1 3:1", header="1 20 7"),
-    "one-label.txt": text(*["0 3:1 4:2"] * 30, header="30 20 1"),
-    "enormous.txt": text(*ROWS, header="60 2000000000 2000000000"),
-    "wide.txt": text(*ROWS[:9], header="9 25 7"),
-    "wide.svm": b"1 24:1\n" * 9,
-    "run.toml": RUN_FILE.encode(),
-    "key.toml": RUN_FILE.replace("batch_max", "batch_mox").encode(),
-    "value.toml": RUN_FILE.replace("0.5", '"fast"').encode(),
-    "section.toml": RUN_FILE.replace("[training]", "[trainig]").encode(),
-    "syntax.toml": b"[training\nmegabatches = 3\n",
-    "endless.toml": RUN_FILE.replace("= 3", "= 0").encode(),
-    "file": b"in the way",
-}
-
-
-def edited(name: str, old: str, new: str) -> Callable[[Path], object]:
-    return lambda run: (run / name).write_text((run / name).read_text().replace(old, new))
-
-
-def flipped(name: str) -> Callable[[Path], object]:
-    return lambda run: (run / name).write_bytes(flip((run / name).read_bytes(), -9))
-
-
-def shortened(name: str, by: int) -> Callable[[Path], object]:
-    return lambda run: (run / name).write_bytes((run / name).read_bytes()[:-by])
-
-
-def without(name: str) -> Callable[[Path], object]:
-    return lambda run: (run / name).unlink()
-
-
-CHECKPOINT = "checkpoints/000003.safetensors"
-DAMAGED: dict[str, Callable[[Path], object]] = {
-    "short": shortened("model.safetensors", 100),
-    "flipped": flipped("model.safetensors"),
-    "edited": edited("model.json", '"training_rows": 60', '"training_rows": 61'),
-    "later": edited("model.json", '"format_version": 1', '"format_version": 2'),
-    "undescribed": without("model.json"),
-    "half-described": shortened("model.json", 20),
-    "unweighted": without("model.safetensors"),
-    "short-checkpoint": shortened(CHECKPOINT, 100),
-    "flipped-checkpoint": flipped(CHECKPOINT),
-    "no-checkpoint": without(CHECKPOINT),
-    "no-run-file": without("run.toml"),
-    "bad-run-file": edited("run.toml", "[data]", "[data"),
-}
-
 
 NUMBERS = itertools.count()
 
@@ -140,8 +40,9 @@ def here(rows: str, *options: str) -> tuple[str, ...]:
 
 HERE = "here"
 RESUME = ("--set", "training.megabatches=4")
-# Name: arguments, and what the line on stderr must hold.
+# Name: arguments, and what the line on stderr must hold. The first one waits for ten seconds.
 CASES: dict[str, tuple[tuple[str, ...], str]] = {
+    "nobody answers": ((*train("good.txt"), "--scheduler", "tcp://127.0.0.1:9"), "no scheduler"),
     "malformed row": (train("malformed.txt"), "malformed.txt:6: malformed token '3=1'; expected"),
     "label out of range": (train("label-range.txt"), "txt:6: label id 99 in '99' is out of range"),
     "feature out of range": (train("feature-range.txt"), "txt:6: feature id 44 in '44:1' is out"),
@@ -204,7 +105,6 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "scores over a folder": (("predict", "run", "good.txt", "--out", "folder"), "folder: cannot"),
     "evaluate cut gzip": (("evaluate", "run", "cut.txt.gz"), "the gzip stream ends early"),
     "inspect NaN": (("inspect", "nan.txt"), "nan.txt:6: the value in '3:nan' is NaN"),
-    "nobody answers": ((*train("good.txt"), "--scheduler", "tcp://127.0.0.1:9"), "no scheduler"),
     "no address": ((*train("good.txt"), "--scheduler", "nonsense"), "nonsense: not a scheduler's"),
     "a tcp scheduler": (train("good.txt", "--protocol", "ucx"), "speaks tcp; start it with 'dask"),
     "detached alone": (here("good.txt", "--detach"), "a detached run needs --scheduler: a local"),
@@ -231,16 +131,29 @@ FINE: dict[str, tuple[str, ...]] = {
     "top-k beyond the labels": ("predict", "run", "good.txt", "--top-k", "99", "--out", "new.npz"),
     "evaluate no labels": ("evaluate", "run", "no-labels.txt"),
 }
-Done = subprocess.CompletedProcess[str]
+# Processes of their own from the first line on.
+STARTED = {"malformed row", "flipped model", "no GPU here", "inspect NaN", "no such run", "one row"}
 
 
-def command(folder: Path, address: str, arguments: tuple[str, ...]) -> Done:
-    if HERE in arguments:
-        arguments = tuple(argument for argument in arguments if argument != HERE)
-    elif arguments[0] in ("train", "attach", "stop") and "--scheduler" not in arguments:
-        arguments += ("--scheduler", address)
-    called = [sys.executable, "-m", "daskxml.cli", *arguments]
-    return subprocess.run(called, cwd=folder, capture_output=True, text=True, timeout=100)
+@dataclass
+class World:
+    """A folder with good and bad files and runs, a scheduler, and what runs commands."""
+
+    folder: Path
+    address: str
+    commands: Commands
+
+    def do(self, cases: dict[str, tuple[str, ...]]) -> dict[str, Done]:
+        """Return what comes of commands in the folder."""
+        given = {name: self._given(arguments) for name, arguments in cases.items()}
+        return self.commands.all(given, self.folder, STARTED)
+
+    def _given(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        if HERE in arguments:
+            return tuple(argument for argument in arguments if argument != HERE)
+        if arguments[0] in ("train", "attach", "stop") and "--scheduler" not in arguments:
+            return (*arguments, "--scheduler", self.address)
+        return arguments
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -249,48 +162,44 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder with good and bad files and runs, and the address of a scheduler."""
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("bad")
     (folder / "folder").mkdir()
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
-    cluster = LocalCluster(
-        n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50,
-        local_directory=tmp_path_factory.mktemp("dask"),
-    )  # fmt: skip
-    with cluster:
-        done = command(folder, cluster.scheduler_address, train("good.txt", out="run"))
+    with (
+        contextlib.closing(Commands()) as commands,
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50,
+            local_directory=tmp_path_factory.mktemp("dask"),
+        ) as cluster,
+    ):  # fmt: skip
+        made = World(folder, cluster.scheduler_address, commands)
+        done = made.do({"good": train("good.txt", out="run")})["good"]
         assert done.returncode == 0, done.stderr
         for name, damage in DAMAGED.items():
             shutil.copytree(folder / "run", folder / name)
             damage(folder / name)
-        yield folder, cluster.scheduler_address
-
-
-def run_all(world: tuple[Path, str], commands: dict[str, tuple[str, ...]]) -> dict[str, Done]:
-    with ThreadPoolExecutor(2 * len(os.sched_getaffinity(0))) as pool:
-        done = pool.map(lambda arguments: command(*world, arguments), commands.values())
-        return dict(zip(commands, done, strict=True))
+        yield made
 
 
 @pytest.fixture(scope="module")
-def before(world: tuple[Path, str]) -> dict[str, str]:
+def before(world: World) -> dict[str, str]:
     """All files before the first case."""
-    return contents(world[0])
+    return contents(world.folder)
 
 
 @pytest.fixture(scope="module")
-def failures(world: tuple[Path, str], before: object) -> dict[str, Done]:
+def failures(world: World, before: object) -> dict[str, Done]:
     """What came of every case."""
-    return run_all(world, {name: arguments for name, (arguments, _) in CASES.items()})
+    return world.do({name: arguments for name, (arguments, _) in CASES.items()})
 
 
 def test_nothing_is_written(
-    world: tuple[Path, str], before: dict[str, str], failures: dict[str, Done]
+    world: World, before: dict[str, str], failures: dict[str, Done]
 ) -> None:
-    assert contents(world[0]) == before
-    assert {path.name for path in world[0].iterdir() if path.is_dir()} == {
+    assert contents(world.folder) == before
+    assert {path.name for path in world.folder.iterdir() if path.is_dir()} == {
         "folder",
         "run",
         *DAMAGED,
@@ -299,20 +208,20 @@ def test_nothing_is_written(
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_line_says_what_where_and_what_to_do(
-    world: tuple[Path, str], failures: dict[str, Done], name: str
+    world: World, failures: dict[str, Done], name: str
 ) -> None:
     done = failures[name]
     assert CASES[name][1] in done.stderr
     assert done.returncode == 2
     assert done.stderr.startswith("daskxml: error: ")
     assert done.stderr.count("\n") == 1
-    assert len(done.stderr.replace(str(world[0]), "")) < 400
+    assert len(done.stderr.replace(str(world.folder), "")) < 400
 
 
 @pytest.fixture(scope="module")
-def successes(world: tuple[Path, str]) -> dict[str, Done]:
+def successes(world: World) -> dict[str, Done]:
     """What came of the odd cases that are fine; the scheduler has outlived the bad ones."""
-    return run_all(world, FINE)
+    return world.do(FINE)
 
 
 @pytest.mark.parametrize("name", FINE)
