@@ -48,7 +48,7 @@ FROM ${BASE}
 ARG COMMIT=
 RUN command -v python3 >/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates && \
-      rm -rf /var/lib/apt/lists/*; }
+      apt-get clean && rm -rf /var/lib/apt/lists/*; }
 # Kernels are compiled when they are first used, by whoever --user says; a volume keeps them.
 RUN useradd --create-home daskxml && mkdir -m 1777 /var/cache/daskxml && \
     mkdir /data && chown daskxml:daskxml /data
