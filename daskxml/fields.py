@@ -71,6 +71,8 @@ def check_ranges(section: Any) -> None:
             choices = ", ".join(map(repr, get_args(hint)))
             raise ConfigError(f"{field.name} = {value!r}: must be one of {choices}")
         for number in value if isinstance(value, tuple) else (value,):
+            if number in field.metadata.get("words", ()):
+                continue
             if "low" in field.metadata and not _within(number, field.metadata):
                 raise ConfigError(f"{field.name} = {value}: must be {_allowed(field.metadata)}")
 

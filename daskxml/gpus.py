@@ -172,8 +172,12 @@ def driver_cuda() -> tuple[int, int]:
 
 
 def installed_cupy() -> tuple[int, ...]:
-    """Return the major versions of CUDA that a CuPy is installed for: one, if all is well."""
-    return tuple(cuda for cuda, name in CUPY.items() if _is_installed(name))
+    """Return the major versions of CUDA that a CuPy is installed for: one, if all is well.
+
+    Conda's is called ``cupy``, as one that was built here: both were made for this machine.
+    """
+    found = tuple(cuda for cuda, name in CUPY.items() if _is_installed(name))
+    return found or ((fitting_cuda(driver_cuda()),) if _is_installed("cupy") else ())
 
 
 def _is_installed(name: str) -> bool:

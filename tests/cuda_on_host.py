@@ -11,9 +11,11 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from weakref import finalize
 
 import numpy as np
@@ -37,9 +39,12 @@ _ROWS = Csr, Partition, Segment
 _FENCE, _RUBBISH = 64, 0xC3  # bytes on both sides of every array; what they, and new arrays, hold
 
 
+BUILT = ""  # the library, where another process has compiled it
+
+
 @cache
-def library():
-    """Compile the sources once for this process."""
+def build():
+    """Compile the sources once for this process; return the library's path."""
     folder = Path(tempfile.mkdtemp(prefix="daskxml-cuda-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     entries = "\n".join(f"EMULATE({name})" for name in kernel_names())
@@ -47,7 +52,13 @@ def library():
     (folder / "kernels.cpp").write_text("\n".join((shim, cuda_source(), entries)))
     command = [COMPILER, "-std=c++17", "-O1", "-w", "-fPIC", "-shared"]
     subprocess.run([*command, "kernels.cpp", "-o", "kernels.so"], cwd=folder, check=True)
-    loaded = ctypes.CDLL(str(folder / "kernels.so"))
+    return str(folder / "kernels.so")
+
+
+@cache
+def library():
+    """The kernels, compiled."""
+    loaded = ctypes.CDLL(BUILT or build())
     for name in kernel_names():
         getattr(loaded, f"signature_{name}").restype = ctypes.c_char_p
     return loaded
@@ -60,7 +71,19 @@ def parameters(name):
 
 
 class DeviceArray(np.ndarray):
-    """An array that only the device may read: the host would have to wait for it, and say so."""
+    """An array that only the device may read: the host would have to wait for it, and say so.
+
+    It has what `daskxml.runtime.payloads` asks of CuPy's.
+    """
+
+    __cuda_array_interface__ = MappingProxyType({"version": 3})
+    device = SimpleNamespace(synchronize=lambda: None)
+
+    def get(self):
+        return np.array(self, subok=False)
+
+    def set(self, x):
+        self[...] = x
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         raise AssertionError(f"the host computes {ufunc.__name__} with a device's array")
@@ -87,8 +110,10 @@ class HostDevice:
         What its memory holds; 0: as much as is asked for. Beyond, it raises `MemoryError`.
     """
 
+    cache_bytes = 1 << 20  # the logits of most tests: one size to try
+
     def __init__(self, order=FORWARD, budget_bytes=0):
-        self.order, self.launches, self.downloads = order, [], 0
+        self.order, self.queued, self.downloads = order, Counter(), 0  # what was queued, by name
         self.budget_bytes, self.used_bytes, self.allocations = budget_bytes, 0, 0
         self.peak_bytes = 0
         self._reserved = self._lent = 0
@@ -136,14 +161,19 @@ class HostDevice:
 
         return make
 
-    def fill(self, out, value):
+    def clear(self, out):
         assert self.holds(out)
-        out[...] = value
+        assert out.flags.c_contiguous
+        self.queued["clear"] += 1
+        out[...] = 0
 
     def copy(self, out, x):
         assert self.holds(out)
         assert self.holds(x)
         assert out.shape == x.shape
+        assert out.flags.c_contiguous
+        assert x.flags.c_contiguous
+        self.queued["copy"] += 1
         out[...] = x
 
     def holds(self, value):
@@ -173,7 +203,7 @@ class HostDevice:
     def launch(self, name, blocks, threads, *arguments):
         if min(blocks) == 0:
             return
-        self.launches.append(name)
+        self.queued[name] += 1
         wanted = parameters(name)
         assert len(arguments) == len(wanted), f"{name}: {len(arguments)} of {len(wanted)} arguments"
         assert max(blocks[1:], default=0) < 2**16
@@ -203,6 +233,7 @@ class HostDevice:
     def gemm(self, product, alpha, beta):
         """Read memory as BLAS does, by columns, whatever the arrays' own shapes say."""
         p = product
+        self.queued["gemm"] += 1
         assert p.a.dtype == p.b.dtype
         assert p.out.dtype == np.float32
         left = _columns(p.b, p.b_stride, *((p.k, p.n) if p.flips_b else (p.n, p.k)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.config import load_run_config, packaged_run_files, parse_size
-from daskxml.config.decode import decode
+from daskxml.config.decode import decode, encode
 from daskxml.config.fields import size_text
 from daskxml.config.sections import ClusterSection, DataSection, EvaluationSection, TrainingSection
 from daskxml.errors import ConfigError
@@ -29,6 +29,17 @@ def refusal(*arguments):
         load_run_config(*arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "held", "stored"),
+    [("auto", "auto", "auto"), ("2048KiB", 2 << 20, "2MiB"), (1000, 1000, 1000)],
+)
+def test_a_size_or_auto(written, held, stored):
+    config = load_run_config({"training": {"epochs": 1, "logits_budget": written}})
+    assert config.training.logits_budget == held
+    assert encode(config.training)["logits_budget"] == stored
+    assert load_run_config({"training": {"epochs": 1}}).training.logits_budget == "auto"
 
 
 def test_values_of_a_file_reach_their_sections(tmp_path):
@@ -68,6 +79,10 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
         ("training", "target", 1.5, "target = 1.5: must be from 0 to 1"),
         ("training", "target_metric", "accuracy", "target_metric = 'accuracy': must be one of P,"),
         ("training", "logits_budget", "12XB", "logits_budget: '12XB' is not a size"),
+        ("training", "logits_budget", "all", "write it like 256MiB, 1.5GB or 4096, or auto"),
+        ("training", "logits_budget", 0, "logits_budget = 0: must be at least 1"),
+        ("training", "logits_budget", 1.5, "logits_budget = 1.5: must be an integer or one of"),
+        ("data", "block_bytes", "auto", "block_bytes: 'auto' is not a size"),
         ("data", "residency", "shared", "residency = 'shared': must be one of 'auto', 'replicate'"),
         ("data", "residency", "shards", ", did you mean 'shard'?"),
         ("data", "feature_base", 2, "feature_base = 2: must be one of 'auto', 0, 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,17 @@ def test_the_driver_is_asked_by_its_own_program(tmp_path: Path, monkeypatch: pyt
         assert gpus.find_gpus() == MIXED
     finally:
         gpus.find_gpus.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("packages", "found"),
+    [((), ()), (("cupy",), (12,)), (("cupy_cuda13x",), (13,)), (("cupy", "cupy_cuda13x"), (13,))],
+)
+def test_a_cupy_that_conda_has_installed_is_one(tmp_path, monkeypatch, packages, found):
+    for name in packages:
+        folder = tmp_path / f"{name}-14.0.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 14.0.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(gpus, "driver_cuda", lambda: (12, 4))
+    assert gpus.installed_cupy() == found

@@ -3,28 +3,36 @@
     python benchmarks/gpu/check.py
 
 One data-centre GPU, under 8 minutes, and nothing but CuPy, NumPy, SciPy and PyTorch. Prints three
-tables and writes ``benchmarks/results/gpu_check.json``. The exit status is 0 if every kernel and
-every curve is right, 1 if not, 2 without a GPU. Speed decides nothing; targets are printed beside
-what was measured.
+tables and writes ``benchmarks/results/gpu_check.json``, anew after each part. The exit status is 0
+if every kernel and every curve is right and all that step have the same loss, 1 if not, 2 without a
+GPU. Speed decides nothing.
+
+Part (b) sweeps the budget for logits (``training.logits_budget``) over what a worker would try. A
+step of plain SGD queues about 33 operations and 9 for each block of labels, more where a batch's
+rows come from several partitions; at about 5 microseconds of the host's time each, Amazon-670k's
+1,024 rows are 41 operations where all logits are kept, 132 in blocks of 256 MiB, 510 in blocks of
+50 MiB and 978 in blocks of 25 MiB. The table has their true number (``queued``), the host's time to
+queue them (``queue_ms``) and the time until they are done (``step_ms``).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import sys
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE)]
 
+from gpu import Gpu  # noqa: E402
 from learning import compare_curves, simulated_run, train_curve  # noqa: E402
-from machine import align, read_commit, read_field  # noqa: E402
-from roofline import SHAPES  # noqa: E402
+from machine import align  # noqa: E402
+from roofline import FLOAT_BYTES, SHAPES, Shape  # noqa: E402
 from step_times import measure_shape  # noqa: E402
 from twin_operands import Sizes  # noqa: E402
 from twins import check_kernels  # noqa: E402
@@ -32,12 +40,46 @@ from twins import check_kernels  # noqa: E402
 from daskxml.errors import ConfigError  # noqa: E402
 from daskxml.ops import get_kernels  # noqa: E402
 from daskxml.ops.naive import NaiveKernels  # noqa: E402
+from daskxml.training.budget import candidate_budgets  # noqa: E402
 
-MIB = 1 << 20
 TF32, FLOAT32 = 1e-3, 1e-5  # what a product's relative error may be
 RUNS = (("sgd", "softmax", 3.0), ("adam", "softmax", 1.0), ("sgd", "sigmoid", 5.0))  # to this loss
-RUN_GOAL = 0.1
-LEFT_S = 420.0  # of the 8 minutes, after which no further shape is begun
+LEFT_S = 410.0  # of the 8 minutes, after which no further shape is begun
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is checked, and how much of it.
+
+    Attributes
+    ----------
+    sizes
+        Of the kernels' operands.
+    steps
+        Shape, rows of a batch and optimizer of the steps that are timed.
+    round_s
+        Least seconds of each of three rounds of steps.
+    runs, run_goal
+        Optimizer, loss and goal of the curves; the goal of the single-process executor's.
+    epochs, curve
+        Of every curve; sizes of its rows.
+    left_s
+        Seconds after which no further shape is begun.
+    """
+
+    sizes: Sizes = field(default_factory=Sizes)
+    steps: tuple[tuple[Shape, int, str], ...] = (
+        (SHAPES[0], 1024, "sgd"), (SHAPES[0], 4096, "sgd"), (SHAPES[1], 1024, "sgd"),
+        (SHAPES[1], 4096, "sgd"), (SHAPES[0], 1024, "adam"),
+    )  # fmt: skip
+    round_s: float = 0.3
+    runs: tuple[tuple[str, str, float], ...] = RUNS
+    run_goal: float = 0.1
+    epochs: int = 6
+    curve: dict[str, int] = field(default_factory=dict)
+    left_s: float = LEFT_S
 
 
 def cpu_kernels() -> Any:
@@ -48,159 +90,91 @@ def cpu_kernels() -> Any:
         return NaiveKernels()
 
 
-def part_a(open_kernels: Any, sizes: Sizes, seed: int) -> list[dict[str, Any]]:
+def part_a(gpu: Any, work: Work, seed: int) -> Rows:
     """Every kernel, exact and with TF32."""
     rows = []
     for exact, tolerance in ((True, FLOAT32), (False, TF32)):
-        kernels = open_kernels(exact)
-        found = check_kernels(kernels, seed, sizes, tolerance)
+        kernels = gpu.kernels(exact)
+        found = check_kernels(kernels, seed, work.sizes, tolerance)
         rows += [{"products": "float32" if exact else "TF32", **row} for row in found]
         kernels.close()
     return rows
 
 
-def part_b(open_kernels: Any, memory: Any, torch: Any, ceilings: dict[str, float], seed: int,
-           begun_s: float) -> list[dict[str, Any]]:  # fmt: skip
-    """Steps at both shapes; Amazon-670k with several budgets for logits, and with Adam."""
-    budgets = (32 * MIB, 256 * MIB, 3072 * MIB)
-    plan = [(SHAPES[0], 1024, "sgd", budgets), (SHAPES[0], 4096, "sgd", budgets[:2]),
-            (SHAPES[0], 1024, "adam", budgets[1:2]), (SHAPES[1], 1024, "sgd", budgets[1:2]),
-            (SHAPES[1], 4096, "sgd", budgets[1:2])]  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for shape, batch_rows, optimizer, tried in plan:
-        if time.perf_counter() - begun_s > LEFT_S:
+def part_b(gpu: Any, work: Work, ceilings: dict[str, float], seed: int, begun_s: float) -> Rows:
+    """Steps at every shape, with every budget for logits that a worker would try."""
+    rows: Rows = []
+    cache_bytes = gpu.kernels().cache_bytes
+    for shape, batch_rows, optimizer in work.steps:
+        if time.perf_counter() - begun_s > work.left_s:
             rows.append({"shape": shape.name, "batch": batch_rows, "optimizer": optimizer,
                          "who": "left out: no time"})  # fmt: skip
             continue
-        rows += measure_shape(lambda: open_kernels(False), memory, torch, shape, batch_rows,
-                              optimizer, tried, ceilings, seed)  # fmt: skip
+        budgets = candidate_budgets(FLOAT_BYTES * shape.labels * batch_rows, cache_bytes)
+        rows += measure_shape(gpu, (shape, batch_rows, optimizer), budgets, ceilings, seed,
+                              work.round_s)  # fmt: skip
     return rows
 
 
-def part_c(kernels: Any, epochs: int, **sizes: int) -> list[dict[str, Any]]:
+def part_c(kernels: Any, work: Work) -> Rows:
     """Curves of a replica on the device and on a CPU, and of a run where that is installed."""
-    rows = []
-    for optimizer, loss, goal in RUNS:
+    rows: Rows = []
+    for optimizer, loss, goal in work.runs:
         ours, cpu = (
-            train_curve(each, optimizer, loss, epochs, **sizes) for each in (kernels, cpu_kernels())
+            train_curve(each, optimizer, loss, work.epochs, **work.curve)
+            for each in (kernels, cpu_kernels())
         )
         rows.append({"run": f"one replica, {optimizer}, {loss}", **compare_curves(ours, cpu, goal)})
     try:
-        ours, cpu = (simulated_run(device, epochs) for device in ("cuda", "cpu"))
-        rows.append({"run": "single-process executor", **compare_curves(ours, cpu, RUN_GOAL)})
+        ours, cpu = (simulated_run(device, work.epochs) for device in ("cuda", "cpu"))
+        rows.append({"run": "single-process executor", **compare_curves(ours, cpu, work.run_goal)})
     except ImportError as error:
         rows.append({"run": f"single-process executor: left out ({error})"})
     return rows
 
 
-class GpuMemory:
-    """Peaks of CuPy's pool and of PyTorch's."""
-
-    def __init__(self, cupy: Any, torch: Any) -> None:
-        self._pool, self._torch = cupy.get_default_memory_pool(), torch
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self._pool.free_all_blocks()
-        if self._torch is not None:
-            self._torch.cuda.empty_cache()
-            self._torch.cuda.reset_peak_memory_stats()
-
-    def ours(self) -> int:
-        """The pool keeps what it has ever had since it was emptied."""
-        return int(self._pool.total_bytes())
-
-    def torch(self) -> int:
-        """What PyTorch's allocator has had at most."""
-        return int(self._torch.cuda.max_memory_reserved())
-
-
-def measure_ceilings(cupy: Any, kernels: Any) -> dict[str, float]:
-    """Bytes a second of a copy of 2 GiB (read and written), operations a second of a product."""
-    x, y = kernels.zeros(1 << 29), kernels.zeros(1 << 29)
-    side = 8192
-    rng = cupy.random.default_rng(0)
-    a, b = (rng.standard_normal((side, side), dtype=cupy.float32) for _ in range(2))
-    out = kernels.empty((side, side))
-    cupy.cuda.Device().synchronize()
-    copied_s = _seconds(cupy, lambda: kernels.copy(y, x))
-    multiplied_s = _seconds(cupy, lambda: kernels.gemm(out, a, b))
-    return {"bytes_s": 2 * x.nbytes / copied_s, "operations_s": 2.0 * side**3 / multiplied_s}
-
-
-def _seconds(cupy: Any, work: Any) -> float:
-    for _ in range(3):
-        work()
-    cupy.cuda.Device().synchronize()
-    begun_s = time.perf_counter()
-    for _ in range(10):
-        work()
-    cupy.cuda.Device().synchronize()
-    return (time.perf_counter() - begun_s) / 10
-
-
-def describe_gpu(cupy: Any) -> dict[str, Any]:
-    """The GPU, its driver, and the versions of what was used."""
-    about, runtime = cupy.cuda.runtime.getDeviceProperties(0), cupy.cuda.runtime
-    packages = ("cupy-cuda12x", "cupy-cuda13x", "numpy", "scipy", "torch", "numba", "dask")
-    return {
-        "gpu": about["name"].decode(), "memory_GiB": round(about["totalGlobalMem"] / 2**30, 1),
-        "capability": f"{about['major']}.{about['minor']}", "l2_MiB": about["l2CacheSize"] / MIB,
-        "cuda_of_driver": runtime.driverGetVersion(), "cuda_runtime": runtime.runtimeGetVersion(),
-        "driver": read_field("/proc/driver/nvidia/version", "NVRM version"),
-        "cpu": read_field("/proc/cpuinfo", "model name"), "python": sys.version.split()[0],
-        "packages": {name: version for name in packages if (version := _version(name))},
-        "commit": read_commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--parts", default="abc", help="which of a, b and c")
+    parser.add_argument("--parts", default="acb", help="which of a, b and c, in this order")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the operands")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "gpu_check.json")
     return parser.parse_args()
 
 
-def run_parts(parts: str, seed: int) -> dict[str, Any]:
-    """Run the parts on the GPU, and print each as it is done."""
-    import cupy
-
-    try:
-        import torch
-    except ImportError:
-        torch = None
+def run_parts(gpu: Any, work: Work, parts: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Run the parts, print each as it is done, and give what is known so far."""
     begun_s = time.perf_counter()
-    found: dict[str, Any] = {"benchmark": "gpu_check", "seed": seed, "machine": describe_gpu(cupy)}
+    found: dict[str, Any] = {"benchmark": "gpu_check", "seed": seed, "machine": gpu.describe()}
 
-    def open_kernels(exact: bool) -> Any:
-        return get_kernels("cuda", 1, exact)
-
-    if "a" in parts:
-        found["kernels"] = show(part_a(open_kernels, Sizes(), seed))
-    if "c" in parts:
-        found["training"] = show(part_c(open_kernels(False), epochs=6))
-    if "b" in parts:
-        ceilings = found["ceilings"] = measure_ceilings(cupy, open_kernels(False))
+    def steps() -> Rows:
+        ceilings = found["ceilings"] = gpu.ceilings()
         show([ceilings])
-        memory = GpuMemory(cupy, torch)
-        found["steps"] = show(part_b(open_kernels, memory, torch, ceilings, seed, begun_s))
-    found["took_s"] = time.perf_counter() - begun_s
-    return found
+        return part_b(gpu, work, ceilings, seed, begun_s)
+
+    todo: dict[str, tuple[str, Callable[[], Rows]]] = {
+        "a": ("kernels", lambda: part_a(gpu, work, seed)),
+        "b": ("steps", steps),
+        "c": ("training", lambda: part_c(gpu.kernels(), work)),
+    }
+    for part in parts:
+        name, make = todo[part]
+        found[name] = show(make())
+        found["took_s"] = time.perf_counter() - begun_s
+        yield found
 
 
-def show(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def show(rows: Rows) -> Rows:
     """Print a table, and give it back."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     print("\n".join(align([{name: row.get(name) for name in names} for row in rows])), flush=True)
     return rows
+
+
+def status_of(found: dict[str, Any]) -> int:
+    """0 if every kernel and every curve is right, and all steps have the same loss; else 1."""
+    parts = ("kernels", "training", "steps")
+    checked = [row for part in parts for row in found.get(part, [])]
+    return 0 if all(row.get("ok", True) for row in checked) else 1
 
 
 def main() -> int:
@@ -210,11 +184,12 @@ def main() -> int:
     except ConfigError as error:
         print(f"no check: {error}", file=sys.stderr)
         return 2
-    found = run_parts(asked.parts, asked.seed)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(found, indent=2) + "\n")
-    checked = [*found.get("kernels", []), *found.get("training", [])]
-    return 0 if all(row.get("ok", True) for row in checked) else 1
+    status = 0
+    for found in run_parts(Gpu(), Work(), asked.parts, asked.seed):
+        asked.out.write_text(json.dumps(found, indent=2) + "\n")
+        status = status_of(found)
+    return status
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,10 @@ from daskxml.types import Partition, Segment
 
 BATCHES = 4  # of different rows, so that no cache holds a batch
 LR = 0.05
+ALIKE = 0.02  # the share by which losses may differ: products are rounded in other ways
 
 
+@lru_cache(maxsize=1)
 def batches_of(shape: Shape, batch_rows: int, seed: int) -> tuple[Partition, list[Any]]:
     """Rows, and the row numbers of each batch."""
     rng = np.random.default_rng(seed)
@@ -35,22 +37,84 @@ def batches_of(shape: Shape, batch_rows: int, seed: int) -> tuple[Partition, lis
     return part, np.split(rng.permutation(part.rows).astype(np.int64), BATCHES)
 
 
-def our_steps(kernels: Any, shape: Shape, batch_rows: int, optimizer: str, budget_bytes: int,
-              seed: int, output_dtype: str = "float32") -> Callable[[int], float]:  # fmt: skip
-    """Make what goes through so many steps and returns the last loss, which waits for them all."""
-    spec = ModelSpec(features=shape.features, labels=shape.labels, hidden=(shape.hidden,))
-    replica = Replica(spec, OptimizerConfig(name=optimizer), kernels, max_batch_rows=batch_rows,
-                      logits_budget_bytes=budget_bytes, output_dtype=output_dtype)  # fmt: skip
-    kernels.copy(replica.flat, kernels.to_device(initial_parameters(spec, seed)))
-    part, chosen = batches_of(shape, batch_rows, seed)
-    there = kernels.to_device(part)
-    batches = [[Segment(there, kernels.to_device(rows))] for rows in chosen]
+@lru_cache(maxsize=1)
+def _start_of(spec: ModelSpec, seed: int) -> Any:
+    return initial_parameters(spec, seed)
 
-    def run(steps: int) -> float:
-        results = [replica.step(batches[i % BATCHES], LR, key=i) for i in range(steps)]
-        return results[-1].loss_sum / batch_rows
 
-    return run
+class OurSteps:
+    """Steps of a replica; called with a number of them, it returns the last loss, and has waited.
+
+    Parameters
+    ----------
+    optimizer
+        Its name.
+    budget_bytes
+        For the logits of a batch.
+    """
+
+    def __init__(
+        self, kernels: Any, shape: Shape, batch_rows: int, optimizer: str, budget_bytes: int,
+        seed: int, output_dtype: str = "float32",
+    ) -> None:  # fmt: skip
+        spec = ModelSpec(features=shape.features, labels=shape.labels, hidden=(shape.hidden,))
+        self._kernels, self._rows = kernels, batch_rows
+        self._replica = Replica(
+            spec, OptimizerConfig(name=optimizer), kernels, max_batch_rows=batch_rows,
+            logits_budget_bytes=budget_bytes, output_dtype=output_dtype,
+        )  # fmt: skip
+        kernels.copy(self._replica.flat, kernels.to_device(_start_of(spec, seed)))
+        part, chosen = batches_of(shape, batch_rows, seed)
+        there = kernels.to_device(part)
+        self._batches = [[Segment(there, kernels.to_device(rows))] for rows in chosen]
+
+    def __call__(self, steps: int) -> float:
+        """Step so many times."""
+        results = [self._step(i) for i in range(steps)]
+        return float(results[-1].loss_sum / self._rows)
+
+    def queue_s(self, times: int = 5) -> float:
+        """Median seconds of the host to queue one step for an idle device."""
+        taken = []
+        for _ in range(times):
+            self(1)
+            begun_s = time.perf_counter()
+            self._step(1)
+            taken.append(time.perf_counter() - begun_s)
+        self(1)
+        return sorted(taken)[times // 2]
+
+    def queued(self) -> int:
+        """How many launches, products, copies and fills a step is."""
+        device = self._kernels._device
+        self._kernels._device = counting = Counting(device)
+        try:
+            self._step(1)
+        finally:
+            self._kernels._device = device
+        self(1)
+        return counting.count
+
+    def _step(self, number: int) -> Any:
+        return self._replica.step(self._batches[number % BATCHES], LR, key=number)
+
+
+class Counting:
+    """A device that counts what is queued."""
+
+    def __init__(self, device: Any) -> None:
+        self._device, self.count = device, 0
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._device, name)
+        if name not in ("launch", "gemm", "copy", "clear"):
+            return function
+
+        def counted(*arguments: Any) -> None:
+            self.count += 1
+            function(*arguments)
+
+        return counted
 
 
 def torch_steps(torch: Any, device: str, shape: Shape, batch_rows: int, optimizer: str,
@@ -58,7 +122,7 @@ def torch_steps(torch: Any, device: str, shape: Shape, batch_rows: int, optimize
     """The same with PyTorch."""
     torch.backends.cuda.matmul.allow_tf32 = True
     spec = ModelSpec(features=shape.features, labels=shape.labels, hidden=(shape.hidden,))
-    named = Layout(spec).views(initial_parameters(spec, seed))
+    named = Layout(spec).views(_start_of(spec, seed))
     first, b1, weight, b2 = (
         torch.nn.Parameter(torch.tensor(named[name], device=device)) for name in named
     )
@@ -74,6 +138,8 @@ def torch_steps(torch: Any, device: str, shape: Shape, batch_rows: int, optimize
         true = (logits[rows, labels] * share).sum()
         return (torch.logsumexp(logits, dim=1).sum() - true) / batch_rows
 
+    if compiles:
+        torch._dynamo.reset()  # else it gives up after a few shapes, and goes on uncompiled
     dense_loss = torch.compile(loss_of) if compiles else loss_of
 
     def run(steps: int) -> float:
@@ -109,72 +175,98 @@ def _torch_batch(torch: Any, device: str, part: Partition, rows: Any) -> list[An
     return [torch.tensor(array, device=device) for array in arrays]
 
 
-def time_steps(run: Callable[[int], float], least_s: float) -> tuple[float, float]:
-    """Median seconds of a step over five rounds, each of ``least_s`` or more, and the last loss."""
-    run(3)  # compile, allocate
+def time_steps(run: Callable[[int], float], round_s: float) -> tuple[float, float]:
+    """Median seconds of a step, of three rounds of ``round_s`` or more each; an early loss."""
+    loss = run(BATCHES)  # compile, allocate; the same steps for whoever does them
     begun_s = time.perf_counter()
     run(2)
-    steps = max(2, round(least_s / max(1e-6, (time.perf_counter() - begun_s) / 2)))
-    rounds, loss = [], 0.0
-    for _ in range(5):
+    steps = max(2, round(round_s / max(1e-6, (time.perf_counter() - begun_s) / 2)))
+    rounds = []
+    for _ in range(3):
         begun_s = time.perf_counter()
-        loss = run(steps)
+        run(steps)
         rounds.append((time.perf_counter() - begun_s) / steps)
-    return sorted(rounds)[2], loss
+    return sorted(rounds)[1], loss
 
 
-def _ours(open_kernels: Callable[[], Any], *settings: Any) -> Callable[[int], float]:
-    return our_steps(open_kernels(), *settings)
-
-
-def measure_shape(open_kernels: Callable[[], Any], memory: Any, torch: Any, shape: Shape,
-                  batch_rows: int, optimizer: str, budgets: tuple[int, ...],
-                  ceilings: dict[str, float], seed: int,
-                  has_narrow: bool = True) -> list[dict[str, Any]]:  # fmt: skip
+def measure_shape(
+    gpu: Any, case: tuple[Shape, int, str], budgets: Sequence[int], ceilings: dict[str, float],
+    seed: int, round_s: float,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of the table: ours for every budget of logits, then PyTorch eager and compiled.
 
     Parameters
     ----------
-    open_kernels
-        Makes the device's kernels.
-    memory
-        Tells the peak: ``ours()`` and ``torch()`` in bytes, after ``reset()``.
+    gpu
+        See `gpu.Gpu`.
+    case
+        Shape, rows of a batch, and optimizer.
     budgets
         Bytes for the matrix of logits.
-    has_narrow
-        Whether ours also runs with the output layer's weights in bfloat16.
     ceilings
         ``bytes_s`` and ``operations_s`` of this device, measured.
     """
-    moments = 2 if optimizer == "adam" else 0
-    least_s = floor_of(shape, batch_rows, moments).least_s(
-        ceilings["bytes_s"], ceilings["operations_s"]
-    )
     rows = []
-    common = shape, batch_rows, optimizer
-    contenders: list[tuple[str, Callable[[], Callable[[int], float]], str]] = [
-        (f"ours, logits in {budget >> 20} MiB",
-         partial(_ours, open_kernels, *common, budget, seed), "ours") for budget in budgets
-    ]  # fmt: skip
-    if has_narrow:
-        narrow = partial(_ours, open_kernels, *common, budgets[0], seed, "bfloat16")
-        contenders.append(("ours, bfloat16 output weights", narrow, "ours"))
-    if torch is not None:
-        contenders += [
-            (f"torch {how}", partial(torch_steps, torch, "cuda", *common, compiles, seed), "torch")
-            for how, compiles in (("eager", False), ("compiled", True))
-        ]
-    for who, make, kind in contenders:
-        memory.reset()
-        row: dict[str, Any] = {"shape": shape.name, "batch": batch_rows, "optimizer": optimizer,
-                               "who": who}  # fmt: skip
+    for who, make in contenders(gpu, case, budgets, seed).items():
+        gpu.reset_memory()
+        shape, batch_rows, optimizer = case
+        row = {"shape": shape.name, "batch": batch_rows, "optimizer": optimizer, "who": who}
         try:
-            step_s, loss = time_steps(make(), 0.4)
-            row |= {"step_ms": step_s * 1e3, "rows_s": batch_rows / step_s,
-                    "peak_GiB": getattr(memory, kind)() / 2**30, "of_floor": least_s / step_s,
-                    "loss": loss}  # fmt: skip
+            rows.append(row | _measure(gpu, case, make(), ceilings, round_s))
         except Exception as error:  # one that fails is a row that says so
-            row["failed"] = f"{type(error).__name__}: {error}"[:200]
-        rows.append(row)
+            rows.append(row | {"failed": f"{type(error).__name__}: {error}"[:200]})
         gc.collect()
-    return rows
+    return [row | agreement(row, rows[0]) for row in rows]
+
+
+def agreement(row: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    """Whether a row's loss is that of the first; nothing where either has none.
+
+    Examples
+    --------
+    >>> agreement({"loss": 2.01}, {"loss": 2.0}), agreement({"loss": 2.1}, {"loss": 2.0})
+    ({'ok': True}, {'ok': False})
+    >>> agreement({"failed": "RuntimeError: ..."}, {"loss": 2.0})
+    {}
+    """
+    if "loss" not in row or "loss" not in first:
+        return {}
+    return {"ok": bool(abs(row["loss"] - first["loss"]) < ALIKE * first["loss"])}
+
+
+def contenders(
+    gpu: Any, case: tuple[Shape, int, str], budgets: Sequence[int], seed: int
+) -> dict[str, Callable[[], Any]]:
+    """What makes each contender's steps, by its name."""
+    mib = 1 << 20
+    found: dict[str, Callable[[], Any]] = {
+        f"ours, logits in {budget / mib:,.0f} MiB": partial(_ours, gpu, case, budget, seed)
+        for budget in budgets
+    }
+    found["ours, bfloat16 output weights"] = partial(
+        _ours, gpu, case, budgets[len(budgets) // 2], seed, "bfloat16"
+    )
+    if gpu.torch is not None:
+        for compiles in gpu.compiles:
+            name = "torch compiled" if compiles else "torch eager"
+            found[name] = partial(torch_steps, gpu.torch, gpu.torch_device, *case, compiles, seed)
+    return found
+
+
+def _ours(gpu: Any, case: tuple[Shape, int, str], *settings: Any) -> OurSteps:
+    return OurSteps(gpu.kernels(), *case, *settings)
+
+
+def _measure(
+    gpu: Any, case: tuple[Shape, int, str], run: Any, ceilings: dict[str, float], round_s: float
+) -> dict[str, Any]:
+    """Times, memory and, of ours, what is queued."""
+    shape, batch_rows, optimizer = case
+    floor = floor_of(shape, batch_rows, 2 if optimizer == "adam" else 0)
+    least_s = floor.least_s(ceilings["bytes_s"], ceilings["operations_s"])
+    step_s, loss = time_steps(run, round_s)
+    is_ours = isinstance(run, OurSteps)
+    row = {"step_ms": step_s * 1e3, "rows_s": batch_rows / step_s,
+           "peak_GiB": gpu.peak_bytes(of_torch=not is_ours) / 2**30,
+           "of_floor": least_s / step_s, "loss": loss}  # fmt: skip
+    return row | ({"queued": run.queued(), "queue_ms": run.queue_s() * 1e3} if is_ours else {})

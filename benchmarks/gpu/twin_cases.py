@@ -36,6 +36,9 @@ def flat_cases(draw: Operands) -> list[Case]:
         Case("weigh_two", ops, ("out",), lambda k, o: k.weigh_two(o.out, o.x, 0.3, o.y, -2.0)),
         Case("copy", {**ops, "out": draw.poison(n)}, ("out",), lambda k, o: k.copy(o.out, o.x)),
         Case("fill", {"out": draw.poison(n)}, ("out",), lambda k, o: k.fill(o.out, 1.5)),
+        *[Case(f"fill {kind} with {value:g}", {"out": draw.poison(n, dtype=kind)}, ("out",),
+               lambda k, o, v=value: k.fill(o.out, v))
+          for kind, value in (("float16", 1.5), ("float64", -1.5), ("int32", -1), ("int32", 0))],
         Case("dots", ops, (), lambda k, o: k.dots(o.x, o.y)),
         Case("squared_norm", ops, (), lambda k, o: k.squared_norm(o.x)),
         Case("largest", ops, (), lambda k, o: k.largest(o.x)),
@@ -161,6 +164,14 @@ def softmax_cases(draw: Operands) -> list[Case]:
                "out": np.zeros(s.rows), "sums": draw.normal(s.labels)}  # fmt: skip
     lengths = np.diff(part.labels.indptr).astype(np.float32)
     weights = {"a": draw.poison(s.rows), "b": draw.poison(s.rows), "lengths": lengths}
+
+    def note(k: Any, o: Any) -> None:
+        """In two blocks, as a walk does."""
+        cut = s.labels // 3
+        for first, last in ((0, cut), (cut, s.labels)):
+            k.note_targets(o.logits[first:last], o.weight, o.y, o.rows, 0, first)
+        k.settle_sums(o.sums)
+
     losses = {"out": draw.poison(s.rows, dtype="float64"), "peak": peak, "total": total,
               "target": draw.normal(1, s.rows).astype(float), "lengths": lengths}  # fmt: skip
     totals = np.abs(draw.normal(3, s.rows)).astype(float) + 1
@@ -189,6 +200,7 @@ def softmax_cases(draw: Operands) -> list[Case]:
              lambda k, o: k.target_logits(o.out, o.logits, o.bias, o.y, o.rows, 0, 0)),
         Case("subtract_targets", targets, ("logits", "sums"),
              lambda k, o: k.subtract_targets(o.logits, o.sums, o.weight, o.y, o.rows, 0, 0)),
+        Case("note_targets and settle_sums", targets, ("logits", "sums"), note),
     ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ class Sizes:
     features: int = 400
     labels: int = 1500
     units: int = 96
-    row_features: int = 40
+    row_features: int = 60  # more entries in all than one block of threads adds up
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def encode(section: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
         value = getattr(section, field.name)
         if field.name in hidden or value is None:  # TOML has no null: absent is the default
             continue
-        if field.metadata.get("unit") == "bytes":
+        if field.metadata.get("unit") == "bytes" and isinstance(value, int):
             value = size_text(value)
         table[field.name] = list(value) if isinstance(value, tuple) else value
     return table
@@ -106,11 +106,13 @@ def suggestion(name: str, valid: Iterable[str]) -> str:
 
 
 def _decode_field(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
-    if field.metadata.get("unit") == "bytes" and isinstance(value, str):
+    words = field.metadata.get("words", ())
+    if field.metadata.get("unit") == "bytes" and isinstance(value, str) and value not in words:
         try:
             return parse_size(value)
         except ConfigError as error:
-            raise FieldError(field.name, f"{field.name}: {error}") from error
+            others = "".join(f", or {word}" for word in words)
+            raise FieldError(field.name, f"{field.name}: {error}{others}") from error
     try:
         return _convert(hint, value)
     except TypeError as error:

@@ -20,13 +20,16 @@ _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", sta
 def size(default: str) -> Any:
     """Give a dataclass field of type int a default in bytes; a run file may write ``"1GiB"``.
 
+    Where the default is ``"auto"`` a run file may write that, too.
+
     Examples
     --------
-    >>> size("1KiB").default
-    1024
+    >>> size("1KiB").default, size("auto").default
+    (1024, 'auto')
     """
-    metadata = {"low": 1, "high": None, "above": None, "unit": "bytes"}
-    return dataclasses.field(default=parse_size(default), metadata=metadata)
+    words = ("auto",) if default == "auto" else ()
+    metadata = {"low": 1, "high": None, "above": None, "unit": "bytes", "words": words}
+    return dataclasses.field(default=default if words else parse_size(default), metadata=metadata)
 
 
 def parse_size(text: str) -> int:

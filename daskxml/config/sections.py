@@ -90,7 +90,8 @@ class TrainingSection:
     target_metric, target
         The run ends once the metric on the test rows is at least the target; 0 is no target.
     logits_budget
-        Bytes for the matrix of a batch's scores; above it the labels are walked in chunks.
+        Bytes for the matrix of a batch's scores; above it the labels are walked in chunks. ``auto``
+        is 256 MiB on a CPU; a GPU tries a few sizes before the run and takes the fastest.
     """
 
     megabatches: int = bounded(0, low=0)
@@ -98,7 +99,7 @@ class TrainingSection:
     minutes: float = bounded(0.0, low=0)
     target_metric: str = "P@1"
     target: float = bounded(0.0, low=0, high=1)
-    logits_budget: int = size("256MiB")
+    logits_budget: int | Literal["auto"] = size("auto")
 
     def __post_init__(self) -> None:
         check_ranges(self)

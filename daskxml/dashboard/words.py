@@ -64,7 +64,7 @@ def _is_loss(event: Event) -> bool:
 def _returned(row: Event) -> Iterator[str]:
     """Tell of rows that a lost worker had, and that others did again."""
     for event in row["events"]:
-        if event["rows_returned"]:
+        if event.get("rows_returned"):
             yield (
                 f"{event['rows_returned']:,} rows of worker {event['worker']} were leased again, "
                 f"in mega-batch {row['megabatch']}"

@@ -61,3 +61,17 @@ class FusedWalk(Walk):
         bias, sums = self.layer.bias[start:stop], self.bias_gradient[start:stop]
         self.kernels.softmax_gradient(kept, bias, self.shift, sums)
         self._update(kept, lane, start, stop, lr, updates)
+
+    def _subtract_targets(self, piece: Placed, block: Array, start: int, stop: int) -> None:
+        self.kernels.note_targets(
+            block, self.label_weight,
+            piece.segment.partition.labels, piece.segment.rows, piece.first_row, start,
+        )  # fmt: skip
+
+    def _update_bias(self, span: slice, lr: float, updates: Updates) -> None:
+        """`finish` does it, for all labels at once."""
+
+    def finish(self, lr: float, updates: Updates) -> None:
+        """Update the biases."""
+        self.kernels.settle_sums(self.bias_gradient)
+        updates.dense("output.bias", self.bias_gradient, lr)

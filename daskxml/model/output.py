@@ -16,7 +16,7 @@ from typing import SupportsFloat
 
 from daskxml.model.batch import Buffers, Placed, Updates
 from daskxml.model.fused_walk import FusedWalk
-from daskxml.model.walk import Walk
+from daskxml.model.walk import LANE_SUMS, Walk
 from daskxml.ops import Kernels
 from daskxml.types import Array
 
@@ -89,8 +89,7 @@ class OutputLayer:
         for name in ("lane peak", "lane part", "lane factors"):
             reserve(name, lanes * rows)
         reserve("lane pair", lanes * 2 * rows)
-        for name in ("lane total", "lane target", "lane loss", "lane other loss"):
-            reserve(name, lanes * rows, "float64")
+        reserve("lane sums", LANE_SUMS * lanes * rows, "float64")
         for name in ("peak", "lengths", "row weight", "label weight"):
             reserve(name, rows)
         for name in ("total", "loss"):
@@ -119,8 +118,10 @@ class OutputLayer:
         if self.loss == "softmax":
             walk.exponentials()
             lanes = walk.each_block(lambda i, a, b: walk.softmax_update(i, a, b, lr, updates))
+            walk.finish(lr, updates)
             return walk.softmax_loss(), walk.gradient(lanes)
         lanes = walk.each_block(lambda i, a, b: walk.sigmoid_update(i, a, b, lr, updates))
+        walk.finish(lr, updates)
         return walk.sigmoid_loss(), walk.gradient(lanes)
 
     def loss_sum(self, hidden: Array, batch: Sequence[Placed]) -> float:

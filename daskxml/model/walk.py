@@ -11,6 +11,8 @@ from daskxml.types import Array
 if TYPE_CHECKING:
     from daskxml.model.output import OutputLayer
 
+LANE_SUMS = 4  # float64 of every row: exponentials, target logits, losses
+
 
 class Walk:
     """The arrays of one batch, in the buffers of a layer; see `daskxml.model.output`."""
@@ -33,21 +35,17 @@ class Walk:
         self.lane_part = buffers.matrix("lane part", lanes, rows)
         self.lane_pair = buffers.cube("lane pair", lanes, 2, rows)
         self.lane_factors = buffers.matrix("lane factors", lanes, rows)
-        self.lane_total = buffers.matrix("lane total", lanes, rows)
-        self.lane_target = buffers.matrix("lane target", lanes, rows)
-        self.lane_loss = buffers.matrix("lane loss", lanes, rows)
-        self.other_loss = buffers.matrix("lane other loss", lanes, rows)
+        sums = buffers.cube("lane sums", LANE_SUMS, lanes, rows)
+        self.lane_total, self.lane_target = sums[0], sums[1]
+        self.lane_loss, self.other_loss = sums[2], sums[3]
         self.peak, self.total = buffers.vector("peak", rows), buffers.vector("total", rows)
         self.lengths = buffers.vector("lengths", rows)
         self.row_weight = buffers.vector("row weight", rows)
         self.label_weight = buffers.vector("label weight", rows)
         self.loss = buffers.vector("loss", rows)
         self.started = [False] * lanes  # lanes whose gradient holds something already
-        for array, value in (
-            (self.lane_peak, float("-inf")), (self.lane_total, 0.0),
-            (self.lane_target, 0.0), (self.lane_loss, 0.0), (self.other_loss, 0.0),
-        ):  # fmt: skip
-            self.kernels.fill(array, value)
+        self.kernels.fill(self.lane_peak, float("-inf"))
+        self.kernels.fill(sums, 0.0)
 
     def each_block(self, work: Callable[[int, int, int], None]) -> int:
         """Call ``work(lane, start, stop)`` for all blocks; returns how many lanes were used."""
@@ -149,18 +147,27 @@ class Walk:
         self, block: Array, lane: int, start: int, stop: int, lr: float, updates: Updates
     ) -> None:
         """Finish the block's gradient and hand it down, while the weights are old, and out."""
-        span, bias_gradient = slice(start, stop), self.bias_gradient[start:stop]
+        span = slice(start, stop)
         for piece in self.batch:
-            self.kernels.subtract_targets(
-                block, bias_gradient, self.label_weight,
-                piece.segment.partition.labels, piece.segment.rows, piece.first_row, start,
-            )  # fmt: skip
+            self._subtract_targets(piece, block, start, stop)
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
         delta = self.as_factor(block).T
         self.kernels.gemm(self.lane_gradient[lane], delta, self.layer.weight[span], beta=beta)
         updates.product("output.weight", span, delta, self.factor, lr)
-        updates.dense("output.bias", bias_gradient, lr, rows=span)
+        self._update_bias(span, lr, updates)
+
+    def _subtract_targets(self, piece: Placed, block: Array, start: int, stop: int) -> None:
+        self.kernels.subtract_targets(
+            block, self.bias_gradient[start:stop], self.label_weight,
+            piece.segment.partition.labels, piece.segment.rows, piece.first_row, start,
+        )  # fmt: skip
+
+    def _update_bias(self, span: slice, lr: float, updates: Updates) -> None:
+        updates.dense("output.bias", self.bias_gradient[span], lr, rows=span)
+
+    def finish(self, lr: float, updates: Updates) -> None:
+        """Do what is left when all blocks are done: nothing here."""
 
     def as_factor(self, block: Array) -> Array:
         """A finished block of the gradient as products take it."""

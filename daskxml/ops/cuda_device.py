@@ -32,6 +32,10 @@ class Device(Protocol):
             If the device has no room for it.
         """
 
+    @property
+    def cache_bytes(self) -> int:
+        """Size of the second-level cache."""
+
     def free_bytes(self) -> int:
         """What can still be allocated."""
 
@@ -44,8 +48,8 @@ class Device(Protocol):
     def scratch(self) -> MakeArray:
         """What makes temporary arrays like `empty`; those of the call before are used again."""
 
-    def fill(self, out: Array, value: float) -> None:
-        """``out = value``."""
+    def clear(self, out: Array) -> None:
+        """``out = 0``, contiguous."""
 
     def copy(self, out: Array, x: Array) -> None:
         """``out = x``, both here and contiguous."""

@@ -43,7 +43,13 @@ class CudaFlat:
             np.copyto(out, self._device.download(x))
 
     def fill(self, out: Array, value: float) -> None:
-        self._device.fill(out, value)
+        if value == 0:
+            self._device.clear(out)
+            return
+        kind = f"uint{8 * out.itemsize}"
+        word, size = np.array(value, str(out.dtype)).view(kind)[()], int(out.size)
+        words = out.reshape(-1).view(kind)
+        self._device.launch(f"fill_{kind}", *grid(size), words, word, np.int64(size))
 
     def sum64(self, x: Array) -> float:
         return float(self._parts("sum_parts", 1, x).sum())
@@ -108,7 +114,7 @@ class CudaFlat:
 
     def _largest_word(self, x: Array) -> int:
         word, size = self._device.scratch()(1, "uint32"), int(x.shape[0])
-        self._device.fill(word, 0)
+        self._device.clear(word)
         blocks = (min(SUM_BLOCKS, -(-size // THREADS)),)
         self._device.launch("largest_word", blocks, (THREADS,), word, x, np.int64(size))
         return int(self._device.download(word)[0])

@@ -54,6 +54,10 @@ class CudaKernels(
 
     # -- memory -----------------------------------------------------------------------------------
 
+    @property
+    def cache_bytes(self) -> int:
+        return self._device.cache_bytes
+
     def free_bytes(self) -> int:
         return self._device.free_bytes()
 
@@ -78,7 +82,7 @@ class CudaKernels(
 
     def zeros(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
         out = self._device.empty(shape, dtype)
-        self._device.fill(out, 0)
+        self._device.clear(out)
         return out
 
     def to_device(self, value: T) -> T:
@@ -118,7 +122,7 @@ class CudaKernels(
         if product.k > 0:
             self._device.gemm(product, alpha, beta)
         elif beta == 0.0:  # what is there is not read
-            self._device.fill(out, 0)
+            self._device.clear(out)
         else:
             self.scale(out.reshape(-1), out.reshape(-1), beta)
 

@@ -49,18 +49,28 @@ class CudaLabels:
         self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array,
         first_row: int, first_label: int,
     ) -> None:  # fmt: skip
+        self.note_targets(delta, weights, y, rows, first_row, first_label)
+        self._settle(row_sums, first_label)
+
+    def note_targets(
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
+    ) -> None:
         """What labels lose is added up in multiples of 2**-50, so weights must be below 2**13."""
         count, labels, batch_rows = int(rows.shape[0]), *_shape(delta)
-        lost = self._kept.zeros("lost", int(labels), "uint64")
-        blocks, where = ((-(-count // 8),), (THREADS,)), (y.indptr, y.indices, rows)
+        lost = self._kept.zeros("lost", y.columns, "uint64")[first_label : first_label + labels]
         self._device.launch(
-            "subtract_targets", *blocks, delta, lost, weights, *where, np.int64(count),
+            "subtract_targets", (-(-count // 8),), (THREADS,),
+            delta, lost, weights, y.indptr, y.indices, rows, np.int64(count),
             batch_rows, np.int64(first_row), np.int64(first_label), labels,
         )  # fmt: skip
-        self._device.launch(
-            "subtract_lost", *blocks, row_sums, lost, *where, np.int64(count),
-            np.int64(first_label), labels,
-        )  # fmt: skip
+
+    def settle_sums(self, row_sums: Array) -> None:
+        self._settle(row_sums, 0)
+
+    def _settle(self, row_sums: Array, first_label: int) -> None:
+        labels = int(row_sums.shape[0])
+        lost = self._kept.zeros("lost", first_label + labels, "uint64")[first_label:][:labels]
+        self._device.launch("subtract_lost", *grid(labels), row_sums, lost, np.int64(labels))
 
     def softmax_block(
         self, logits: Array, bias: Array, peak: Array, total: Array, part: Array

@@ -65,7 +65,7 @@ class LateSums:
             self.read()
         self.reserve()
         if not self._open:
-            self._device.fill(self._places, 0.0)
+            self._device.clear(self._places)
         place = len(self._open)
         self._open.append(Late(self, self._places[place : place + 1]))
         return self._open[-1]

@@ -20,6 +20,8 @@ from daskxml.ops.protocol import KEEP_ALL, Drop
 from daskxml.types import Array, Csr
 
 _ROW_THREADS = 128  # what a block of `sparse_forward` has room for
+_MOST_THREADS = 1024
+_ONE_BLOCK = 1 << 13  # numbers that one block adds up before three launches would
 
 
 class CudaSparse:
@@ -87,7 +89,7 @@ class CudaSparse:
         """A feature may stand only once in a row; rows must ascend. No wait for the number."""
         used = int(entries[0].shape[0])
         if used == 0:
-            self._device.fill(starts[:1], 0)
+            self._device.clear(starts[:1])
             return 0, None
         count = self._kept.zeros("live", 1, "int32")  # until the next step's
         found = self._group(self._device.scratch(), entries, tally)
@@ -127,7 +129,9 @@ class CudaSparse:
         columns, rows, values = entries
         used = int(columns.shape[0])
         features, slots, sorted_rows = (make(used, "int32") for _ in range(3))
-        starts, taken = (self._zeroed(make(size, "int32")) for size in (used + 1, used))
+        zeros = make(2 * used + 1, "int32")
+        self._device.clear(zeros)
+        starts, taken = zeros[: used + 1], zeros[used + 1 :]
         sorted_values = make(used, "float32")
         numbers, size = self._number_features(make, features, columns, tally), np.int32(used)
         count = numbers[used:]
@@ -156,16 +160,16 @@ class CudaSparse:
 
     def _scan(self, make: MakeArray, x: Array, size: int) -> None:
         """``x (size + 1,)`` int32: each becomes the sum of those before it, in place."""
+        if size <= _ONE_BLOCK:
+            threads = min(_MOST_THREADS, -(-max(1, size) // 32) * 32)
+            self._device.launch("scan_totals", (1,), (threads,), x, np.int32(size))
+            return
         chunks = -(-size // THREADS)
         totals = make(chunks + 1, "int32")
         launch = self._device.launch
         launch("scan_chunks", (chunks,), (THREADS,), x, totals, np.int64(size))
         launch("scan_totals", (1,), (THREADS,), totals, np.int32(chunks))
         launch("scan_add", *grid(size + 1), x, totals, np.int32(THREADS), np.int64(size))
-
-    def _zeroed(self, out: Array) -> Array:
-        self._device.fill(out, 0)
-        return out
 
     def _on_host(self, array: Array) -> Array:
         if not self._device.holds(array):

@@ -3,23 +3,27 @@
 
 Each device has a stream of its own, in which all of its work is done in order, and another for
 rows on their way. Memory comes from CuPy's allocator: its pool, or RMM's where somebody has set
-that. The sources are compiled once for a GPU; CuPy keeps the result on disk.
+that. The sources are compiled once for a GPU; CuPy keeps the result on disk. Nothing else is
+compiled: CuPy's own kernels, which need CUDA's headers, are not used.
 """
 
 from __future__ import annotations
 
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
 from daskxml.errors import ConfigError
 from daskxml.ops.cuda_arena import Arena
-from daskxml.ops.cuda_device import MakeArray, Product, Shape
+from daskxml.ops.cuda_device import MakeArray, Product, Shape, product_of
 from daskxml.ops.cuda_kernels import CudaKernels
 from daskxml.ops.cuda_source import cuda_source
+from daskxml.ops.rmm_pool import unused_bytes
 from daskxml.types import Array
 
+_PINNED_BYTES = 1 << 24
 _REMEDY = 'or give device "cpu"'
 
 
@@ -66,11 +70,11 @@ class CupyDevice:
         from cupy_backends.cuda.api import runtime
         from cupy_backends.cuda.libs import cublas
 
-        self._cupy, self._cublas = cupy, cublas
+        self._cupy, self._cublas, self._runtime = cupy, cublas, runtime
         self._arena, self._owner = Arena(self.empty), get_ident()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._copies = cupy.cuda.Stream(non_blocking=True)
-        self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++14",))
+        self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++17",))
         self._module.compile()  # now, not in the first step
         self._kernels: dict[str, Any] = {}
         exactly = cublas.CUBLAS_COMPUTE_32F
@@ -79,15 +83,30 @@ class CupyDevice:
             "float32": (runtime.CUDA_R_32F, quickly),
             "uint16": (runtime.CUDA_R_16BF, exactly),  # bfloat16
         }
+        self._lock, self._handle = Lock(), cublas.create()  # CuPy has one for each thread
+        finalize(self, cublas.destroy, self._handle).atexit = False
+        few = self.empty((8, 8), "float32")
+        self.gemm(product_of(few, few, few), 1.0, 0.0)  # cuBLAS takes its workspace now
+
+    @property
+    def cache_bytes(self) -> int:
+        runtime = self._runtime
+        device = runtime.getDevice()
+        return int(runtime.deviceGetAttribute(runtime.cudaDevAttrL2CacheSize, device))
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         with self._stream:
             return self._cupy.empty(shape, dtype)
 
     def free_bytes(self) -> int:
-        """What the driver has left, and what the pool holds for later (none where it is RMM's)."""
-        free, _ = self._cupy.cuda.runtime.memGetInfo()
-        return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
+        """What the driver has left, and what the pool holds for later, CuPy's or RMM's."""
+        free, _ = self._runtime.memGetInfo()
+        held = int(self._cupy.get_default_memory_pool().free_bytes())
+        if (self._cupy.cuda.get_allocator().__module__ or "").startswith("rmm"):
+            import rmm
+
+            held += unused_bytes(rmm.mr.get_current_device_resource())
+        return int(free) + held
 
     def release(self) -> None:
         self._stream.synchronize()
@@ -105,20 +124,33 @@ class CupyDevice:
         self._arena.reset()
         return self._arena.take
 
-    def fill(self, out: Array, value: float) -> None:
-        with self._stream:
-            out.fill(value)
+    def clear(self, out: Array) -> None:
+        if out.nbytes:
+            self._runtime.memsetAsync(out.data.ptr, 0, out.nbytes, self._stream.ptr)
 
     def copy(self, out: Array, x: Array) -> None:
-        with self._stream:
-            self._cupy.copyto(out, x)
+        if out.nbytes != x.nbytes:
+            raise ValueError(f"copy: {x.nbytes} bytes into {out.nbytes}")
+        kind = self._runtime.memcpyDeviceToDevice
+        if out.nbytes:
+            self._runtime.memcpyAsync(out.data.ptr, x.data.ptr, x.nbytes, kind, self._stream.ptr)
 
     def holds(self, value: Array) -> bool:
         return isinstance(value, self._cupy.ndarray)
 
     def upload(self, value: Array) -> Array:
-        with self._stream:
-            return self._cupy.asarray(value)  # by way of pinned memory: copied when this returns
+        """By way of pinned memory, unless it is large: CuPy keeps such memory, up to twice as much.
+
+        Either way the host's array has been read when this returns.
+        """
+        if value.nbytes <= _PINNED_BYTES:
+            with self._stream:
+                return self._cupy.asarray(value)
+        out, kind = self.empty(value.shape, str(value.dtype)), self._runtime.memcpyHostToDevice
+        place = out.data.ptr, value.ctypes.data, value.nbytes
+        self._runtime.memcpyAsync(*place, kind, self._stream.ptr)
+        self._stream.synchronize()
+        return out
 
     def upload_ahead(self, value: Array) -> Array:
         """By way of pinned memory, in a stream of its own, beside the work that is queued later.
@@ -147,24 +179,29 @@ class CupyDevice:
         kernel = self._kernels.get(name)
         if kernel is None:
             kernel = self._kernels[name] = self._module.get_function(name)
-        with self._stream:
-            kernel(blocks, threads, arguments)
+        kernel(blocks, threads, arguments, stream=self._stream)
 
     def gemm(self, product: Product, alpha: float, beta: float) -> None:
+        """One handle for all threads: its stream is the same, so its workspace is used in order."""
         if product.m == 0 or product.n == 0:
             return
         cublas, p = self._cublas, product
         scalars = np.array([alpha, beta], np.float32)  # read by the call itself
+        first = scalars.ctypes.data
         flips = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
         kind, adds = self._products[str(p.a.dtype)]
-        with self._stream:
-            handle = self._cupy.cuda.device.get_cublas_handle()  # this thread's
-            cublas.gemmEx(
-                handle, flips[p.flips_b], flips[p.flips_a], p.n, p.m, p.k, scalars.ctypes.data,
-                p.b.data.ptr, kind, p.b_stride, p.a.data.ptr, kind, p.a_stride,
-                scalars.ctypes.data + 4, p.out.data.ptr, self._products["float32"][0], p.n,
-                adds, cublas.CUBLAS_GEMM_DEFAULT,
-            )  # fmt: skip
+        try:
+            with self._lock, self._stream:
+                cublas.gemmEx(
+                    self._handle, flips[p.flips_b], flips[p.flips_a], p.n, p.m, p.k, first,
+                    p.b.data.ptr, kind, p.b_stride, p.a.data.ptr, kind, p.a_stride, first + 4,
+                    p.out.data.ptr, self._products["float32"][0], p.n, adds,
+                    cublas.CUBLAS_GEMM_DEFAULT,
+                )  # fmt: skip
+        except cublas.CUBLASError as error:
+            if "ALLOC_FAILED" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
 
     def close(self) -> None:
         self._copies.synchronize()

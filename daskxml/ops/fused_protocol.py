@@ -1,14 +1,15 @@
 """The softmax loss where reading a block is dear and an exponential is not: on a GPU.
 
 A block of logits is read once for the sums and once for the gradient, and is never overwritten by
-exponentials in between: two kernels in the place of five.
+exponentials in between: two kernels in the place of five. Each launch costs the host several
+microseconds, so what can be done once for all blocks is left to the end.
 """
 
 from __future__ import annotations
 
 from typing import NoReturn, Protocol
 
-from daskxml.types import Array
+from daskxml.types import Array, Csr
 
 
 class FusedKernels(Protocol):
@@ -29,6 +30,14 @@ class FusedKernels(Protocol):
 
     def softmax_gradient(self, logits: Array, bias: Array, shift: Array, row_sums: Array) -> None:
         """``logits = exp(logits + bias - shift)``; ``row_sums (block,)`` of it. In place."""
+
+    def note_targets(
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
+    ) -> None:
+        """As ``subtract_targets``, but what the labels' sums lose is left to `settle_sums`."""
+
+    def settle_sums(self, row_sums: Array) -> None:
+        """Subtract from ``row_sums (labels,)``, of all labels, what was noted, and forget that."""
 
 
 class KeepsExponentials:
@@ -51,6 +60,16 @@ class KeepsExponentials:
         _refuse()
 
     def softmax_gradient(self, logits: Array, bias: Array, shift: Array, row_sums: Array) -> None:
+        """Not here."""
+        _refuse()
+
+    def note_targets(
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
+    ) -> None:
+        """Not here."""
+        _refuse()
+
+    def settle_sums(self, row_sums: Array) -> None:
         """Not here."""
         _refuse()
 

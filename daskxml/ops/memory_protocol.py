@@ -36,6 +36,10 @@ class MemoryKernels(Protocol):
     def gradient_floats(self) -> int:
         """How much of a gradient is formed at a time, where it must be written out."""
 
+    @property
+    def cache_bytes(self) -> int:
+        """Size of a GPU's second-level cache; 0 on a CPU, whose blocks `block_labels` chooses."""
+
     def free_bytes(self) -> int:
         """What can still be allocated; 0 where that is not known (a CPU's memory is shared)."""
 
@@ -70,6 +74,7 @@ class HostMemory:
     0
     """
 
+    cache_bytes = 0
     gradient_floats = 1 << 16  # stays in a core's cache, and wakes no other lane
 
     def free_bytes(self) -> int:

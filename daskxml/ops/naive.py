@@ -91,6 +91,7 @@ class NaiveKernels(HostMemory, NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, N
 
     def __init__(self, dtype: str = "float32", lanes: int = 1, block: int = 1 << 30) -> None:
         self.dtype, self.lanes, self.block = dtype, lanes, block
+        self._noted: Array = np.zeros(0)  # what labels have lost, by `note_targets`
 
     def close(self) -> None:
         """Nothing is held."""
@@ -196,6 +197,18 @@ class NaiveKernels(HostMemory, NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, N
         targets, span = self._targets(y, rows, first_row, first_label, delta)
         delta[:, span] -= targets * weights[span]
         row_sums -= (targets * weights[span]).sum(axis=1)
+
+    def note_targets(
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
+    ) -> None:
+        if self._noted.shape[0] != y.columns:
+            self._noted = np.zeros(y.columns)
+        noted = self._noted[first_label : first_label + delta.shape[0]]
+        self.subtract_targets(delta, noted, weights, y, rows, first_row, first_label)
+
+    def settle_sums(self, row_sums: Array) -> None:
+        row_sums += self._noted
+        self._noted[:] = 0.0
 
     @staticmethod
     def _targets(

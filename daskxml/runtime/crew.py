@@ -19,6 +19,7 @@ from daskxml.runtime.activity import Activity
 from daskxml.runtime.equipment import Equipment
 from daskxml.runtime.machines import Arrival
 from daskxml.strategies.protocol import Device
+from daskxml.training.budget import LogitsBudget
 
 CALLS = 3
 NOTICE_S = 3.0  # how much later than a peer the scheduler notices a death
@@ -46,8 +47,8 @@ class Hand:
         Of the model that it holds, -1 before it has one; how often a merge was quicker than it.
     snapshot_for, snapshot_turn
         The last merge that overlaps with training, and the turn in which it takes its snapshot.
-    speed, memory
-        Rows a second on made-up rows, and what it needs of its memory, in words.
+    speed, memory, budget
+        Rows a second on made-up rows, what it needs of its memory, in words, and for its logits.
     train_shards, test_shards
         What it is known to hold, where the data is sharded.
     """
@@ -62,6 +63,7 @@ class Hand:
     snapshot_turn: int = -1
     speed: float = 0.0
     memory: str = ""
+    budget: LogitsBudget | None = None
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
 
@@ -243,8 +245,7 @@ class Crew:
     ) -> dict[str, Any]:
         """Ask several at once; an answer is a result, or the exception in its place."""
         hands = list(hands)
-        asked = [self.ask(hand, what, task, *args) for hand in hands]
-        return self._by_name(hands, await asyncio.gather(*asked, return_exceptions=True))
+        return await self.ask_each(hands, what, task, [args] * len(hands))
 
     async def ask_each(
         self, hands: Sequence[Hand], what: str, task: Callable[..., Any], args: Sequence[Any]

@@ -144,7 +144,7 @@ class Enlister:
                 return False
             _raise_first(speeds)
             for hand in [hand for hand in wave if not hand.is_lost]:
-                (hand.speed, hand.memory), hand.is_seated = speeds[hand.name], True
+                (hand.speed, hand.memory, hand.budget), hand.is_seated = speeds[hand.name], True
         return True
 
     async def _load_model(self, hands: list[Hand]) -> None:
@@ -183,7 +183,7 @@ class Enlister:
             args = (self.crew.run, settings, [holder.address for holder in holders])
             try:
                 told = await self.crew.ask(hand, "start", tasks.sit_down, *args)
-                hand.speed, hand.memory = told
+                hand.speed, hand.memory, hand.budget = told
                 hand.is_seated = True
                 return
             except ClusterError:

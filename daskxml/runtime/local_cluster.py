@@ -225,6 +225,7 @@ def gpu_cluster_options(
         "device_memory_limit": section.device_memory_limit,
         "rmm_pool_size": section.rmm_pool or None,
         "rmm_allocator_external_lib_list": ["cupy"] if section.rmm_pool else None,
+        "rmm_track_allocations": bool(section.rmm_pool),  # else nobody knows what it has left
         "protocol": protocol,
         "local_directory": folder,
         "host": HOST,

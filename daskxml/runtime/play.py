@@ -67,6 +67,8 @@ class Play:
 
         That is ``RESTART`` where every worker was lost, or all that had the shared model.
         """
+        for hand in self.crew.hands.values():
+            self._note_budget(hand)
         while True:
             works = any(isinstance(o, orders.LeaseOrder | orders.GangOrder) for o in pending)
             if works and self.session.may_join:
@@ -141,7 +143,13 @@ class Play:
                 self.journal.event("worker", event="joined", worker=hand.name)
                 joined = WorkerJoined(hand.name, hand.device)
                 pending += self.session.handle(joined, time.monotonic())
+                self._note_budget(hand)
         return pending
+
+    def _note_budget(self, hand: Hand) -> None:
+        """Let the history tell what a worker with a GPU has found out."""
+        if hand.budget is not None and hand.budget.step_s:
+            self.session.note(hand.budget.event(hand.name))
 
     def _tell(self) -> None:
         """Tell the journal what is new."""

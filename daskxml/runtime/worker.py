@@ -23,6 +23,7 @@ from daskxml.runtime.remote import RemoteStore
 from daskxml.runtime.seats import TOPIC, Seat, members_plugin, seat_of
 from daskxml.runtime.shared_arrays import shared_zeros
 from daskxml.training import checkpoint
+from daskxml.training.budget import LogitsBudget
 from daskxml.training.holdings import span_rows
 from daskxml.training.member import Member
 from daskxml.training.merging import merge_program
@@ -44,6 +45,7 @@ from daskxml.training.warm_up import warm_up
 from daskxml.types import Array, Partition
 
 Answer = TypeVar("Answer")
+Told = tuple[float, str, LogitsBudget]
 
 HANDLE_S = 5.0  # for a message to a worker on the same machine
 GANG_PATIENCE = Patience(idle_s=600.0)  # a worker may be at a batch for long
@@ -54,8 +56,8 @@ def sees_file(path: str) -> bool:
     return Path(path).exists()
 
 
-def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> tuple[float, str]:
-    """Make this worker a member; return its rows a second on made-up rows, and its memory's plan.
+def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> Told:
+    """Make this worker a member; return its rows a second, its memory's plan, its logits' budget.
 
     ``donors`` are workers on this machine with the model that all share; else it is made here.
     """
@@ -68,7 +70,7 @@ def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> tuple
     speed = warm_up(member.replica, settings)
     member.initialize()
     members_plugin().seats[run] = Seat(member, store)
-    return speed, member.memory.announce()
+    return speed, member.memory.announce(), member.budget
 
 
 def open_shared(run: str, donors: Sequence[str]) -> SharedModel:
@@ -110,12 +112,9 @@ def hold_all(
 
 
 def hold(
-    run: str,
-    shares: Shares,
-    train: Sequence[Partition],
-    test: Sequence[Partition],
+    run: str, shares: Shares, train: Sequence[Partition], test: Sequence[Partition],
     label_counts: Array,
-) -> None:
+) -> None:  # fmt: skip
     """Keep these shards on this worker, beside those that it has."""
     member = seat_of(run).member
     member.hold(

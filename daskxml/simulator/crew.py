@@ -12,6 +12,7 @@ from daskxml.model.spec import ModelSpec
 from daskxml.simulator.devices import Devices
 from daskxml.simulator.rows import Rows
 from daskxml.simulator.worker import VirtualWorker
+from daskxml.training.budget import LogitsBudget
 from daskxml.training.session import Session
 from daskxml.training.settings import MemberSettings
 from daskxml.training.setup import member_settings
@@ -38,6 +39,7 @@ class Crew:
         self._rows, self._session, self._home = rows, session, ""
         self._numbers = itertools.count()
         self._shared: SharedModel | None = None
+        self._budgets: dict[str, LogitsBudget] = {}
 
     def muster(self, speeds: Mapping[str, float]) -> dict[str, VirtualWorker]:
         """Return the workers that are there from the beginning, by name."""
@@ -57,8 +59,11 @@ class Crew:
 
     def _make(self, name: str, speed: float, machine: str) -> VirtualWorker:
         settings, cost = self._settings_of(name, machine), self.devices.cost_of(name)
+        if settings.device in self._budgets:  # they share the device: what one has found is known
+            settings = self._budgets[settings.device].given_to(settings)
         worker = VirtualWorker(name, speed, settings, self._rows, cost, self._shared)
         self._shared = self._shared or worker.member.shared
+        self._budgets.setdefault(settings.device, worker.member.budget)
         return worker
 
     def _settings_of(self, name: str, machine: str) -> MemberSettings:

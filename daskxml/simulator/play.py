@@ -107,7 +107,10 @@ class Play:
         """Return the session's first orders."""
         workers = self.executor.workers
         devices = {name: worker.device for name, worker in workers.items()}
-        return self.session.start(list(workers), self.now_s, devices)
+        pending = self.session.start(list(workers), self.now_s, devices)
+        for worker in workers.values():
+            self._note_budget(worker)
+        return pending
 
     def carry_out(self, pending: list[orders.Order]) -> str:
         """Carry out orders; return why the session ended, or "" if it goes on."""
@@ -213,7 +216,14 @@ class Play:
         self.executor.workers[worker.name] = worker
         event = {"kind": "worker", "event": "joined", "worker": worker.name, "at_s": self.now_s}
         self._on_event(event)
-        return self.session.handle(WorkerJoined(worker.name, worker.device), self.now_s)
+        pending = self.session.handle(WorkerJoined(worker.name, worker.device), self.now_s)
+        self._note_budget(worker)
+        return pending
+
+    def _note_budget(self, worker: VirtualWorker) -> None:
+        """Let the history tell what was found out on a GPU."""
+        if worker.member.budget.step_s:
+            self.session.note(worker.member.budget.event(worker.name))
 
     def _tell(self) -> None:
         """Tell what is new."""

@@ -15,7 +15,8 @@ has means over the mega-batch of what an algorithm tells of itself: ``orthogonal
 output layer: the share of the labels that a row saw). ``events`` tell of workers that came
 (``joined``), went (``lost``, with the rows that went back), and had no memory for a batch
 (``memory``, with the rows of the largest that they are leased from then on; where workers step
-together, a note ``memory rows``).
+together, a note ``memory rows``), and of the budget for logits that a worker with a GPU has chosen
+(``logits``, with ``budget_bytes``, and milliseconds of a step by the sizes that it tried).
 
 Where merges overlap with training, ``overlapped_s`` is how long this merge was under way while the
 next mega-batch was worked on, and ``merge_s`` only what the workers waited for it. A worker whose

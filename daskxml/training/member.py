@@ -26,6 +26,7 @@ from daskxml.metrics import LossSum, MetricSums, propensities
 from daskxml.model.parameters import Layout, initial_parameters
 from daskxml.ops import get_kernels
 from daskxml.optim import GradientBuffer, Optimizer
+from daskxml.training.budget import choose_budget
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
 from daskxml.training.orders import MergeOrder, Piece
@@ -60,16 +61,18 @@ class Member:
         Number of merges that ``current`` has been through; of what a snapshot was last taken for.
     holdings
         The rows.
-    shared
-        The model that all share, where it is on this machine.
+    budget, shared
+        What logits may take; the model that all share, where it is on this machine.
     """
 
     def __init__(
         self, settings: MemberSettings, shared: SharedModel | None = None,
         store: ModelStore | None = None, zeros: Callable[[int], Array] | None = None,
     ) -> None:  # fmt: skip
-        self.settings, self.layout = settings, Layout(settings.spec)
         self.kernels = get_kernels(settings.device, settings.kernel_threads, settings.exact)
+        self.budget = choose_budget(settings, self.kernels)
+        settings = self.budget.given_to(settings)
+        self.settings, self.layout = settings, Layout(settings.spec)
         self._owns_shared = shared is None and settings.shares_model and settings.is_at_home
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
         self.holdings = Holdings(self.kernels, settings.seed)
@@ -264,11 +267,9 @@ class Member:
     def evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
         """Score pieces of the test rows with the global model; ``fetched`` has other shards."""
         settings, shards = self.settings, ChainMap({**fetched}, self.holdings.tests)
+        how = settings.evaluation_rows, self.inverse_propensity, settings.ks
         with self._global_model() as replica:
-            return sum_metrics(
-                replica, shards, pieces, settings.evaluation_rows,
-                self.inverse_propensity, settings.ks,
-            )  # fmt: skip
+            return sum_metrics(replica, shards, pieces, *how)
 
     def training_loss(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> LossSum:
         """Add up the loss of pieces of the training rows with the global model.

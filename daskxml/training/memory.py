@@ -32,6 +32,8 @@ class MemoryPlan:
         The largest batch.
     device
         What it computes with: ``cpu`` or ``cuda``.
+    logits_bytes
+        Of a GPU's batches: what they have for logits; 0: all of them at once.
 
     Examples
     --------
@@ -40,6 +42,9 @@ class MemoryPlan:
     True
     >>> plan.announce()
     'each worker on cuda needs 3.5 GiB (...) beside its rows'
+    >>> from dataclasses import replace
+    >>> replace(plan, logits_bytes=25 << 20).announce()
+    'each worker on cuda needs 3.5 GiB (...) beside its rows; logits in blocks of 25.0 MiB'
     >>> plan.describe()
     '3.5 GiB (3.0 GiB models and moments, 0.5 GiB batches of 256 rows)'
     """
@@ -48,6 +53,7 @@ class MemoryPlan:
     batch_bytes: int
     batch_rows: int
     device: str
+    logits_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -56,7 +62,10 @@ class MemoryPlan:
 
     def announce(self) -> str:
         """Return what the user is told before the run begins."""
-        return f"each worker on {self.device} needs {self.describe()} beside its rows"
+        told = f"each worker on {self.device} needs {self.describe()} beside its rows"
+        if not self.logits_bytes:
+            return told
+        return f"{told}; logits in blocks of {self.logits_bytes / _MIB:,.1f} MiB"
 
     def describe(self) -> str:
         """Return it in words."""
@@ -99,11 +108,10 @@ def output_dtype(settings: MemberSettings, kernels: Kernels) -> str:
 
 def plan_memory(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> MemoryPlan:
     """Return what a worker needs for batches of up to ``batch_rows`` rows of typical length."""
-    planned = cast(Kernels, _Planned(kernels))
+    planned, budget_bytes = cast(Kernels, _Planned(kernels)), settings.logits_budget_bytes
     replica = Replica(
         settings.spec, settings.optimizer, planned, max_batch_rows=batch_rows,
-        logits_budget_bytes=settings.logits_budget_bytes,
-        output_dtype=output_dtype(settings, kernels),
+        logits_budget_bytes=budget_bytes, output_dtype=output_dtype(settings, kernels),
     )  # fmt: skip
     flat_bytes = int(replica.flat.nbytes)
     held_bytes = replica.optimizer.nbytes + replica.weights.nbytes - flat_bytes
@@ -113,11 +121,13 @@ def plan_memory(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> 
     flats_bytes = models * flat_bytes
     scratch_bytes = kernels.scratch_bytes(replica.sizes(batch_rows, nonzeros))
     own_bytes = replica.memory_bytes - flat_bytes
+    is_cut = kernels.name == "cuda" and budget_bytes < 4 * batch_rows * settings.spec.labels
     return MemoryPlan(
         model_bytes=flats_bytes + held_bytes,
         batch_bytes=own_bytes - held_bytes + scratch_bytes,
         batch_rows=batch_rows,
         device=kernels.name,
+        logits_bytes=budget_bytes if is_cut else 0,
     )
 
 

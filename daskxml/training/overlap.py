@@ -39,7 +39,7 @@ from typing import Any
 
 from daskxml.strategies import protocol
 from daskxml.training import orders
-from daskxml.training.history import MegabatchLog, worker_event
+from daskxml.training.history import MegabatchLog
 from daskxml.training.session import Session
 
 
@@ -229,8 +229,9 @@ class OverlappedSession(Session):
         self._travel.log.drop(worker)
         return self.ledger.give_back_sealed(worker) + super()._take_back(worker)
 
-    def _note(self, kind: str, worker: str, now_s: float, rows: int) -> None:
-        if self.stage in ("train", "merge"):  # the last row may be open while the next begins
-            self.log.event(worker_event(kind, worker, now_s - self.log.begun_s, rows))
+    def note(self, event: dict[str, Any]) -> None:
+        """Tell of something; the last row may be open while the next begins."""
+        if self.stage in ("train", "merge"):
+            self.log.event(event)
         else:
-            super()._note(kind, worker, now_s, rows)
+            super().note(event)

@@ -260,7 +260,7 @@ class Session:
 
     def _joined(self, event: WorkerJoined, now_s: float) -> list[orders.Order]:
         self.workers[event.worker] = None
-        self._note("joined", event.worker, now_s, 0)
+        self.note(worker_event("joined", event.worker, now_s - self.log.begun_s))
         todo = self._obey(self._tell(event), now_s)
         return self._spread() + todo
 
@@ -269,7 +269,8 @@ class Session:
         if not self.workers:
             self.stage = "lost"
             return [orders.RestartOrder()]
-        self._note("lost", worker, now_s, self._take_back(worker))
+        rows = self._take_back(worker)
+        self.note(worker_event("lost", worker, now_s - self.log.begun_s, rows))
         if self.stage == "merge":
             self.stage = "train"
             if self._stop_reason:  # the rows that went back are not waited for
@@ -281,9 +282,8 @@ class Session:
         """Undo what is lost with a worker; return how many rows that is."""
         return self._dealer.lose(worker, self.strategy, self.state, self.log)
 
-    def _note(self, kind: str, worker: str, now_s: float, rows: int) -> None:
-        """Tell of a worker in the row of the mega-batch that is not closed yet."""
-        event = worker_event(kind, worker, now_s - self.log.begun_s, rows)
+    def note(self, event: dict[str, Any]) -> None:
+        """Tell of something in the row of the mega-batch that is not closed yet."""
         is_merged = self.closed_rows < len(self.history)
         (self.history[-1]["events"] if is_merged else self.log.events).append(event)
 

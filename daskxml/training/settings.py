@@ -10,6 +10,8 @@ from daskxml.model.sampling import ALL_LABELS, SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 
+LOGITS_BYTES = 256 * 2**20  # for a batch's logits, where nothing else is known
+
 MergedState = Literal["keep", "average", "reset"]
 
 
@@ -22,7 +24,8 @@ class MemberSettings:
     spec, optimizer, seed
         The model, how it steps, and the seed of the run.
     max_batch_rows, logits_budget_bytes
-        What the replica allocates for.
+        What the replica allocates for. A budget of 0 is chosen by the worker:
+        `daskxml.training.budget`.
     evaluation_rows
         Rows of a batch in evaluation.
     ks, propensity_a, propensity_b, training_rows

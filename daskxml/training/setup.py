@@ -97,12 +97,13 @@ def member_settings(
     host, home
         The worker's machine and that of the shared model.
     """
+    budget = config.training.logits_budget
     return MemberSettings(
         spec=spec,
         optimizer=config.optimizer,
         seed=config.run.seed,
         max_batch_rows=strategy.max_batch_rows(Device(pool_threads)),
-        logits_budget_bytes=config.training.logits_budget,
+        logits_budget_bytes=0 if budget == "auto" else budget,
         evaluation_rows=config.evaluation.batch_rows,
         ks=config.evaluation.k,
         propensity_a=config.data.propensity_a,

@@ -14,7 +14,8 @@ from daskxml.training.replica import Replica
 from daskxml.training.results import StepResult
 from daskxml.training.settings import MemberSettings
 from daskxml.training.stepping import make_stepper
-from daskxml.types import Csr, Partition, Segment
+from daskxml.training.typical_rows import made_up_rows
+from daskxml.types import Segment
 
 
 def warm_up(replica: Replica, settings: MemberSettings) -> float:
@@ -29,7 +30,7 @@ def warm_up(replica: Replica, settings: MemberSettings) -> float:
         holdings = Holdings(replica.kernels, settings.seed)
         stepper = make_stepper(private, replica.kernels, holdings, None, None)
         replica, pool = stepper.replica, stepper.pool
-    part = _made_up_rows(settings)
+    part = made_up_rows(settings, min(settings.max_batch_rows, 256))
     rows = np.arange(min(part.rows, replica.max_batch_rows), dtype=np.int64)
     segment = Segment(replica.kernels.to_device(part), replica.kernels.to_device(rows))
     replica.step([segment], 0.0, 0)
@@ -53,19 +54,3 @@ def _step(replica: Replica, pool: Pool | None, segment: Segment) -> None:
         return mine.step([Segment(segment.partition, rows)], 0.0, 0)
 
     pool.run([[Span(0, 0, 0, int(segment.rows.shape[0]))]], step)
-
-
-def _made_up_rows(settings: MemberSettings) -> Partition:
-    rng = np.random.default_rng([settings.seed, 3])
-    spec, rows = settings.spec, min(settings.max_batch_rows, 256)
-    nonzeros = max(1, min(settings.row_nonzeros, spec.features))
-    stride = spec.features // nonzeros  # one feature of every stride: ascending, none twice
-    offsets = rng.integers(0, stride, (rows, nonzeros))
-    features = (offsets + stride * np.arange(nonzeros)).astype(np.int32)
-    values = np.full(rows * nonzeros, nonzeros**-0.5, dtype=np.float32)
-    labels = rng.integers(0, spec.labels, rows).astype(np.int32)
-    indptr = np.arange(rows + 1, dtype=np.int64)
-    return Partition(
-        Csr(indptr * nonzeros, features.ravel(), values, spec.features),
-        Csr(indptr, labels, None, spec.labels),
-    )

@@ -1,10 +1,12 @@
 """The check for a GPU, where there is none: on the kernels' sources, compiled for the host."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import check
+import gpu
 import learning
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ TINY = Sizes(rows=37, features=50, labels=150, units=40, row_features=9)
 SMALL = Shape(name="small", features=300, labels=120, row_features=12, row_labels=3, hidden=16)
 NOT_CHECKED = {  # arrays and memory, and what a GPU refuses
     "name", "lanes", "close", "empty", "zeros", "to_device", "to_host", "send", "settle", "reserve",
-    "release", "free_bytes", "scratch_bytes", "gradient_floats", "block_labels",
+    "release", "free_bytes", "cache_bytes", "scratch_bytes", "gradient_floats", "block_labels",
     "for_label_blocks", "has_fused_softmax",
 }  # fmt: skip
 
@@ -68,22 +70,11 @@ def test_operands_differ_from_seed_to_seed():
     assert not np.array_equal(first, second)
 
 
-@needs_compiler
-def test_curves_of_the_device_and_of_a_cpu(monkeypatch):
-    monkeypatch.setitem(registry.KERNELS, "cuda", lambda threads, exact: emulated())
-    monkeypatch.setattr(check, "RUNS", [("sgd", "softmax", 3.25), ("adam", "softmax", 3.3)])
-    monkeypatch.setattr(check, "RUN_GOAL", 5.2)
-    monkeypatch.setattr(learning, "RUN_ROWS", 512)
-    rows = check.part_c(emulated(), epochs=2, rows=256, features=100, labels=30)
-    assert len(rows) == 3
-    assert all(row["ok"] for row in rows), rows
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_torch_does_the_same_steps(optimizer):
     torch = pytest.importorskip("torch")
     common = SMALL, 16, optimizer
-    ours = step_times.our_steps(get_kernels("cpu", 1), *common, 1 << 20, 3)
+    ours = step_times.OurSteps(get_kernels("cpu", 1), *common, 1 << 20, 3)
     theirs = step_times.torch_steps(torch, "cpu", *common, False, 3)
     for steps in (1, 4):
         assert ours(steps) == pytest.approx(theirs(steps), rel=1e-4)
@@ -92,35 +83,85 @@ def test_torch_does_the_same_steps(optimizer):
 @needs_compiler
 def test_steps_with_narrow_output_weights():
     common = SMALL, 16, "sgd", 1 << 20, 3
-    wide = step_times.our_steps(emulated(), *common)
-    narrow = step_times.our_steps(emulated(), *common, output_dtype="bfloat16")
+    wide = step_times.OurSteps(emulated(), *common)
+    narrow = step_times.OurSteps(emulated(), *common, output_dtype="bfloat16")
     assert narrow(3) == pytest.approx(wide(3), rel=0.01)
 
 
-@needs_compiler
-def test_a_table_of_steps_says_what_failed():
-    class Memory:
-        reset = ours = torch = staticmethod(lambda: 1 << 20)
+class HostGpu:
+    """In the place of `gpu.Gpu`: the kernels' sources on the host."""
 
-    ceilings = {"bytes_s": 1e12, "operations_s": 1e13}
-    rows = step_times.measure_shape(
-        lambda: get_kernels("cpu", 1),
-        Memory,
-        None,
-        SMALL,
-        16,
-        "sgd",
-        (1 << 20,),
-        ceilings,
-        0,
-        has_narrow=False,
+    torch_device, compiles = "cpu", (False,)
+
+    def __init__(self, torch=None, budget_bytes=0):
+        self.torch, self._budget_bytes = torch, budget_bytes
+
+    def kernels(self, exact=False):
+        return emulated(budget_bytes=self._budget_bytes)
+
+    def reset_memory(self):
+        pass
+
+    def peak_bytes(self, of_torch):
+        return 1 << 20
+
+    def ceilings(self):
+        return {"bytes_s": 1e12, "operations_s": 1e13}
+
+    def describe(self):
+        return gpu.software()
+
+
+@needs_compiler
+def test_all_of_it_goes_through(monkeypatch, capsys):
+    """The real run has no second try: every part, on sizes that the host can do."""
+    monkeypatch.setitem(registry.KERNELS, "cuda", lambda threads, exact: emulated())
+    monkeypatch.setattr(learning, "RUN_ROWS", 256)
+    work = check.Work(
+        sizes=TINY,
+        steps=((SMALL, 8, "sgd"), (SMALL, 8, "adam")),
+        round_s=0.001,
+        runs=(("sgd", "softmax", 3.25), ("adam", "softmax", 3.3)),
+        run_goal=5.3,
+        epochs=2,
+        curve={"rows": 256, "features": 100, "labels": 30},
     )
-    assert rows[0]["rows_s"] > 0.0
-    assert 0.0 < rows[0]["of_floor"] < 1.0
-    broken = step_times.measure_shape(
-        lambda: emulated(budget_bytes=10), Memory, None, SMALL, 16, "sgd", (1,), ceilings, 0
+    torch = pytest.importorskip("torch")
+    (*_, found) = check.run_parts(HostGpu(torch), work, "abc", 3)
+    json.dumps(found)
+    assert check.status_of(found) == 0, found
+    assert len(found["training"]) == 3
+    assert all(row["ok"] for row in found["training"])
+    steps = found["steps"]
+    assert [row for row in steps if "failed" in row] == []
+    assert {row["who"] for row in steps} == {
+        "ours, logits in 0 MiB", "ours, bfloat16 output weights", "torch eager",
+    }  # fmt: skip
+    assert [row["ok"] for row in steps] == [True] * len(steps)
+    ours = [row for row in steps if row["optimizer"] == "sgd" and "queued" in row]
+    assert [row["queued"] for row in ours][:1] == [37]
+    assert all(row["queue_ms"] > 0.0 for row in ours)
+    told = capsys.readouterr().out
+    assert told.count("queue_ms") == 1
+
+
+@needs_compiler
+def test_a_table_of_steps_says_what_failed_and_what_was_left_out():
+    ceilings = HostGpu().ceilings()
+    (broken, _) = step_times.measure_shape(
+        HostGpu(budget_bytes=10), (SMALL, 16, "sgd"), (1,), ceilings, 0, 0.001
     )
-    assert broken[0]["failed"].startswith("MemoryError")
+    assert broken["failed"].startswith("MemoryError")
+    work = check.Work(steps=((SMALL, 16, "sgd"),), left_s=0.0)
+    (row,) = check.part_b(HostGpu(), work, ceilings, 0, 0.0)
+    assert row["who"] == "left out: no time"
+
+
+@needs_compiler
+def test_ceilings_are_measured():
+    kernels = emulated()
+    assert gpu._copied_bytes_s(kernels, 1000) > 0.0
+    assert gpu._operations_s(kernels, 16) > 0.0
 
 
 def test_the_floor_of_a_step():
@@ -147,7 +188,8 @@ def test_it_loads_without_numba_and_dask():
         f"sys.path.insert(0, {str(CHECK.parent)!r})\n"
         "import check\n"
         "from daskxml.ops import cuda_kernels\n"
-        "rows = check.part_c(check.cpu_kernels(), 1, rows=64, features=20, labels=5)\n"
+        "sizes = {'rows': 64, 'features': 20, 'labels': 5}\n"
+        "rows = check.part_c(check.cpu_kernels(), check.Work(epochs=1, curve=sizes))\n"
         "print(check.cpu_kernels().name, 'left out' in rows[-1]['run'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,6 +13,8 @@ from daskxml.dashboard.record import LOST, POINTS, WORDS, WORKERS
 from daskxml.errors import ClusterError
 from daskxml.runtime.activity import Work
 from daskxml.runtime.journal import Journal
+from daskxml.training.budget import LogitsBudget
+from daskxml.training.history import memory_event
 
 
 def texts(record):
@@ -25,7 +27,8 @@ def test_a_record_has_the_story_in_words_and_series():
         trained(journal, 3)
         journal.event("worker", event="lost", worker="1")
         event = {"kind": "lost", "worker": "1", "after_s": 0.1, "rows_returned": 1234}
-        journal.event("megabatch", row=row(4, ["0"], events=[event]))
+        others = [memory_event("0", 0.2, 16), LogitsBudget(chosen_bytes=1).event("0")]
+        journal.event("megabatch", row=row(4, ["0"], events=[*others, event]))
         journal.event("worker", event="joined", worker="1")
         journal.event("warning", text="merge 5 is tried again: broken pipe")
         journal.state("training", epoch=0.45)

@@ -69,7 +69,7 @@ def test_the_sources_compile(capability, tmp_path):
     code = (
         "import sys\nfrom cupy.cuda import compiler\n"
         "program = compiler._NVRTCProgram(sys.stdin.read())\n"
-        f"options = ('--gpu-architecture=compute_{capability}', '--std=c++14')\n"
+        f"options = ('--gpu-architecture=compute_{capability}', '--std=c++17', '-ftz=true')\n"
         "sys.stdout.write(program.compile(options)[0].decode())\n"
     )
     done = subprocess.run(
@@ -89,16 +89,27 @@ def test_cupy_has_what_the_device_asks_of_it():
         "import inspect, cupy\n"
         "from cupy_backends.cuda.api import runtime\n"
         "from cupy_backends.cuda.libs import cublas\n"
+        "def asked(function):\n"
+        "    told = function.__doc__.partition('(')[2].partition(')')[0]\n"
+        "    return [part.split()[-1] for part in told.split(',')]\n"
         "cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F_FAST_TF32\n"
         "cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, cublas.CUBLAS_GEMM_DEFAULT\n"
-        "runtime.CUDA_R_32F, runtime.CUDA_R_16BF, runtime.memGetInfo\n"
-        "told = cublas.gemmEx.__doc__\n"
-        "assert told is None or told.count(',') == 18, told\n"
+        "cublas.create, cublas.destroy, issubclass(cublas.CUBLASError, RuntimeError) or 1 / 0\n"
+        "assert asked(cublas.gemmEx) == ('handle transa transb m n k alpha A Atype lda B Btype '\n"
+        "    'ldb beta C Ctype ldc computeType algo').split(), asked(cublas.gemmEx)\n"
+        "assert asked(runtime.memcpyAsync) == 'dst src size kind stream'.split()\n"
+        "assert asked(runtime.memsetAsync) == 'ptr value size stream'.split()\n"
+        "assert asked(runtime.deviceGetAttribute)[0] == 'attrib'\n"
+        "runtime.CUDA_R_32F, runtime.CUDA_R_16BF, runtime.memGetInfo, runtime.getDevice\n"
+        "runtime.memcpyDeviceToDevice, runtime.memcpyHostToDevice\n"
+        "runtime.cudaDevAttrL2CacheSize\n"
         "cupy.cuda.Stream.record, cupy.cuda.Stream.wait_event, cupy.cuda.Stream.synchronize\n"
         "assert 'disable_timing' in cupy.cuda.Event.__doc__\n"
         "assert 'stream' in inspect.signature(cupy.asnumpy).parameters\n"
-        "cupy.get_default_memory_pool().free_all_blocks, cupy.cuda.device.get_cublas_handle\n"
-        "cupy.RawModule.compile, cupy.RawModule.get_function, cupy.copyto, cupy.ndarray.fill\n"
+        "cupy.get_default_memory_pool().free_all_blocks, cupy.cuda.get_allocator().__module__\n"
+        "assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)\n"
+        "assert cupy.ndarray.__weakrefoffset__ > 0\n"
+        "cupy.RawModule.compile, cupy.RawModule.get_function\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if "DynamicLibNotFoundError" in done.stderr or "cannot open shared object" in done.stderr:
@@ -254,6 +265,18 @@ def test_sums_before_over_more_chunks_than_a_block_has_threads(size):
     device.launch("scan_chunks", (chunks,), (32,), x, totals, np.int64(size))
     device.launch("scan_totals", (1,), (32,), totals, np.int32(chunks))
     device.launch("scan_add", (2,), (32,), x, totals, np.int32(32), np.int64(size))
+    np.testing.assert_array_equal(device.download(x), np.append(0, np.cumsum(numbers[:size])))
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [1, 33, 1100, 8192, 8193])
+def test_sums_before_by_one_block_or_by_many(size):
+    kernels = emulated(SHUFFLED)
+    device = kernels._device
+    numbers = np.random.default_rng(2).integers(0, 9, size + 1).astype(np.int32)
+    x = device.upload(numbers)
+    kernels._scan(device.empty, x, size)
+    assert ("scan_chunks" in device.queued) == (size > 8192)
     np.testing.assert_array_equal(device.download(x), np.append(0, np.cumsum(numbers[:size])))
 
 

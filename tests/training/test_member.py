@@ -23,7 +23,7 @@ from daskxml.training.ledger import Span, cut_batches
 from daskxml.training.member import Member
 from daskxml.training.replica import Replica
 from daskxml.training.settings import MemberSettings
-from daskxml.training.warm_up import _made_up_rows
+from daskxml.training.typical_rows import made_up_rows
 from daskxml.types import Segment
 
 FEATURES, LABELS, ROWS, TEST_ROWS = 60, 40, 90, 50
@@ -231,7 +231,7 @@ def test_a_warm_up_leaves_no_trace(member):
 
 @pytest.mark.parametrize("nonzeros", [1, 7, FEATURES - 1, FEATURES, 10 * FEATURES])
 def test_rows_for_the_warm_up_are_proper_rows(nonzeros):
-    rows = _made_up_rows(replace(SETTINGS, row_nonzeros=nonzeros)).features
+    rows = made_up_rows(replace(SETTINGS, row_nonzeros=nonzeros), 4).features
     ids = rows.indices.reshape(rows.rows, -1)
     assert ids.shape[1] == min(nonzeros, FEATURES)
     assert (np.diff(ids, axis=1) > 0).all()

@@ -173,7 +173,8 @@ def test_no_room_for_one_row_ends_the_run_in_one_line(device, part):
 def test_a_run_goes_on_with_smaller_batches(device, part):
     """Through the single-process executor: the event is in the history, and leases are smaller."""
     values = {
-        "model": {"hidden": [16]}, "training": {"epochs": 4}, "checkpoint": {"every": 0},
+        "model": {"hidden": [16]}, "training": {"epochs": 4, "logits_budget": "1MiB"},
+        "checkpoint": {"every": 0},
         "strategy": {"name": "adaptive-sgd", "batch_max": 32, "megabatch_batches": 3, "lr": 0.5},
         "cluster": {"device": "cuda"},
     }  # fmt: skip

@@ -4,6 +4,18 @@ KERNEL scale(float* out, const float* x, float factor, int64 n) {
     EACH(i, n) out[i] = factor * x[i];
 }
 
+KERNEL fill_uint16(unsigned short* out, unsigned short value, int64 n) {
+    EACH(i, n) out[i] = value;
+}
+
+KERNEL fill_uint32(unsigned* out, unsigned value, int64 n) {
+    EACH(i, n) out[i] = value;
+}
+
+KERNEL fill_uint64(uint64* out, uint64 value, int64 n) {
+    EACH(i, n) out[i] = value;
+}
+
 KERNEL add_scaled(float* out, const float* x, float factor, int64 n) {
     EACH(i, n) out[i] += factor * x[i];
 }

@@ -257,17 +257,12 @@ KERNEL subtract_targets(
     }
 }
 
-// row_sums -= lost, for the rows' labels only; `lost` is 0 again.
-KERNEL subtract_lost(
-    float* row_sums, uint64* lost, const int64* indptr, const int* indices, const int64* rows,
-    int64 count, int64 first_label, int64 labels) {
-    int64 i = blockIdx.x * 8ll + threadIdx.x / 32;
-    if (i >= count) return;
-    int64 stop = indptr[rows[i] + 1];
-    int64 j = first_at_least(indices, indptr[rows[i]], stop, first_label) + threadIdx.x % 32;
-    for (; j < stop && indices[j] < first_label + labels; j += 32) {
-        int64 label = indices[j] - first_label;
-        int64 units = (int64)atomicExch(lost + label, 0ull);  // all of it, by whoever comes first
-        if (units != 0) row_sums[label] -= (float)(units * 8.8817841970012523e-16);
+// row_sums -= lost, which is 0 again.
+KERNEL subtract_lost(float* row_sums, uint64* lost, int64 labels) {
+    EACH(label, labels) {
+        int64 units = (int64)lost[label];
+        if (units == 0) continue;
+        row_sums[label] -= (float)(units * 8.8817841970012523e-16);
+        lost[label] = 0;
     }
 }

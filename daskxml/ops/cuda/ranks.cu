@@ -52,8 +52,10 @@ KERNEL merge_ranks(
     }
 }
 
+// Scores are probabilities: never below zero, so that their bits are in the same order. Arithmetic
+// would take the smallest for zero, as CuPy has the sources compiled.
 __device__ inline bool is_reversed(const float* scores, const int* ids, int place) {
-    float above = scores[place - 1], below = scores[place];
+    unsigned above = __float_as_uint(scores[place - 1]), below = __float_as_uint(scores[place]);
     return below > above || (below == above && ids[place] < ids[place - 1]);
 }
 
@@ -62,10 +64,11 @@ __device__ inline void separate(float* scores, const int* ids, int k) {
     int last = 0;
     while (last < k && ids[last] >= 0) ++last;
     for (int place = 1; place < last; ++place)
-        if (is_reversed(scores, ids, place) && scores[place - 1] > 0.0f)
-            scores[place] = nextafterf(scores[place - 1], 0.0f);
+        if (is_reversed(scores, ids, place) && __float_as_uint(scores[place - 1]) > 0)
+            scores[place] = __uint_as_float(__float_as_uint(scores[place - 1]) - 1u);
     for (int place = last - 1; place > 0; --place)  // zeros cannot go lower: lift what is above
-        if (is_reversed(scores, ids, place)) scores[place - 1] = nextafterf(scores[place], INF);
+        if (is_reversed(scores, ids, place))
+            scores[place - 1] = __uint_as_float(__float_as_uint(scores[place]) + 1u);
 }
 
 KERNEL softmax_scores(
