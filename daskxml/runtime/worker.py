@@ -67,7 +67,7 @@ def sit_down(run: str, settings: MemberSettings, donors: Sequence[str]) -> Told:
     elif settings.shares_model and donors:
         shared = open_shared(run, donors)
     member = Member(settings, shared, store, shared_zeros if settings.device == "cpu" else None)
-    speed = warm_up(member.replica, settings)
+    speed = warm_up(member.replica, member.settings)
     member.initialize()
     members_plugin().seats[run] = Seat(member, store)
     return speed, member.memory.announce(), member.budget
