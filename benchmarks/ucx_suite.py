@@ -82,8 +82,11 @@ def main() -> int:
         raise SystemExit("UCX is not installed: make test-ucx, or pip install 'daskxml[ucx]'")
     begun_s, total, problems = time.monotonic(), Counter[str](), list[str]()
     for function in functions(options.only):
+        started_s = time.monotonic()
         ends, wrong = run(function, options.timeout)
-        print(function, *(f"{count} {end}" for end, count in ends.items()), flush=True)
+        took_s = time.monotonic() - started_s
+        counts = (f"{count} {end}" for end, count in ends.items())
+        print(function, *counts, f"in {took_s:.0f} s", *wrong, flush=True)
         total += ends
         problems += wrong
     lines = summary(total, problems, time.monotonic() - begun_s)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import replay
+from clusters import PROTOCOL
 from distributed import Client, LocalCluster
 
 import daskxml
@@ -33,7 +34,7 @@ LONG = {"training.megabatches": 1_000_000}
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two worker processes for all tests of this module, started again when they die."""
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0",
+        protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
         local_directory=tmp_path_factory.mktemp("dask"), silence_logs=50,
     ) as made:  # fmt: skip
         yield made
@@ -252,7 +253,10 @@ def test_a_run_that_somebody_follows_is_stopped_by_somebody_else(
 
 
 def test_a_run_that_waits_for_workers_is_stopped(values: Values) -> None:
-    with LocalCluster(n_workers=0, dashboard_address=":0") as empty, Client(empty) as client:
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=0, dashboard_address=":0") as empty,
+        Client(empty) as client,
+    ):
         assert daskxml.runs(client) == []
         started = {"config": load_run_config(values).to_toml(), "given": {}, "owner": client.id}
         where = {"run_dir": None, "checkpoint": None, "is_detached": True}
