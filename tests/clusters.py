@@ -16,6 +16,7 @@ from pathlib import Path
 import dask
 import distributed  # noqa: F401 (reads the configuration)
 
+END_S = 60.0  # a worker over ucx may wait half a minute for those that ended before it
 PROTOCOL: str = dask.config.get("distributed.comm.default-scheme")
 
 
@@ -34,4 +35,4 @@ def dask_process(
             yield process
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(END_S)
