@@ -1,7 +1,7 @@
 """Which protocol the clusters of the tests speak: Dask's default scheme; Dask's own processes.
 
-`make test-ucx` sets DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME=ucx, which processes that tests start
-inherit as well. A `LocalCluster` must be told.
+`make test-ucx` sets DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME=ucx, which a local cluster of daskxml's
+follows. Dask's `LocalCluster` and ``dask scheduler`` must be told; workers follow their scheduler.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import dask
 import distributed  # noqa: F401 (reads the configuration)
 
+END_S = 60.0  # a worker over ucx may wait half a minute for those that ended before it
 PROTOCOL: str = dask.config.get("distributed.comm.default-scheme")
 
 
@@ -24,13 +25,14 @@ def dask_process(
     *arguments: str, folder: Path, **environment: str
 ) -> Iterator[subprocess.Popen[str]]:
     """A process of Dask's command, ended with the block; what it says is in the folder's log."""
+    protocol = ("--protocol", PROTOCOL) if arguments[0] == "scheduler" else ()
     with (folder / f"{arguments[0]}.log").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dask", *arguments],
+            [sys.executable, "-m", "dask", *arguments, *protocol],
             stdout=log, stderr=log, cwd=folder, env=os.environ | environment, text=True,
         )  # fmt: skip
         try:
             yield process
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(END_S)

@@ -77,7 +77,8 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--protocol",
         choices=("tcp", "ucx"),
-        help="what local workers talk, or the scheduler must (default: ucx between GPUs)",
+        help="what local workers talk, or the scheduler must (default: ucx between GPUs, else "
+        "what Dask is set to)",
     )
     command.add_argument(
         "--detach",

@@ -178,7 +178,8 @@ class ClusterSection:
         GPUs, and with ``auto`` those beyond their number step on the CPU.
     protocol
         What workers of the local cluster talk: ``ucx`` moves GPUs' memory over NVLink and
-        InfiniBand; ``auto`` is that where workers have GPUs and UCX is installed, else ``tcp``. The
+        InfiniBand; ``auto`` is that where workers have GPUs and UCX is installed, else what Dask is
+        set to (``distributed.comm.default-scheme``), which is ``tcp`` if nobody has changed it. The
         protocol of a cluster of your own is its scheduler's, and is only checked against this.
     memory_limit
         Share of this machine's memory that each local worker may take before Dask writes its rows

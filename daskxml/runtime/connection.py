@@ -11,10 +11,10 @@ from distributed.comm.registry import get_backend
 
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ClusterError, ConfigError
-from daskxml.runtime.local_cluster import Warn, has_ucx, local_cluster, ucx_missing
+from daskxml.runtime.local_cluster import Warn, local_cluster
+from daskxml.runtime.ucx import SCHEMES, has_ucx, ucx_missing
 
 CONNECT_S = "10s"
-UCX = ("ucx", "ucxx")  # two names of one protocol
 
 
 def page_link(link: str | None, path: str) -> str:
@@ -87,7 +87,7 @@ def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Cl
 def _check_protocol(client: Client, section: ClusterSection) -> None:
     address = client.scheduler.address
     spoken, _ = parse_address(address)
-    wanted = UCX if section.protocol == "ucx" else (section.protocol,)
+    wanted = SCHEMES if section.protocol == "ucx" else (section.protocol,)
     if section.protocol != "auto" and spoken not in wanted:
         raise ConfigError(
             f"[cluster] protocol = {section.protocol!r}: the scheduler at {address} speaks "
@@ -111,7 +111,7 @@ def _check_address(scheduler: str) -> None:
     """Refuse what is no address before a client hangs on it."""
     try:
         scheme, place = parse_address(scheduler)
-        if scheme in UCX and not has_ucx():
+        if scheme in SCHEMES and not has_ucx():
             raise ClusterError(ucx_missing(scheduler))
         get_backend(scheme)
         if scheme in ("tcp", "tls"):

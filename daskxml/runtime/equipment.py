@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from distributed import Client
 from distributed.utils import offload
@@ -16,6 +17,7 @@ from distributed.utils import offload
 from daskxml._version import __version__
 from daskxml.errors import ClusterError
 from daskxml.gpus import Gpu, cuda_problem, driver_cuda, installed_cupy, my_gpus
+from daskxml.training.environment import describe_machine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,17 +34,33 @@ class Equipment:
         The one that its kernels would be on; None where it sees none.
     gpu_problem
         Why they cannot be there, and what to do; "" if they can.
+    machine
+        See `daskxml.training.environment.describe_machine`.
     """
 
     version: str = __version__
     cores: int = 1
     gpu: Gpu | None = None
     gpu_problem: str = ""
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_gpu(self) -> bool:
         """Whether kernels can be on a GPU."""
         return self.gpu is not None and not self.gpu_problem
+
+    def as_record(self) -> dict[str, Any]:
+        """Return what a run's record says of it, as plain values.
+
+        Examples
+        --------
+        >>> Equipment(cores=2, machine={"cpu": "EPYC"}).as_record()
+        {'cpu': 'EPYC', 'cores': 2}
+        """
+        found = {**self.machine, "cores": self.cores}
+        if self.gpu is not None:
+            found |= {"gpu": self.gpu.name, "driver": self.gpu.driver}
+        return found
 
 
 def equipment() -> Equipment:
@@ -56,7 +74,7 @@ def equipment() -> Equipment:
     gpu = next(iter(my_gpus()), None)  # CUDA's device 0
     problem = cuda_problem(driver_cuda(), installed_cupy()) if gpu else ""
     cores = len(os.sched_getaffinity(0))
-    return Equipment(cores=cores, gpu=gpu, gpu_problem=problem)
+    return Equipment(cores=cores, gpu=gpu, gpu_problem=problem, machine=describe_machine())
 
 
 def daskxml_version() -> str:

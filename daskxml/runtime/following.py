@@ -133,6 +133,8 @@ class Follower:
         elif event["kind"] == "rewound":
             del self.history[event["megabatch"] :]
             self.place.rewrite(self.history)
+        elif event["kind"] == "equipment":
+            self.place.note_workers(event["workers"])
         elif event["kind"] == "page":
             self.page = event["path"]
         elif event["kind"] == "started":

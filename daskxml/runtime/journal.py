@@ -19,7 +19,8 @@ class Journal:
     """The events of a run so far, and its state this moment.
 
     Events are dictionaries of plain values with ``"kind"``: ``started``, ``megabatch`` (with
-    ``row``, see `daskxml.training.history`), ``worker``, ``rewound``, ``warning`` and ``ended``.
+    ``row``, see `daskxml.training.history`), ``worker``, ``equipment`` (with ``workers``, what each
+    has, by name), ``memory``, ``rewound``, ``warning`` and ``ended``.
     """
 
     def __init__(self) -> None:

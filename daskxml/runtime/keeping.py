@@ -43,6 +43,11 @@ def begin_directory(run: str, config: RunConfig, rows: Sequence[Mapping[str, Any
     return write_rows(run, 0, rows)
 
 
+def note_workers(run: str, workers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write down what workers have, by their names."""
+    _place(run).note_workers(workers)
+
+
 def write_rows(run: str, offset: int, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Let the history go on behind a byte; return the byte behind each of the rows."""
     path = _place(run).path

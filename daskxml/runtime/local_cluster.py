@@ -8,9 +8,9 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any
 
+import dask
 from distributed import Nanny, Scheduler, SpecCluster
 
 from daskxml.config.sections import ClusterSection
@@ -26,6 +26,7 @@ from daskxml.gpus import (
 )
 from daskxml.runtime.interrupts import deaf_children, postponed
 from daskxml.runtime.machines import POOL
+from daskxml.runtime.ucx import SCHEMES, has_ucx, ucx_missing
 
 HOST = "127.0.0.1"
 SILENT = 50  # of logging: nothing that Dask says
@@ -118,8 +119,10 @@ def choose_gpus(
     return tuple(gpus[: section.workers or None])
 
 
-def choose_protocol(section: ClusterSection, with_gpus: bool) -> Literal["tcp", "ucx"]:
-    """Return what the workers are to talk.
+def choose_protocol(section: ClusterSection, with_gpus: bool) -> str:
+    """Return what the workers are to talk: what is asked for, else UCX between GPUs, else Dask's.
+
+    Dask's is its setting ``distributed.comm.default-scheme``: ``tcp``, if nobody has changed it.
 
     Raises
     ------
@@ -131,24 +134,15 @@ def choose_protocol(section: ClusterSection, with_gpus: bool) -> Literal["tcp", 
     >>> choose_protocol(ClusterSection(), with_gpus=False)
     'tcp'
     """
-    if section.protocol == "auto":
-        return "ucx" if with_gpus and has_ucx() else "tcp"
-    if section.protocol == "ucx" and not has_ucx():
-        raise ConfigError(ucx_missing("[cluster] protocol = 'ucx'"))
-    return section.protocol
-
-
-def has_ucx() -> bool:
-    """Whether Dask can talk UCX here; its own ``ucx`` is but a note that it has gone elsewhere."""
-    return bool(entry_points(group="distributed.comm.backends", name="ucx"))
-
-
-def ucx_missing(where: str) -> str:
-    """Say that UCX is missing, and what to do."""
-    return (
-        f"{where}: UCX is not installed here: pip install 'daskxml[ucx]' (GPUs: daskxml[cuda12] or "
-        "[cuda13], which have it), or take tcp"
-    )
+    if section.protocol == "auto" and with_gpus and has_ucx():
+        return "ucx"
+    chosen, where = section.protocol, f"[cluster] protocol = {section.protocol!r}"
+    if chosen == "auto":
+        chosen = dask.config.get("distributed.comm.default-scheme")
+        where = f"Dask's distributed.comm.default-scheme = {chosen!r}"
+    if chosen in SCHEMES and not has_ucx():
+        raise ConfigError(ucx_missing(where))
+    return chosen
 
 
 def _new_cluster(
@@ -160,19 +154,17 @@ def _new_cluster(
             return _gpu_cluster(section, gpus, others, folder, protocol)
         options = {"host": HOST, "port": 0, "protocol": protocol}
         options |= {"http_prefix": section.dashboard_prefix}
+        options |= {"dashboard_address": _dashboard_address()}
         return SpecCluster(
             workers=others,
-            scheduler={
-                "cls": Scheduler,
-                "options": options | {"dashboard_address": _dashboard_address()},
-            },
+            scheduler={"cls": Scheduler, "options": options},
             silence_logs=SILENT,
             name="daskxml",
         )
     except (RuntimeError, OSError) as error:
         raise ClusterError(
-            f"the local workers cannot start ({error}); a script must call daskxml.train below "
-            "'if __name__ == \"__main__\":', since each worker imports it"
+            f"the local workers cannot start over {protocol} ({error}); a script must call "
+            "daskxml.train below 'if __name__ == \"__main__\":', since each worker imports it"
         ) from error
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from distributed import Future
@@ -67,6 +68,7 @@ class Play:
 
         That is ``RESTART`` where every worker was lost, or all that had the shared model.
         """
+        self._tell_workers(self.crew.hands.values())
         for hand in self.crew.hands.values():
             self._note_budget(hand)
         while True:
@@ -139,7 +141,9 @@ class Play:
         if self.enlister.is_awaited:
             pending += self.session.handle(orders.Awaited(), time.monotonic())
         if self.session.may_join:
-            for hand in self.enlister.newcomers(self.session.generation):
+            newcomers = self.enlister.newcomers(self.session.generation)
+            self._tell_workers(newcomers)
+            for hand in newcomers:
                 self.journal.event("worker", event="joined", worker=hand.name)
                 joined = WorkerJoined(hand.name, hand.device)
                 pending += self.session.handle(joined, time.monotonic())
@@ -150,6 +154,13 @@ class Play:
         """Let the history tell what a worker with a GPU has found out."""
         if hand.budget is not None and hand.budget.step_s:
             self.session.note(hand.budget.event(hand.name))
+
+    def _tell_workers(self, hands: Iterable[Hand]) -> None:
+        """Tell the journal what those have that take part."""
+        equipped = self.crew.equipped
+        found = {h.name: equipped[h.address].as_record() for h in hands if h.address in equipped}
+        if found:
+            self.journal.event("equipment", workers=found)
 
     def _tell(self) -> None:
         """Tell the journal what is new."""

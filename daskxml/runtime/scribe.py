@@ -123,6 +123,8 @@ class Scribe:
             await self._write_rows([])
         elif event["kind"] == "megabatch":
             await self._write_rows([event["row"]])
+        elif event["kind"] == "equipment":
+            await self._ask(keeping.note_workers, event["workers"])
 
     async def _write_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         offset = self._ends[-1] if self._ends else 0

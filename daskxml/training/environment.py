@@ -1,4 +1,9 @@
-"""Where and with what a run was started: ``environment.json``, one object for each start."""
+"""Where and with what a run was started: ``environment.json``, one object for each start.
+
+Each has, under ``workers``, what the workers have that took part since then, equal ones together:
+their ``names``, what `describe_machine` returns there, ``cores``, and ``gpu`` and ``driver`` where
+there is a GPU.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,7 @@ _GIT_S = 5.0  # a repository on a slow disk must not hold a run up
 def describe() -> dict[str, Any]:
     """Describe this machine by its hardware, its software, and the source's commit.
 
-    It is the machine that a run is started from; on a cluster the workers may be others.
+    It is the machine that a run is started from; `with_workers` adds those of the workers.
 
     Returns
     -------
@@ -52,15 +57,57 @@ def describe() -> dict[str, Any]:
     return {
         "daskxml": __version__,
         "commit": _commit(),
+        **describe_machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpus": _gpus(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return Python and versions of packages here, the system, the processor and its memory.
+
+    Examples
+    --------
+    >>> list(describe_machine())
+    ['python', 'packages', 'os', 'cpu', 'memory_gib']
+    """
+    return {
         "python": platform.python_version(),
         "packages": versions(PACKAGES),
         "os": platform.platform(),
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": _gpus(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def with_workers(
+    start: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the record of a start with what more workers have, by their names.
+
+    Examples
+    --------
+    >>> found = with_workers({}, {"0": {"cores": 2}, "1": {"cores": 2}, "2": {"cores": 4}})
+    >>> found["workers"]
+    [{'names': ['0', '1'], 'cores': 2}, {'names': ['2'], 'cores': 4}]
+    >>> with_workers(found, {"2": {"cores": 2}})["workers"]
+    [{'names': ['0', '1', '2'], 'cores': 2}]
+    """
+    known = {
+        name: {key: value for key, value in group.items() if key != "names"}
+        for group in start.get("workers", ())
+        for name in group["names"]
+    }
+    groups: list[dict[str, Any]] = []
+    for name, has in {**known, **workers}.items():
+        for group in groups:
+            if group == {"names": group["names"], **has}:
+                group["names"].append(name)
+                break
+        else:
+            groups.append({"names": [name], **has})
+    return {**start, "workers": groups}
 
 
 def write_starts(directory: Path, starts: Sequence[Mapping[str, Any]]) -> None:

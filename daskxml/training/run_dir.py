@@ -18,7 +18,13 @@ from daskxml.config import RunConfig
 from daskxml.errors import ConfigError, ModelError
 from daskxml.model.tensors import read_tensors
 from daskxml.training.checkpoint import checkpoints, latest_checkpoint
-from daskxml.training.environment import ENVIRONMENT_FILE, describe, read_starts, write_starts
+from daskxml.training.environment import (
+    ENVIRONMENT_FILE,
+    describe,
+    read_starts,
+    with_workers,
+    write_starts,
+)
 from daskxml.training.history import append_history, write_history
 from daskxml.training.locking import LOCK_FILE, lock_folder
 
@@ -106,6 +112,12 @@ class RunDir:
             (self.path / RUN_FILE).write_text(config.to_toml(), encoding="utf-8")
             before = [] if self.checkpoint is None else read_starts(self.path)
             write_starts(self.path, [*before, describe()])
+
+    def note_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write down what workers of the last start have, by their names."""
+        starts = [] if self.path is None else read_starts(self.path)
+        if self.path is not None and starts:
+            write_starts(self.path, [*starts[:-1], with_workers(starts[-1], workers)])
 
     def history(self) -> list[dict[str, Any]]:
         """Return the history up to the checkpoint to go on from, which holds it.

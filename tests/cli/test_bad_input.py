@@ -20,7 +20,7 @@ from distributed import LocalCluster
 from forked import Commands, Done
 
 from daskxml.gpus import find_gpus
-from daskxml.runtime.local_cluster import has_ucx
+from daskxml.runtime.ucx import has_ucx
 
 NUMBERS = itertools.count()
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import replay
+from clusters import PROTOCOL
 from distributed import Client, LocalCluster
 
 import daskxml
@@ -22,6 +23,7 @@ from daskxml.config import load_run_config
 from daskxml.loggers import RunFacts
 from daskxml.runtime import scheduler as scheduler_plugin
 from daskxml.runtime.following import Follower, call
+from daskxml.training.environment import read_starts
 from daskxml.training.run_dir import RunDir
 
 Data = dict[str, Path]
@@ -33,7 +35,7 @@ LONG = {"training.megabatches": 1_000_000}
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two worker processes for all tests of this module, started again when they die."""
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0",
+        protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
         local_directory=tmp_path_factory.mktemp("dask"), silence_logs=50,
     ) as made:  # fmt: skip
         yield made
@@ -126,6 +128,8 @@ def test_a_run_goes_on_without_its_client(
         out / "run.toml", client=client, resume=out, overrides={"training.megabatches": 9}
     )
     assert len(resumed.history) == len(lines_of(out)) == 9
+    told = [[sorted(it["names"]) for it in start["workers"]] for start in read_starts(out)]
+    assert told == [[["0", "1"]], [["0", "1"]]]  # both starts, by the keeper and by the client
 
 
 def test_a_run_is_resumed_and_left(
@@ -252,7 +256,10 @@ def test_a_run_that_somebody_follows_is_stopped_by_somebody_else(
 
 
 def test_a_run_that_waits_for_workers_is_stopped(values: Values) -> None:
-    with LocalCluster(n_workers=0, dashboard_address=":0") as empty, Client(empty) as client:
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=0, dashboard_address=":0") as empty,
+        Client(empty) as client,
+    ):
         assert daskxml.runs(client) == []
         started = {"config": load_run_config(values).to_toml(), "given": {}, "owner": client.id}
         where = {"run_dir": None, "checkpoint": None, "is_detached": True}

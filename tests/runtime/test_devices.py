@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import dask
 import pytest
 from distributed import LocalCluster, Nanny
 
@@ -29,6 +30,7 @@ from daskxml.runtime.machines import (
 )
 from daskxml.strategies.protocol import Device
 
+SCHEME = "distributed.comm.default-scheme"
 GPUS = [
     Gpu(index=i, uuid=f"GPU-{i}", name="A100", memory_bytes=40 << 30, driver="535") for i in (0, 1)
 ]
@@ -157,12 +159,33 @@ def test_gpus_that_cannot_be_used_are_an_error_only_where_they_are_asked_for():
 def test_ucx_between_gpus_where_it_is_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(local_cluster, "has_ucx", lambda: True)
     assert choose_protocol(ClusterSection(), with_gpus=True) == "ucx"
-    assert choose_protocol(ClusterSection(), with_gpus=False) == "tcp"
     assert choose_protocol(ClusterSection(protocol="tcp"), with_gpus=True) == "tcp"
     monkeypatch.setattr(local_cluster, "has_ucx", lambda: False)
-    assert choose_protocol(ClusterSection(), with_gpus=True) == "tcp"
+    with dask.config.set({SCHEME: "tcp"}):
+        assert choose_protocol(ClusterSection(), with_gpus=True) == "tcp"
     with pytest.raises(ConfigError, match=r"UCX is not installed here: pip install 'daskxml\[ucx"):
         choose_protocol(ClusterSection(protocol="ucx"), with_gpus=True)
+
+
+def test_a_local_cluster_talks_what_dask_is_set_to(monkeypatch: pytest.MonkeyPatch):
+    for scheme in ("tcp", "tls", "ucx", "ucxx"):
+        with dask.config.set({SCHEME: scheme}):
+            monkeypatch.setattr(local_cluster, "has_ucx", lambda: True)
+            assert choose_protocol(ClusterSection(), with_gpus=False) == scheme
+            assert choose_protocol(ClusterSection(protocol="tcp"), with_gpus=False) == "tcp"
+    monkeypatch.setattr(local_cluster, "has_ucx", lambda: False)
+    with (
+        dask.config.set({SCHEME: "ucx"}),
+        pytest.raises(ConfigError, match=r"^Dask's distributed\.comm\.default-scheme = 'ucx': UCX"),
+    ):
+        choose_protocol(ClusterSection(), with_gpus=False)
+
+
+def test_workers_of_a_local_cluster_talk_what_dask_is_set_to():
+    section = ClusterSection(workers=1, device="cpu")
+    with dask.config.set({SCHEME: "ws"}), local_cluster.local_cluster(section, print) as cluster:
+        addresses = [cluster.scheduler_address, *cluster.scheduler_info["workers"]]
+        assert [it.partition(":")[0] for it in addresses] == ["ws", "ws"]
 
 
 def test_dask_cuda_takes_the_options():

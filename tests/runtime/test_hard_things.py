@@ -380,10 +380,9 @@ def _peak_mib(folder: Path, rows: int, values: Values) -> tuple[float, float]:
     file = folder / f"{rows}.json"
     dask = [sys.executable, "-m", "dask"]
     options = ("--scheduler-file", str(file))
+    place = ("--port", "0", "--protocol", PROTOCOL, "--no-dashboard")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-    processes = [
-        subprocess.Popen([*dask, "scheduler", "--port", "0", "--no-dashboard", *options], **quiet)
-    ]
+    processes = [subprocess.Popen([*dask, "scheduler", *place, *options], **quiet)]
     try:
         with Client(scheduler_file=str(file), timeout="20s") as client:
             for _ in range(2):

@@ -76,6 +76,7 @@ class Story:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * PATIENCE_S)
 def test_slow_and_broken_links_cost_no_row(network: Hosts, data: Data, tmp_path: Path) -> None:
     network.slow_down("one", "20mbit")
     out, log = tmp_path / "run", tmp_path / "train.log"

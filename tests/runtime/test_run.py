@@ -21,6 +21,7 @@ from daskxml.data.blocks import plan_blocks, read_header
 from daskxml.data.parse import Dialect, parse_block
 from daskxml.data.rows import to_scipy
 from daskxml.model.parameters import Layout
+from daskxml.training.environment import describe_machine, read_starts
 
 FIELDS = {
     "megabatch", "rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "metrics",
@@ -64,6 +65,16 @@ def test_a_run_on_disk(client: Client, data: Data, values: Values, tmp_path: Pat
     loaded = daskxml.load(out)
     assert np.array_equal(loaded.parameters["output.weight"], run.model.parameters["output.weight"])
     assert run.metrics["P@1"] > 0.2
+
+
+def check_environment(out: Path, starts: int, workers: list[str]) -> None:
+    """The last start tells what its workers have: all of them are on this machine."""
+    found = read_starts(out)
+    assert len(found) == starts
+    here = {**describe_machine(), "cores": len(os.sched_getaffinity(0))}
+    assert [{**group, "names": sorted(group["names"])} for group in found[-1]["workers"]] == [
+        {"names": workers, **here}
+    ]
 
 
 def check_shards(run: daskxml.Run) -> None:
@@ -172,9 +183,10 @@ def test_a_worker_joins_and_the_run_is_interrupted(
                      local_directory=tmp_path) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
-        watch = stop_once_joined(cluster, 2)
-        run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
+        watch, out = stop_once_joined(cluster, 2), tmp_path / "run"
+        run = daskxml.train(values, client=client, train=data["train"], out=out, on_event=watch)
     assert run.reason == "interrupt"
+    check_environment(out, starts=1, workers=["0", "1"])
     assert len(run.history[0]["workers"]) == 1
     assert sorted(run.history[-1]["workers"]) == ["0", "1"]
     replay.check_ledger(run.history, 1500)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import dask_process
+from clusters import PROTOCOL, dask_process
 from distributed import Client
 
 import daskxml
@@ -68,7 +68,9 @@ def test_a_scheduler_that_is_not_of_this_version(
     which: str, has: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     with scheduler(request.getfixturevalue(which), tmp_path) as client:
-        expected = f"tcp://.*: the scheduler has {has}, this client {daskxml.__version__}; install"
+        expected = (
+            f"{PROTOCOL}://.*: the scheduler has {has}, this client {daskxml.__version__}; install"
+        )
         with pytest.raises(daskxml.ClusterError, match=expected):
             daskxml.runs(client)
 
@@ -89,10 +91,10 @@ def test_workers_that_are_not_of_this_version(
         with pytest.raises(daskxml.ClusterError) as refused:
             daskxml.train(values, client=client, train=data["train"])
         message = refused.value.message
-        assert message.startswith("workers that cannot take part: tcp://")
+        assert message.startswith(f"workers that cannot take part: {PROTOCOL}://")
         assert "(daskxml 0.0.1)" in message
         assert "(no daskxml)" in message
-        assert message.count("tcp://") == 2
+        assert message.count(f"{PROTOCOL}://") == 2
         for name in ("other", "none"):
             processes[name].terminate()
             processes[name].wait(20)
