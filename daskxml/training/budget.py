@@ -99,7 +99,10 @@ def fastest(step_s: Mapping[int, float]) -> int:
 
 
 def choose_budget(settings: MemberSettings, kernels: Kernels) -> LogitsBudget:
-    """Return the settings' budget, or the fastest that leaves room for the rows."""
+    """Return the settings' budget, or the fastest that leaves room for the rows.
+
+    Where none does, that is the smallest, so that batches need not be cut more than they must.
+    """
     if settings.logits_budget_bytes:
         return LogitsBudget(chosen_bytes=settings.logits_budget_bytes)
     if kernels.name == "cpu":
@@ -114,11 +117,11 @@ def choose_budget(settings: MemberSettings, kernels: Kernels) -> LogitsBudget:
 
 
 def _fits(settings: MemberSettings, kernels: Kernels, budget_bytes: int) -> bool:
-    """Whether half of the memory that is free, but for the training rows, is enough."""
+    """Whether there is room for it, and for twice the training rows: there are others."""
     row_bytes = 8 * settings.row_nonzeros + 64
-    room_bytes = kernels.free_bytes() - settings.training_rows * row_bytes
+    room_bytes = kernels.free_bytes() - 2 * settings.training_rows * row_bytes
     given = replace(settings, logits_budget_bytes=budget_bytes)
-    return 2 * plan_memory(given, kernels, settings.max_batch_rows).total_bytes <= room_bytes
+    return plan_memory(given, kernels, settings.max_batch_rows).total_bytes <= room_bytes
 
 
 def time_budgets(

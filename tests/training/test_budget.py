@@ -91,10 +91,11 @@ def test_a_member_works_with_what_was_chosen(monkeypatch, optimizer, loss):
 def test_what_leaves_no_room_for_the_rows_is_not_tried():
     settings = settings_of(training_rows=1000)
     blocks = plan_memory(settings_of(logits_budget_bytes=8192), emulated(), ROWS)
-    rows = 1000 * (8 * settings.row_nonzeros + 64)
-    kernels = emulated(budget_bytes=rows + 2 * blocks.total_bytes)
+    rows_bytes = 2 * 1000 * (8 * settings.row_nonzeros + 64)
+    kernels = emulated(budget_bytes=rows_bytes + blocks.total_bytes)
     assert tuple(choose_budget(settings, kernels).step_s) == (4096, 8192)
-    small = emulated(budget_bytes=rows + blocks.total_bytes)
+    least = plan_memory(settings_of(logits_budget_bytes=4096), emulated(), ROWS)
+    small = emulated(budget_bytes=rows_bytes + least.total_bytes - 1)
     assert choose_budget(settings, small).chosen_bytes == 4096
 
 
