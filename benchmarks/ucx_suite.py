@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,7 @@ def main() -> int:
     options = parser.parse_args()
     if find_spec("distributed_ucxx") is None:
         raise SystemExit("UCX is not installed: make test-ucx, or pip install 'daskxml[ucx]'")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells ignore it
     begun_s, total, problems = time.monotonic(), Counter[str](), list[str]()
     for function in functions(options.only):
         started_s = time.monotonic()

@@ -12,7 +12,7 @@ from distributed.comm.registry import get_backend
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ClusterError, ConfigError
 from daskxml.runtime.local_cluster import Warn, local_cluster
-from daskxml.runtime.ucx import SCHEMES, has_ucx, ucx_missing
+from daskxml.runtime.ucx import SCHEMES, has_ucx, silence_ucx, ucx_missing
 
 CONNECT_S = "10s"
 
@@ -113,6 +113,8 @@ def _check_address(scheduler: str) -> None:
         scheme, place = parse_address(scheduler)
         if scheme in SCHEMES and not has_ucx():
             raise ClusterError(ucx_missing(scheduler))
+        if scheme in SCHEMES:
+            silence_ucx()
         get_backend(scheme)
         if scheme in ("tcp", "tls"):
             parse_host_port(place)

@@ -26,13 +26,14 @@ from daskxml.gpus import (
 )
 from daskxml.runtime.interrupts import deaf_children, postponed
 from daskxml.runtime.machines import POOL
-from daskxml.runtime.ucx import SCHEMES, has_ucx, ucx_missing
+from daskxml.runtime.ucx import SCHEMES, has_ucx, silence_ucx, ucx_missing
 
 HOST = "127.0.0.1"
 SILENT = 50  # of logging: nothing that Dask says
 DASHBOARD_PORT = 8787
 # Ctrl-C at a terminal reaches the workers too: they go on, until the run ends at a merge.
 IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+SILENCE_UCX = "from daskxml.runtime.ucx import silence_ucx; silence_ucx()"
 
 Warn = Callable[[str], None]
 
@@ -149,6 +150,8 @@ def _new_cluster(
     section: ClusterSection, gpus: Sequence[Gpu], cores: int, folder: str, protocol: str
 ) -> SpecCluster:
     others = local_workers(section, cores, folder, len(gpus), protocol)
+    if protocol in SCHEMES:
+        silence_ucx()  # the scheduler is in this process
     try:
         if gpus:
             return _gpu_cluster(section, gpus, others, folder, protocol)
@@ -222,7 +225,7 @@ def gpu_cluster_options(
         "local_directory": folder,
         "host": HOST,
         "silence_logs": SILENT,
-        "preload": [IGNORE_INTERRUPTS],
+        "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
     }
 
 
@@ -256,7 +259,7 @@ def local_workers(
         "memory_limit": _memory_share(section, gpus + len(replicas) + len(pools)),
         "local_directory": folder,
         "silence_logs": SILENT,
-        "preload": [IGNORE_INTERRUPTS],
+        "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
         "env": {VISIBLE: ""},  # GPUs are others'
     }
     pool = {**common, "resources": {POOL: section.pool_threads_on(usable)}} if pools else {}

@@ -1,10 +1,12 @@
-"""Whether Dask can talk UCX here."""
+"""Whether Dask can talk UCX here, and what UCX is not to say."""
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import entry_points
 
 SCHEMES = ("ucx", "ucxx")  # two names of one protocol
+LOGGER = "distributed_ucxx"  # Dask's own options do not silence it
 
 
 def has_ucx() -> bool:
@@ -24,3 +26,15 @@ def ucx_missing(where: str) -> str:
         f"{where}: UCX is not installed here: pip install 'daskxml[ucx]' (GPUs: daskxml[cuda12] or "
         "[cuda13], which have it), or take tcp"
     )
+
+
+def silence_ucx() -> None:
+    """Let UCX's part of Dask not log in this process: it tells of every read that is cancelled.
+
+    Examples
+    --------
+    >>> silence_ucx()
+    >>> logging.getLogger("distributed_ucxx.ucxx").isEnabledFor(logging.ERROR)
+    False
+    """
+    logging.getLogger(LOGGER).setLevel(logging.CRITICAL)
