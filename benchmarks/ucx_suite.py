@@ -1,14 +1,15 @@
 """The tests of the runtime on clusters that speak ucx, one process for each test function.
 
     make test-ucx            # in an environment of its own, with the pinned Dask
-    python benchmarks/ucx_suite.py [--only NAME] [--timeout 300]
+    python benchmarks/ucx_suite.py [--only NAME | --again] [--timeout 300]
 
 UCX keeps one context in a process, for which many clusters after each other are too much; so every
 test function has a process. In each UCX makes progress in a thread (``UCXPY_PROGRESS_MODE=thread``;
 set it to ``blocking`` for what Dask takes otherwise): with more processes than cores, each of which
 polls, the tests take half the time then. A verdict is what pytest reported; an interpreter that
 ends badly after that, in UCX's own tear-down, is counted by itself. The result is
-``benchmarks/results/ucx_suite.txt``; the exit status is 1 if a test failed.
+``benchmarks/results/ucx_suite.txt``; ``--again`` runs what failed there once more, and adds what
+came of it. The exit status is 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from pathlib import Path
 from machine import RESULTS, machine, version_of
 
 ROOT = Path(__file__).parent.parent
+RESULT = RESULTS / "ucx_suite.txt"
+WHOLE = "make test-ucx: tests/runtime, without those marked slow, on clusters over ucx"
+AGAIN = "once more, what failed above"
 PACKAGES = ("dask", "distributed", "distributed-ucxx-cu12", "libucx-cu12", "numpy", "numba")
 MODE = "UCXPY_PROGRESS_MODE"
 UCX = {MODE: "thread"} | os.environ | {"DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": "ucx"}
@@ -43,6 +47,13 @@ def functions(only: str) -> list[str]:
     if not names:
         raise SystemExit(found.stdout + found.stderr)
     return [name for name in dict.fromkeys(names) if only in name]
+
+
+def failed_in(lines: list[str]) -> list[str]:
+    """The test functions that a result names as failed, without their parameters."""
+    names = [line.partition("[")[0].partition(" ")[0] for line in lines if "::" in line]
+    parts = [name.partition("::") for name in dict.fromkeys(names)]
+    return [f"{file.replace('.', '/')}.py::{function}" for file, _, function in parts]
 
 
 def run(function: str, timeout_s: float) -> tuple[Counter[str], list[str]]:
@@ -80,13 +91,15 @@ def cases(report: Path) -> Iterator[tuple[str, str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="test functions with this in their name")
+    parser.add_argument("--again", action="store_true", help="those that failed in the result")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a test")
     options = parser.parse_args()
     if find_spec("distributed_ucxx") is None:
         raise SystemExit("UCX is not installed: make test-ucx, or pip install 'daskxml[ucx]'")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells ignore it
     begun_s, total, problems = time.monotonic(), Counter[str](), list[str]()
-    for function in functions(options.only):
+    before = RESULT.read_text().splitlines() if options.again else []
+    for function in failed_in(before) if options.again else functions(options.only):
         started_s = time.monotonic()
         ends, wrong = run(function, options.timeout)
         took_s = time.monotonic() - started_s
@@ -94,18 +107,18 @@ def main() -> int:
         print(function, *counts, f"in {took_s:.0f} s", *wrong, flush=True)
         total += ends
         problems += wrong
-    lines = summary(total, problems, time.monotonic() - begun_s)
+    heading = AGAIN if options.again else WHOLE
+    lines = [heading, *summary(total, problems, time.monotonic() - begun_s)]
     print("\n".join(lines))
     if not options.only:
-        (RESULTS / "ucx_suite.txt").write_text("\n".join(lines) + "\n")
+        RESULT.write_text("\n".join([*before, *lines]) + "\n")
     return int(bool(problems))
 
 
 def summary(total: Counter[str], problems: list[str], lasted_s: float) -> list[str]:
-    """What is kept: the command, versions, counts, and what went wrong."""
+    """What is kept: machine, versions, counts, and what went wrong."""
     here = machine()
     return [
-        "make test-ucx: tests/runtime, without those marked slow, on clusters over ucx",
         f"{here['cpu']}, {here['cores']} cores; Python {here['python']}; commit {here['commit']}",
         ", ".join(f"{name} {version_of(name)}" for name in PACKAGES) + f"; {MODE}={UCX[MODE]}",
         f"{', '.join(f'{count} {end}' for end, count in total.items())} in {lasted_s:.0f} s",

@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from clusters import PROTOCOL
 from deaths import die_in
 from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed.utils import get_ip
 
 REPLICA: dict[str, Any] = {}
 POOL = {"resources": {"cpu-pool": 1}}
 THREADS = min(2, len(os.sched_getaffinity(0)))
 POOL_OF_ALL_CORES = {"resources": {"cpu-pool": THREADS}}
-ELSEWHERE = {"host": "127.0.0.2"}  # another machine, as far as addresses tell
+# Another machine, as far as addresses tell. UCX reaches only the first address of a device.
+ELSEWHERE = {"host": "127.0.0.2" if PROTOCOL == "tcp" else get_ip()}
 
 
 @contextlib.contextmanager
