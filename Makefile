@@ -4,6 +4,8 @@
 #   make test-slow  the tests on real data and of many minutes
 #   make test-loggers  the loggers with the packages they write to, which it installs
 #   make test-ucx   the tests of the runtime over ucx, in an environment of its own
+#   make test-cuda  the tests of the GPU kernels with CuPy, in an environment of its own, and on a GPU
+#                   if there is one; CUDA=13 for the other CUDA
 #   make bench      every benchmark; results in benchmarks/results
 #   make lock       pin the packages of the Docker image anew
 
@@ -15,9 +17,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UCX_VENV ?= .venv-ucx
 UCX_READY := $(UCX_VENV)/.ready
+CUDA ?= 12
+CUDA_VENV ?= .venv-cuda
+CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit test-slow test-loggers test-ucx bench lock format clean
+.PHONY: help setup demo test lint types unit test-slow test-loggers test-ucx test-cuda bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +67,16 @@ $(UCX_READY): pyproject.toml
 test-ucx: $(UCX_READY)
 	$(UCX_VENV)/bin/python benchmarks/ucx_suite.py
 
+$(CUDA_READY): pyproject.toml
+	rm -rf $(CUDA_VENV)
+	$(PYTHON) -m venv $(CUDA_VENV)
+	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,cuda$(CUDA)]'
+	@touch $@
+
+test-cuda: $(CUDA_READY)
+	$(CUDA_VENV)/bin/python -m pytest -q tests/ops tests/training/test_cuda_replica.py \
+	  tests/benchmarks/test_gpu_check.py tests/runtime/test_gpu_cluster.py
+
 bench: $(READY)
 	@set -e; for file in $$(grep -l __main__ benchmarks/*.py | grep -v ucx_suite); do \
 	  echo "== $$file"; $(BIN)/python $$file; done
@@ -84,4 +99,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(UCX_VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(UCX_VENV) $(CUDA_VENV) build dist .mypy_cache .pytest_cache .ruff_cache

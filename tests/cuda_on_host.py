@@ -235,11 +235,12 @@ class HostDevice:
         p = product
         self.queued["gemm"] += 1
         assert p.a.dtype == p.b.dtype
-        assert p.out.dtype == np.float32
+        assert p.out.dtype == np.float32 or p.a.dtype == p.out.dtype == np.float16
         left = _columns(p.b, p.b_stride, *((p.k, p.n) if p.flips_b else (p.n, p.k)))
         right = _columns(p.a, p.a_stride, *((p.m, p.k) if p.flips_a else (p.k, p.m)))
         if p.a.dtype == np.uint16:  # bfloat16
             left, right = from_bfloat(left), from_bfloat(right)
+        left, right = left.astype(np.float32), right.astype(np.float32)
         result = alpha * (left.T if p.flips_b else left) @ (right.T if p.flips_a else right)
         out = _columns(p.out, p.n, p.n, p.m)
         out[...] = result + (beta * out if beta else 0.0)

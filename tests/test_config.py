@@ -263,6 +263,17 @@ def test_narrow_weights_are_refused_where_they_make_no_sense(more, need):
     assert problem.startswith("run configuration: [gpu] output_dtype = 'bfloat16': needs " + need)
 
 
+def test_float16_goes_with_more_than_bfloat16():
+    half = {"training": {"epochs": 1}, "gpu": {"output_dtype": "float16"}}
+    for more in ({"strategy": {"name": "mirrored"}}, {"optimizer": {"name": "lamb"}}):
+        assert load_run_config(half | more).gpu.output_dtype == "float16"
+    for more in (
+        {"gpu": {"output_dtype": "float16", "exact": True}},
+        {"sampling": {"method": "random"}},
+    ):
+        assert "[gpu] output_dtype = 'float16': needs " in refusal(half | more)
+
+
 def test_bounds_that_contradict_each_other_name_their_line(tmp_path):
     text = "[training]\nepochs = 1\n[strategy]\nname = 'adaptive-hogbatch'\nlr = 1\n"
     path = write(tmp_path, text + "batch_max = 64\nbatch_min = 65\n")

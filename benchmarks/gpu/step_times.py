@@ -1,8 +1,9 @@
 """Part (b): seconds and memory of a step, ours and PyTorch's with the same mathematics.
 
 Both train a network of one hidden layer with softmax over all labels on the same rows, in plain SGD
-or Adam, with TF32 products. PyTorch reads the rows through an ``EmbeddingBag`` with a sparse
-gradient, which is its fastest way, and has its rows on the GPU before the clock starts, as we have.
+or Adam, with TF32 products; and again with an output layer of 16 bits. PyTorch reads the rows
+through an ``EmbeddingBag`` with a sparse gradient, which is its fastest way, and has its rows on
+the GPU before the clock starts, as we have.
 """
 
 from __future__ import annotations
@@ -117,9 +118,11 @@ class Counting:
         return counted
 
 
-def torch_steps(torch: Any, device: str, shape: Shape, batch_rows: int, optimizer: str,
-                compiles: bool, seed: int) -> Callable[[int], float]:  # fmt: skip
-    """The same with PyTorch."""
+def torch_steps(
+    torch: Any, device: str, shape: Shape, batch_rows: int, optimizer: str, compiles: bool,
+    seed: int, narrows: bool = False,
+) -> Callable[[int], float]:  # fmt: skip
+    """The same with PyTorch; where it ``narrows``, with products and logits of bfloat16."""
     torch.backends.cuda.matmul.allow_tf32 = True
     spec = ModelSpec(features=shape.features, labels=shape.labels, hidden=(shape.hidden,))
     named = Layout(spec).views(_start_of(spec, seed))
@@ -148,7 +151,8 @@ def torch_steps(torch: Any, device: str, shape: Shape, batch_rows: int, optimize
             hidden = torch.nn.functional.embedding_bag(
                 indices, first, offsets, mode="sum", sparse=True, per_sample_weights=values
             )
-            loss = dense_loss(hidden, *dense, *targets)
+            with torch.autocast(device, torch.bfloat16, enabled=narrows):
+                loss = dense_loss(hidden, *dense, *targets)
             loss.backward()
             for each in optimizers:
                 each.step()
@@ -243,13 +247,20 @@ def contenders(
         f"ours, logits in {budget / mib:,.0f} MiB": partial(_ours, gpu, case, budget, seed)
         for budget in budgets
     }
+    for budget in dict.fromkeys((budgets[len(budgets) // 2], -(-budgets[-1] // 2))):
+        name = f"ours, float16, logits in {budget / mib:,.0f} MiB"
+        found[name] = partial(_ours, gpu, case, budget, seed, "float16")
     found["ours, bfloat16 output weights"] = partial(
         _ours, gpu, case, budgets[len(budgets) // 2], seed, "bfloat16"
     )
     if gpu.torch is not None:
         for compiles in gpu.compiles:
-            name = "torch compiled" if compiles else "torch eager"
-            found[name] = partial(torch_steps, gpu.torch, gpu.torch_device, *case, compiles, seed)
+            for narrows in (False, True):
+                name = "torch compiled" if compiles else "torch eager"
+                name += ", autocast bfloat16" * narrows
+                found[name] = partial(
+                    torch_steps, gpu.torch, gpu.torch_device, *case, compiles, seed, narrows
+                )
     return found
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from narrow_cases import narrow_cases
 from twin_operands import Case, Operands, Sizes
 
 from daskxml.ops import AdamStep, Drop, RowGradient
-from daskxml.ops.bfloat import from_bfloat, to_bfloat
+from daskxml.ops.bfloat import to_bfloat
 
 ADAM = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
 DROP = Drop(rate=0.25, key=77, first_row=3)
@@ -17,7 +18,8 @@ DROP = Drop(rate=0.25, key=77, first_row=3)
 def every_case(seed: int, sizes: Sizes, products: float = 1e-5) -> list[Case]:
     """All cases; ``products`` is the tolerance of matrix products."""
     draw = Operands(np.random.default_rng(seed), sizes)
-    makers = (flat_cases, sparse_cases, softmax_cases, sigmoid_cases, rank_cases, optimizer_cases)
+    makers = (flat_cases, sparse_cases, softmax_cases, sigmoid_cases, rank_cases, optimizer_cases,
+              narrow_cases)  # fmt: skip
     cases = [case for make in makers for case in make(draw)]
     return cases + dense_cases(draw, products)
 
@@ -113,7 +115,6 @@ def dense_cases(draw: Operands, tolerance: float) -> list[Case]:
             held = {"a": a, "b": b, "fresh": draw.poison(m, n), "out": draw.normal(m, n)}
             name = f"gemm {flip_a:d}{flip_b:d}"
             cases.append(Case(name, held, ("fresh", "out"), call, tolerance))
-    cases.append(_narrow_product(draw))
     x, row = draw.normal(m, k), draw.normal(k)
     active = np.maximum(draw.normal(m, k), 0)
     drop = {"x": x}
@@ -132,20 +133,6 @@ def dense_cases(draw: Operands, tolerance: float) -> list[Case]:
                  lambda q, o, f=name: q.activation_gradient(o.x, o.active, f, 0.8)),
         ]  # fmt: skip
     return cases
-
-
-def _narrow_product(draw: Operands) -> Case:
-    """Of bfloat16 operands: exact products, added up in float32."""
-    s = draw.sizes
-    held = {"a": to_bfloat(draw.normal(s.rows, s.units)), "out": draw.poison(s.rows, s.labels),
-            "b": to_bfloat(draw.normal(s.labels, s.units))}  # fmt: skip
-
-    def call(kernels: Any, o: Any) -> None:
-        is_twin = kernels.name == "naive"
-        a, b = (from_bfloat(x).astype(float) if is_twin else x for x in (o.a, o.b))
-        kernels.gemm(o.out, a, b.T)
-
-    return Case("gemm of bfloat16", held, ("out",), call)
 
 
 def softmax_cases(draw: Operands) -> list[Case]:

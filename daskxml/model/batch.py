@@ -22,8 +22,10 @@ class Updates(Protocol):
     def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
         """``grad`` has the shape of ``parameter[rows]``."""
 
-    def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
-        """The gradient of ``parameter[rows]`` is ``left.T @ right``."""
+    def product(
+        self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
+    ) -> None:
+        """The gradient of ``parameter[rows]`` is ``scale * left.T @ right``."""
 
     def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:
         """``grad`` has the shape of ``parameter[ids]``, each id once; other rows have none."""
@@ -149,9 +151,12 @@ class Buffers:
         """The first ``rows * columns`` values as a contiguous matrix."""
         return self._arrays[name][: rows * columns].reshape(rows, columns)
 
-    def cube(self, name: str, planes: int, rows: int, columns: int) -> Array:
-        """The first values as ``(planes, rows, columns)``, contiguous."""
-        return self._arrays[name][: planes * rows * columns].reshape(planes, rows, columns)
+    def cube(
+        self, name: str, planes: int, rows: int, columns: int, dtype: str | None = None
+    ) -> Array:
+        """The first values as ``(planes, rows, columns)``, contiguous; of a ``dtype`` if given."""
+        held = self._arrays[name] if dtype is None else self._arrays[name].view(dtype)
+        return held[: planes * rows * columns].reshape(planes, rows, columns)
 
     @property
     def nbytes(self) -> int:

@@ -7,6 +7,12 @@ multiplied out again, a block at a time, and no matrix of rows x labels ever exi
 
 Where the weights are bfloat16, the hidden layer and finished blocks of the gradient are rounded to
 it for the products; sums, logits and losses are float32.
+
+Where logits are float16, so are the products' operands, with as many bits behind the point as TF32
+has: the hidden layer, a copy of the weights, and the gradient, which is a probability's, between
+``-1 / rows`` and ``1 / rows``. It is multiplied by a power of two that makes ``2**15`` of the
+largest, so that probabilities keep all their bits down to 2e-9; products are divided by the same.
+A block of logits is half as many bytes on each of its ways, which are what a step waits for.
 """
 
 from __future__ import annotations
@@ -22,23 +28,32 @@ if TYPE_CHECKING:
     from daskxml.model.output import OutputLayer
 
 
+_LARGEST_BIT = 15  # 2**15 is below float16's largest number, 65504
+
+
 class FusedWalk(Walk):
     """A `daskxml.model.walk.Walk` that leaves logits as they are until they become a gradient."""
 
-    def __init__(self, layer: OutputLayer, hidden: Array, batch: Sequence[Placed]) -> None:
-        super().__init__(layer, hidden, batch)
+    def __init__(
+        self, layer: OutputLayer, hidden: Array, batch: Sequence[Placed], is_half: bool = False
+    ) -> None:
+        super().__init__(layer, hidden, batch, is_half)
         self._narrow = layer.is_narrow
-        if self._narrow:
-            self.factor = layer.buffers.matrix("narrow hidden", self.rows, layer.units)
-            self.kernels.convert(self.factor.reshape(-1), hidden.reshape(-1), 1.0)
+        if self._narrow or is_half:
+            self.factor = self._converted("narrow hidden", hidden)
+        if is_half:
+            self.weight = self._converted("half weight", layer.weight)
+            self.scale = 2.0 ** (_LARGEST_BIT + self.rows.bit_length() - 1)
+
+    def _converted(self, name: str, matrix: Array) -> Array:
+        """A matrix rounded to the type of a buffer."""
+        out = self.layer.buffers.matrix(name, *matrix.shape)
+        self.kernels.convert(out.reshape(-1), matrix.reshape(-1), 1.0)
+        return out
 
     def as_factor(self, block: Array) -> Array:
         """The block; in bfloat16 where the weights are, for a product of both."""
-        if not self._narrow:
-            return block
-        narrow = self.layer.buffers.matrix("narrow block", *block.shape)
-        self.kernels.convert(narrow.reshape(-1), block.reshape(-1), 1.0)
-        return narrow
+        return self._converted("narrow block", block) if self._narrow else block
 
     def exponentials(self) -> None:
         """The first walk of softmax: peak, total and shift of every row; the blocks, if kept."""
@@ -65,7 +80,7 @@ class FusedWalk(Walk):
     def _subtract_targets(self, piece: Placed, block: Array, start: int, stop: int) -> None:
         self.kernels.note_targets(
             block, self.label_weight,
-            piece.segment.partition.labels, piece.segment.rows, piece.first_row, start,
+            piece.segment.partition.labels, piece.segment.rows, piece.first_row, start, self.scale,
         )  # fmt: skip
 
     def _update_bias(self, span: slice, lr: float, updates: Updates) -> None:
@@ -73,5 +88,7 @@ class FusedWalk(Walk):
 
     def finish(self, lr: float, updates: Updates) -> None:
         """Update the biases."""
+        if self.scale != 1.0:
+            self.kernels.scale(self.bias_gradient, self.bias_gradient, 1.0 / self.scale)
         self.kernels.settle_sums(self.bias_gradient)
         updates.dense("output.bias", self.bias_gradient, lr)

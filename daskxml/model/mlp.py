@@ -39,17 +39,19 @@ class Mlp:
         The most that the matrix of logits may take; beyond, labels are walked in blocks.
     sampling, tables
         Which labels a batch sees in training, and where they are looked up if that hashes.
+    has_halves
+        Whether the logits of a step are float16.
     """
 
     def __init__(
         self, spec: ModelSpec, kernels: Kernels, parameters: dict[str, Array],
         max_rows: int, budget_bytes: int, sampling: SamplingConfig = ALL_LABELS,
-        tables: LabelTables | None = None,
+        tables: LabelTables | None = None, has_halves: bool = False,
     ) -> None:  # fmt: skip
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
         layer = kernels, parameters["output.weight"], parameters["output.bias"], spec.loss
-        self.output = OutputLayer(*layer, budget_bytes)
+        self.output = OutputLayer(*layer, budget_bytes, has_halves)
         self.sampled: SampledOutput | RowSampledOutput | None = None
         if sampling.is_on and sampling.sets == "row":
             self.sampled = RowSampledOutput(*layer, sampling, tables)

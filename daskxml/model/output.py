@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import SupportsFloat
 
+from daskxml.errors import ConfigError
 from daskxml.model.batch import Buffers, Placed, Updates
 from daskxml.model.fused_walk import FusedWalk
-from daskxml.model.walk import LANE_SUMS, Walk
+from daskxml.model.walk import FLOAT_BYTES, HALF_BYTES, LANE_SUMS, Walk
 from daskxml.ops import Kernels
 from daskxml.types import Array
-
-_FLOAT_BYTES = 4
 
 
 class OutputLayer:
@@ -34,11 +33,23 @@ class OutputLayer:
         ``softmax`` or ``sigmoid``.
     budget_bytes
         The most that logits may take: the whole matrix, if it fits, else a block for each lane.
+    has_halves
+        Whether a step's logits are float16: see `daskxml.model.fused_walk`. Ranks are those of
+        float32.
+
+    Raises
+    ------
+    ConfigError
+        If float16 is asked for on a device that has none.
     """
 
     def __init__(
-        self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int
-    ) -> None:
+        self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int,
+        has_halves: bool = False,
+    ) -> None:  # fmt: skip
+        if has_halves and not kernels.has_fused_softmax:
+            raise ConfigError("output layer: float16 logits need a GPU")
+        self._has_halves = has_halves
         self.kernels, self.weight, self.bias = kernels, weight, bias
         self.loss, self.budget_bytes = loss, budget_bytes
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
@@ -50,7 +61,7 @@ class OutputLayer:
         """Allocate for batches of up to ``rows`` rows."""
         sizes = range(1, rows + 1)  # a smaller batch may have more blocks: take the most of each
         self.buffers.reserve("logits", max(self._logits_floats(size) for size in sizes))
-        self.buffers.reserve("reference", max(self.slots(size) * size for size in sizes))
+        self.buffers.reserve("reference", max(self._references(size) for size in sizes))
         self._reserve_rows(rows)
 
     def use(
@@ -70,7 +81,7 @@ class OutputLayer:
         self.weight, self.bias, self.labels = weight, bias, int(weight.shape[0])
         self.certain, self.weight_of_others = certain, weight_of_others
         self.buffers.reserve("logits", self._logits_floats(rows))
-        self.buffers.reserve("reference", self.slots(rows) * rows)
+        self.buffers.reserve("reference", self._references(rows))
         self._reserve_rows(rows)
 
     @property
@@ -79,6 +90,9 @@ class OutputLayer:
         return str(self.weight.dtype) == "uint16"
 
     def _reserve_rows(self, rows: int) -> None:
+        if self._has_halves:
+            self.buffers.reserve("narrow hidden", rows * self.units, "float16")
+            self.buffers.reserve("half weight", self.labels * self.units, "float16")
         if self.is_narrow:
             floats = max(self.block_labels(size) * size for size in range(1, rows + 1))
             self.buffers.reserve("narrow hidden", rows * self.units, "uint16")
@@ -113,7 +127,7 @@ class OutputLayer:
             The sum of the rows' losses (who makes a float of it waits), and the mean loss's
             gradient by ``hidden`` ``(rows, units)``, valid until the next call.
         """
-        walk = self._walk(self, hidden, batch)
+        walk = self._walk(self, hidden, batch, self._has_halves)
         walk.weigh_targets(each_row=self.loss == "softmax")
         if self.loss == "softmax":
             walk.exponentials()
@@ -126,7 +140,7 @@ class OutputLayer:
 
     def loss_sum(self, hidden: Array, batch: Sequence[Placed]) -> float:
         """The sum of the rows' losses, the same bits as `step` finds; nothing is updated."""
-        walk = self._walk(self, hidden, batch)
+        walk = self._walk(self, hidden, batch, self._has_halves)
         if self.loss == "softmax":
             walk.count_targets()
             walk.exponentials()
@@ -152,20 +166,31 @@ class OutputLayer:
         else:
             self.kernels.sigmoid_scores(scores, ids)
 
-    def block_labels(self, rows: int) -> int:
+    def block_labels(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
         """Labels of a block: what the device likes, cut to the budget."""
-        most = self.budget_bytes // (_FLOAT_BYTES * self.kernels.lanes * max(1, rows))
+        most = self.budget_bytes // (logit_bytes * self.kernels.lanes * max(1, rows))
         return max(1, min(self.kernels.block_labels(rows, self.labels), most))
 
-    def keeps_logits(self, rows: int) -> bool:
+    def keeps_logits(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> bool:
         """Whether the whole matrix of logits is kept between the two walks of softmax."""
-        return self.loss == "softmax" and self.labels * rows * _FLOAT_BYTES <= self.budget_bytes
+        return self.loss == "softmax" and self.labels * rows * logit_bytes <= self.budget_bytes
+
+    def slots(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
+        """The most blocks that the lanes walk through together."""
+        return (self.labels - 1) // self.block_labels(rows, logit_bytes) + self.kernels.lanes
 
     def _logits_floats(self, rows: int) -> int:
-        if self.keeps_logits(rows):
-            return self.labels * rows
-        return self.kernels.lanes * self.block_labels(rows) * rows
+        """Of the logits of so many rows: float32 for ranks, and what steps have."""
+        return -(-max(self._logits_bytes(rows, each) for each in self._logit_bytes) // FLOAT_BYTES)
 
-    def slots(self, rows: int) -> int:
-        """The most blocks that the lanes walk through together."""
-        return (self.labels - 1) // self.block_labels(rows) + self.kernels.lanes
+    def _logits_bytes(self, rows: int, logit_bytes: int) -> int:
+        if self.keeps_logits(rows, logit_bytes):
+            return self.labels * rows * logit_bytes
+        return self.kernels.lanes * self.block_labels(rows, logit_bytes) * rows * logit_bytes
+
+    def _references(self, rows: int) -> int:
+        return max(self.slots(rows, each) for each in self._logit_bytes) * rows
+
+    @property
+    def _logit_bytes(self) -> tuple[int, ...]:
+        return (FLOAT_BYTES, HALF_BYTES) if self._has_halves else (FLOAT_BYTES,)

@@ -12,23 +12,41 @@ if TYPE_CHECKING:
     from daskxml.model.output import OutputLayer
 
 LANE_SUMS = 4  # float64 of every row: exponentials, target logits, losses
+FLOAT_BYTES, HALF_BYTES = 4, 2
 
 
 class Walk:
-    """The arrays of one batch, in the buffers of a layer; see `daskxml.model.output`."""
+    """The arrays of one batch, in the buffers of a layer; see `daskxml.model.output`.
 
-    def __init__(self, layer: OutputLayer, hidden: Array, batch: Sequence[Placed]) -> None:
+    Parameters
+    ----------
+    is_half
+        Whether logits and their gradient are float16.
+
+    Attributes
+    ----------
+    factor, weight
+        The hidden layer and the weights as products take them.
+    scale
+        What gradients are multiplied by, until they are products.
+    """
+
+    def __init__(
+        self, layer: OutputLayer, hidden: Array, batch: Sequence[Placed], is_half: bool = False
+    ) -> None:
         self.layer, self.kernels = layer, layer.kernels
         self.hidden, self.batch = hidden, batch
-        self.factor = hidden  # what is multiplied with weights and gradients
+        self.factor, self.weight, self.scale = hidden, layer.weight, 1.0
         self.rows = rows = int(hidden.shape[0])
-        self.block = layer.block_labels(rows)
-        self.whole = layer.keeps_logits(rows)
+        logit_bytes = HALF_BYTES if is_half else FLOAT_BYTES
+        self.block = layer.block_labels(rows, logit_bytes)
+        self.whole = layer.keeps_logits(rows, logit_bytes)
         buffers, lanes = layer.buffers, layer.kernels.lanes
         planes = 1 if self.whole else lanes
         height = layer.labels if self.whole else self.block
-        self.logits = buffers.cube("logits", planes, height, rows)
-        self.references = buffers.matrix("reference", layer.slots(rows), rows)
+        kind = "float16" if is_half else None
+        self.logits = buffers.cube("logits", planes, height, rows, kind)
+        self.references = buffers.matrix("reference", layer.slots(rows, logit_bytes), rows)
         self.lane_gradient = buffers.cube("gradient", lanes, rows, layer.units)
         self.bias_gradient = buffers.vector("bias gradient", layer.labels)
         self.lane_peak = buffers.matrix("lane peak", lanes, rows)
@@ -54,8 +72,9 @@ class Walk:
     def weigh_targets(self, each_row: bool) -> None:
         """What a row, and each of its labels, weighs in the mean over the batch."""
         self.count_targets()
+        share = self.scale / self.rows
         self.kernels.target_weights(
-            self.row_weight, self.label_weight, self.lengths, 1.0 / self.rows, each_row
+            self.row_weight, self.label_weight, self.lengths, share, each_row
         )
 
     def count_targets(self) -> None:
@@ -67,7 +86,7 @@ class Walk:
     def logits_of(self, lane: int, start: int, stop: int) -> Array:
         """The block's place, and its logits without the bias in it."""
         place = self.logits[0, start:stop] if self.whole else self.logits[lane, : stop - start]
-        self.kernels.gemm(place, self.layer.weight[start:stop], self.factor.T)
+        self.kernels.gemm(place, self.weight[start:stop], self.factor.T)
         return place
 
     def exponentials(self) -> None:
@@ -138,7 +157,7 @@ class Walk:
             if first < last:
                 self.kernels.sigmoid_block(
                     block[first - start : last - start], self.layer.bias[first:last],
-                    times / self.rows, self.bias_gradient[first:last],
+                    times * self.scale / self.rows, self.bias_gradient[first:last],
                     loss[lane], self.lane_pair[lane],
                 )  # fmt: skip
         return block
@@ -152,9 +171,9 @@ class Walk:
             self._subtract_targets(piece, block, start, stop)
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
-        delta = self.as_factor(block).T
-        self.kernels.gemm(self.lane_gradient[lane], delta, self.layer.weight[span], beta=beta)
-        updates.product("output.weight", span, delta, self.factor, lr)
+        delta, unscale = self.as_factor(block).T, 1.0 / self.scale
+        self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], unscale, beta)
+        updates.product("output.weight", span, delta, self.factor, lr, unscale)
         self._update_bias(span, lr, updates)
 
     def _subtract_targets(self, piece: Placed, block: Array, start: int, stop: int) -> None:

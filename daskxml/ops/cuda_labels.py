@@ -11,9 +11,11 @@ from daskxml.ops.cuda_flat import THREADS, grid
 from daskxml.types import Array, Csr
 
 _TILE = 32, 8  # rows and labels of a block of threads
+_HALF_TILE = 64, 4  # the same, where logits are float16: 128 bytes of a label at a time
 _MOST_CHUNKS = 256  # of labels, whose partial results are joined
 _RANK_THREADS = 1 << 17  # that look for the best labels at the same time
 _LEAST_CHUNK = 64
+_LOSS_UNITS = 2.0**50  # of a 1 that a label loses, see subtract_lost
 
 
 class CudaLabels:
@@ -39,9 +41,10 @@ class CudaLabels:
         first_row: int, first_label: int,
     ) -> None:  # fmt: skip
         count, labels, batch_rows = int(rows.shape[0]), *_shape(logits)
+        name, stored = _stored("target_logits", logits)
         self._device.launch(
-            "target_logits", (-(-count // 8),), (THREADS,),
-            out, logits, bias, y.indptr, y.indices, rows, np.int64(count), batch_rows,
+            name, (-(-count // 8),), (THREADS,),
+            out, stored, bias, y.indptr, y.indices, rows, np.int64(count), batch_rows,
             np.int64(first_row), np.int64(first_label), labels,
         )  # fmt: skip
 
@@ -53,15 +56,18 @@ class CudaLabels:
         self._settle(row_sums, first_label)
 
     def note_targets(
-        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
-    ) -> None:
-        """What labels lose is added up in multiples of 2**-50, so weights must be below 2**13."""
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int, scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """What labels lose is added up in multiples of 2**-50: less than 2**13 in all."""
         count, labels, batch_rows = int(rows.shape[0]), *_shape(delta)
         lost = self._kept.zeros("lost", y.columns, "uint64")[first_label : first_label + labels]
+        name, stored = _stored("subtract_targets", delta)
         self._device.launch(
-            "subtract_targets", (-(-count // 8),), (THREADS,),
-            delta, lost, weights, y.indptr, y.indices, rows, np.int64(count),
+            name, (-(-count // 8),), (THREADS,),
+            stored, lost, weights, y.indptr, y.indices, rows, np.int64(count),
             batch_rows, np.int64(first_row), np.int64(first_label), labels,
+            np.float64(_LOSS_UNITS / scale),
         )  # fmt: skip
 
     def settle_sums(self, row_sums: Array) -> None:
@@ -85,12 +91,14 @@ class CudaLabels:
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
         labels, rows = _shape(logits)
         chunks, chunk = _chunks(int(labels))
-        tiles = -(-int(rows) // _TILE[0])
         make, launch = self._device.scratch(), self._device.launch
         tops, sums = (make((chunks, int(rows)), "float32") for _ in range(2))
-        operands = tops, sums, logits, bias, labels, rows, chunk
-        launch("softmax_parts", (tiles, chunks), _TILE, *operands)
-        launch("softmax_join", (tiles,), _TILE, peak, total, tops, sums, np.int32(chunks), rows)
+        name, stored = _stored("softmax_parts", logits)
+        tile = _TILE if stored is logits else _HALF_TILE
+        blocks = -(-int(rows) // tile[0]), chunks
+        launch(name, blocks, tile, tops, sums, stored, bias, labels, rows, chunk)
+        tiles = (-(-int(rows) // _TILE[0]),)
+        launch("softmax_join", tiles, _TILE, peak, total, tops, sums, np.int32(chunks), rows)
 
     def softmax_shift(self, out: Array, peak: Array, total: Array, weight: Array) -> None:
         rows = int(out.shape[0])
@@ -98,11 +106,10 @@ class CudaLabels:
         self._device.launch("softmax_shift", *grid(rows), *operands)
 
     def softmax_gradient(self, logits: Array, bias: Array, shift: Array, row_sums: Array) -> None:
-        labels, rows = _shape(logits)
-        self._device.launch(
-            "softmax_gradient", (-(-int(labels) // 8),), (THREADS,),
-            logits, bias, shift, row_sums, labels, rows,
-        )  # fmt: skip
+        (labels, rows), (name, stored) = _shape(logits), _stored("softmax_gradient", logits)
+        blocks = (-(-int(labels) // 8),)
+        operands = stored, bias, shift, row_sums, labels, rows
+        self._device.launch(name, blocks, (THREADS,), *operands)
 
     def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
         lanes, rows = (int(size) for size in peaks.shape)
@@ -144,12 +151,12 @@ class CudaLabels:
         tiles = -(-int(rows) // _TILE[0])
         parts = self._device.scratch()((chunks, int(rows)), "float64")
         launch = self._device.launch
-        launch("softplus_parts", (tiles, chunks), _TILE, parts, logits, bias, labels, rows, chunk)
+        name, stored = _stored("softplus_parts", logits)
+        launch(name, (tiles, chunks), _TILE, parts, stored, bias, labels, rows, chunk)
         launch("add_parts", (tiles,), _TILE, loss, parts, np.int32(chunks), rows)
-        launch(
-            "sigmoid_labels", (-(-int(labels) // 8),), (THREADS,),
-            logits, bias, np.float32(weight), row_sums, labels, rows,
-        )  # fmt: skip
+        name, _ = _stored("sigmoid_labels", logits)
+        operands = stored, bias, np.float32(weight), row_sums, labels, rows
+        launch(name, (-(-int(labels) // 8),), (THREADS,), *operands)
 
     def top_k_block(
         self, logits: Array, bias: Array, first_label: int, scores: Array, ids: Array
@@ -191,6 +198,13 @@ class CudaLabels:
 def label_scratch_bytes(rows: int, labels: int) -> int:
     """Temporary memory of the kernels of `CudaLabels` that train: two floats a chunk and row."""
     return _chunks(max(1, labels))[0] * rows * 8 + 2 * aligned(1)
+
+
+def _stored(name: str, block: Array) -> tuple[str, Array]:
+    """The kernel for blocks of this type, and the block as that takes it: float16 as its bits."""
+    if str(block.dtype) == "float16":
+        return f"{name}_half", block.view("uint16")
+    return name, block
 
 
 def _shape(block: Array) -> tuple[np.int64, np.int64]:

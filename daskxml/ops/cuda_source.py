@@ -10,7 +10,9 @@ import re
 from functools import cache
 from importlib import resources
 
-_FILES = ("prelude", "flat", "dense", "sparse", "group", "labels", "ranks", "optim")
+_FILES = (
+    "prelude", "half", "flat", "dense", "sparse", "group", "labels", "targets", "ranks", "optim",
+)  # fmt: skip
 _KERNEL = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
 
 

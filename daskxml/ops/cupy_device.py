@@ -82,6 +82,7 @@ class CupyDevice:
         self._products = {  # of operands of a type: what cuBLAS calls it, and how it adds up
             "float32": (runtime.CUDA_R_32F, quickly),
             "uint16": (runtime.CUDA_R_16BF, exactly),  # bfloat16
+            "float16": (runtime.CUDA_R_16F, exactly),
         }
         self._lock, self._handle = Lock(), cublas.create()  # CuPy has one for each thread
         finalize(self, cublas.destroy, self._handle).atexit = False
@@ -190,13 +191,13 @@ class CupyDevice:
         first = scalars.ctypes.data
         flips = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
         kind, adds = self._products[str(p.a.dtype)]
+        out_kind, _ = self._products[str(p.out.dtype)]
         try:
             with self._lock, self._stream:
                 cublas.gemmEx(
                     self._handle, flips[p.flips_b], flips[p.flips_a], p.n, p.m, p.k, first,
                     p.b.data.ptr, kind, p.b_stride, p.a.data.ptr, kind, p.a_stride, first + 4,
-                    p.out.data.ptr, self._products["float32"][0], p.n, adds,
-                    cublas.CUBLAS_GEMM_DEFAULT,
+                    p.out.data.ptr, out_kind, p.n, adds, cublas.CUBLAS_GEMM_DEFAULT,
                 )  # fmt: skip
         except cublas.CUBLASError as error:
             if "ALLOC_FAILED" in str(error):

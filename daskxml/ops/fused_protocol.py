@@ -3,6 +3,9 @@
 A block of logits is read once for the sums and once for the gradient, and is never overwritten by
 exponentials in between: two kernels in the place of five. Each launch costs the host several
 microseconds, so what can be done once for all blocks is left to the end.
+
+Here, and in ``target_logits`` and ``sigmoid_block``, a block may be float16; sums and biases are
+not.
 """
 
 from __future__ import annotations
@@ -32,9 +35,13 @@ class FusedKernels(Protocol):
         """``logits = exp(logits + bias - shift)``; ``row_sums (block,)`` of it. In place."""
 
     def note_targets(
-        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
-    ) -> None:
-        """As ``subtract_targets``, but what the labels' sums lose is left to `settle_sums`."""
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int, scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """As ``subtract_targets``, but what the labels' sums lose is left to `settle_sums`.
+
+        Weights and ``delta`` are ``scale`` times what they stand for, the sums later are not.
+        """
 
     def settle_sums(self, row_sums: Array) -> None:
         """Subtract from ``row_sums (labels,)``, of all labels, what was noted, and forget that."""
@@ -64,8 +71,9 @@ class KeepsExponentials:
         _refuse()
 
     def note_targets(
-        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
-    ) -> None:
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int, scale: float = 1.0,
+    ) -> None:  # fmt: skip
         """Not here."""
         _refuse()
 

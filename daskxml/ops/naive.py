@@ -199,12 +199,14 @@ class NaiveKernels(HostMemory, NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, N
         row_sums -= (targets * weights[span]).sum(axis=1)
 
     def note_targets(
-        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int, first_label: int
-    ) -> None:
+        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int, scale: float = 1.0,
+    ) -> None:  # fmt: skip
         if self._noted.shape[0] != y.columns:
             self._noted = np.zeros(y.columns)
-        noted = self._noted[first_label : first_label + delta.shape[0]]
-        self.subtract_targets(delta, noted, weights, y, rows, first_row, first_label)
+        lost = np.zeros(delta.shape[0])
+        self.subtract_targets(delta, lost, weights, y, rows, first_row, first_label)
+        self._noted[first_label : first_label + delta.shape[0]] += lost / scale
 
     def settle_sums(self, row_sums: Array) -> None:
         row_sums += self._noted

@@ -180,7 +180,8 @@ class Kernels(
     def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """``out = alpha * a @ b + beta * out``, in place; transposed views cost nothing.
 
-        On a GPU both operands may be bfloat16 (uint16); ``out`` is float32 then, too.
+        On a GPU both operands may be bfloat16 (uint16), with ``out`` float32, or float16, with
+        ``out`` either. Sums are float32 there.
         """
 
     def fill_rows(self, out: Array, row: Array) -> None:

@@ -33,9 +33,11 @@ class GradientArrays:
         """Add ``grad`` to ``rows``; the rate is not asked for."""
         self._kernels.add_scaled(self.views[name][rows].reshape(-1), grad.reshape(-1), 1.0)
 
-    def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
-        """Add ``left.T @ right`` to ``rows``."""
-        self._kernels.gemm(self.views[name][rows], left.T, right, 1.0, 1.0)
+    def product(
+        self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
+    ) -> None:
+        """Add ``scale * left.T @ right`` to ``rows``."""
+        self._kernels.gemm(self.views[name][rows], left.T, right, scale, 1.0)
 
     def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:
         """Add ``grad`` to the rows ``ids``."""

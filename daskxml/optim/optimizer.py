@@ -127,16 +127,18 @@ class Optimizer(ChosenRows):
         else:
             self._update(name, RowGradient(as_rows(grad)), lr, rows)
 
-    def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
-        """Take the gradient of ``parameter[rows]``, which is ``left.T @ right``."""
+    def product(
+        self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
+    ) -> None:
+        """Take the gradient of ``parameter[rows]``, which is ``scale * left.T @ right``."""
         self._lr = lr
         if name in self._collected.views:
-            self._collected.product(name, rows, left, right, lr)
+            self._collected.product(name, rows, left, right, lr, scale)
             return
-        place, rate = self._place(name, rows), lr * self._config.lr_factor(name)
-        if not self._rules[name].fused_product(place, left, right, rate):
-            begin = rows.start or 0
-            self._update_by_product(self._rules[name], place, left, right, rate, first=begin)
+        rule, rate = self._rules[name], lr * self._config.lr_factor(name)
+        place, begin = self._place(name, rows), rows.start or 0
+        if not rule.fused_product(place, left, right, rate, scale):
+            self._update_by_product(rule, place, left, right, rate, first=begin, scale=scale)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
@@ -263,14 +265,14 @@ class Optimizer(ChosenRows):
 
     def _update_by_product(
         self, rule: Rule, place: Place, left: Array, right: Array, rate: float,
-        ids: Array | None = None, first: int = 0,
+        ids: Array | None = None, first: int = 0, scale: float = 1.0,
     ) -> None:  # fmt: skip
         def update(span: slice, gradient: RowGradient) -> None:
             rows = place if ids is not None else place.rows(span)
             noisy = with_noise(rows, gradient, self._step, first + span.start)
             rule.update(rows, noisy, rate, self._step)
 
-        update_by_product(self._kernels, self._scratch, left, right, ids, update)
+        update_by_product(self._kernels, self._scratch, left, right, ids, update, scale)
 
     def _update_by_sums(
         self, name: str, place: Place, sums: RowSums, x: Array, lr: float, waits: bool = False

@@ -117,8 +117,10 @@ class Rule(ABC):
     def update(self, place: Place, gradient: RowGradient, lr: float, step: int) -> None:
         """Change ``place`` by a gradient of all or some of its rows, in step ``step`` from 1."""
 
-    def fused_product(self, place: Place, left: Array, right: Array, lr: float) -> bool:
-        """Change ``place`` by the gradient ``left.T @ right`` unwritten; False where it cannot."""
+    def fused_product(
+        self, place: Place, left: Array, right: Array, lr: float, scale: float = 1.0
+    ) -> bool:
+        """Change ``place`` by the gradient ``scale * left.T @ right`` unwritten, if it can."""
         return False
 
     def fused_sparse_product(

@@ -34,11 +34,13 @@ class Sgd(Rule):
         """``w = keep * w - lr * g``."""
         self.kernels.sgd_rows(place.weight, gradient, lr, self.keep(place, lr))
 
-    def fused_product(self, place: Place, left: Array, right: Array, lr: float) -> bool:
+    def fused_product(
+        self, place: Place, left: Array, right: Array, lr: float, scale: float = 1.0
+    ) -> bool:
         """One matrix product into the weights, unless they are narrow."""
         if place.is_narrow:
             return False
-        self.kernels.gemm(place.weight, left.T, right, -lr, self.keep(place, lr))
+        self.kernels.gemm(place.weight, left.T, right, -lr * scale, self.keep(place, lr))
         return True
 
     def fused_sparse_product(

@@ -50,9 +50,9 @@ def update_by_sums(
 
 def update_by_product(
     kernels: Kernels, scratch: Scratch, left: Array, right: Array, ids: Array | None,
-    update: Callable[[slice, RowGradient], None],
+    update: Callable[[slice, RowGradient], None], scale: float = 1.0,
 ) -> None:  # fmt: skip
-    """Form ``left.T @ right`` a few rows at a time, and have them used before the next.
+    """Form ``scale * left.T @ right`` a few rows at a time, each used before the next.
 
     Parameters
     ----------
@@ -79,5 +79,5 @@ def update_by_product(
         for start in range(0, rows, chunk):
             span = slice(start, min(start + chunk, rows))
             slope = memory[: (span.stop - start) * width].reshape(-1, width)
-            kernels.gemm(slope, left[:, span].T, right)
+            kernels.gemm(slope, left[:, span].T, right, scale)
             update(span, RowGradient(slope, None if ids is None else ids[span]))

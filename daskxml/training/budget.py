@@ -20,7 +20,7 @@ import numpy as np
 
 from daskxml.errors import TrainingError
 from daskxml.ops import Kernels
-from daskxml.training.memory import output_dtype, plan_memory
+from daskxml.training.memory import all_logits_bytes, output_dtype, plan_memory
 from daskxml.training.replica import Replica
 from daskxml.training.settings import LOGITS_BYTES, MemberSettings
 from daskxml.training.typical_rows import made_up_rows
@@ -28,7 +28,6 @@ from daskxml.types import Segment
 
 STEPS = 3  # that are timed together
 ALIKE = 1.02  # times that are called the same
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +106,7 @@ def choose_budget(settings: MemberSettings, kernels: Kernels) -> LogitsBudget:
         return LogitsBudget(chosen_bytes=settings.logits_budget_bytes)
     if kernels.name == "cpu":
         return LogitsBudget(chosen_bytes=LOGITS_BYTES)
-    whole_bytes = settings.spec.labels * settings.max_batch_rows * _FLOAT_BYTES
+    whole_bytes = all_logits_bytes(settings, kernels, settings.max_batch_rows)
     tried = candidate_budgets(whole_bytes, kernels.cache_bytes)
     fitting = [size for size in tried if _fits(settings, kernels, size)]
     if len(fitting) < 2:

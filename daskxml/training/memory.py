@@ -102,8 +102,14 @@ class _Planned:
 
 
 def output_dtype(settings: MemberSettings, kernels: Kernels) -> str:
-    """Return in which steps have the output layer's weights: on a CPU, float32."""
+    """Return in which steps have the output layer: on a CPU, float32."""
     return settings.output_dtype if kernels.name == "cuda" else "float32"
+
+
+def all_logits_bytes(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> int:
+    """Return what all logits of a batch take."""
+    logit_bytes = 2 if output_dtype(settings, kernels) == "float16" else 4
+    return logit_bytes * batch_rows * settings.spec.labels
 
 
 def plan_memory(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> MemoryPlan:
@@ -121,7 +127,9 @@ def plan_memory(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> 
     flats_bytes = models * flat_bytes
     scratch_bytes = kernels.scratch_bytes(replica.sizes(batch_rows, nonzeros))
     own_bytes = replica.memory_bytes - flat_bytes
-    is_cut = kernels.name == "cuda" and budget_bytes < 4 * batch_rows * settings.spec.labels
+    is_cut = kernels.name == "cuda" and budget_bytes < all_logits_bytes(
+        settings, kernels, batch_rows
+    )
     return MemoryPlan(
         model_bytes=flats_bytes + held_bytes,
         batch_bytes=own_bytes - held_bytes + scratch_bytes,

@@ -44,7 +44,8 @@ class Replica:
     partner
         A replica over the same ``flat``, to have the optimizer's state in common with.
     output_dtype
-        In which steps have the output layer's weights: ``float32``, or ``bfloat16`` on a GPU.
+        In which steps have the output layer: ``float32``; on a GPU also ``bfloat16``, its weights,
+        or ``float16``, the operands of its products and its logits.
 
     Attributes
     ----------
@@ -92,8 +93,9 @@ class Replica:
         self.optimizer: Optimizer = self.optimizer_for(self.parameters, partner)
         self.tables, self._sampling = tables, sampling
         self._mlp = Mlp(
-            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables
-        )
+            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables,
+            output_dtype == "float16",
+        )  # fmt: skip
         is_plain = optimizer.is_plain_sgd and not sampling.is_on
         fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
         factor, place = optimizer.output_lr, (self.layout, flat)

@@ -36,7 +36,7 @@ class MemberSettings:
         Rows of each stream of the ledger, to tell how far in an epoch a batch lies.
     device, threads, exact, output_dtype
         ``"cpu"`` or ``"cuda"``; threads of a CPU's kernels; whether a GPU multiplies matrices in
-        float32; in which it has the output layer's weights.
+        float32; in which it has the output layer.
     sampling
         Which labels a batch sees.
     schedule, epochs

@@ -62,7 +62,7 @@ def test_a_kernel_that_does_nothing_is_noticed(name):
     kernels = emulated()
     setattr(kernels, name, lambda *operands: None)
     wrong = {row["kernel"] for row in twins.check_kernels(kernels, 1, TINY, 1e-5) if not row["ok"]}
-    assert {kernel.split(",")[0] for kernel in wrong} == {name}
+    assert {kernel.split(",")[0].removesuffix(" of float16") for kernel in wrong} == {name}
 
 
 def test_operands_differ_from_seed_to_seed():
@@ -81,11 +81,12 @@ def test_torch_does_the_same_steps(optimizer):
 
 
 @needs_compiler
-def test_steps_with_narrow_output_weights():
+@pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 0.01), ("float16", 0.001)])
+def test_steps_with_a_narrow_output_layer(dtype, error):
     common = SMALL, 16, "sgd", 1 << 20, 3
     wide = step_times.OurSteps(emulated(), *common)
-    narrow = step_times.OurSteps(emulated(), *common, output_dtype="bfloat16")
-    assert narrow(3) == pytest.approx(wide(3), rel=0.01)
+    narrow = step_times.OurSteps(emulated(), *common, output_dtype=dtype)
+    assert narrow(3) == pytest.approx(wide(3), rel=error)
 
 
 class HostGpu:
@@ -135,11 +136,14 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
     steps = found["steps"]
     assert [row for row in steps if "failed" in row] == []
     assert {row["who"] for row in steps} == {
-        "ours, logits in 0 MiB", "ours, bfloat16 output weights", "torch eager",
+        "ours, logits in 0 MiB", "ours, float16, logits in 0 MiB", "ours, bfloat16 output weights",
+        "torch eager", "torch eager, autocast bfloat16",
     }  # fmt: skip
     assert [row["ok"] for row in steps] == [True] * len(steps)
     ours = [row for row in steps if "queued" in row]
-    assert [row["queued"] for row in ours] == [37, 40]  # bfloat16: two roundings, and its own step
+    # float16: hidden layer and weights are rounded, biases scaled; bfloat16: two roundings, and
+    # its own step
+    assert [row["queued"] for row in ours] == [37, 40, 40]
     assert all(row["queue_ms"] > 0.0 for row in ours)
     told = capsys.readouterr().out
     assert told.count("queue_ms") == 1
@@ -148,7 +152,7 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
 @needs_compiler
 def test_a_table_of_steps_says_what_failed_and_what_was_left_out():
     ceilings = HostGpu().ceilings()
-    (broken, _) = step_times.measure_shape(
+    (broken, *_) = step_times.measure_shape(
         HostGpu(budget_bytes=10), (SMALL, 16, "sgd"), (1,), ceilings, 0, 0.001
     )
     assert broken["failed"].startswith("MemoryError")

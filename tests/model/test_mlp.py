@@ -25,8 +25,8 @@ class Collect:
     def dense(self, name, grad, lr, rows=slice(None)):
         self.gradient[name][rows] += grad
 
-    def product(self, name, rows, left, right, lr):
-        self.gradient[name][rows] += left.T @ right
+    def product(self, name, rows, left, right, lr, scale=1.0):
+        self.gradient[name][rows] += scale * left.T @ right
 
     def sparse_product(self, name, x, rows, delta, lr, drop):
         self.gradient[name] += dense_rows(x, rows, drop).T @ delta

@@ -48,3 +48,15 @@ def wide(x):
 
 def close(fast, naive, tolerance=1e-5):
     np.testing.assert_allclose(fast, naive, rtol=tolerance, atol=tolerance)
+
+
+@st.composite
+def blocks(draw):
+    """Logits (possibly extreme, with ties), a bias and a generator."""
+    rng = np.random.default_rng(draw(seeds))
+    shape = draw(st.integers(1, 40)), draw(st.integers(1, 20))
+    logits = normal(rng, *shape, spread=draw(st.sampled_from([0.1, 3.0, 1e4])))
+    if draw(st.booleans()):
+        logits = np.round(logits)
+    bias = np.round(normal(rng, shape[0])) if draw(st.booleans()) else np.zeros(shape[0], "f")
+    return logits, bias, rng

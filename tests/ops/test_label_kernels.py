@@ -4,25 +4,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import EVERY, ON_GPU, ON_HOST, close, modest, normal, random_csr, seeds, wide
+from kernel_cases import (
+    EVERY,
+    ON_GPU,
+    ON_HOST,
+    blocks,
+    close,
+    modest,
+    normal,
+    random_csr,
+    seeds,
+    wide,
+)  # fmt: skip
 
 from daskxml.ops import naive
 from daskxml.ops.naive import NaiveKernels
 from daskxml.ops.numba_math import exp32, hash64
 
 NAIVE = NaiveKernels("float64")
-
-
-@st.composite
-def blocks(draw):
-    """Logits (possibly extreme, with ties), a bias and a generator."""
-    rng = np.random.default_rng(draw(seeds))
-    shape = draw(st.integers(1, 40)), draw(st.integers(1, 20))
-    logits = normal(rng, *shape, spread=draw(st.sampled_from([0.1, 3.0, 1e4])))
-    if draw(st.booleans()):
-        logits = np.round(logits)
-    bias = np.round(normal(rng, shape[0])) if draw(st.booleans()) else np.zeros(shape[0], "f")
-    return logits, bias, rng
 
 
 @modest

@@ -6,12 +6,13 @@ from cuda_on_host import FORWARD, SHUFFLED, emulated, gpu_kernels, needs_compile
 from scipy import sparse
 
 from daskxml.data.rows import from_scipy
+from daskxml.errors import ConfigError
 from daskxml.model.spec import ModelSpec
 from daskxml.ops import get_kernels
 from daskxml.ops.bfloat import from_bfloat, to_bfloat
 from daskxml.optim import OptimizerConfig
 from daskxml.training.replica import Replica
-from daskxml.types import Partition, Segment
+from daskxml.types import Csr, Partition, Segment
 
 DEVICES = pytest.mark.parametrize(
     "make",
@@ -102,6 +103,8 @@ FORMS = [
     {"optimizer": "adam", "loss": "sigmoid", "dropout": 0.3, "feature_dropout": 0.2},
     {"budget": 16 * 40 * 4},
     *({"optimizer": name, "output_dtype": "bfloat16"} for name in ("sgd", "adam")),
+    *({"optimizer": name, "output_dtype": "float16"} for name in ("sgd", "lamb")),
+    {"loss": "sigmoid", "output_dtype": "float16", "budget": 16 * 40 * 4},
 ]
 
 
@@ -137,6 +140,46 @@ def test_steps_with_narrow_output_weights_are_close_to_those_without(make, setti
     np.testing.assert_allclose(losses, wide[0], rtol=0.02)
     assert 0.0 < np.linalg.norm(flat - wide[1]) < 0.02 * np.linalg.norm(wide[1])
     np.testing.assert_allclose(scores, wide[3], rtol=0.1, atol=0.01)
+
+
+@DEVICES
+@pytest.mark.parametrize("settings", [*NARROW, {"optimizer": "lamb"}, {"hidden": ()}], ids=str)
+def test_steps_with_logits_of_float16_are_close_to_those_without(make, settings):
+    """And ranks, which have float32 logits of much the same weights, even more so."""
+    losses, flat, ids, scores = train(make(), output_dtype="float16", **settings)
+    wide = train(make(), **settings)
+    np.testing.assert_allclose(losses, wide[0], rtol=2e-3)
+    assert 0.0 < np.linalg.norm(flat - wide[1]) < 2e-3 * np.linalg.norm(wide[1])
+    np.testing.assert_allclose(scores, wide[3], rtol=0.01, atol=0.002)
+    assert (ids == wide[2]).mean() > 0.95
+
+
+@DEVICES
+def test_small_probabilities_are_not_lost_in_float16(make):
+    """Many rows and labels, a share of a gradient far below what float16 itself can tell."""
+    kernels, labels, rows = make(), 4000, 64
+    x = Csr(np.arange(rows + 1), np.zeros(rows, np.int32), np.ones(rows, np.float32), 1)
+    y = Csr(np.arange(rows + 1), np.zeros(rows, np.int32), None, labels)
+    part, batch = kernels.to_device(Partition(x, y)), np.arange(rows)
+    changes = []
+    for dtype in ("float32", "float16"):
+        spec = ModelSpec(features=1, labels=labels, hidden=(4,))
+        made = Replica(spec, OptimizerConfig(), kernels, max_batch_rows=rows, output_dtype=dtype)
+        start = kernels.to_host(made.flat).copy()
+        views = made.layout.views(start)
+        views["hidden0.bias"][:], views["output.bias"][0] = 1.0, 9.0
+        kernels.copy(made.flat, kernels.to_device(start))
+        made.step([Segment(part, kernels.to_device(batch))], 1.0, key=0)
+        after = made.layout.views(kernels.to_host(made.flat))
+        changes.append([after[name] - views[name] for name in ("output.weight", "output.bias")])
+    for wide, half in zip(*changes, strict=True):
+        assert 0.0 < abs(wide[-1]).max() < 1e-4
+        np.testing.assert_allclose(half, wide, rtol=2e-3)
+
+
+def test_a_cpu_has_no_float16():
+    with pytest.raises(ConfigError, match=r"^output layer: float16 logits need a GPU$"):
+        replica(get_kernels("cpu", 1), output_dtype="float16")
 
 
 @DEVICES

@@ -65,11 +65,16 @@ def lease(member, rows=64, batch_rows=32, lr=0.5):
     return member.lease(cut_batches([Span(0, 0, 0, rows)], batch_rows), lr, {})
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "lamb"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("sgd", "float32"), ("adam", "float32"), ("lamb", "float32"), ("sgd", "float16"),
+     ("adam", "bfloat16")],
+)  # fmt: skip
 @pytest.mark.parametrize("rows", [1, 32])
-def test_the_plan_is_what_is_allocated(device, part, name, rows):
+def test_the_plan_is_what_is_allocated(device, part, name, dtype, rows):
     held = device(0)
-    settings = settings_of(optimizer=OptimizerConfig(name=name), max_batch_rows=rows)
+    optimizer = OptimizerConfig(name=name)
+    settings = settings_of(optimizer=optimizer, max_batch_rows=rows, output_dtype=dtype)
     made = Member(settings)
     made.replica.reserve(rows, rows * settings.row_nonzeros)
     assert made.memory.total_bytes == held.used_bytes

@@ -115,7 +115,11 @@ class _ChosenUpdates:
     def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
         self._updates.chosen(name, self._ids[rows], grad, lr)
 
-    def product(self, name: str, rows: slice, left: Array, right: Array, lr: float) -> None:
+    def product(
+        self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
+    ) -> None:
+        if scale != 1.0:
+            raise NotImplementedError("gradients of sampled labels are never scaled")
         self._updates.chosen_product(name, self._ids[rows], left, right, lr)
 
     def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:

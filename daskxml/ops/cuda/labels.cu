@@ -1,34 +1,43 @@
 // A block of labels, label-major: (labels, rows), one contiguous row for each label.
 // Sums over labels are formed by tiles of 32 rows and chunks of labels, then over the chunks.
 
-// Maximum and sum of a chunk: both (chunks, rows). A block is 32 rows x 8 labels at a time.
-KERNEL softmax_parts(
-    float* tops, float* sums, const float* logits, const float* bias,
+// A logit, or its gradient, as it is stored: float32, or the bits of a float16.
+__device__ inline float held(float x) { return x; }
+__device__ inline float held(unsigned short x) { return half_value(x); }
+__device__ inline void hold(float* at, float value) { *at = value; }
+__device__ inline void hold(unsigned short* at, float value) { *at = half_bits(value); }
+
+// Maximum and sum of a chunk: both (chunks, rows). A block is of rows x labels at a time.
+template <class T>
+__device__ void softmax_parts_of(
+    float* tops, float* sums, const T* logits, const float* bias,
     int64 labels, int64 rows, int64 chunk) {
-    __shared__ float top_of[8][32], sum_of[8][32];
-    int64 row = blockIdx.x * 32 + threadIdx.x;
+    const int K = 16 / sizeof(T);  // labels whose loads do not wait for sums
+    __shared__ float top_of[256], sum_of[256];
+    int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
+    int high = blockDim.y, own = threadIdx.y * blockDim.x + threadIdx.x;
     float top = -INF, sum = 0.0f;
-    for (int64 start = first + threadIdx.y; start < last && row < rows; start += 32) {
-        float few[4], higher = top, more = 0.0f;  // four labels: loads that do not wait for sums
+    for (int64 start = first + threadIdx.y; start < last && row < rows; start += K * high) {
+        float few[K], higher = top, more = 0.0f;
         #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            int64 l = start + 8 * k;
-            few[k] = l < last ? logits[l * rows + row] + bias[l] : -INF;
+        for (int k = 0; k < K; ++k) {
+            int64 l = start + k * high;
+            few[k] = l < last ? held(logits[l * rows + row]) + bias[l] : -INF;
         }
         #pragma unroll
-        for (int k = 0; k < 4; ++k) higher = few[k] > higher ? few[k] : higher;
+        for (int k = 0; k < K; ++k) higher = few[k] > higher ? few[k] : higher;
         #pragma unroll
-        for (int k = 0; k < 4; ++k) more += __expf(few[k] - higher);  // NaN stays
+        for (int k = 0; k < K; ++k) more += __expf(few[k] - higher);  // NaN stays
         sum = sum * __expf(top - higher) + more;
         top = higher;
     }
-    top_of[threadIdx.y][threadIdx.x] = top;
-    sum_of[threadIdx.y][threadIdx.x] = sum;
+    top_of[own] = top;
+    sum_of[own] = sum;
     __syncthreads();
     if (threadIdx.y > 0 || row >= rows) return;
-    for (int y = 1; y < 8; ++y) {
-        float other = top_of[y][threadIdx.x], more = sum_of[y][threadIdx.x];
+    for (int y = 1; y < high; ++y) {
+        float other = top_of[y * blockDim.x + own], more = sum_of[y * blockDim.x + own];
         if (more == 0.0f) continue;  // it had no label
         if (other <= top) {
             sum += more * expf(other - top);
@@ -39,6 +48,18 @@ KERNEL softmax_parts(
     }
     tops[blockIdx.y * rows + row] = top;
     sums[blockIdx.y * rows + row] = sum;
+}
+
+KERNEL softmax_parts(
+    float* tops, float* sums, const float* logits, const float* bias,
+    int64 labels, int64 rows, int64 chunk) {
+    softmax_parts_of(tops, sums, logits, bias, labels, rows, chunk);
+}
+
+KERNEL softmax_parts_half(
+    float* tops, float* sums, const unsigned short* logits, const float* bias,
+    int64 labels, int64 rows, int64 chunk) {
+    softmax_parts_of(tops, sums, logits, bias, labels, rows, chunk);
 }
 
 // Chunks into the running peak and total of every row; a block is 32 rows x 8 chunks at a time.
@@ -88,21 +109,42 @@ KERNEL softmax_shift(
 }
 
 // logits = exp(logits + bias - shift), and the sum over each label's row: one warp for a label.
-KERNEL softmax_gradient(
-    float* __restrict__ delta, const float* __restrict__ bias, const float* __restrict__ shift,
+template <class T>
+__device__ void softmax_gradient_of(
+    T* __restrict__ delta, const float* __restrict__ bias, const float* __restrict__ shift,
     float* __restrict__ row_sums, int64 labels, int64 rows) {
+    const int K = 16 / sizeof(T);  // loads that do not wait for stores
     int64 label = blockIdx.x * 8ll + threadIdx.x / 32;
     if (label >= labels) return;
     float sum = 0.0f, lift = bias[label];
-    float* __restrict__ row = delta + label * rows;
-    #pragma unroll 4
-    for (int64 r = threadIdx.x % 32; r < rows; r += 32) {
-        float value = __expf(row[r] + lift - shift[r]);
-        row[r] = value;
-        sum += value;
+    T* __restrict__ row = delta + label * rows;
+    for (int64 start = threadIdx.x % 32; start < rows; start += 32 * K) {
+        T few[K];
+        #pragma unroll
+        for (int k = 0; k < K; ++k) few[k] = start + 32 * k < rows ? row[start + 32 * k] : T(0);
+        #pragma unroll
+        for (int k = 0; k < K; ++k) {
+            int64 r = start + 32 * k;
+            if (r >= rows) continue;
+            float value = __expf(held(few[k]) + lift - shift[r]);
+            hold(row + r, value);
+            sum += value;
+        }
     }
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) row_sums[label] = sum;
+}
+
+KERNEL softmax_gradient(
+    float* delta, const float* bias, const float* shift, float* row_sums, int64 labels,
+    int64 rows) {
+    softmax_gradient_of(delta, bias, shift, row_sums, labels, rows);
+}
+
+KERNEL softmax_gradient_half(
+    unsigned short* delta, const float* bias, const float* shift, float* row_sums, int64 labels,
+    int64 rows) {
+    softmax_gradient_of(delta, bias, shift, row_sums, labels, rows);
 }
 
 KERNEL merge_softmax(
@@ -161,24 +203,38 @@ KERNEL scale_columns(
 }
 
 // logits = weight * sigmoid(logits + bias), and the sum over each label's row.
-KERNEL sigmoid_labels(
-    float* logits, const float* bias, float weight, float* row_sums, int64 labels, int64 rows) {
+template <class T>
+__device__ void sigmoid_labels_of(
+    T* logits, const float* bias, float weight, float* row_sums, int64 labels, int64 rows) {
     int64 label = blockIdx.x * 8ll + threadIdx.x / 32;
     if (label >= labels) return;
-    float sum = 0.0f, shift = bias[label], *row = logits + label * rows;
+    float sum = 0.0f, shift = bias[label];
+    T* row = logits + label * rows;
     for (int64 r = threadIdx.x % 32; r < rows; r += 32) {
-        float z = row[r] + shift, small = expf(-fabsf(z));
-        row[r] = (z <= 0.0f ? small : 1.0f) * (weight / (1.0f + small));
-        sum += row[r];
+        float z = held(row[r]) + shift, small = expf(-fabsf(z));
+        float value = (z <= 0.0f ? small : 1.0f) * (weight / (1.0f + small));
+        hold(row + r, value);
+        sum += value;
     }
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) row_sums[label] = sum;
 }
 
+KERNEL sigmoid_labels(
+    float* logits, const float* bias, float weight, float* row_sums, int64 labels, int64 rows) {
+    sigmoid_labels_of(logits, bias, weight, row_sums, labels, rows);
+}
+
+KERNEL sigmoid_labels_half(
+    unsigned short* logits, const float* bias, float weight, float* row_sums, int64 labels,
+    int64 rows) {
+    sigmoid_labels_of(logits, bias, weight, row_sums, labels, rows);
+}
+
 // log(1 + exp(logits + bias)) over a chunk of labels, (chunks, rows): 32 rows x 8 labels.
-KERNEL softplus_parts(
-    double* parts, const float* logits, const float* bias, int64 labels, int64 rows,
-    int64 chunk) {
+template <class T>
+__device__ void softplus_parts_of(
+    double* parts, const T* logits, const float* bias, int64 labels, int64 rows, int64 chunk) {
     __shared__ double part_of[8][32];
     int64 row = blockIdx.x * 32 + threadIdx.x;
     int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
@@ -186,7 +242,7 @@ KERNEL softplus_parts(
     for (int64 start = first; start < last && row < rows; start += 128) {
         float few = 0.0f;  // 16 labels in float, so that float64 is used rarely
         for (int64 l = start + threadIdx.y; l < least(start + 128, last); l += 8) {
-            float z = logits[l * rows + row] + bias[l];
+            float z = held(logits[l * rows + row]) + bias[l];
             few += log1pf(expf(-fabsf(z))) + (z > 0.0f ? z : 0.0f);
             if (z != z) few = z;  // a comparison would lose it
         }
@@ -197,6 +253,18 @@ KERNEL softplus_parts(
     if (threadIdx.y > 0 || row >= rows) return;
     for (int y = 1; y < 8; ++y) sum += part_of[y][threadIdx.x];
     parts[blockIdx.y * rows + row] = sum;
+}
+
+KERNEL softplus_parts(
+    double* parts, const float* logits, const float* bias, int64 labels, int64 rows,
+    int64 chunk) {
+    softplus_parts_of(parts, logits, bias, labels, rows, chunk);
+}
+
+KERNEL softplus_parts_half(
+    double* parts, const unsigned short* logits, const float* bias, int64 labels, int64 rows,
+    int64 chunk) {
+    softplus_parts_of(parts, logits, bias, labels, rows, chunk);
 }
 
 // out += the sum over chunks; a block is 32 rows x 8 chunks at a time.
@@ -210,59 +278,4 @@ KERNEL add_parts(double* out, const double* parts, int chunks, int64 rows) {
     if (threadIdx.y > 0 || row >= rows) return;
     for (int y = 1; y < 8; ++y) sum += part_of[y][threadIdx.x];
     out[row] += sum;
-}
-
-__device__ inline int64 first_at_least(const int* indices, int64 low, int64 high, int64 wanted) {
-    while (low < high) {
-        int64 middle = (low + high) >> 1;
-        if (indices[middle] < wanted) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
-// out[r] += the sum of logits + bias at row r's labels in the block: one warp for a row.
-KERNEL target_logits(
-    double* out, const float* logits, const float* bias, const int64* indptr, const int* indices,
-    const int64* rows, int64 count, int64 batch_rows, int64 first_row, int64 first_label,
-    int64 labels) {
-    int64 i = blockIdx.x * 8ll + threadIdx.x / 32;
-    if (i >= count) return;
-    int64 stop = indptr[rows[i] + 1], r = first_row + i;
-    int64 j = first_at_least(indices, indptr[rows[i]], stop, first_label) + threadIdx.x % 32;
-    double sum = 0.0;
-    for (; j < stop && indices[j] < first_label + labels; j += 32) {
-        int64 label = indices[j] - first_label;
-        sum += logits[label * batch_rows + r] + bias[label];
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) out[r] += sum;
-}
-
-// delta -= weights at the rows' labels. Rows share labels, so that what a label loses is added up
-// in whole numbers of 2**-50: the same in any order. `lost` (labels,) is 0.
-KERNEL subtract_targets(
-    float* delta, uint64* lost, const float* weights, const int64* indptr, const int* indices,
-    const int64* rows, int64 count, int64 batch_rows, int64 first_row, int64 first_label,
-    int64 labels) {
-    int64 i = blockIdx.x * 8ll + threadIdx.x / 32;
-    if (i >= count) return;
-    int64 stop = indptr[rows[i] + 1], r = first_row + i;
-    int64 j = first_at_least(indices, indptr[rows[i]], stop, first_label) + threadIdx.x % 32;
-    uint64 units = (uint64)(int64)(weights[r] * 1125899906842624.0);
-    for (; j < stop && indices[j] < first_label + labels; j += 32) {
-        int64 label = indices[j] - first_label;
-        delta[label * batch_rows + r] -= weights[r];
-        atomicAdd(lost + label, units);
-    }
-}
-
-// row_sums -= lost, which is 0 again.
-KERNEL subtract_lost(float* row_sums, uint64* lost, int64 labels) {
-    EACH(label, labels) {
-        int64 units = (int64)lost[label];
-        if (units == 0) continue;
-        row_sums[label] -= (float)(units * 8.8817841970012523e-16);
-        lost[label] = 0;
-    }
 }
