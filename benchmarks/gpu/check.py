@@ -38,6 +38,7 @@ from twin_operands import Sizes  # noqa: E402
 from twins import check_kernels  # noqa: E402
 
 from daskxml.errors import ConfigError  # noqa: E402
+from daskxml.model.output import logits_stride  # noqa: E402
 from daskxml.ops import get_kernels  # noqa: E402
 from daskxml.ops.naive import NaiveKernels  # noqa: E402
 from daskxml.training.budget import candidate_budgets  # noqa: E402
@@ -105,13 +106,14 @@ def part_a(gpu: Any, work: Work, seed: int) -> Rows:
 def part_b(gpu: Any, work: Work, ceilings: dict[str, float], seed: int, begun_s: float) -> Rows:
     """Steps at every shape, with every budget for logits that a worker would try."""
     rows: Rows = []
-    cache_bytes = gpu.kernels().cache_bytes
+    kernels = gpu.kernels()
     for shape, batch_rows, optimizer in work.steps:
         if time.perf_counter() - begun_s > work.left_s:
             rows.append({"shape": shape.name, "batch": batch_rows, "optimizer": optimizer,
                          "who": "left out: no time"})  # fmt: skip
             continue
-        budgets = candidate_budgets(FLOAT_BYTES * shape.labels * batch_rows, cache_bytes)
+        whole_bytes = FLOAT_BYTES * shape.labels * logits_stride(kernels, batch_rows)
+        budgets = candidate_budgets(whole_bytes, kernels.cache_bytes)
         rows += measure_shape(gpu, (shape, batch_rows, optimizer), budgets, ceilings, seed,
                               work.round_s)  # fmt: skip
     return rows

@@ -5,6 +5,10 @@ The first walk reads every block of logits once, for the log-sum-exp of each row
 matrix of logits fits into the budget it is kept between the two, as logits; otherwise it is
 multiplied out again, a block at a time, and no matrix of rows x labels ever exists.
 
+Products are fast where rows begin at multiples of 16 bytes, and batches have any size. So a label's
+logits begin at multiples of 8 numbers: the hidden layer gets rows of 0 below it, whose logits are 0
+and stay so, gradients as well, since kernels only touch the batch's own rows.
+
 Where the weights are bfloat16, the hidden layer and finished blocks of the gradient are rounded to
 it for the products; sums, logits and losses are float32.
 
@@ -40,15 +44,28 @@ class FusedWalk(Walk):
         super().__init__(layer, hidden, batch, is_half)
         self._narrow = layer.is_narrow
         if self._narrow or is_half:
-            self.factor = self._converted("narrow hidden", hidden)
+            self.factor = self._converted("narrow hidden", hidden, self.stride)
+        elif self.stride > self.rows:
+            self.factor = self._padded("padded hidden", self.stride)
+            self.kernels.copy(self.factor[: self.rows].reshape(-1), hidden.reshape(-1))
         if is_half:
             self.weight = self._converted("half weight", layer.weight)
             self.scale = 2.0 ** (_LARGEST_BIT + self.rows.bit_length() - 1)
 
-    def _converted(self, name: str, matrix: Array) -> Array:
-        """A matrix rounded to the type of a buffer."""
-        out = self.layer.buffers.matrix(name, *matrix.shape)
-        self.kernels.convert(out.reshape(-1), matrix.reshape(-1), 1.0)
+    def _converted(self, name: str, matrix: Array, height: int = 0) -> Array:
+        """A matrix rounded to the type of a buffer, with rows of 0 below it."""
+        rows, columns = (int(size) for size in matrix.shape)
+        out = (
+            self._padded(name, height) if height else self.layer.buffers.matrix(name, rows, columns)
+        )
+        self.kernels.convert(out[:rows].reshape(-1), matrix.reshape(-1), 1.0)
+        return out
+
+    def _padded(self, name: str, height: int) -> Array:
+        """A buffer for the hidden layer whose last rows are 0."""
+        out = self.layer.buffers.matrix(name, height, self.layer.units)
+        if height > self.rows:
+            self.kernels.fill(out[self.rows :], 0.0)
         return out
 
     def as_factor(self, block: Array) -> Array:

@@ -21,6 +21,8 @@ from daskxml.model.walk import FLOAT_BYTES, HALF_BYTES, LANE_SUMS, Walk
 from daskxml.ops import Kernels
 from daskxml.types import Array
 
+_ALIGNED = 8  # numbers: of float16, the 16 bytes that products want
+
 
 class OutputLayer:
     """Buffers and walks of the output layer; the parameters are the caller's.
@@ -91,14 +93,16 @@ class OutputLayer:
 
     def _reserve_rows(self, rows: int) -> None:
         if self._has_halves:
-            self.buffers.reserve("narrow hidden", rows * self.units, "float16")
+            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "float16")
             self.buffers.reserve("half weight", self.labels * self.units, "float16")
         if self.is_narrow:
-            floats = max(self.block_labels(size) * size for size in range(1, rows + 1))
-            self.buffers.reserve("narrow hidden", rows * self.units, "uint16")
+            floats = max(self.block_labels(size) * self.stride(size) for size in range(1, rows + 1))
+            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "uint16")
             self.buffers.reserve("narrow block", floats, "uint16")
         lanes, reserve = self.kernels.lanes, self.buffers.reserve
-        reserve("gradient", lanes * rows * self.units)
+        if self.stride(1) > 1 and not self.is_narrow:
+            reserve("padded hidden", self.stride(rows) * self.units)
+        reserve("gradient", lanes * self.stride(rows) * self.units)
         reserve("bias gradient", self.labels)
         for name in ("lane peak", "lane part", "lane factors"):
             reserve(name, lanes * rows)
@@ -166,14 +170,19 @@ class OutputLayer:
         else:
             self.kernels.sigmoid_scores(scores, ids)
 
+    def stride(self, rows: int) -> int:
+        """How far apart the logits of two labels are."""
+        return logits_stride(self.kernels, rows)
+
     def block_labels(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
         """Labels of a block: what the device likes, cut to the budget."""
-        most = self.budget_bytes // (logit_bytes * self.kernels.lanes * max(1, rows))
+        most = self.budget_bytes // (logit_bytes * self.kernels.lanes * max(1, self.stride(rows)))
         return max(1, min(self.kernels.block_labels(rows, self.labels), most))
 
     def keeps_logits(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> bool:
         """Whether the whole matrix of logits is kept between the two walks of softmax."""
-        return self.loss == "softmax" and self.labels * rows * logit_bytes <= self.budget_bytes
+        whole_bytes = self.labels * self.stride(rows) * logit_bytes
+        return self.loss == "softmax" and whole_bytes <= self.budget_bytes
 
     def slots(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
         """The most blocks that the lanes walk through together."""
@@ -184,9 +193,10 @@ class OutputLayer:
         return -(-max(self._logits_bytes(rows, each) for each in self._logit_bytes) // FLOAT_BYTES)
 
     def _logits_bytes(self, rows: int, logit_bytes: int) -> int:
+        label_bytes = self.stride(rows) * logit_bytes
         if self.keeps_logits(rows, logit_bytes):
-            return self.labels * rows * logit_bytes
-        return self.kernels.lanes * self.block_labels(rows, logit_bytes) * rows * logit_bytes
+            return self.labels * label_bytes
+        return self.kernels.lanes * self.block_labels(rows, logit_bytes) * label_bytes
 
     def _references(self, rows: int) -> int:
         return max(self.slots(rows, each) for each in self._logit_bytes) * rows
@@ -194,3 +204,15 @@ class OutputLayer:
     @property
     def _logit_bytes(self) -> tuple[int, ...]:
         return (FLOAT_BYTES, HALF_BYTES) if self._has_halves else (FLOAT_BYTES,)
+
+
+def logits_stride(kernels: Kernels, rows: int) -> int:
+    """How far apart the logits of two labels are in a batch: see `daskxml.model.fused_walk`.
+
+    Examples
+    --------
+    >>> from daskxml.ops import get_kernels
+    >>> logits_stride(get_kernels("cpu", 1), 13)
+    13
+    """
+    return -(-rows // _ALIGNED) * _ALIGNED if kernels.has_fused_softmax else rows

@@ -25,8 +25,10 @@ class Walk:
 
     Attributes
     ----------
+    stride
+        From one label's logits to the next's: those behind the batch's are 0.
     factor, weight
-        The hidden layer and the weights as products take them.
+        The hidden layer, with as many rows, and the weights, as products take them.
     scale
         What gradients are multiplied by, until they are products.
     """
@@ -38,6 +40,7 @@ class Walk:
         self.hidden, self.batch = hidden, batch
         self.factor, self.weight, self.scale = hidden, layer.weight, 1.0
         self.rows = rows = int(hidden.shape[0])
+        self.stride = layer.stride(rows)
         logit_bytes = HALF_BYTES if is_half else FLOAT_BYTES
         self.block = layer.block_labels(rows, logit_bytes)
         self.whole = layer.keeps_logits(rows, logit_bytes)
@@ -45,9 +48,9 @@ class Walk:
         planes = 1 if self.whole else lanes
         height = layer.labels if self.whole else self.block
         kind = "float16" if is_half else None
-        self.logits = buffers.cube("logits", planes, height, rows, kind)
+        self.logits = buffers.cube("logits", planes, height, self.stride, kind)
         self.references = buffers.matrix("reference", layer.slots(rows, logit_bytes), rows)
-        self.lane_gradient = buffers.cube("gradient", lanes, rows, layer.units)
+        self.lane_gradient = buffers.cube("gradient", lanes, self.stride, layer.units)
         self.bias_gradient = buffers.vector("bias gradient", layer.labels)
         self.lane_peak = buffers.matrix("lane peak", lanes, rows)
         self.lane_part = buffers.matrix("lane part", lanes, rows)
@@ -197,7 +200,7 @@ class Walk:
         first = self.lane_gradient[0].reshape(-1)
         for lane in range(1, used):
             self.kernels.add_scaled(first, self.lane_gradient[lane].reshape(-1), 1.0)
-        return self.lane_gradient[0]
+        return self.lane_gradient[0][: self.rows]
 
     def softmax_loss(self) -> SupportsFloat:
         """The sum of the rows' losses, after the first walk; who makes a float of it waits."""

@@ -40,11 +40,11 @@ class CudaLabels:
         self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array,
         first_row: int, first_label: int,
     ) -> None:  # fmt: skip
-        count, labels, batch_rows = int(rows.shape[0]), *_shape(logits)
+        count, labels, stride = int(rows.shape[0]), *_shape(logits)
         name, stored = _stored("target_logits", logits)
         self._device.launch(
             name, (-(-count // 8),), (THREADS,),
-            out, stored, bias, y.indptr, y.indices, rows, np.int64(count), batch_rows,
+            out, stored, bias, y.indptr, y.indices, rows, np.int64(count), stride,
             np.int64(first_row), np.int64(first_label), labels,
         )  # fmt: skip
 
@@ -60,13 +60,13 @@ class CudaLabels:
         first_label: int, scale: float = 1.0,
     ) -> None:  # fmt: skip
         """What labels lose is added up in multiples of 2**-50: less than 2**13 in all."""
-        count, labels, batch_rows = int(rows.shape[0]), *_shape(delta)
+        count, labels, stride = int(rows.shape[0]), *_shape(delta)
         lost = self._kept.zeros("lost", y.columns, "uint64")[first_label : first_label + labels]
         name, stored = _stored("subtract_targets", delta)
         self._device.launch(
             name, (-(-count // 8),), (THREADS,),
             stored, lost, weights, y.indptr, y.indices, rows, np.int64(count),
-            batch_rows, np.int64(first_row), np.int64(first_label), labels,
+            stride, np.int64(first_row), np.int64(first_label), labels,
             np.float64(_LOSS_UNITS / scale),
         )  # fmt: skip
 
@@ -89,14 +89,14 @@ class CudaLabels:
         self._device.launch("exponentiate", blocks, _TILE, logits, bias, peak, labels, rows, chunk)
 
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
-        labels, rows = _shape(logits)
+        (labels, stride), rows = _shape(logits), np.int64(peak.shape[0])
         chunks, chunk = _chunks(int(labels))
         make, launch = self._device.scratch(), self._device.launch
         tops, sums = (make((chunks, int(rows)), "float32") for _ in range(2))
         name, stored = _stored("softmax_parts", logits)
         tile = _TILE if stored is logits else _HALF_TILE
         blocks = -(-int(rows) // tile[0]), chunks
-        launch(name, blocks, tile, tops, sums, stored, bias, labels, rows, chunk)
+        launch(name, blocks, tile, tops, sums, stored, bias, labels, rows, stride, chunk)
         tiles = (-(-int(rows) // _TILE[0]),)
         launch("softmax_join", tiles, _TILE, peak, total, tops, sums, np.int32(chunks), rows)
 
@@ -106,9 +106,10 @@ class CudaLabels:
         self._device.launch("softmax_shift", *grid(rows), *operands)
 
     def softmax_gradient(self, logits: Array, bias: Array, shift: Array, row_sums: Array) -> None:
-        (labels, rows), (name, stored) = _shape(logits), _stored("softmax_gradient", logits)
+        (labels, stride), rows = _shape(logits), np.int64(shift.shape[0])
+        name, stored = _stored("softmax_gradient", logits)
         blocks = (-(-int(labels) // 8),)
-        operands = stored, bias, shift, row_sums, labels, rows
+        operands = stored, bias, shift, row_sums, labels, rows, stride
         self._device.launch(name, blocks, (THREADS,), *operands)
 
     def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
@@ -146,29 +147,30 @@ class CudaLabels:
         self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array
     ) -> None:
         """``part`` is not used: chunks of labels have sums of their own."""
-        labels, rows = _shape(logits)
+        (labels, stride), rows = _shape(logits), np.int64(loss.shape[0])
         chunks, chunk = _chunks(int(labels))
         tiles = -(-int(rows) // _TILE[0])
         parts = self._device.scratch()((chunks, int(rows)), "float64")
         launch = self._device.launch
         name, stored = _stored("softplus_parts", logits)
-        launch(name, (tiles, chunks), _TILE, parts, stored, bias, labels, rows, chunk)
+        launch(name, (tiles, chunks), _TILE, parts, stored, bias, labels, rows, stride, chunk)
         launch("add_parts", (tiles,), _TILE, loss, parts, np.int32(chunks), rows)
         name, _ = _stored("sigmoid_labels", logits)
-        operands = stored, bias, np.float32(weight), row_sums, labels, rows
+        operands = stored, bias, np.float32(weight), row_sums, labels, rows, stride
         launch(name, (-(-int(labels) // 8),), (THREADS,), *operands)
 
     def top_k_block(
         self, logits: Array, bias: Array, first_label: int, scores: Array, ids: Array
     ) -> None:
-        labels, rows, k = int(logits.shape[0]), int(logits.shape[1]), int(scores.shape[1])
-        chunks = max(1, min(_RANK_THREADS // max(1, rows), -(-labels // _LEAST_CHUNK), 65535))
-        chunk = -(-labels // chunks)
+        labels, stride = _shape(logits)
+        rows, k = (int(size) for size in scores.shape)
+        chunks = max(1, min(_RANK_THREADS // max(1, rows), -(-int(labels) // _LEAST_CHUNK), 65535))
+        chunk = -(-int(labels) // chunks)
         make = self._device.scratch()
         lists, labels_of = make((chunks, rows, k), "float32"), make((chunks, rows, k), "int32")
         self._device.launch(
             "top_k_parts", (-(-rows // 32), chunks), (32,), lists, labels_of, logits, bias,
-            np.int32(first_label), np.int32(k), np.int64(labels), np.int64(rows), np.int64(chunk),
+            np.int32(first_label), np.int32(k), labels, np.int64(rows), stride, np.int64(chunk),
         )  # fmt: skip
         self._merge_ranks(scores, ids, lists, labels_of, keep=True)
 
@@ -208,7 +210,7 @@ def _stored(name: str, block: Array) -> tuple[str, Array]:
 
 
 def _shape(block: Array) -> tuple[np.int64, np.int64]:
-    """Labels and rows of a block, for a kernel."""
+    """Labels of a block, and numbers for each of them, for a kernel."""
     return np.int64(block.shape[0]), np.int64(block.shape[1])
 
 

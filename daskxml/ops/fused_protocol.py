@@ -4,8 +4,9 @@ A block of logits is read once for the sums and once for the gradient, and is ne
 exponentials in between: two kernels in the place of five. Each launch costs the host several
 microseconds, so what can be done once for all blocks is left to the end.
 
-Here, and in ``target_logits`` and ``sigmoid_block``, a block may be float16; sums and biases are
-not.
+Here, and in ``target_logits``, ``sigmoid_block`` and ``top_k_block``, a label's logits may have
+more numbers behind those of the batch's rows, which are left alone. But for the last of these, a
+block may be float16; sums and biases are not.
 """
 
 from __future__ import annotations

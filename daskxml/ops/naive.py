@@ -233,15 +233,16 @@ class NaiveKernels(HostMemory, NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, N
     has_fused_softmax = False  # unless a test asks for it
 
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
-        self.softmax_block(logits.copy(), bias, peak, total, peak)
+        self.softmax_block(logits[:, : len(peak)].copy(), bias, peak, total, peak)
 
     def softmax_shift(self, out: Array, peak: Array, total: Array, weight: Array) -> None:
         with np.errstate(divide="ignore"):
             out[:] = peak + np.log(total) - np.log(weight)
 
     def softmax_gradient(self, logits: Array, bias: Array, shift: Array, row_sums: Array) -> None:
-        logits[:] = np.exp(logits + bias[:, None] - shift)
-        row_sums[:] = logits.sum(axis=1)
+        own = logits[:, : len(shift)]
+        own[:] = np.exp(own + bias[:, None] - shift)
+        row_sums[:] = own.sum(axis=1)
 
     def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
         peak[:] = peaks.max(axis=0)
@@ -265,9 +266,10 @@ class NaiveKernels(HostMemory, NaiveFlat, NaiveOptim, NaiveRow, NaiveSampling, N
     def sigmoid_block(
         self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array
     ) -> None:
-        loss += np.logaddexp(0.0, np.float64(logits + bias[:, None])).sum(axis=0)
-        logits[:] = weight * sigmoid(logits + bias[:, None])
-        row_sums[:] = logits.sum(axis=1)
+        own = logits[:, : len(loss)]
+        loss += np.logaddexp(0.0, np.float64(own + bias[:, None])).sum(axis=0)
+        own[:] = weight * sigmoid(own + bias[:, None])
+        row_sums[:] = own.sum(axis=1)
 
     def top_k_block(
         self, logits: Array, bias: Array, first_label: int, scores: Array, ids: Array

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from daskxml.errors import TrainingError
+from daskxml.model.output import logits_stride
 from daskxml.ops import Kernels
 from daskxml.training.replica import Replica
 from daskxml.training.settings import MemberSettings
@@ -109,7 +110,7 @@ def output_dtype(settings: MemberSettings, kernels: Kernels) -> str:
 def all_logits_bytes(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> int:
     """Return what all logits of a batch take."""
     logit_bytes = 2 if output_dtype(settings, kernels) == "float16" else 4
-    return logit_bytes * batch_rows * settings.spec.labels
+    return logit_bytes * logits_stride(kernels, batch_rows) * settings.spec.labels
 
 
 def plan_memory(settings: MemberSettings, kernels: Kernels, batch_rows: int) -> MemoryPlan:

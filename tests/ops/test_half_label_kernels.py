@@ -1,4 +1,4 @@
-"""The kernels over blocks of labels that are float16, on a GPU, against their naive twins."""
+"""A GPU's kernels over blocks of labels that are float16, or wider than the batch."""
 
 import numpy as np
 import pytest
@@ -86,3 +86,40 @@ def test_targets_of_float16(ops, block, density, first_label, first_row):
         kernels.settle_sums(lost)
     np.testing.assert_allclose(wide(logits), slow, rtol=6e-4, atol=1e-6)
     close(sums, slow_sums)
+
+
+KINDS = pytest.mark.parametrize("kind", ["float32", "float16"])
+
+
+@KINDS
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@modest
+@given(blocks(), st.integers(1, 9))
+def test_what_lies_behind_the_rows_of_a_batch_is_left_alone(ops, kind, block, more):
+    """And all else has the same bits as without it."""
+    logits, bias, rng = halves(block)
+    labels, rows = logits.shape
+    y, chosen = random_csr(rng, 6, labels, 0.3, ones=True), rng.integers(0, 6, rows)
+    weights, found = np.abs(normal(rng, rows)), []
+    for behind in (0, more):
+        padded = np.full((labels, rows + behind), 7, kind)
+        padded[:, :rows] = logits
+        peak, total, shift = np.full(rows, -np.inf, "f"), np.zeros(rows), np.empty(rows, "f")
+        sums, loss, out = np.empty(labels, "f"), np.zeros(rows), np.zeros(rows)
+        ops.target_logits(out, padded, bias, y, chosen, 0, 0)
+        ops.softmax_sums(padded, bias, peak, total)
+        ops.softmax_shift(shift, peak, total, weights)
+        ops.softmax_gradient(padded, bias, shift, sums)
+        ops.note_targets(padded, weights, y, chosen, 0, 0)
+        ops.settle_sums(sums)
+        held = padded.copy()
+        more_sums = np.empty(labels, "f")
+        ops.sigmoid_block(padded, bias, 0.5, more_sums, loss, np.empty((2, rows), "f"))
+        scores, ids = np.full((rows, 3), -np.inf, "f"), np.full((rows, 3), -1, np.int32)
+        if kind == "float32":
+            ops.top_k_block(held, bias, 0, scores, ids)
+        assert (padded[:, rows:] == 7).all()
+        assert (held[:, rows:] == 7).all()
+        arrays = held[:, :rows], padded[:, :rows], peak, total, shift, sums, more_sums
+        found.append([array.tobytes() for array in (*arrays, loss, out, scores, ids)])
+    assert found[0] == found[1]

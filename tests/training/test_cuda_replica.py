@@ -46,9 +46,10 @@ def replica(kernels, optimizer="sgd", **settings):
 
 def train(kernels, steps=3, **settings):
     """A few steps over two segments each; the losses, the model and what it ranks first."""
+    size = settings.pop("batch_rows", 16)
     part, made, losses = kernels.to_device(data()), replica(kernels, **settings), []
     for step in range(steps):
-        rows = np.random.default_rng(step).permutation(ROWS)[:16].astype(np.int64)
+        rows = np.random.default_rng(step).permutation(ROWS)[:size].astype(np.int64)
         batch = [
             Segment(part, kernels.to_device(rows[:5])),
             Segment(part, kernels.to_device(rows[5:])),
@@ -66,6 +67,8 @@ def train(kernels, steps=3, **settings):
         {"loss": "sigmoid"},
         {"loss": "sigmoid", "activation": "sigmoid", "hidden": (8, 6)},
         {"budget": 16 * 40 * 4},  # labels in blocks
+        {"batch_rows": 13},
+        {"batch_rows": 9, "loss": "sigmoid", "budget": 16 * 40 * 4, "optimizer": "adam"},
         {"dropout": 0.3, "feature_dropout": 0.2},
         {"hidden": ()},
         *({"optimizer": name} for name in ("momentum", "nesterov", "adam", "lamb")),
@@ -126,7 +129,7 @@ def test_steps_wait_for_nothing_and_allocate_nothing(settings):
 
 NARROW = [
     {},
-    {"budget": 16 * 40 * 4},
+    {"budget": 16 * 40 * 4, "batch_rows": 13},
     {"loss": "sigmoid", "weight_decay": 0.1},
     *({"optimizer": name} for name in ("momentum", "nesterov", "adam")),
 ]

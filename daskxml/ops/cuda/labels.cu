@@ -1,4 +1,5 @@
-// A block of labels, label-major: (labels, rows), one contiguous row for each label.
+// A block of labels, label-major: (labels, stride), one contiguous row of `stride` numbers for each
+// label, of which the first `rows` are of the batch's rows and the others are not touched.
 // Sums over labels are formed by tiles of 32 rows and chunks of labels, then over the chunks.
 
 // A logit, or its gradient, as it is stored: float32, or the bits of a float16.
@@ -11,7 +12,7 @@ __device__ inline void hold(unsigned short* at, float value) { *at = half_bits(v
 template <class T>
 __device__ void softmax_parts_of(
     float* tops, float* sums, const T* logits, const float* bias,
-    int64 labels, int64 rows, int64 chunk) {
+    int64 labels, int64 rows, int64 stride, int64 chunk) {
     const int K = 16 / sizeof(T);  // labels whose loads do not wait for sums
     __shared__ float top_of[256], sum_of[256];
     int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
@@ -23,7 +24,7 @@ __device__ void softmax_parts_of(
         #pragma unroll
         for (int k = 0; k < K; ++k) {
             int64 l = start + k * high;
-            few[k] = l < last ? held(logits[l * rows + row]) + bias[l] : -INF;
+            few[k] = l < last ? held(logits[l * stride + row]) + bias[l] : -INF;
         }
         #pragma unroll
         for (int k = 0; k < K; ++k) higher = few[k] > higher ? few[k] : higher;
@@ -52,14 +53,14 @@ __device__ void softmax_parts_of(
 
 KERNEL softmax_parts(
     float* tops, float* sums, const float* logits, const float* bias,
-    int64 labels, int64 rows, int64 chunk) {
-    softmax_parts_of(tops, sums, logits, bias, labels, rows, chunk);
+    int64 labels, int64 rows, int64 stride, int64 chunk) {
+    softmax_parts_of(tops, sums, logits, bias, labels, rows, stride, chunk);
 }
 
 KERNEL softmax_parts_half(
     float* tops, float* sums, const unsigned short* logits, const float* bias,
-    int64 labels, int64 rows, int64 chunk) {
-    softmax_parts_of(tops, sums, logits, bias, labels, rows, chunk);
+    int64 labels, int64 rows, int64 stride, int64 chunk) {
+    softmax_parts_of(tops, sums, logits, bias, labels, rows, stride, chunk);
 }
 
 // Chunks into the running peak and total of every row; a block is 32 rows x 8 chunks at a time.
@@ -112,12 +113,12 @@ KERNEL softmax_shift(
 template <class T>
 __device__ void softmax_gradient_of(
     T* __restrict__ delta, const float* __restrict__ bias, const float* __restrict__ shift,
-    float* __restrict__ row_sums, int64 labels, int64 rows) {
+    float* __restrict__ row_sums, int64 labels, int64 rows, int64 stride) {
     const int K = 16 / sizeof(T);  // loads that do not wait for stores
     int64 label = blockIdx.x * 8ll + threadIdx.x / 32;
     if (label >= labels) return;
     float sum = 0.0f, lift = bias[label];
-    T* __restrict__ row = delta + label * rows;
+    T* __restrict__ row = delta + label * stride;
     for (int64 start = threadIdx.x % 32; start < rows; start += 32 * K) {
         T few[K];
         #pragma unroll
@@ -137,14 +138,14 @@ __device__ void softmax_gradient_of(
 
 KERNEL softmax_gradient(
     float* delta, const float* bias, const float* shift, float* row_sums, int64 labels,
-    int64 rows) {
-    softmax_gradient_of(delta, bias, shift, row_sums, labels, rows);
+    int64 rows, int64 stride) {
+    softmax_gradient_of(delta, bias, shift, row_sums, labels, rows, stride);
 }
 
 KERNEL softmax_gradient_half(
     unsigned short* delta, const float* bias, const float* shift, float* row_sums, int64 labels,
-    int64 rows) {
-    softmax_gradient_of(delta, bias, shift, row_sums, labels, rows);
+    int64 rows, int64 stride) {
+    softmax_gradient_of(delta, bias, shift, row_sums, labels, rows, stride);
 }
 
 KERNEL merge_softmax(
@@ -205,11 +206,12 @@ KERNEL scale_columns(
 // logits = weight * sigmoid(logits + bias), and the sum over each label's row.
 template <class T>
 __device__ void sigmoid_labels_of(
-    T* logits, const float* bias, float weight, float* row_sums, int64 labels, int64 rows) {
+    T* logits, const float* bias, float weight, float* row_sums, int64 labels, int64 rows,
+    int64 stride) {
     int64 label = blockIdx.x * 8ll + threadIdx.x / 32;
     if (label >= labels) return;
     float sum = 0.0f, shift = bias[label];
-    T* row = logits + label * rows;
+    T* row = logits + label * stride;
     for (int64 r = threadIdx.x % 32; r < rows; r += 32) {
         float z = held(row[r]) + shift, small = expf(-fabsf(z));
         float value = (z <= 0.0f ? small : 1.0f) * (weight / (1.0f + small));
@@ -221,20 +223,22 @@ __device__ void sigmoid_labels_of(
 }
 
 KERNEL sigmoid_labels(
-    float* logits, const float* bias, float weight, float* row_sums, int64 labels, int64 rows) {
-    sigmoid_labels_of(logits, bias, weight, row_sums, labels, rows);
+    float* logits, const float* bias, float weight, float* row_sums, int64 labels, int64 rows,
+    int64 stride) {
+    sigmoid_labels_of(logits, bias, weight, row_sums, labels, rows, stride);
 }
 
 KERNEL sigmoid_labels_half(
     unsigned short* logits, const float* bias, float weight, float* row_sums, int64 labels,
-    int64 rows) {
-    sigmoid_labels_of(logits, bias, weight, row_sums, labels, rows);
+    int64 rows, int64 stride) {
+    sigmoid_labels_of(logits, bias, weight, row_sums, labels, rows, stride);
 }
 
 // log(1 + exp(logits + bias)) over a chunk of labels, (chunks, rows): 32 rows x 8 labels.
 template <class T>
 __device__ void softplus_parts_of(
-    double* parts, const T* logits, const float* bias, int64 labels, int64 rows, int64 chunk) {
+    double* parts, const T* logits, const float* bias, int64 labels, int64 rows,
+    int64 stride, int64 chunk) {
     __shared__ double part_of[8][32];
     int64 row = blockIdx.x * 32 + threadIdx.x;
     int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
@@ -242,7 +246,7 @@ __device__ void softplus_parts_of(
     for (int64 start = first; start < last && row < rows; start += 128) {
         float few = 0.0f;  // 16 labels in float, so that float64 is used rarely
         for (int64 l = start + threadIdx.y; l < least(start + 128, last); l += 8) {
-            float z = held(logits[l * rows + row]) + bias[l];
+            float z = held(logits[l * stride + row]) + bias[l];
             few += log1pf(expf(-fabsf(z))) + (z > 0.0f ? z : 0.0f);
             if (z != z) few = z;  // a comparison would lose it
         }
@@ -257,14 +261,14 @@ __device__ void softplus_parts_of(
 
 KERNEL softplus_parts(
     double* parts, const float* logits, const float* bias, int64 labels, int64 rows,
-    int64 chunk) {
-    softplus_parts_of(parts, logits, bias, labels, rows, chunk);
+    int64 stride, int64 chunk) {
+    softplus_parts_of(parts, logits, bias, labels, rows, stride, chunk);
 }
 
 KERNEL softplus_parts_half(
     double* parts, const unsigned short* logits, const float* bias, int64 labels, int64 rows,
-    int64 chunk) {
-    softplus_parts_of(parts, logits, bias, labels, rows, chunk);
+    int64 stride, int64 chunk) {
+    softplus_parts_of(parts, logits, bias, labels, rows, stride, chunk);
 }
 
 // out += the sum over chunks; a block is 32 rows x 8 chunks at a time.

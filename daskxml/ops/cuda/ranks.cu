@@ -14,7 +14,7 @@ __device__ inline void insert(float* scores, int* ids, int k, float value, int l
 // The best of a chunk of labels, (chunks, rows, k): a thread for each row and chunk.
 KERNEL top_k_parts(
     float* scores, int* ids, const float* logits, const float* bias, int first_label, int k,
-    int64 labels, int64 rows, int64 chunk) {
+    int64 labels, int64 rows, int64 stride, int64 chunk) {
     int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (row >= rows) return;
     int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
@@ -26,7 +26,7 @@ KERNEL top_k_parts(
     }
     float lowest = -INF;
     for (int64 l = first; l < last; ++l) {
-        float value = logits[l * rows + row] + bias[l];
+        float value = logits[l * stride + row] + bias[l];
         if (value > lowest) {
             insert(scores, ids, k, value, first_label + (int)l);
             lowest = scores[k - 1];

@@ -1,4 +1,4 @@
-// The labels of a batch's rows, in a block of labels: (labels, rows), as in labels.cu.
+// The labels of a batch's rows, in a block of labels as in labels.cu.
 
 __device__ inline int64 first_at_least(const int* indices, int64 low, int64 high, int64 wanted) {
     while (low < high) {
@@ -13,7 +13,7 @@ __device__ inline int64 first_at_least(const int* indices, int64 low, int64 high
 template <class T>
 __device__ void target_logits_of(
     double* out, const T* logits, const float* bias, const int64* indptr, const int* indices,
-    const int64* rows, int64 count, int64 batch_rows, int64 first_row, int64 first_label,
+    const int64* rows, int64 count, int64 stride, int64 first_row, int64 first_label,
     int64 labels) {
     int64 i = blockIdx.x * 8ll + threadIdx.x / 32;
     if (i >= count) return;
@@ -22,7 +22,7 @@ __device__ void target_logits_of(
     double sum = 0.0;
     for (; j < stop && indices[j] < first_label + labels; j += 32) {
         int64 label = indices[j] - first_label;
-        sum += held(logits[label * batch_rows + r]) + bias[label];
+        sum += held(logits[label * stride + r]) + bias[label];
     }
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) out[r] += sum;
@@ -30,19 +30,19 @@ __device__ void target_logits_of(
 
 KERNEL target_logits(
     double* out, const float* logits, const float* bias, const int64* indptr, const int* indices,
-    const int64* rows, int64 count, int64 batch_rows, int64 first_row, int64 first_label,
+    const int64* rows, int64 count, int64 stride, int64 first_row, int64 first_label,
     int64 labels) {
     target_logits_of(
-        out, logits, bias, indptr, indices, rows, count, batch_rows, first_row, first_label,
+        out, logits, bias, indptr, indices, rows, count, stride, first_row, first_label,
         labels);
 }
 
 KERNEL target_logits_half(
     double* out, const unsigned short* logits, const float* bias, const int64* indptr,
-    const int* indices, const int64* rows, int64 count, int64 batch_rows, int64 first_row,
+    const int* indices, const int64* rows, int64 count, int64 stride, int64 first_row,
     int64 first_label, int64 labels) {
     target_logits_of(
-        out, logits, bias, indptr, indices, rows, count, batch_rows, first_row, first_label,
+        out, logits, bias, indptr, indices, rows, count, stride, first_row, first_label,
         labels);
 }
 
@@ -51,7 +51,7 @@ KERNEL target_logits_half(
 template <class T>
 __device__ void subtract_targets_of(
     T* delta, uint64* lost, const float* weights, const int64* indptr, const int* indices,
-    const int64* rows, int64 count, int64 batch_rows, int64 first_row, int64 first_label,
+    const int64* rows, int64 count, int64 stride, int64 first_row, int64 first_label,
     int64 labels, double units) {
     int64 i = blockIdx.x * 8ll + threadIdx.x / 32;
     if (i >= count) return;
@@ -60,7 +60,7 @@ __device__ void subtract_targets_of(
     uint64 loses = (uint64)(int64)(weights[r] * units);
     for (; j < stop && indices[j] < first_label + labels; j += 32) {
         int64 label = indices[j] - first_label;
-        T* at = delta + label * batch_rows + r;
+        T* at = delta + label * stride + r;
         hold(at, held(*at) - weights[r]);
         atomicAdd(lost + label, loses);
     }
@@ -68,19 +68,19 @@ __device__ void subtract_targets_of(
 
 KERNEL subtract_targets(
     float* delta, uint64* lost, const float* weights, const int64* indptr, const int* indices,
-    const int64* rows, int64 count, int64 batch_rows, int64 first_row, int64 first_label,
+    const int64* rows, int64 count, int64 stride, int64 first_row, int64 first_label,
     int64 labels, double units) {
     subtract_targets_of(
-        delta, lost, weights, indptr, indices, rows, count, batch_rows, first_row, first_label,
+        delta, lost, weights, indptr, indices, rows, count, stride, first_row, first_label,
         labels, units);
 }
 
 KERNEL subtract_targets_half(
     unsigned short* delta, uint64* lost, const float* weights, const int64* indptr,
-    const int* indices, const int64* rows, int64 count, int64 batch_rows, int64 first_row,
+    const int* indices, const int64* rows, int64 count, int64 stride, int64 first_row,
     int64 first_label, int64 labels, double units) {
     subtract_targets_of(
-        delta, lost, weights, indptr, indices, rows, count, batch_rows, first_row, first_label,
+        delta, lost, weights, indptr, indices, rows, count, stride, first_row, first_label,
         labels, units);
 }
 
