@@ -6,7 +6,7 @@
 #   make test-ucx   the tests of the runtime over ucx, in an environment of its own
 #   make test-cuda  the tests of the GPU kernels with CuPy, in an environment of its own, and on a GPU
 #                   if there is one; CUDA=13 for the other CUDA
-#   make bench      every benchmark; results in benchmarks/results
+#   make bench      the suite `speed`: every benchmark that needs no data
 #   make lock       pin the packages of the Docker image anew
 
 PYTHON ?= python3
@@ -78,8 +78,7 @@ test-cuda: $(CUDA_READY)
 	  tests/benchmarks/test_gpu_check.py tests/runtime/test_gpu_cluster.py
 
 bench: $(READY)
-	@set -e; for file in $$(grep -l __main__ benchmarks/*.py | grep -v ucx_suite); do \
-	  echo "== $$file"; $(BIN)/python $$file; done
+	$(BIN)/daskxml bench speed
 
 # For every Python that the package runs on, with hashes, and without the name of an index.
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
