@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
+from daskxml.errors import ConfigError
 from daskxml.model.trained import Model
 from daskxml.training.showing import run_html
 
@@ -62,6 +64,11 @@ def resolve_run(
         Files, globs or URLs that replace what the run file says; None, or matrices, which are none
         of these, leave it as it is.
 
+    Raises
+    ------
+    ConfigError
+        If a path is none, or the run file is not good.
+
     Examples
     --------
     >>> run = resolve_run({"training": {"epochs": 1}}, "/data/train.txt", None, ["run.seed=7"])
@@ -73,12 +80,16 @@ def resolve_run(
     for name, paths in (("train", train), ("test", test)):
         is_none = paths is None or hasattr(paths, "partitions")
         own = getattr(resolved.data, name) if is_none else paths
-        given[f"data.{name}"] = [_absolute(path) for path in _listed(own)]
+        given[f"data.{name}"] = [_absolute(path) for path in _listed(own, name)]
     return load_run_config(resolved, given)
 
 
-def _listed(paths: Paths) -> list[str]:
-    return [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths]
+def _listed(paths: Any, name: str) -> list[str]:
+    is_one = isinstance(paths, str | os.PathLike)
+    listed = [paths] if is_one or hasattr(paths, "shape") else list(paths)
+    if all(isinstance(path, str | os.PathLike) for path in listed):
+        return [str(path) for path in listed]
+    raise ConfigError(f"{name}: must be paths, or daskxml.Matrices(X, Y) for rows in memory")
 
 
 def _absolute(path: str) -> str:
