@@ -52,7 +52,10 @@ class Source:
             section, dot, key = dotted.partition(".")
             if not (section and dot and key) or "." in key:
                 raise ConfigError(f"--set {dotted}: must be section.key=value")
-            self.tables.setdefault(section, {})[key] = value
+            if section not in self.tables:
+                self.tables[section] = {}
+                self.overridden[section, ""] = f"--set {dotted}: [{section}]"
+            self.tables[section][key] = value
             self.overridden[section, key] = f"--set {dotted}:"
 
 
