@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 from daskxml.cli.arguments import Options
@@ -29,5 +31,10 @@ def run(options: Options) -> int:
         "cluster.workers": options.workers,
     }
     status = train_and_report(load_run_config("quickstart", values), out)
-    print(f"\nTry: daskxml evaluate {out} {test}")
+    print(f"\nTry: {typed_command()} evaluate {out} {test}")
     return status
+
+
+def typed_command() -> str:
+    """Return what calls daskxml in the user's shell: `make demo` has it in a folder of its own."""
+    return "daskxml" if shutil.which("daskxml") else sys.argv[0]

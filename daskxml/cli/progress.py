@@ -70,7 +70,7 @@ class PlainProgress:
         """Stop showing."""
 
     def __call__(self, event: Event) -> None:
-        """Print the event's line, if it has one."""
+        """Print what there is to tell of the event."""
         self.seen.apply(event)
         line = self._line(event)
         if line:
@@ -80,6 +80,8 @@ class PlainProgress:
         match event.get("kind"):
             case "megabatch":
                 return row_line(self.seen.row)
+            case "started" if self.seen.dashboard:
+                return f"{self.seen.notes[-1]}\ndashboard {self.seen.dashboard}"
             case kind if kind in NOTES:
                 return self.seen.notes[-1]
             # Every mega-batch passes through several states: only those before the first are news.

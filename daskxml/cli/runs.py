@@ -45,8 +45,12 @@ def runs_table(records: Iterable[RunRecord]) -> Table:
     (['elastic', 'training'], 1)
     """
     table = Table(box=None, pad_edge=False)
-    for header in ("run", "name", "strategy", "state", "begun", "mega-batches", "P@1", "directory"):
-        table.add_column(header, justify="right" if header in ("mega-batches", "P@1") else "left")
+    table.add_column("run", no_wrap=True)
+    for header in ("name", "strategy", "state", "begun"):
+        table.add_column(header, overflow="fold")
+    for header in ("mega-\nbatches", "P@1"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("directory", overflow="fold")  # it is what one needs: never cut
     for record in records:
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.begun_at_s))
         precision = f"{record.metrics['P@1']:.4f}" if "P@1" in record.metrics else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,7 +69,12 @@ def train_and_report(config: RunConfig, out: str, **arguments: Any) -> int:
     print(config.to_toml(), flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = train(config, out=out, on_event=progress, **arguments)
-    report(done, {"run": out, "dashboard": progress.seen.dashboard})
+    places = {"run": out}
+    if arguments.get("scheduler"):  # that of a local cluster is gone
+        places["dashboard"] = progress.seen.dashboard
+    if done.reason == "interrupt":
+        places["go on"] = f"daskxml train --resume {shlex.quote(out)}"
+    report(done, places)
     return INTERRUPTED if done.reason == "interrupt" else 0
 
 

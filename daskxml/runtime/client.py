@@ -28,6 +28,8 @@ from daskxml.runtime.matrices import Matrices, scatter
 from daskxml.training.run import Paths, Run, resolve_run
 from daskxml.training.run_dir import RunDir
 
+_ENDING = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
+
 Rows = Paths | Matrices
 Config = str | Path | Mapping[str, Any] | RunConfig
 
@@ -217,6 +219,7 @@ def _follow(follower: Follower, config: RunConfig, matrices: Mapping[str, Matric
                 if interrupts > 1 or not follower.has_started:
                     raise
                 call(follower.client, "daskxml_stop", run=run, reason="interrupt")
+                follower.on_event({"kind": "warning", "text": _ENDING})
     finally:
         forget(follower.client, run)
 

@@ -55,6 +55,7 @@ EVENTS = [
 LINES = [
     "loading",
     "24,000 rows and 4,000 test rows, 5,000 features, 2,000 labels, 898,000 parameters",
+    "dashboard http://x:8787",
     "training",
     "mega-batch 4  epoch 1.25  12,800 rows  4,000 rows/s  loss 3.5000  P@1 0.5000  P@3 0.2500",
     "worker b lost",

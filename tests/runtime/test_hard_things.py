@@ -113,7 +113,11 @@ def test_a_run_that_is_interrupted_ends_at_a_merge_and_goes_on(
         command.interrupt()
     else:
         command.process.terminate()
-    assert command.end(within_s=30) == (130, "")
+    said, errors = command.process.communicate(timeout=30)
+    assert (command.process.returncode, errors) == (130, "")
+    assert "the run ends at the next merge; Ctrl-C again" in said
+    assert f"go on     daskxml train --resume {out}" in said
+    assert "dashboard" not in said  # that of a local cluster is gone
     done = len(history(out))
     assert int(checkpoints(out)[-1].stem) == done
     assert daskxml.load(out).header.training["ended"] == "interrupt"

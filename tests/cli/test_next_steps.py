@@ -1,0 +1,38 @@
+"""What is printed for the user to go on with can be read and typed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from daskxml.cli.demo import typed_command
+from daskxml.cli.runs import runs_table
+from daskxml.runtime.records import RunRecord
+
+
+def test_a_command_that_is_not_on_the_path_is_named_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [".venv/bin/daskxml", "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert typed_command() == ".venv/bin/daskxml"
+    (tmp_path / "daskxml").touch(mode=0o755)
+    assert typed_command() == "daskxml"
+
+
+def test_a_table_of_runs_cuts_nothing_off_on_a_small_terminal() -> None:
+    record = RunRecord(
+        run="95a30726", name="adaptive-sgd", strategy="adaptive-sgd", state="ended by megabatches",
+        is_over=True, is_detached=False, begun_at_s=0.0, megabatches=12_345,
+        metrics={"P@1": 0.61234}, out="/shared/experiments/of-this-month/first",
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=80)
+    console.print(runs_table([record]))
+    lines = console.file.getvalue().splitlines()
+    assert lines[2].startswith("95a30726  adaptive")
+    assert "12,345  0.6123" in lines[2]
+    start = lines[1].index("directory")
+    assert "".join(line[start:].strip() for line in lines[2:]) == record.out
