@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from distributed import Client
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
+from distributed.utils import silence_logging_cmgr
 
 from daskxml.config.sections import ClusterSection
 from daskxml.errors import ClusterError, ConfigError
-from daskxml.runtime.local_cluster import Warn, local_cluster
+from daskxml.runtime.local_cluster import SILENT, Warn, local_cluster
 from daskxml.runtime.ucx import SCHEMES, has_ucx, silence_ucx, ucx_missing
 
 CONNECT_S = "10s"
@@ -74,14 +75,25 @@ def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Cl
         If neither is given, or it cannot be used.
     """
     if client is not None:
-        if client.asynchronous:
-            raise ConfigError("an asynchronous client cannot be waited for: give a synchronous one")
+        _check_client(client)
         yield client
     elif scheduler is not None:
-        with _client(scheduler) as connected:
+        # Dask would log a traceback where the scheduler is gone: an error tells of it in a line.
+        with silence_logging_cmgr(SILENT), _client(scheduler) as connected:
             yield connected
     else:
         raise ConfigError("no cluster: give --scheduler ADDRESS, or a Dask client")
+
+
+def _check_client(client: object) -> None:
+    if not isinstance(client, Client):
+        raise ConfigError(
+            f"client = {client!r}: must be a dask.distributed.Client; an address is a scheduler"
+        )
+    if client.asynchronous:
+        raise ConfigError("an asynchronous client cannot be waited for: give a synchronous one")
+    if client.scheduler is None:
+        raise ClusterError("the client is closed: make another")
 
 
 def _check_protocol(client: Client, section: ClusterSection) -> None:

@@ -22,16 +22,15 @@ from daskxml.runtime.crew import Crew, WorkerGone, result_of
 from daskxml.runtime.detached import Detached
 from daskxml.runtime.enlisting import Enlister
 from daskxml.runtime.executor import Executor
-from daskxml.runtime.journal import Journal, want_of_memory
+from daskxml.runtime.journal import Journal, explained
 from daskxml.runtime.loading import Given, describe, load
 from daskxml.runtime.machines import Arrival, check_workers, crowded_gpus
 from daskxml.runtime.play import RESTART, Play
+from daskxml.runtime.waiting import some_worker
 from daskxml.training import orders
 from daskxml.training.session import Session
 from daskxml.training.setup import make_session, model_header
 from daskxml.training.sources import Placed
-
-PATIENCE_S = 60.0  # how long a run waits for a worker when it has none
 
 
 class Driver:
@@ -73,7 +72,7 @@ class Driver:
         self.stored: tuple[dict[str, Any], str] | None = None
         self.executor: Executor | None = None
         self.enlister: Enlister | None = None
-        self.is_loading = True
+        self.is_loading, self._is_ready = True, False
         told = (self.crew, self.journal, config, run_dir, checkpoint)
         reached = (lambda: self._arrivals, self.queue.put_nowait)
         self.detached = Detached(*told, *reached) if is_detached else None
@@ -127,7 +126,7 @@ class Driver:
         except DaskxmlError as error:
             self.journal.end_badly(error)
         except Exception as error:
-            known = want_of_memory(error)
+            known = explained(error)
             self.journal.end_badly(known or error, "" if known else traceback.format_exc())
 
     async def _drive(self) -> None:
@@ -149,8 +148,6 @@ class Driver:
         self.is_loading = False
         told = describe(self.config, self.data, self._arrivals)
         self.journal.event("started", run=self.run, **told)
-        if self.detached is not None:
-            self.detached.begin(self.stored[0]["history"] if self.stored else [])
         reason = RESTART
         while reason == RESTART:
             await self._await_workers()
@@ -162,16 +159,9 @@ class Driver:
         self.journal.end_well(reason, run_dir=self.run_dir)
 
     async def _await_workers(self) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not self._present:
+        if not self._present:
             self.journal.state("waiting for workers")
-            self._arrived.clear()
-            try:
-                await asyncio.wait_for(self._arrived.wait(), deadline_s - time.monotonic())
-            except TimeoutError:
-                raise ClusterError(
-                    f"no worker came within {PATIENCE_S:.0f} s; start some with 'dask worker'"
-                ) from None
+            await some_worker(self.client, self._present, self._arrived)
 
     @property
     def _arrivals(self) -> list[Arrival]:
@@ -201,6 +191,7 @@ class Driver:
         self.enlister = enlister
         if not hands:
             return RESTART
+        self._get_ready()
         for text in dict.fromkeys(hand.memory for hand in hands):
             self.journal.event("memory", text=text)
         known = {hand.address for hand in hands}
@@ -217,6 +208,14 @@ class Driver:
         else:
             await self._store_model(reason)
         return reason
+
+    def _get_ready(self) -> None:
+        """Let the directory of a run that goes on be changed: its workers have the checkpoint."""
+        if not self._is_ready:
+            self._is_ready = True
+            self.journal.event("ready")
+            if self.detached is not None:
+                self.detached.begin(self.stored[0]["history"] if self.stored else [])
 
     def _new_executor(self, session: Session) -> Executor:
         put = self.queue.put_nowait

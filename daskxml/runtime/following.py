@@ -62,6 +62,8 @@ def call(client: Client, handler: str, hint: str = "", **values: Any) -> Any:
     ClusterError
         If the scheduler is gone; ``hint`` says what to do then.
     """
+    if client.scheduler is None:
+        raise ClusterError(f"the client of the run was closed{hint}")
     try:
         return client.sync(getattr(client.scheduler, handler), **values)
     except OSError as error:  # which Dask's CommClosedError is
@@ -139,15 +141,16 @@ class Follower:
             self.page = event["path"]
         elif event["kind"] == "started":
             self.has_started = True
-            self._go_on()
             event |= {"dashboard": page_link(self.client.dashboard_link, self.page)}
             event["out"] = str(self.place.path or event.get("out", ""))
+        elif event["kind"] == "ready":
+            self._go_on()
         elif event["kind"] == "ended":
             self.ended = event
         self.on_event(event)
 
     def _go_on(self) -> None:
-        """Let the directory say what is true now that the run goes on from its checkpoint."""
+        """Let the directory say what is true now that workers go on from its checkpoint."""
         if self.place.checkpoint is not None and self.config is not None:
             self.place.begin(self.config)
             self.place.rewrite(self.history)

@@ -7,6 +7,7 @@ import contextlib
 import time
 from typing import Any
 
+from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from daskxml import errors
@@ -18,9 +19,10 @@ Event = dict[str, Any]
 class Journal:
     """The events of a run so far, and its state this moment.
 
-    Events are dictionaries of plain values with ``"kind"``: ``started``, ``megabatch`` (with
-    ``row``, see `daskxml.training.history`), ``worker``, ``equipment`` (with ``workers``, what each
-    has, by name), ``memory``, ``rewound``, ``warning`` and ``ended``.
+    Events are dictionaries of plain values with ``"kind"``: ``started``, ``ready`` (workers hold
+    the model to begin with), ``megabatch`` (with ``row``, see `daskxml.training.history`),
+    ``worker``, ``equipment`` (with ``workers``, what each has, by name), ``memory``, ``rewound``,
+    ``warning`` and ``ended``.
     """
 
     def __init__(self) -> None:
@@ -76,8 +78,8 @@ class Journal:
             self._news.notify_all()
 
 
-def want_of_memory(error: Exception) -> ClusterError | None:
-    """Return what to tell where Dask's error means that a worker had too little memory."""
+def explained(error: Exception) -> ClusterError | None:
+    """Return what to tell where Dask's error means something that a user can mend."""
     if isinstance(error, MemoryError):
         problem = f"a worker's memory is exhausted ({error}); give it more or hold less on it"
         return ClusterError(problem)
@@ -85,6 +87,11 @@ def want_of_memory(error: Exception) -> ClusterError | None:
         return ClusterError(
             f"{error.allowed_failures + 1} workers died one after the other in {error.task}, most "
             "likely for want of memory; see their logs, give them more or hold less on each"
+        )
+    if isinstance(error, FutureCancelledError):
+        return ClusterError(
+            f"the run's tasks were cancelled ({error.reason}), as client.restart() does; start it "
+            "again, or go on with --resume"
         )
     return None
 

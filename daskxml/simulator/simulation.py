@@ -99,22 +99,21 @@ class Simulation:
     def run(self) -> Run:
         """Go to the end, from checkpoint to checkpoint where all workers are lost."""
         self._begin()
-        now_s, reason = 0.0, RESTART
-        script, speeds = Script(self.changes), dict(self.speeds)
-        while reason == RESTART:
-            play = self._new_play(script, speeds, now_s)
-            reason = self._play(play)
+        script = Script(self.changes)
+        play = self._new_play(script, self.speeds, 0.0)
+        self._go_on()
+        while (reason := self._play(play)) == RESTART:
             self.stored = play.executor.stored
-            if reason == RESTART:
-                now_s, speeds = self._muster_again(play, script)
+            now_s, speeds = self._muster_again(play, script)
+            play = self._new_play(script, speeds, now_s)
+        self.stored = play.executor.stored
         model = self._model(play, reason)
         self._tell({"kind": "ended", "reason": reason, "run_dir": self.place.path_for_workers})
         return Run(model, self.history, self.place.path, reason)
 
     def _begin(self) -> None:
-        self.place.begin(self.config)
-        if self.place.checkpoint is not None:
-            self.place.rewrite(self.history)
+        if self.place.checkpoint is None:  # a run to go on with keeps its own until it does
+            self.place.begin(self.config)
         placement, facts = self.rows.placement(), self.rows.facts
         self._tell({
             "kind": "started",
@@ -131,6 +130,12 @@ class Simulation:
             "pools": {n: t for n, t in self.devices.pools.items() if n in self.speeds},
             "out": str(self.place.path or ""),
         })  # fmt: skip
+
+    def _go_on(self) -> None:
+        """Let the directory say what is true now that workers go on from its checkpoint."""
+        if self.place.checkpoint is not None:
+            self.place.begin(self.config)
+            self.place.rewrite(self.history)
 
     def _describe(self) -> None:
         """Write down what was simulated, beside the first results."""

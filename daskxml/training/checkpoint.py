@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def latest_checkpoint(run_dir: str | Path) -> Path:
     """
     found = checkpoints(run_dir)
     if not found:
-        raise ModelError(f"{run_dir}: no checkpoint to resume from; start the run without --resume")
+        raise ModelError(f"{run_dir}: no checkpoint to resume from; start anew with another --out")
     return found[-1]
 
 
@@ -146,3 +147,43 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
         raise ModelError(f"{error.message}, or {remedy}") from None
     except (KeyError, ValueError):
         raise ModelError(f"{path}: not a checkpoint of this version; {remedy}") from None
+
+
+def check_model_fits(held: Array, *stored: Array) -> None:
+    """Refuse models to go on with that are not as large as the run's, all flat ``(size,)``.
+
+    Raises
+    ------
+    ModelError
+        If one is smaller or larger.
+    """
+    for array in stored:
+        if array.shape != held.shape:
+            raise ModelError(
+                f"the model to go on with has {array.size:,} numbers, the run's {held.size:,}: "
+                "leave [model] as it was"
+            )
+
+
+def check_state_fits(held: Mapping[str, Array], stored: Mapping[str, Array]) -> None:
+    """Refuse what only one worker knew, by name, where the run has no place for it.
+
+    Raises
+    ------
+    ModelError
+        If an array is not known, or of another shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> check_state_fits({}, {"optimizer.steps": np.zeros(1)})
+    Traceback (most recent call last):
+    daskxml.errors.ModelError: the checkpoint holds optimizer.steps, for which the run has no place:
+    leave [optimizer] and [sampling] as they were
+    """
+    for name, array in stored.items():
+        if name not in held or held[name].shape != array.shape:
+            raise ModelError(
+                f"the checkpoint holds {name}, for which the run has no place: leave [optimizer] "
+                "and [sampling] as they were"
+            )

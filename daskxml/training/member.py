@@ -27,6 +27,7 @@ from daskxml.model.parameters import Layout, initial_parameters
 from daskxml.ops import get_kernels
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.training.budget import choose_budget
+from daskxml.training.checkpoint import check_model_fits, check_state_fits
 from daskxml.training.holdings import Fetched, Holdings
 from daskxml.training.ledger import Span
 from daskxml.training.orders import MergeOrder, Piece
@@ -106,9 +107,7 @@ class Member:
 
         Only whoever made the shared model changes it: others may come while it is trained.
         """
-        if current.shape != self.current.shape or previous.shape != self.current.shape:
-            sizes = f"{current.size} numbers does not fit the run's {self.current.size}"
-            raise TrainingError(f"a model of {sizes}")
+        check_model_fits(self.current, current, previous)
         self.kernels.copy(self.current, self.kernels.to_device(current))
         self.kernels.copy(self.previous, self.kernels.to_device(previous))
         self.replica.forget_tables()
@@ -204,6 +203,7 @@ class Member:
         held |= self.replica.tables_state() | {"replica": self.replica.flat}
         if any(name.startswith("server.") for name in state):
             held |= {f"server.{n}": a for n, a in self.server_optimizer.state().items()}
+        check_state_fits(held, state)
         for name, array in state.items():
             self.kernels.copy(held[name], self.kernels.to_device(array))
         self.replica.resume_tables()

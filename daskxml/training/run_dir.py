@@ -63,9 +63,8 @@ class RunDir:
             return cls(None, None)
         path = Path(out).absolute()
         if any((path / name).exists() for name in (RUN_FILE, HISTORY_FILE, "model.json")):
-            raise ModelError(
-                f"{path}: holds a run already; choose another --out, or go on with it by --resume"
-            )
+            way_on = ", or go on with it by --resume" if checkpoints(path) else ""
+            raise ModelError(f"{path}: holds a run already; choose another --out{way_on}")
         return cls(path, None)
 
     @property

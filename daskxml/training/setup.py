@@ -35,10 +35,12 @@ def make_session(
     ConfigError
         If the run is to end at a target that is never measured.
     ModelError
-        If the rows are not those that the checkpoint was trained on.
+        If rows or strategy are not those that the checkpoint was trained on, or with.
     """
     if config.training.target and not sum(placement.test_rows):
         raise ConfigError("training.target needs test rows: give data.test, or data.validation")
+    if stored is not None:
+        _check_state(config, stored)
     limits = make_limits(config, can_checkpoint)
     kind = OverlappedSession if config.combine.overlap else Session
     session = kind(config.make_strategy(), limits, placement, Layout(spec).count, stored)
@@ -49,6 +51,17 @@ def make_session(
             "give the same files and the same data.validation"
         )
     return session
+
+
+def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
+    """Refuse the state of a strategy that remembers other things; some remember the same."""
+    try:
+        config.make_strategy().restore(stored["strategy"])
+    except (TypeError, KeyError) as error:
+        raise ModelError(
+            f"strategy {config.strategy_name!r} cannot go on with the run, which had another: "
+            "leave [strategy] as it was"
+        ) from error
 
 
 def make_limits(config: RunConfig, can_checkpoint: bool) -> Limits:

@@ -102,5 +102,7 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
     "flipped-checkpoint": flipped(CHECKPOINT),
     "no-checkpoint": without(CHECKPOINT),
     "no-run-file": without("run.toml"),
+    "reshaped": lambda run: None,
+    "other-rows": lambda run: None,
     "bad-run-file": edited("run.toml", "[data]", "[data"),
 }

@@ -78,6 +78,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "no TOML": (train("good.txt", run="syntax.toml"), "syntax.toml:1: not valid TOML"),
     "no end": (train("good.txt", run="endless.toml"), "endless.toml:8: [training] megabatches"),
     "run file is a directory": (train("good.txt", run="folder"), "folder: a directory, not a run"),
+    "wrong section set": (setting("strtegy.lr=1"), "--set strtegy.lr: [strtegy] is not a section"),
     "wrong setting": (setting("strategy.lr=fast"), "--set strategy.lr: lr = 'fast': must be a num"),
     "target without test": (setting("training.target=0.5"), "training.target needs test rows"),
     "does not fit": (setting("model.hidden=[1000000000]"), "GiB on each worker, which has"),
@@ -91,6 +92,14 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "no checkpoint": (("train", "--resume", "no-checkpoint", *RESUME), "no checkpoint to resume"),
     "no run file": (("train", "--resume", "no-run-file", *RESUME), "no run to resume here"),
     "damaged run file": (("train", "--resume", "bad-run-file", *RESUME), "toml:5: not valid TOML"),
+    "resume of another model": (
+        ("train", "--resume", "reshaped", "--set", "model.hidden=[5]", *RESUME),
+        "has 144 numbers, the run's 192: leave [model] as it was",
+    ),
+    "resume on other rows": (
+        ("train", "--resume", "other-rows", "--set", "data.validation=0.1", *RESUME),
+        "has 60 training rows, the data 54: give the same",
+    ),
     "resume of a folder": (("train", "--resume", "folder"), "folder: no run to resume here"),
     "resume elsewhere": (("train", "--resume", "run", "--out", "x"), "name two directories"),
     "short model": (("evaluate", "short", "good.txt"), "short/model.safetensors: damaged"),

@@ -152,6 +152,20 @@ def test_a_run_is_resumed_and_left(
     replay.check_ledger(run.history, 1500)
 
 
+def test_a_resumed_run_that_fails_at_once_leaves_its_directory_as_it_was(
+    launch: Callable[..., str], client: Client, data: Data, values: Values, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    daskxml.train(
+        values, client=client, train=data["train"], out=out, overrides={"training.megabatches": 2}
+    )
+    before = (out / "run.toml").read_bytes(), lines_of(out)
+    name = launch(resume=out, overrides={"model.hidden": [9]})
+    with pytest.raises(daskxml.ModelError, match=r"leave \[model\] as it was"):
+        daskxml.attach(name, client=client)
+    assert ((out / "run.toml").read_bytes(), lines_of(out)) == before
+
+
 def test_a_run_is_stopped_with_a_checkpoint(
     launch: Callable[..., str], client: Client, tmp_path: Path
 ) -> None:

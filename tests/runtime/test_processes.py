@@ -20,6 +20,7 @@ from clusters import dask_process
 from distributed import Client
 
 import daskxml
+from daskxml.training.checkpoint import checkpoints
 
 RUN_FILE = """
 [model]
@@ -104,21 +105,24 @@ def test_the_scheduler_dies(
     scheduler: tuple[str, list[Any]], data: dict[str, Path], tmp_path: Path
 ) -> None:
     address, (process, *_) = scheduler
-    out = tmp_path / "run"
-    values = {"training": {"megabatches": 10**6}, "strategy": {"batch_max": 32, "lr": 0.5},
-              "checkpoint": {"every": 1}}  # fmt: skip
-
-    def kill(event: Any) -> None:
-        if event["kind"] == "megabatch" and event["row"]["megabatch"] == 2:
-            process.send_signal(signal.SIGKILL)
-
-    with pytest.raises(daskxml.ClusterError, match="--resume"):
-        daskxml.train(values, scheduler=address, train=data["train"], out=out, on_event=kill)
+    out, run_file = tmp_path / "run", tmp_path / "run.toml"
+    run_file.write_text(RUN_FILE.format(megabatches=10**6) + "[checkpoint]\nevery = 1\n")
+    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
+    command = [sys.executable, "-m", "daskxml.cli", "train", run_file, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(list(map(str, command)), text=True, **pipes) as trained:
+        assert trained.stdout is not None
+        assert any(line.startswith("mega-batch 2 ") for line in trained.stdout)
+        process.send_signal(signal.SIGKILL)
+        _, errors = trained.communicate(timeout=60)
+    told = f"daskxml: error: {address}: the scheduler does not answer any more; go on with --resume"
+    assert errors == f"{told} {out}\n"
+    done = int(checkpoints(out)[-1].stem)
     resumed = daskxml.train(
-        values, resume=out, train=data["train"], workers=1,
-        overrides={"training.megabatches": 4},
+        run_file, resume=out, train=data["train"], workers=1,
+        overrides={"training.megabatches": done + 2},
     )  # fmt: skip
-    assert [row["megabatch"] for row in resumed.history] == [1, 2, 3, 4]
+    assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 3))
 
 
 def test_two_runs_at_once(scheduler: tuple[str, Any], data: dict[str, Path]) -> None:

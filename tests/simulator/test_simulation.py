@@ -142,6 +142,22 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same(data, values, costs, tmp_
         )  # fmt: skip
 
 
+def test_a_run_that_cannot_be_resumed_so_stays_as_it_was(data, values, costs, tmp_path):
+    values |= {"optimizer": {"name": "adam"}, "training": {"megabatches": 2}}
+    simulate(values, [1], **data, **costs, out=tmp_path)
+    before = (tmp_path / "run.toml").read_bytes(), (tmp_path / "environment.json").read_bytes()
+    refused = {
+        "optimizer": {"name": "sgd"},
+        "model": {"hidden": [7]},
+        "strategy": {"name": "mirrored"},
+    }
+    for section, changed in refused.items():
+        with pytest.raises(ModelError, match=rf"leave \[{section}\]"):
+            simulate(values | {section: changed}, [1], **data, **costs, resume=tmp_path)
+    after = (tmp_path / "run.toml").read_bytes(), (tmp_path / "environment.json").read_bytes()
+    assert after == before
+
+
 def test_the_time_limit_holds_to_the_tick(data, values, costs):
     values["training"] = {"minutes": 0.2 / 60}
     run = simulate(values, [1, 0.5], **data, **costs)

@@ -33,9 +33,20 @@ def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", None) as place:
         place.begin(CONFIG)
         place.append({"megabatch": 1})
+    write_checkpoint(tmp_path / "run", 1, {"current": np.zeros(3, np.float32)}, {}, keep=1)
     with pytest.raises(ModelError, match="--resume"):
         RunDir.open(tmp_path / "run", None)
     assert read_history(tmp_path / "run" / "history.jsonl") == [{"megabatch": 1}]
+
+
+def test_nobody_is_sent_to_resume_a_run_without_a_checkpoint(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", None) as place:
+        place.begin(CONFIG)
+        place.append({"megabatch": 1})
+    with pytest.raises(ModelError, match=r"holds a run already; choose another --out$"):
+        RunDir.open(tmp_path / "run", None)
+    with pytest.raises(ModelError, match=r"no checkpoint to resume from; .* another --out$"):
+        RunDir.open(None, tmp_path / "run")
 
 
 def test_two_at_once(tmp_path: Path) -> None:
