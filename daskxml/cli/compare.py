@@ -16,7 +16,7 @@ from daskxml.reports.runs import RunRecord, read_runs
 from daskxml.reports.targets import NEAR_BEST, Reached, best, check_metric, reach
 from daskxml.reports.writing import default_metric
 
-_TABLE_CHARACTERS = 110  # at least, so that no column is cut
+_TABLE_CHARACTERS = 80  # at least, so that no column is cut
 
 
 def run(options: Options) -> int:
@@ -37,18 +37,23 @@ def run(options: Options) -> int:
     else:
         console = Console(highlight=False)
         console.width = max(console.width, _TABLE_CHARACTERS)
-        console.print(_table(runs, found, f"{metric} of at least {level:.4g}"))
+        console.print(comparison_table(runs, found, f"{metric} of at least {level:.4g}"))
+        for run in runs:
+            if remark := _remark(run, found[run.name]):
+                print(f"{run.name}: {remark}")
     return 0
 
 
-def _table(runs: Sequence[RunRecord], found: dict[str, Reached | None], title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+def comparison_table(
+    runs: Sequence[RunRecord], found: dict[str, Reached | None], title: str
+) -> Table:
+    """Lay out when each run reached the level, if it did."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("run", overflow="fold")
-    for name in ("reached", "with evaluation", "rows", "epochs", "mega-batches"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    for name in ("reached", "with\nevaluation", "rows", "epochs", "mega-\nbatches"):
+        table.add_column(name, justify="right", no_wrap=True)
     for run in runs:
-        table.add_row(run.name, *_cells(found[run.name]), _remark(run, found[run.name]))
+        table.add_row(run.name, *_cells(found[run.name]))
     return table
 
 

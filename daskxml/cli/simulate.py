@@ -19,15 +19,15 @@ from daskxml.training.run import Run
 
 INTERRUPTED = 130
 _COLUMNS = {
-    "best": "best {metric}",
-    "near_best_s": "s to 95 % of it",
-    "near_best_rows": "rows to 95 %",
-    "near_top_s": "s to 95 % of the best of all",
-    "megabatches": "mega-batches",
-    "train_s": "s in all",
+    "best": "best\n{metric}",
+    "near_best_s": "s to 95 %\nof it",
+    "near_best_rows": "rows to\n95 %",
+    "near_top_s": "s to 95 %\nof best\nof all",
+    "megabatches": "mega-\nbatches",
+    "train_s": "s in\nall",
     "idle_share": "idle",
 }
-_TABLE_CHARACTERS = 120  # at least, so that no column is cut
+_TABLE_CHARACTERS = 80  # at least, so that no column is cut
 
 
 def run(options: Options) -> int:
@@ -152,10 +152,10 @@ def _network(options: Options, fitted: Any) -> Any:
 
 
 def _show(table: Sequence[dict[str, Any]], metric: str) -> Table:
-    shown = Table()
-    shown.add_column("run")
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("run", overflow="fold")
     for title in _COLUMNS.values():
-        shown.add_column(title.format(metric=metric), justify="right")
+        shown.add_column(title.format(metric=metric), justify="right", no_wrap=True)
     for row in table:
         shown.add_row(row["run"], *(_cell(name, row[name]) for name in _COLUMNS))
     return shown

@@ -88,7 +88,7 @@ def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Cl
 def _check_client(client: object) -> None:
     if not isinstance(client, Client):
         raise ConfigError(
-            f"client = {client!r}: must be a dask.distributed.Client; an address is a scheduler"
+            f"client = {client!r}: must be a dask.distributed.Client; an address goes to scheduler"
         )
     if client.asynchronous:
         raise ConfigError("an asynchronous client cannot be waited for: give a synchronous one")

@@ -59,13 +59,18 @@ def test_compare_tells_when_the_level_was_reached(runs, capsys):
     assert reached["train_s"] == pytest.approx(spent_s)
 
 
-def test_compare_tells_how_near_a_run_came(runs, capsys):
+def test_compare_tells_how_near_a_run_came(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["compare", str(runs), "--at", "1"]) == 0
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    lines = capsys.readouterr().out.splitlines()
     best = max(row["metrics"]["P@1"] for row in history(runs / "elastic") if row["metrics"])
-    assert "P@1 of at least 1" in text
-    assert "not reached, best" in text
-    assert f"{best:.4g}" in text
+    assert lines[0].rstrip() == "P@1 of at least 1"
+    assert [line.split() for line in lines[3:5]] == [
+        ["adaptive-sgd", *"-----"],
+        ["elastic", *"-----"],
+    ]
+    assert max(map(len, lines[:5])) <= 80
+    assert lines[6].startswith(f"elastic: simulated; not reached, best {best:.4g} after ")
 
 
 @pytest.mark.parametrize(

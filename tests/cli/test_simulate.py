@@ -46,12 +46,17 @@ def test_a_simulated_run_is_evaluated_like_a_real_one(files, tmp_path, capsys):
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_several_runs_beside_each_other(files, tmp_path, capsys):
+def test_several_runs_beside_each_other(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     other = tmp_path / "slow.toml"
     other.write_text("[strategy]\nlr = 0.01\n[training]\nepochs = 1\n")
     options = ["--speeds", "1,0.5", "--compare", str(other), str(other), "--out", str(tmp_path)]
     assert main(["simulate", "adaptive-sgd", *files, *options]) == 0
-    assert "best P@1" in capsys.readouterr().out
+    shown = capsys.readouterr().out.splitlines()[-7:]
+    assert [line.split()[0] for line in shown[-3:]] == ["adaptive-sgd", "slow", "slow-2"]
+    assert [len(line.split()) for line in shown[-3:]] == [8] * 3
+    assert max(map(len, shown)) <= 80
+    assert "P@1" in shown[-4]
     with (tmp_path / "table.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [row["run"] for row in table] == ["adaptive-sgd", "slow", "slow-2"]
