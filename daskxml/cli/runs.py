@@ -16,6 +16,8 @@ from daskxml.cli.arguments import Options
 if TYPE_CHECKING:
     from daskxml.runtime.records import RunRecord
 
+FAILED = "failed"  # and why: in a line of its own
+
 
 def run(options: Options) -> int:
     """Print a table, or one JSON object a line."""
@@ -27,6 +29,9 @@ def run(options: Options) -> int:
             print(json.dumps(dataclasses.asdict(record)))
     elif records:
         Console(highlight=False).print(runs_table(records))
+        for record in records:
+            if record.state.startswith(FAILED):
+                print(f"{record.run} {record.state}")
     else:
         print(f"no runs on {options.scheduler}")
     return 0
@@ -54,7 +59,8 @@ def runs_table(records: Iterable[RunRecord]) -> Table:
     for record in records:
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.begun_at_s))
         precision = f"{record.metrics['P@1']:.4f}" if "P@1" in record.metrics else ""
-        state = record.state if record.is_detached else f"{record.state} (attached)"
+        state = FAILED if record.state.startswith(FAILED) else record.state
+        state += "" if record.is_detached else " (attached)"
         table.add_row(
             record.run, record.name, record.strategy, state, begun,
             f"{record.megabatches:,}", precision, record.out,

@@ -22,6 +22,7 @@ from daskxml.runtime.equipment import daskxml_version, explain_import
 from daskxml.runtime.interrupts import postponed
 from daskxml.runtime.journal import revive
 from daskxml.runtime.scheduler import RunsPlugin
+from daskxml.training.checkpoint import checkpoints
 from daskxml.training.history import read_history
 from daskxml.training.run import Run
 from daskxml.training.run_dir import HISTORY_FILE, RunDir
@@ -103,7 +104,8 @@ class Follower:
 
     def read(self, run: str) -> None:
         """Wait for what a run tells next, and pass it on."""
-        hint = f"; go on with --resume {self.place.path}" if self.place.path else ""
+        path = self.place.path
+        hint = f"; go on with --resume {path}" if path and checkpoints(path) else ""
         known = {"since": self.seen, "version": self.version}
         news = call(self.client, "daskxml_read", hint, run=run, **known)
         self.version = news["version"]

@@ -91,7 +91,7 @@ def explained(error: Exception) -> ClusterError | None:
     if isinstance(error, FutureCancelledError):
         return ClusterError(
             f"the run's tasks were cancelled ({error.reason}), as client.restart() does; start it "
-            "again, or go on with --resume"
+            "again, or go on from its last checkpoint by --resume"
         )
     return None
 

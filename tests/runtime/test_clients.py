@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from clusters import PROTOCOL
 from distributed import Client, LocalCluster
 
 import daskxml
+from daskxml.runtime.following import Follower
+from daskxml.training.checkpoint import write_checkpoint
+from daskxml.training.run_dir import RunDir
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -55,6 +59,12 @@ def test_a_client_that_is_closed_and_workers_that_are_restarted(
             train(client, overrides=ENDLESS, on_megabatch=once(2, client.close))
         with pytest.raises(daskxml.ClusterError, match="the client is closed: make another"):
             train(client)
+        follower = Follower(client, print, RunDir(tmp_path, None))
+        with pytest.raises(daskxml.ClusterError, match=r"^the client of the run was closed$"):
+            follower.read("a run")
+        write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, {}, keep=1)
+        with pytest.raises(daskxml.ClusterError, match="closed; go on with --resume /"):
+            follower.read("a run")
         with pytest.raises(daskxml.ClusterError, match=r"cancelled .* as client.restart\(\) does"):
             train(other, overrides=ENDLESS, on_megabatch=once(2, other.restart))
         assert len(train(other).history) == 8
