@@ -26,7 +26,7 @@ def render(seen: Seen) -> Group:
     if seen.workers:
         parts.append(_worker_table(seen))
     parts += [Text(note, style="yellow") for note in seen.notes[-_NOTES:]]
-    if seen.dashboard:
+    if seen.dashboard and not seen.is_over:  # a local cluster ends with its run
         parts.append(Text(f"dashboard {seen.dashboard}", style="dim"))
     return Group(*parts)
 

@@ -87,11 +87,23 @@ def test_a_picture_shows_the_run_and_its_workers():
         "4,000 rows/s",
         "P@1 0.5000",
         "worker b lost",
-        "http://x:8787",
     ):
         assert piece in text
     row = next(line for line in text.splitlines() if line.startswith("tcp://b:2"))
     assert row.split() == ["tcp://b:2", "32", "1,067", "75%", "50", "3,200", "0.5", "0.250"]
+
+
+def test_a_picture_shows_the_dashboard_while_it_is_there():
+    seen = Seen("demo")
+    console = Console(file=io.StringIO(), width=120)
+    for event in EVENTS[:-1]:
+        seen.apply(event)
+    console.print(render(seen))
+    assert "dashboard http://x:8787" in console.file.getvalue()
+    console.file.truncate(0)
+    seen.apply(EVENTS[-1])
+    console.print(render(seen))
+    assert "http://x:8787" not in console.file.getvalue()
 
 
 def test_an_unevaluated_megabatch_keeps_the_last_metrics():
