@@ -47,8 +47,20 @@ def own_requirements() -> list[str]:
         return []
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].items()
-    optional = [f"{text} ; extra == '{extra}'" for extra, texts in extras for text in texts]
+    optional = [_of_extra(text, extra) for extra, texts in extras for text in texts]
     return [*project["dependencies"], *optional]
+
+
+def _of_extra(text: str, extra: str) -> str:
+    """Return an extra's requirement as the metadata of an installed package have it.
+
+    Examples
+    --------
+    >>> _of_extra("a>=1; platform_system == 'Linux'", "test")
+    "a>=1; (platform_system == 'Linux') and extra == 'test'"
+    """
+    wanted, _, marker = (part.strip() for part in text.partition(";"))
+    return f"{wanted}; " + (f"({marker}) and " if marker else "") + f"extra == '{extra}'"
 
 
 def check_requirements(texts: Iterable[str], installed: Installed = installed) -> Iterator[Finding]:

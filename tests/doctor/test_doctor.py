@@ -9,10 +9,13 @@ import sys
 import venv
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 import daskxml
 from daskxml.cli import main
+from daskxml.doctor import requirements
 from daskxml.doctor.devices import describe_gpus
-from daskxml.doctor.requirements import check_requirements
+from daskxml.doctor.requirements import check_requirements, own_requirements
 from daskxml.gpus import Gpu
 
 ROOT = Path(daskxml.__file__).parents[1]
@@ -74,6 +77,14 @@ def test_packages_that_ask_for_each_other_are_looked_at_once():
     assert findings(have, "a", "b") == [
         ("b 1.0 is installed, a needs b>2", "pip install 'b>2'"),
     ]
+
+
+def test_what_the_source_says_can_be_read_as_what_is_installed(monkeypatch):
+    monkeypatch.setattr(requirements, "installed", lambda name: None)
+    texts = own_requirements()
+    assert all(Requirement(text).name for text in texts)
+    told = next(text for text in texts if "platform_system" in text)
+    assert told.endswith("(platform_system == 'Linux') and extra == 'test'")
 
 
 def test_an_extra_counts_once_its_first_package_is_there():
