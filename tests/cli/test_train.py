@@ -85,5 +85,5 @@ def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
     after = history(trained)
     assert after[:4] == before
     assert [row["megabatch"] for row in after] == [1, 2, 3, 4, 5]
-    assert "ended by   megabatches" in capsys.readouterr().out
+    assert "ended by  megabatches" in capsys.readouterr().out
     assert len(json.loads((trained / "run" / "environment.json").read_text())) == 2  # its starts

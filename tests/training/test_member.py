@@ -10,7 +10,7 @@ import pytest
 from daskxml.data.order import derive_key
 from daskxml.data.rows import label_counts, slice_rows, take_rows
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.errors import TrainingError
+from daskxml.errors import ModelError, TrainingError
 from daskxml.metrics import MetricSums
 from daskxml.model.parameters import initial_parameters
 from daskxml.model.spec import ModelSpec
@@ -203,7 +203,7 @@ def test_a_model_is_taken_over(member):
     member.scratch[:] = 1.0
     member.commit(10)
     np.testing.assert_array_equal(models["current"], current)  # copies, as they were
-    with pytest.raises(TrainingError, match="does not fit"):
+    with pytest.raises(ModelError, match=r"leave \[model\]"):
         member.set_model(current[:-1], previous, 3)
 
 
