@@ -2,7 +2,7 @@
 
 Times are seconds since the epoch by the scheduler's clock. A lease is known by its end: it ends
 when its report comes and began its ``busy_s`` before, so that no message is sent for it. Anything
-else that a worker is asked goes by the name that its task has on Dask's dashboard.
+else that a worker is asked goes by the name that its task has on Dask's dashboard, if it is one.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from distributed import Future
 from distributed.comm import get_address_host
+from distributed.protocol import to_serialize
 
 from daskxml.errors import ClusterError, TrainingError
 from daskxml.runtime import worker as tasks
@@ -26,6 +27,7 @@ from daskxml.runtime.crew import (
     loss_of_any,
     lost_any,
 )
+from daskxml.runtime.port import RoundPlan
 from daskxml.strategies.protocol import Measured
 from daskxml.training.ledger import Span
 from daskxml.training.orders import (
@@ -41,6 +43,7 @@ from daskxml.training.orders import (
 )
 
 ATTEMPTS = 4
+MESSAGE_FLOATS = 1 << 24  # above, a merge may last: without a task Dask takes its worker for idle
 
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[Hand, Batches], tuple[tasks.Parcel, list[Future]]]
@@ -68,6 +71,7 @@ class Barriers:
             {},
         )  # the last generation that all workers had, its costs
         self._broken = 0  # gangs in a row that broke without a loss
+        self._linked: tuple[list[Hand], int] = ([], 0)  # who had the last merge, in which round
 
     async def carry_out(self, order: BarrierOrder) -> Report | None:
         """Do what an order asks for; None where a worker was lost, which undoes it."""
@@ -81,13 +85,16 @@ class Barriers:
 
     async def _measure(self, order: MeasureOrder) -> Report | None:
         hands = [self.crew.hand(name) for name in order.workers]
-        answers = await self.crew.call_all(hands, "daskxml_norm")
+        known = {hand.name: norm for hand in hands if (norm := hand.squared_norm) is not None}
+        others = [hand for hand in hands if hand.name not in known]
+        answers = await self.crew.call_all(others, "daskxml_norm")
         if lost_any(answers):
             return None
         _raise(first_failure(answers))
-        if not all(map(math.isfinite, answers.values())):
+        norms = known | answers
+        if not all(map(math.isfinite, norms.values())):
             raise TrainingError("the weights are not finite any more: lower strategy.lr")
-        return Measured(answers, self.parameters)
+        return Measured(norms, self.parameters)
 
     # ---------------------------------------------------------------- merging
 
@@ -98,14 +105,14 @@ class Barriers:
             answers = await self._combine(order, hands)
             if answers is None:
                 return None
-            sent_bytes = sum(sent for sent, _ in answers)
-            self.crew.activity.sent((hand.name for hand in hands), (sent for sent, _ in answers))
-            notes = join_notes(notes for _, notes in answers)
-            self._merged = generation, sent_bytes, notes  # from here on the merge counts
+            sent_bytes = [part.sent_bytes for part in answers]
+            self.crew.activity.sent((hand.name for hand in hands), sent_bytes)
+            notes = join_notes(part.result for part in answers)
+            self._merged = generation, sum(sent_bytes), notes  # from here on the merge counts
         committed = await self.crew.call_all(hands, "daskxml_commit", generation=generation)
         _raise(first_failure(committed))
         for hand in hands:
-            hand.generation = generation
+            hand.generation, hand.squared_norm = generation, None
         there = {name: done for name, done in committed.items() if isinstance(done, int)}
         return MergeReport(*self._merged[1:], there if order.overlaps else {})
 
@@ -113,10 +120,13 @@ class Barriers:
         """Bring the merged model to every worker; None if one was lost before all had it."""
         answers: dict[str, Any] = {}
         for _ in range(ATTEMPTS):
-            plan = self._plan(hands)
+            linked, number = self._linked
+            plan = self._plan(hands, follows=number if linked == hands else 0)
+            self._linked = [], 0
             answers = await self._reduce(plan, order, hands)
             failure = first_failure(answers)
             if failure is None and not lost_any(answers):
+                self._linked = hands, plan.number
                 return list(answers.values())
             if failure is not None and not is_broken(failure):
                 raise failure
@@ -126,13 +136,21 @@ class Barriers:
         raise first_failure(answers) or ClusterError("the workers cannot merge")
 
     async def _reduce(
-        self, plan: tasks.RoundPlan, order: MergeOrder, hands: Sequence[Hand]
+        self, plan: RoundPlan, order: MergeOrder, hands: Sequence[Hand]
     ) -> dict[str, Any]:
-        if not order.overlaps:
-            args: list[Any] = [(plan, order, rank) for rank in range(len(hands))]
-            return await self._together(plan, hands, "merge", tasks.merge_replica, args)
-        args = [(plan, order, rank, hand.snapshot_turn) for rank, hand in enumerate(hands)]
-        return await self._together(plan, hands, "merge", tasks.merge_snapshot, args)
+        asked = [self._ask(plan, order, rank, hand) for rank, hand in enumerate(hands)]
+        return await self._together(plan, hands, asked)
+
+    async def _ask(self, plan: RoundPlan, order: MergeOrder, rank: int, hand: Hand) -> Any:
+        """Let a worker take part: by a message, or a task, which takes some 8 ms longer."""
+        if order.overlaps:
+            args = plan, order, rank, hand.snapshot_turn
+            return await self.crew.ask(hand, "merge", tasks.merge_snapshot, *args)
+        if self.parameters > MESSAGE_FLOATS:
+            return await self.crew.ask(hand, "merge", tasks.merge_replica, plan, order, rank)
+        told = {"plan": to_serialize(plan), "order": to_serialize(order), "rank": rank}
+        with self.crew.activity.doing("merge", hand.name):
+            return (await self.crew.call(hand, "daskxml_merge", **told))["performed"]
 
     # ------------------------------------------------------------------ gangs
 
@@ -143,7 +161,9 @@ class Barriers:
             (plan, order, rank, *self._fetch(hand, order.batches[rank]))
             for rank, hand in enumerate(hands)
         ]
-        answers = await self._together(plan, hands, "gang", tasks.run_gang, args)
+        parts = zip(hands, args, strict=True)
+        asked = [self.crew.ask(hand, "gang", tasks.run_gang, *own) for hand, own in parts]
+        answers = await self._together(plan, hands, asked)
         failure = first_failure(answers)
         if failure is None and not lost_any(answers):
             self._broken = 0
@@ -160,22 +180,16 @@ class Barriers:
 
     # ------------------------------------------------------------------- both
 
-    def _plan(self, hands: Sequence[Hand]) -> tasks.RoundPlan:
+    def _plan(self, hands: Sequence[Hand], follows: int | None = None) -> RoundPlan:
         addresses = tuple(hand.address for hand in hands)
         hosts = tuple(get_address_host(address) for address in addresses)
-        return tasks.RoundPlan(self.crew.run, self.crew.next_round(), addresses, hosts)
+        return RoundPlan(self.crew.run, self.crew.next_round(), addresses, hosts, follows)
 
     async def _together(
-        self,
-        plan: tasks.RoundPlan,
-        hands: Sequence[Hand],
-        what: str,
-        task: Callable[..., Any],
-        args: Sequence[Any],
+        self, plan: RoundPlan, hands: Sequence[Hand], parts: Iterable[Coroutine[Any, Any, Any]]
     ) -> dict[str, Any]:
         """Let all take part in a round; the first failure ends it for all, and all have ended."""
-        parts = zip(hands, args, strict=True)
-        asked = [asyncio.ensure_future(self.crew.ask(h, what, task, *own)) for h, own in parts]
+        asked = [asyncio.ensure_future(part) for part in parts]
         try:
             _, pending = await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
             if pending or any(part.exception() for part in asked):  # a task may outlive its future

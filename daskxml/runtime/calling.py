@@ -54,7 +54,7 @@ class Place:
 
     ``addresses`` has the worker of every endpoint; callers come through the mailbox. With
     ``shares_memory`` processes of one machine read each other's arrays where they lie, by way of
-    the mappings.
+    the mappings. With ``keeps_links`` the round leaves its links open if it goes well.
     """
 
     key: RoundKey
@@ -65,6 +65,7 @@ class Place:
     connection_args: Mapping[str, Any]
     patience: Patience
     shares_memory: bool = True
+    keeps_links: bool = False
 
     def shares_with(self, number: int) -> bool:
         """Whether another endpoint may be told where this one's arrays are."""

@@ -103,6 +103,10 @@ class CommLink:
         for pending in tuple(self._pending):
             pending.cancel()
 
+    def rest(self) -> bool:
+        """Not here: `close` is what sees the last messages off."""
+        return False
+
     async def close(self) -> None:
         """Close the comm once its messages have left."""
         with suppress(OSError, CancelledError, asyncio.CancelledError):

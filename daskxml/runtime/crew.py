@@ -47,6 +47,8 @@ class Hand:
         Of the model that it holds, -1 before it has one; how often a merge was quicker than it.
     snapshot_for, snapshot_turn
         The last merge that overlaps with training, and the turn in which it takes its snapshot.
+    squared_norm
+        Of its replica after its last lease, if it has told and no merge has changed it since.
     speed, memory, budget
         Rows a second on made-up rows, what it needs of its memory, in words, and for its logits.
     train_shards, test_shards
@@ -61,6 +63,7 @@ class Hand:
     outrun: int = 0
     snapshot_for: int = -1
     snapshot_turn: int = -1
+    squared_norm: float | None = None
     speed: float = 0.0
     memory: str = ""
     budget: LogitsBudget | None = None

@@ -114,6 +114,7 @@ class Executor:
         # Dask keeps no order among tasks that are submitted within a tenth of a second.
         future = self.crew.submit(hand, "lease", tasks.run_lease, *args, priority=-hand.turns)
         hand.turns += 1
+        hand.squared_norm = None
         self._leases[order.lease] = hand, future
         self.crew.activity.lease_given(hand.name)
 
@@ -136,10 +137,13 @@ class Executor:
             key=f"daskxml-fetch-{self.crew.run}-{span.epoch}-{span.stream}-{span.start}-{span.stop}",
         )
 
-    def lease_ended(self, lease: int, busy_s: float = 0.0) -> None:
+    def lease_ended(
+        self, lease: int, busy_s: float = 0.0, squared_norm: float | None = None
+    ) -> None:
         """Release a lease's future; ``busy_s``: how long it took, 0 if it is given up."""
         if lease in self._leases:
             hand, future = self._leases.pop(lease)
+            hand.squared_norm = squared_norm
             future.release()
             self.crew.activity.lease_done(hand.name, busy_s)
 

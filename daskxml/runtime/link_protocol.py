@@ -29,6 +29,12 @@ class Link(Protocol):
     def abort(self) -> None:
         """Make blocked calls fail now; callable from any thread."""
 
+    def rest(self) -> bool:
+        """Let go of memory until the next round; False if this kind must be closed instead.
+
+        All that was sent has been received.
+        """
+
     async def close(self) -> None:
         """Release the link, when no thread uses it any more; what was sent still arrives."""
 

@@ -27,13 +27,19 @@ class Outbox:
         Called once with what went wrong, from the sending thread.
     patience_s
         How long the receiver may take nothing, in seconds.
+    link
+        The link, if it is open already.
     """
 
     def __init__(
-        self, link_of: Callable[[], OutLink], failed: Callable[[OSError], None], patience_s: float
+        self,
+        link_of: Callable[[], OutLink],
+        failed: Callable[[OSError], None],
+        patience_s: float,
+        link: OutLink | None = None,
     ) -> None:
         self._link_of, self._failed, self._patience_s = link_of, failed, patience_s
-        self._link: OutLink | None = None
+        self._link = link
         self._queue: deque[Payload] = deque()
         self._copies = 0  # at the front of the queue; the others are the program's own arrays
         self._is_flushing = self._is_closed = False

@@ -102,7 +102,7 @@ class Play:
         if isinstance(item, BaseException):
             raise item
         if isinstance(item, orders.LeaseReport):
-            self.executor.lease_ended(item.lease, item.busy_s)
+            self.executor.lease_ended(item.lease, item.busy_s, item.squared_norm)
         return self.session.handle(item, time.monotonic())
 
     async def _worker_lost(self, hand: Hand) -> list[orders.Order]:

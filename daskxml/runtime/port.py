@@ -9,7 +9,8 @@ endpoint cuts its lines, so those that it talks with fail as well, and raise Clu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed.comm import Comm
@@ -17,12 +18,27 @@ from distributed.comm import Comm
 from daskxml.combine.messages import Program, Result
 from daskxml.errors import ClusterError
 from daskxml.runtime.calling import HANDLER, Patience, Place
+from daskxml.runtime.kept_links import NONE, Kept
 from daskxml.runtime.mailbox import Caller, Line, Mailbox, RoundKey
 from daskxml.runtime.mappings import Mappings
 from daskxml.runtime.performing import Performed
 from daskxml.runtime.round import Round
 
-__all__ = ["Patience", "Port", "RoundKey"]
+__all__ = ["Patience", "Port", "RoundKey", "RoundPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """Who takes part in a round, by rank: the address and the machine of each worker.
+
+    ``follows`` is as in `Port.perform`.
+    """
+
+    run: str
+    number: int
+    addresses: tuple[str, ...]
+    hosts: tuple[str, ...]
+    follows: int | None = None
 
 
 class Port:
@@ -55,6 +71,7 @@ class Port:
         self._connection_args: dict[str, Any] = worker.connection_args
         self._mailbox, self._mappings = Mailbox(), Mappings()
         self._rounds: dict[RoundKey, list[Round]] = {}
+        self._kept: dict[str, Kept] = {}  # by run
         self._ends: dict[RoundKey, asyncio.Event] = {}
         self._floors: dict[str, int] = {}  # of each run, the lowest round that may still be
         self._callers: set[Caller] = set()
@@ -63,8 +80,8 @@ class Port:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no round runs here and nobody waits for one."""
-        return not self._rounds and not self._callers and not len(self._mailbox)
+        """Whether no round runs here, nobody waits for one, and no links are kept for one."""
+        return not (self._rounds or self._callers or len(self._mailbox) or self._kept)
 
     async def perform(
         self,
@@ -72,6 +89,7 @@ class Port:
         addresses: Sequence[str],
         programs: Mapping[int, Program[Result]],
         patience: Patience | None = None,
+        follows: int | None = None,
     ) -> list[Performed[Result]]:
         """Take part in a round with one or more endpoints; each program runs in its own thread.
 
@@ -83,6 +101,11 @@ class Port:
             The worker of every endpoint; the same on all workers.
         programs
             What this worker's endpoints do, by their number.
+        follows
+            The same on all workers. None: links are opened for this round and closed with it. A
+            number: they are kept, and those of the round of this number are used again, which had
+            the same endpoints and went well on all workers; 0: there was none. All that is sent in
+            such a round must be received in it.
 
         Returns
         -------
@@ -95,37 +118,60 @@ class Port:
             When another endpoint dies, cannot be reached, or is silent for too long; when the
             round is aborted; when it is stale. Else what a program raised.
         """
-        if self._is_over(key) or key in self._rounds:
+        if follows is not None:
+            await self._let_go(key.run, but=follows)
+        problem = self._problem(key, follows)
+        if problem:
             for program in programs.values():
                 program.close()
-            raise ClusterError(f"{key} is over here: start a new one")
-        self._refuse_before(key.run, key.number)
-        rounds = [self._round(key, number, addresses, patience) for number in programs]
-        self._rounds[key], self._ends[key] = rounds, asyncio.Event()
+            raise ClusterError(f"{key} {problem}: start a new one")
+        rounds = self._begin(key, addresses, programs, patience, follows)
         parts = zip(rounds, programs.values(), strict=True)
         jobs = [asyncio.ensure_future(part.run(program)) for part, program in parts]
         try:
-            return await self._together(key, jobs)
+            done = await self._together(key, jobs)
+            if follows is not None:
+                self._kept[key.run] = Kept(key.number, {part.number: part.kept for part in rounds})
+            return done
+        except BaseException:
+            for part in rounds:
+                await part.kept.close()
+            raise
         finally:
             del self._rounds[key]
             self._ends.pop(key).set()
             self._refuse_before(key.run, key.number + 1)
             self._mappings.purge()
 
-    def _round(
-        self, key: RoundKey, number: int, addresses: Sequence[str], patience: Patience | None
-    ) -> Round:
+    def _problem(self, key: RoundKey, follows: int | None) -> str:
+        """Say why a round cannot begin here; "" if it can."""
+        if self._is_over(key) or key in self._rounds:
+            return "is over here"
+        if follows and key.run not in self._kept:
+            return f"finds no links of round {follows} here"
+        return ""
+
+    def _begin(
+        self, key: RoundKey, addresses: Sequence[str], numbers: Iterable[int],
+        patience: Patience | None, follows: int | None,
+    ) -> list[Round]:  # fmt: skip
+        """Make a round's endpoints, with the links of the one that it follows."""
+        self._refuse_before(key.run, key.number)
+        links = self._kept.pop(key.run).links if follows else {}
         place = Place(
             key=key,
-            number=number,
+            number=-1,
             addresses=tuple(addresses),
             mailbox=self._mailbox,
             mappings=self._mappings,
             connection_args=self._connection_args,
             patience=patience or self.patience,
             shares_memory=self.shares_memory,
+            keeps_links=follows is not None,
         )
-        return Round(place)
+        rounds = [Round(replace(place, number=n), links.get(n, NONE)) for n in numbers]
+        self._rounds[key], self._ends[key] = rounds, asyncio.Event()
+        return rounds
 
     async def _together(
         self, key: RoundKey, jobs: Sequence[asyncio.Future[Performed[Result]]]
@@ -161,6 +207,7 @@ class Port:
         """Abort the run's rounds and forget it, so that its numbers may start anew."""
         self._dismiss(lambda key: key.run == run)
         await self._settle(lambda key: key.run == run)
+        await self._let_go(run)
         self._floors.pop(run, None)
         self._mappings.clear()  # other runs map anew what they read
 
@@ -170,6 +217,8 @@ class Port:
         self._handlers.pop(HANDLER, None)
         self._dismiss(lambda key: True)
         await self._settle(lambda key: True)
+        for run in tuple(self._kept):
+            await self._let_go(run)
         self._mappings.clear()
 
     async def answer(
@@ -194,6 +243,13 @@ class Port:
             self._callers.discard(waiting)
             self._mailbox.withdraw(waiting)
             comm.abort()
+
+    async def _let_go(self, run: str, but: int = 0) -> None:
+        """Close the links that are kept for a run's next round, if not those of round ``but``."""
+        kept = self._kept.get(run)
+        if kept is not None and kept.number != but:
+            del self._kept[run]
+            await kept.close()
 
     async def _settle(self, matches: Callable[[RoundKey], bool]) -> None:
         for end in [end for key, end in self._ends.items() if matches(key)]:

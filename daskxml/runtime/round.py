@@ -4,6 +4,7 @@ A round is one go of a merge or of a gang, and an endpoint one of its ranks, or 
 is opened by who sends, with the first message; whoever has begun the round answers all callers.
 Whatever breaks, cuts all lines of this endpoint, so the failure travels along them; who waits for a
 line that was never opened is let go by the scheduler, which ends a round with its first failure.
+Lines of a merge that went well stay open for the next one of the same workers (`kept_links`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 from daskxml.combine.messages import Program, Result
 from daskxml.runtime import calling
 from daskxml.runtime.calling import Place
+from daskxml.runtime.kept_links import NONE, Links, opened, rest_or_close, slots_for
 from daskxml.runtime.link_protocol import DIRECT, InLink, Link, OutLink, Signal
 from daskxml.runtime.mailbox import Caller, Line
 from daskxml.runtime.outbox import Outbox
@@ -32,15 +34,16 @@ Either = TypeVar("Either", bound=Link)
 class Round:
     """One endpoint in a round; made and run on the event loop, once.
 
-    The methods from `send` to `drain` are for the program's thread.
+    The methods from `send` to `drain` are for the program's thread. ``links`` are open already;
+    the round owns them from now on. ``kept`` are those that it leaves open.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place, self._number = place, place.number
+    def __init__(self, place: Place, links: Links = NONE) -> None:
+        self._place, self.number, self.kept = place, place.number, NONE
         self._loop = asyncio.get_running_loop()
         others = [number for number in range(len(place.addresses)) if number != place.number]
-        self._inward: dict[int, Future[InLink]] = {number: Future() for number in others}
-        self._outward: dict[int, Future[OutLink]] = {number: Future() for number in others}
+        self._inward = slots_for(others, links.inward)
+        self._outward = slots_for(others, links.outward)
         self._outboxes: dict[int, Outbox] = {}
         self._lender: InLink | None = None  # from whom an array is borrowed
         self._heard: dict[int, None] = {}  # whom `receive_any` listens to, the last one at the end
@@ -50,7 +53,7 @@ class Round:
         self._failure: OSError | None = None
 
     async def run(self, program: Program[Result]) -> Performed[Result]:
-        """Drive the program in a thread; ends only when that has, and leaves nothing behind.
+        """Drive the program in a thread; ends only when that has, and leaves but ``kept`` behind.
 
         Raises
         ------
@@ -58,7 +61,8 @@ class Round:
             Saying which worker failed; whatever the program raises.
         """
         for number, link in self._inward.items():
-            self._open(self._answer(number), link)
+            if not link.done():
+                self._open(self._answer(number), link)
         threads = ThreadPoolExecutor(1, "daskxml-program")
         job = self._loop.run_in_executor(threads, self._perform, program)
         try:
@@ -99,9 +103,9 @@ class Round:
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
-        for link in self._links():
-            if link.done() and not link.cancelled() and link.exception() is None:
-                await link.result().close()
+        keeps = self._place.keeps_links and self._failure is None
+        inward = await rest_or_close(opened(self._inward), keeps)
+        self.kept = Links(inward, await rest_or_close(opened(self._outward), keeps))
         for caller in self._callers:
             caller.released.set()
 
@@ -116,7 +120,8 @@ class Round:
         if to not in self._outboxes:
             failed = lambda error: self.abort(self._blame(to, error))  # noqa: E731
             patience_s = self._place.patience.idle_s
-            self._outboxes[to] = Outbox(lambda: self._dialled(to), failed, patience_s)
+            link = opened(self._outward).get(to)
+            self._outboxes[to] = Outbox(lambda: self._dialled(to), failed, patience_s, link)
         with self._blaming(to):
             is_direct = self._place.addresses[to].startswith(DIRECT)
             self._outboxes[to].put(departing(array, is_direct))
@@ -193,8 +198,9 @@ class Round:
     def _dialled(self, number: int) -> OutLink:
         """Open a link outward, from its sender's thread."""
         link = self._outward[number]
-        dialling = calling.dial(self._place, number)
-        self._loop.call_soon_threadsafe(self._open, dialling, link)
+        if not link.done():
+            dialling = calling.dial(self._place, number)
+            self._loop.call_soon_threadsafe(self._open, dialling, link)
         return self._await(link)
 
     def _await(self, link: Future[Either]) -> Either:
@@ -224,7 +230,7 @@ class Round:
 
     async def _answer(self, number: int) -> InLink:
         """Wait for an endpoint's call and tell it to begin."""
-        line = Line(self._place.key, caller=number, callee=self._number)
+        line = Line(self._place.key, caller=number, callee=self.number)
         caller = await self._place.mailbox.take(line)
         self._callers.append(caller)
         return await calling.answer(caller, self._place.patience.idle_s, self._place.mappings)

@@ -30,6 +30,7 @@ from daskxml.runtime.seats import PLUGIN, TOPIC, MembersPlugin
 from daskxml.training.orders import LeaseReport
 
 MESSAGES_S = 0.001  # Dask's clients collect messages for 10 ms: longer than a short lease takes
+CONNECTIONS = 1 << 14  # a merge needs one to each worker, all at once; Dask's limit is 512
 ENDED = 20  # detached runs that are over and remembered; older ones are forgotten
 NEWS_S = 10.0  # how long a client that reads a journal waits for news
 
@@ -126,6 +127,7 @@ class RunsPlugin(SchedulerPlugin):
                 name="daskxml",
                 security=self.scheduler.security,
                 set_as_default=False,
+                connection_limit=CONNECTIONS,
             )
             self._client.scheduler_comm.interval = MESSAGES_S
         return self._client

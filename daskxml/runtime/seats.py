@@ -14,10 +14,12 @@ from distributed.protocol import to_serialize
 from distributed.utils import offload
 
 from daskxml.errors import ClusterError
-from daskxml.runtime.port import Port
+from daskxml.runtime.performing import Performed
+from daskxml.runtime.port import Port, RoundKey, RoundPlan
 from daskxml.runtime.remote import HANDLE, PULL, PUSH, RemoteStore
 from daskxml.training.member import Member
-from daskxml.training.orders import MergeOrder
+from daskxml.training.merging import merge_program
+from daskxml.training.orders import MergeOrder, Notes
 from daskxml.training.run_dir import RunDir
 from daskxml.training.shared import LocalStore, SharedModel
 from daskxml.types import Array
@@ -156,6 +158,7 @@ class MembersPlugin(WorkerPlugin):
         return {
             "daskxml_models": self.send_models,
             "daskxml_norm": self.measure,
+            "daskxml_merge": self.merge,
             "daskxml_commit": self.commit,
             "daskxml_abort": self.abort,
             "daskxml_close": self.close,
@@ -174,10 +177,36 @@ class MembersPlugin(WorkerPlugin):
             worker.handlers.pop(name, None)
         await self.port.close()
 
+    def seat_of(self, run: str) -> Seat:
+        """Return the worker's seat in a run.
+
+        Raises
+        ------
+        ClusterError
+            If it has none.
+        """
+        if run not in self.seats:
+            raise ClusterError(f"run {run} is not on this worker")
+        return self.seats[run]
+
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""
         norm: float = await offload(self.seats[run].member.squared_norm)
         return norm
+
+    async def merge(
+        self, run: str, plan: RoundPlan, order: MergeOrder, rank: int
+    ) -> dict[str, Any]:
+        """Take part in a merge; see `take_part`."""
+        return {"performed": to_serialize(await self.take_part(plan, order, rank))}
+
+    async def take_part(self, plan: RoundPlan, order: MergeOrder, rank: int) -> Performed[Notes]:
+        """Take part in a merge, into ``scratch``."""
+        program = merge_program(self.seat_of(plan.run).member, order, rank, plan.hosts)
+        key = RoundKey(run=plan.run, number=plan.number, what=f"merge {order.generation}")
+        follows = plan.follows
+        (done,) = await self.port.perform(key, plan.addresses, {rank: program}, follows=follows)
+        return done
 
     async def commit(self, run: str, generation: int) -> int:
         """Make the merged model the global one; see `Seat.commit`.
@@ -241,14 +270,5 @@ def members_plugin() -> MembersPlugin:
 
 
 def seat_of(run: str) -> Seat:
-    """Return this worker's seat in a run.
-
-    Raises
-    ------
-    ClusterError
-        If it has none.
-    """
-    try:
-        return members_plugin().seats[run]
-    except KeyError:
-        raise ClusterError(f"run {run} is not on this worker") from None
+    """Return the seat in a run of the worker whose task this is."""
+    return members_plugin().seat_of(run)

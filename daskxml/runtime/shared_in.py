@@ -88,8 +88,13 @@ class SharedIn:
         with suppress(OSError):  # broken or closed already
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    async def close(self) -> None:
+    def rest(self) -> bool:
         """Let go of the sender's memory, but for what may be read again in later rounds."""
+        self._passing.clear()
+        return True
+
+    async def close(self) -> None:
+        """Let go of the sender's memory as `rest` does, and of the connection."""
         self._signal.close()
         os.close(self._pipe_fd)
         self._socket.close()

@@ -101,6 +101,11 @@ class SharedOut:
         with suppress(OSError):  # broken or closed already
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def rest(self) -> bool:
+        """Let go of the copies."""
+        self._spares.clear()
+        return True
+
     async def close(self) -> None:
         """Close the pipe, in which what was told stays, and then the socket."""
         self._pipe.close()

@@ -110,6 +110,10 @@ class SocketLink:
         with suppress(OSError):  # broken or closed already
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def rest(self) -> bool:
+        """Nothing to let go of."""
+        return True
+
     async def close(self) -> None:
         """Close the socket."""
         self._socket.close()

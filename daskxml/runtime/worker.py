@@ -18,7 +18,7 @@ from daskxml.data.rows import take_rows
 from daskxml.errors import ClusterError
 from daskxml.model.store import ModelHeader, write_model
 from daskxml.runtime.performing import Performed
-from daskxml.runtime.port import Patience, RoundKey
+from daskxml.runtime.port import Patience, RoundKey, RoundPlan
 from daskxml.runtime.remote import RemoteStore
 from daskxml.runtime.seats import TOPIC, Seat, members_plugin, seat_of
 from daskxml.runtime.shared_arrays import shared_zeros
@@ -26,7 +26,6 @@ from daskxml.training import checkpoint
 from daskxml.training.budget import LogitsBudget
 from daskxml.training.holdings import span_rows
 from daskxml.training.member import Member
-from daskxml.training.merging import merge_program
 from daskxml.training.orders import (
     EvaluateOrder,
     EvaluationReport,
@@ -48,6 +47,7 @@ Answer = TypeVar("Answer")
 Told = tuple[float, str, LogitsBudget]
 
 HANDLE_S = 5.0  # for a message to a worker on the same machine
+QUICK_FLOATS = 1 << 19  # of a model whose norm takes less than a hundredth of a lease
 GANG_PATIENCE = Patience(idle_s=600.0)  # a worker may be at a batch for long
 
 
@@ -171,9 +171,20 @@ def run_lease(
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
         result = seat.member.lease(order.batches, order.lr, rows, seat.rest)
+        told = {"run": run, "lease": order.lease, "squared_norm": quick_norm(seat.member)}
     finally:
         seat.end_turn()
-    get_worker().log_event(TOPIC, {"run": run, "lease": order.lease} | asdict(result))
+    get_worker().log_event(TOPIC, told | asdict(result))
+
+
+def quick_norm(member: Member) -> float | None:
+    """Return the replica's squared norm if that is quicker than to be asked for it; else None.
+
+    A replica that a merge may change between two leases has no norm that holds.
+    """
+    settings = member.settings
+    is_settled = not (settings.shares_model or settings.combine.overlap)
+    return member.squared_norm() if is_settled and member.layout.size <= QUICK_FLOATS else None
 
 
 def fetch_rows(partition: Partition, span: Parcel, stream_rows: int, seed: int) -> Partition:
@@ -181,39 +192,19 @@ def fetch_rows(partition: Partition, span: Parcel, stream_rows: int, seed: int) 
     return take_rows(partition, span_rows(span.keys[0], stream_rows, seed))
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """Who takes part in a round, by rank: the address and the machine of each worker."""
-
-    run: str
-    number: int
-    addresses: tuple[str, ...]
-    hosts: tuple[str, ...]
+async def merge_replica(plan: RoundPlan, order: MergeOrder, rank: int) -> Performed[Notes]:
+    """Take part in a merge."""
+    return await members_plugin().take_part(plan, order, rank)
 
 
-async def merge_replica(plan: RoundPlan, order: MergeOrder, rank: int) -> tuple[int, Notes]:
-    """Take part in a merge, into ``scratch``; return the bytes sent, and what there is to tell."""
-    (done,) = await _merging(plan, order, rank)
-    return done.sent_bytes, done.result
-
-
-def _merging(
-    plan: RoundPlan, order: MergeOrder, rank: int
-) -> Coroutine[Any, Any, list[Performed[Notes]]]:
-    program = merge_program(seat_of(plan.run).member, order, rank, plan.hosts)
-    key = RoundKey(run=plan.run, number=plan.number, what=f"merge {order.generation}")
-    return members_plugin().port.perform(key, plan.addresses, {rank: program})
-
-
-def merge_snapshot(plan: RoundPlan, order: MergeOrder, rank: int, turn: int) -> tuple[int, Notes]:
+def merge_snapshot(plan: RoundPlan, order: MergeOrder, rank: int, turn: int) -> Performed[Notes]:
     """Take part in a merge that overlaps with training, with the replica as it is in this turn.
 
     It leaves its place in the worker's thread pool to the leases of the next mega-batch.
     """
     secede()
     seat_of(plan.run).take_snapshot(turn, order)
-    (done,) = _on_loop(_merging(plan, order, rank))
-    return done.sent_bytes, done.result
+    return _on_loop(members_plugin().take_part(plan, order, rank))
 
 
 def run_gang(

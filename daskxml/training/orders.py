@@ -25,6 +25,7 @@ class LeaseReport:
     ``updates`` is how often the model was changed: once a batch, or more by the threads of a pool.
     ``notes`` is what is worth telling, as name to (sum, count). ``most_rows`` is the largest batch
     that the worker's memory holds, where that has turned out to be less than thought; else 0.
+    ``squared_norm`` is that of the worker's replica after the lease, where it is told.
     """
 
     lease: int
@@ -34,6 +35,7 @@ class LeaseReport:
     updates: int
     notes: Notes = field(default_factory=dict)
     most_rows: int = 0
+    squared_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

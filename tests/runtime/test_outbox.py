@@ -54,6 +54,19 @@ def test_large_and_small_arrays_keep_their_order(ends):
         np.testing.assert_array_equal(array, arrived)
 
 
+def test_a_link_that_is_open_needs_no_thread_for_what_is_small(ends):
+    here, there = ends
+    outbox = Outbox(lambda: here, fail, 20.0, here)
+    outbox.put(host_bytes(np.arange(3, dtype="f4")))
+    assert received(there, 3).tolist() == [0, 1, 2]
+    assert outbox._thread is None
+    outbox.put(host_bytes(np.ones(BIG_FLOATS, "f4")))
+    assert received(there, BIG_FLOATS).all()
+    outbox.drain()
+    outbox.close()
+    outbox.join()
+
+
 def test_after_a_flush_arrays_may_be_overwritten_though_nobody_has_received(ends):
     here, there = ends
     outbox = Outbox(lambda: here, fail, 20.0)

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,32 +155,32 @@ def fail(rank):
     yield Receive(1, np.empty(1))
 
 
-async def perform(run, number, addresses, programs):
+async def perform(run, number, addresses, programs, follows=None):
     """Programs of one worker, as a task: their results, or the failure's message; seconds."""
     port = get_worker().plugins["port"].port
     key = RoundKey(run=run, number=number, what="merge 7")
     begun_s = time.perf_counter()
     try:
         made = {number: make(*args) for number, (make, *args) in programs.items()}
-        done = await port.perform(key, addresses, made)
+        done = await port.perform(key, addresses, made, follows=follows)
     except (ClusterError, TrainingError) as error:
         return error.message, time.perf_counter() - begun_s
     return [part.result for part in done], done[0].sent_bytes
 
 
-def start(client, run, number, addresses, make, *args):
+def start(client, run, number, addresses, make, *args, follows=None):
     """Start one program a rank."""
     return [
         client.submit(
-            perform, run, number, addresses, {rank: (make, rank, *args)},
+            perform, run, number, addresses, {rank: (make, rank, *args)}, follows,
             workers=[address], pure=False, retries=0,
         )
         for rank, address in enumerate(addresses)
     ]  # fmt: skip
 
 
-def merge_all(client, run, number, addresses, weights, size):
-    futures = start(client, run, number, addresses, ring, weights, size)
+def merge_all(client, run, number, addresses, weights, size, follows=None):
+    futures = start(client, run, number, addresses, ring, weights, size, follows=follows)
     merged = [results for results, _ in client.gather(futures)]
     assert all(isinstance(results, list) for results in merged), merged  # else it says what failed
     return [only for (only,) in merged]
@@ -322,6 +323,92 @@ def test_a_run_that_is_forgotten_may_start_anew(client, addresses):
     assert not set().union(*(shared_memory(pid, "daskxml") for pid in pids))
     merged = merge_all(client, "again", 1, addresses[:2], [1.0, 1.0], 10)
     assert merged == [plain_merge([1.0, 1.0], 10)] * 2
+
+
+# ------------------------------------------------------------- links that are kept
+
+
+def kept_links(client, run):
+    """The links that each worker keeps, by their sockets."""
+
+    def look(dask_worker):
+        kept = dask_worker.plugins["port"].port._kept.get(run)
+        ends = kept.links.values() if kept else ()
+        links = [link for end in ends for way in (end.inward, end.outward) for link in way.values()]
+        return {os.fstat(link._socket.fileno()).st_ino for link in links}
+
+    return client.run(look)
+
+
+def open_files(client):
+    return client.run(lambda: {path.stat().st_ino for path in Path("/dev/fd").iterdir()
+                               if path.exists()})  # fmt: skip
+
+
+def forget(client, run):
+    async def leave(dask_worker):
+        await dask_worker.plugins["port"].port.forget(run)
+
+    client.run(leave)
+
+
+@pytest.mark.skipif(PROTOCOL != "tcp", reason="comms are closed with their round")
+def test_rounds_that_follow_one_another_use_the_same_links(client, addresses):
+    ranks, weights = addresses[:3], [0.2, 0.3, 0.5]
+    found = []
+    for number, size in ((1, 100_003), (2, 50), (3, BIG_FLOATS), (4, 0)):
+        merged = merge_all(client, "kept", number, ranks, weights, size, follows=number - 1)
+        assert merged == [plain_merge(weights, size)] * 3
+        found.append(kept_links(client, "kept"))
+    assert found == [found[0]] * 4
+    assert [len(found[0][address]) for address in addresses] == [2, 2, 2, 0]  # a ring's
+    merged = merge_all(client, "kept", 5, ranks[:2], [0.5, 0.5], 50, follows=0)
+    assert merged == [plain_merge([0.5, 0.5], 50)] * 2
+    now = kept_links(client, "kept")
+    assert all(now[rank] and not now[rank] & found[0][rank] for rank in ranks[:2])
+    assert now[ranks[2]] == found[0][ranks[2]]  # which has not heard of the other crew
+    forget(client, "kept")
+    left = open_files(client)
+    assert not any(left[rank] & (found[0][rank] | now[rank]) for rank in ranks)
+
+
+@pytest.mark.skipif(PROTOCOL != "tcp", reason="comms are closed with their round")
+def test_a_round_that_fails_keeps_no_links(client, addresses):
+    ranks = addresses[:3]
+    merge_all(client, "broken", 1, ranks, [1.0] * 3, 50, follows=0)
+    futures = start(client, "broken", 2, ranks, fail, follows=1)
+    assert "the loss is not finite" in futures[1].result()[0]
+    assert "gone or silent" in futures[2].result()[0]  # whose line from rank 1 was open
+    abort(client, "broken", 2)
+    assert "start a new one" in futures[0].result()[0]
+    assert not any(kept_links(client, "broken").values())
+    futures = start(client, "broken", 3, ranks, ring, [1.0] * 3, 50, follows=1)
+    assert all("finds no links of round 1 here" in m for m in messages(client, futures))
+    merged = merge_all(client, "broken", 4, ranks, [1.0] * 3, 50, follows=0)
+    assert merged == [plain_merge([1.0] * 3, 50)] * 3
+    forget(client, "broken")
+
+
+@pytest.mark.skipif(PROTOCOL != "tcp", reason="comms are closed with their round")
+def test_a_worker_that_dies_between_two_rounds_fails_the_next(client, addresses):
+    ranks, weights = addresses[:3], [0.2, 0.3, 0.5]
+    merge_all(client, "between", 1, ranks, weights, 50, follows=0)
+    os.kill(client.run(os.getpid)[ranks[1]], signal.SIGKILL)
+    await_loss(client, ranks[1])
+    futures = [
+        client.submit(
+            perform, "between", 2, ranks, {rank: (ring, rank, weights, 50)}, 1,
+            workers=[ranks[rank]], pure=False, retries=0,
+        )
+        for rank in (0, 2)
+    ]  # fmt: skip
+    for message, seconds in client.gather(futures):
+        assert "start a new one" in message
+        assert seconds < PATIENCE.idle_s / 2
+    assert not any(kept_links(client, "between").values())
+    merged = merge_all(client, "between", 3, [ranks[0], ranks[2]], [0.4, 0.6], 50, follows=0)
+    assert merged == [plain_merge([0.4, 0.6], 50)] * 2
+    forget(client, "between")
 
 
 def test_a_worker_that_cannot_be_reached_fails_who_needs_it(client, addresses):

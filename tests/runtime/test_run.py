@@ -21,6 +21,7 @@ from daskxml.data.blocks import plan_blocks, read_header
 from daskxml.data.parse import Dialect, parse_block
 from daskxml.data.rows import to_scipy
 from daskxml.model.parameters import Layout
+from daskxml.runtime import barriers
 from daskxml.training.environment import describe_machine, read_starts
 
 FIELDS = {
@@ -128,10 +129,18 @@ def die_in_ring(at_call: int) -> Callable[[Worker], None]:
     return arm
 
 
+def die_when_asked_for_the_norm(dask_worker: Worker) -> None:
+    """Tell no norm with a lease, as a large model's worker; kill itself when it is asked."""
+    from daskxml.runtime import worker
+
+    worker.QUICK_FLOATS = 0
+    die_in("squared_norm", 3)(dask_worker)
+
+
 @pytest.mark.parametrize(
     "arm",
     [die_in("lease", 5), die_in_ring(3), die_in("commit", 3), die_in("evaluate", 3),
-     die_in("training_loss", 3), die_in("squared_norm", 3)],
+     die_in("training_loss", 3), die_when_asked_for_the_norm],
     ids=["mega-batch", "merge", "commit", "evaluation", "training loss", "norm"],
 )  # fmt: skip
 def test_a_worker_is_killed(
@@ -231,6 +240,44 @@ def test_resume_gives_the_same_bits(data: Data, values: Values, tmp_path: Path) 
     assert whole.metrics == resumed.metrics
     lines = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
     assert len(lines) == 10
+
+
+def count_messages(dask_worker: Worker) -> None:
+    """On a worker: count links that are dialled, and questions for norms."""
+    from daskxml.runtime import calling
+    from daskxml.runtime.seats import MembersPlugin
+
+    dial, measure = calling.dial, MembersPlugin.measure
+    dask_worker.daskxml_counts = counts = {"dialled": 0, "asked": 0}  # type: ignore[attr-defined]
+
+    def counted_dial(*args: Any) -> Any:
+        counts["dialled"] += 1
+        return dial(*args)
+
+    def counted_measure(*args: Any, **values: Any) -> Any:
+        counts["asked"] += 1
+        return measure(*args, **values)
+
+    calling.dial, MembersPlugin.measure = counted_dial, counted_measure  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("most_floats", [barriers.MESSAGE_FLOATS, 0], ids=["message", "task"])
+def test_merges_use_links_that_stay_until_the_end(
+    client: Client, data: Data, values: Values, most_floats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(barriers, "MESSAGE_FLOATS", most_floats)
+    client.run(count_messages)
+    run = daskxml.train(values, client=client, train=data["train"])
+    assert len(run.history) == 8
+    counts = client.run(lambda dask_worker: dask_worker.daskxml_counts)
+    dialled = 1 if PROTOCOL == "tcp" else 8  # a ring's; other comms are closed with each merge
+    assert [*counts.values()] == [{"dialled": dialled, "asked": 0}] * 2
+    check_run(run, data, values)
+    is_idle = lambda dask_worker: dask_worker.plugins["daskxml"].port.is_idle  # noqa: E731
+    assert all(client.run(is_idle).values())
+    with pytest.raises(daskxml.TrainingError, match="not finite"):
+        daskxml.train({**values, "strategy": {"lr": 1e30}}, client=client, train=data["train"])
+    assert all(client.run(is_idle).values())
 
 
 def test_matrices_train_the_same_model_as_their_files(

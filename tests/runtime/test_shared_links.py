@@ -112,6 +112,23 @@ def test_private_arrays_pass_through_few_copies_that_serve_again(link):
     assert len(there._passing) == 1
 
 
+def test_a_link_that_rests_has_no_copies_and_goes_on(link):
+    here, there = link
+    array, room = np.zeros(SIZE, np.float32), np.empty(SIZE, np.float32)
+    for turn in range(3):
+        array[:] = turn
+        here.send(host_bytes(array))
+        there.receive_into(room)
+        assert (room == turn).all()
+        here.drain()
+        assert here._spares
+        assert len(there._passing)
+        assert here.rest()
+        assert there.rest()
+        assert not here._spares
+        assert not len(there._passing)
+
+
 def test_more_messages_than_the_pipe_holds_wait_for_room(link):
     here, there = link
     small, sent = np.zeros(1, np.float32), 0
