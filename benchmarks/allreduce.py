@@ -6,10 +6,10 @@ The ring runs in shared memory (what workers of one machine do), over tcp and, w
 distributed-ucxx is installed, over ucx; Adasum runs in shared memory. Rounds are interleaved, so
 that a noisy machine disturbs all alike, but for those over ucx, whose workers poll; a time is the
 slowest rank's, and a row gives the median. gloo only sums, over connections that it keeps; ours are
-what a merge or a gang runs, with weights or with Adasum's dot products layer by layer, connecting
-anew each time, as they must when workers come and go. The floor is what a ring over sockets must
-copy (each rank's bytes into the kernel and out of it) at the rate at which all cores together copy
-memory.
+what a merge runs, with weights or with Adasum's dot products layer by layer, over links that are
+kept from the first, which is not counted, as merges of the same workers keep them. The floor is
+what a ring over sockets must copy (each rank's bytes into the kernel and out of it) at the rate at
+which all cores together copy memory.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ async def reduce_repeatedly(
     port.shares_memory = what != TCP
     times_s = []
     for turn in range(number, number + TURNS):
-        part = program(what, rank, len(addresses))
+        key, part = RoundKey(run="benchmark", number=turn), program(what, rank, len(addresses))
+        follows = 0 if turn == number else turn - 1
         started_s = time.perf_counter()
-        await port.perform(RoundKey(run="benchmark", number=turn), addresses, {rank: part})
+        await port.perform(key, addresses, {rank: part}, follows=follows)
         times_s.append(time.perf_counter() - started_s)
     return times_s[1:], float((scratch if what in RINGS else change)[-1])
 
@@ -104,7 +105,7 @@ class Reductions:
     """Times programs on a cluster."""
 
     def __init__(self, client: Client, size: int) -> None:
-        self.client, self.number = client, 0
+        self.client, self.number = client, 1
         self.addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
         client.run(open_port, size)
 

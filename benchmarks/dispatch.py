@@ -1,11 +1,15 @@
-"""Dispatch: are unequal workers busy, and do the rows split by their speeds?
+"""Dispatch: are unequal workers busy, do the rows split by their speeds, what does a merge cost?
 
 Four real workers whose batches are sleeps of 5 ms, at speeds 1, 1, 0.5 and 0.25, run Adaptive SGD
 through the real runtime. Reported for each mega-batch: the share of the time between merges that
 the workers were busy, the largest deviation of a worker's share of the rows from its share of the
 speed, leases a second, and the floor: the time that a perfect split would have taken.
 
-    python benchmarks/dispatch.py [--megabatch-batches 1000] [--megabatches 6]
+A second table has the gap that a merge leaves: from the end of the last lease of a mega-batch, on
+the worker, to the beginning of the first one of the next, for two workers and models of several
+sizes, in medians and quartiles.
+
+    python benchmarks/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40]
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ import argparse
 import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from distributed import Client, LocalCluster, Worker
-from machine import write_result
+from machine import align, write_result
 
 import daskxml
 from daskxml.data.synthetic import SyntheticSpec, write_xml
@@ -26,10 +31,14 @@ from daskxml.data.synthetic import SyntheticSpec, write_xml
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 BATCH_S = 0.005
 BATCH_ROWS = 64
+HIDDEN = 64
+# Features and labels of models of so many MiB.
+MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
 
 
 def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None:
-    """On a worker: let a step be a sleep, as long as the worker's speed asks for."""
+    """On a worker: let a step be a sleep, as long as its speed asks for; note when leases are."""
+    from daskxml.training.member import Member
     from daskxml.training.replica import Replica, StepResult
 
     pause_s = BATCH_S / speeds[str(dask_worker.name)]
@@ -45,6 +54,76 @@ def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None
         return StepResult(loss=0.0, rows=rows, nonzeros=rows, seen=0)
 
     Replica.step = step  # type: ignore[method-assign]
+    lease, dask_worker.daskxml_leases = Member.lease, []  # type: ignore[attr-defined]
+
+    def noted_lease(*args: Any) -> Any:
+        begun_s = time.monotonic()  # the same clock in all processes of a machine
+        result = lease(*args)
+        dask_worker.daskxml_leases.append((begun_s, time.monotonic()))  # type: ignore[attr-defined]
+        return result
+
+    Member.lease = noted_lease  # type: ignore[method-assign]
+
+
+def take_leases(dask_worker: Worker) -> tuple[str, list[tuple[float, float]]]:
+    """On a worker: its name, and when its leases began and ended since this was last asked."""
+    leases, dask_worker.daskxml_leases = dask_worker.daskxml_leases, []  # type: ignore[attr-defined]
+    return str(dask_worker.name), leases
+
+
+def gaps_ms(history: list[dict[str, Any]], leases: dict[str, list[tuple[float, float]]]) -> Any:
+    """Return how long nobody trained around each merge, in milliseconds.
+
+    Examples
+    --------
+    >>> history = [{"workers": {"a": {"leases": [3]}, "b": {"leases": [3]}}}] * 2
+    >>> gaps_ms(history, {"a": [(0.0, 1.0), (2.5, 3.0)], "b": [(0.0, 2.0), (2.25, 3.0)]})
+    [250.0]
+    """
+    left = {name: iter(times) for name, times in leases.items()}
+    spans = []
+    for row in history:
+        counts = {name: len(worker["leases"]) for name, worker in row["workers"].items()}
+        times = [next(left[name]) for name, count in counts.items() for _ in range(count)]
+        spans.append((min(begin for begin, _ in times), max(end for _, end in times)))
+    return [(begin - end) * 1e3 for (_, end), (begin, _) in pairwise(spans)]
+
+
+def measure_gaps(merges: int) -> list[dict[str, Any]]:
+    """Return the gaps around merges of two equal workers, by the model's size and strategy."""
+    rows = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(sleep_through_batches, {"0": 1.0, "1": 1.0})
+        for mib, (features, labels) in MODELS.items():
+            spec = SyntheticSpec(rows=3000, features=features, labels=labels, seed=1)
+            path = write_xml(Path(folder) / f"{mib}.txt", spec, "train")
+            for strategy in ("adaptive-sgd", "elastic"):
+                settings = {
+                    "strategy": {
+                        "name": strategy,
+                        "batch_max": BATCH_ROWS,
+                        "megabatch_batches": 20,
+                    },
+                    "model": {"hidden": [HIDDEN]},
+                    "training": {"megabatches": merges + 2},
+                }
+                history = daskxml.train(settings, client=client, train=path).history
+                found = gaps_ms(history, dict(client.run(take_leases).values()))[1:]
+                low, middle, high = statistics.quantiles(found, n=4)
+                rows.append(
+                    {
+                        "MiB": mib,
+                        "strategy": strategy,
+                        "merges": len(found),
+                        "gap_ms": middle,
+                        "quartiles_ms": f"{low:.1f} to {high:.1f}",
+                    }
+                )
+    return rows
 
 
 def run(megabatch_batches: int, megabatches: int) -> list[dict[str, Any]]:
@@ -93,11 +172,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabatch-batches", type=int, default=1000)
     parser.add_argument("--megabatches", type=int, default=6)
+    parser.add_argument("--merges", type=int, default=40, help="of each model (default 40)")
     options = parser.parse_args()
     rows = [describe(row) for row in run(options.megabatch_batches, options.megabatches)]
     steady = rows[1:]  # nothing is measured yet in the first
     median = {key: statistics.median(row[key] for row in steady) for key in rows[0]}
-    write_result("dispatch", [*rows, {**median, "megabatch": "median"}], speeds=SPEEDS)
+    gaps = measure_gaps(options.merges)
+    print("\n".join(align(gaps)), end="\n\n")
+    write_result("dispatch", [*rows, {**median, "megabatch": "median"}], speeds=SPEEDS, gaps=gaps)
 
 
 if __name__ == "__main__":
