@@ -144,9 +144,10 @@ def squared_norm(x: Any) -> float:
     """Sum of squares in float64, in blocks whose sums are added in order."""
     total = 0.0
     for start in range(0, x.shape[0], _NORM_BLOCK):
+        block = x[start : start + _NORM_BLOCK]  # with its own bounds the loop becomes vectors
         part = 0.0
-        for i in range(start, min(start + _NORM_BLOCK, x.shape[0])):
-            value = np.float64(x[i])
+        for i in range(block.shape[0]):
+            value = np.float64(block[i])
             part += value * value
         total += part
     return total
@@ -157,9 +158,10 @@ def all_finite(words: Any) -> bool:
     """Whether no exponent is all ones; ``words`` are the floats' bits as uint32."""
     mask = np.uint32(0x7F800000)
     for start in range(0, words.shape[0], _NORM_BLOCK):
+        block = words[start : start + _NORM_BLOCK]  # as above
         bad = False
-        for i in range(start, min(start + _NORM_BLOCK, words.shape[0])):
-            bad |= (words[i] & mask) == mask
+        for i in range(block.shape[0]):
+            bad |= (block[i] & mask) == mask
         if bad:
             return False
     return True

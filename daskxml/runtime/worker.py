@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 Told = tuple[float, str, LogitsBudget]
 
 HANDLE_S = 5.0  # for a message to a worker on the same machine
-QUICK_FLOATS = 1 << 19  # of a model whose norm takes less than a hundredth of a lease
+QUICK_FLOATS = 1 << 20  # of a model whose norm takes less than a hundredth of a lease
 GANG_PATIENCE = Patience(idle_s=600.0)  # a worker may be at a batch for long
 
 
