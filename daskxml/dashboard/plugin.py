@@ -17,6 +17,8 @@ from tornado.ioloop import PeriodicCallback
 from daskxml.dashboard.prometheus import export, withdraw
 from daskxml.dashboard.record import Memory, Record
 from daskxml.dashboard.site import Site, explain_missing, has_dashboard
+from daskxml.dashboard.task_stream import draw_work
+from daskxml.runtime.activity import Work
 from daskxml.runtime.driver import Driver
 from daskxml.runtime.seats import PLUGIN
 
@@ -101,10 +103,19 @@ class DashboardPlugin(SchedulerPlugin):
         try:
             record = Record(driver.run, driver.config, driver.journal, driver.crew.activity)
             self.records[driver.run], self._drivers[driver.run] = record, driver
+            driver.crew.activity.watchers.append(lambda work: self._draw(driver, work))
             self._looking.start()
             self._show(driver)
         except Exception:
             logger.exception("run %s cannot be watched", driver.run)
+
+    def _draw(self, driver: Driver, work: Work) -> None:
+        try:
+            hand = driver.crew.hands.get(work.worker)
+            if hand is not None:
+                draw_work(self.scheduler, driver.run, hand.address, work)
+        except Exception:
+            logger.exception("Dask's task stream does not show all of run %s", driver.run)
 
     def _show(self, driver: Driver) -> None:
         if self.site is None and has_dashboard(self.scheduler):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 KEPT = 6_000  # pieces of work
@@ -37,6 +37,8 @@ class Activity:
         another are one piece.
     sent_bytes
         By worker: what it has sent to others in merges and gangs.
+    watchers
+        Called with every piece of work that is over and was no task, of which Dask knows nothing.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Activity:
     def __init__(self) -> None:
         self.done: deque[Work] = deque(maxlen=KEPT)
         self.sent_bytes: Counter[str] = Counter()
+        self.watchers: list[Callable[[Work], None]] = []
         self._last: dict[str, Work] = {}  # of each worker
         self._leases: dict[str, tuple[int, float]] = {}  # given and not done; since when it works
         self._open: dict[tuple[str, str], float] = {}  # worker and what, to its beginning
@@ -69,14 +72,17 @@ class Activity:
             self._note(Work(worker, "lease", end_s - busy_s, end_s))
 
     @contextlib.contextmanager
-    def doing(self, what: str, worker: str) -> Iterator[None]:
+    def doing(self, what: str, worker: str, is_task: bool = True) -> Iterator[None]:
         """Tell that a worker is at something while the block lasts."""
         begin_s = self._open[worker, what] = time.time()
         try:
             yield
         finally:
             self._open.pop((worker, what), None)
-            self._note(Work(worker, what, begin_s, time.time()))
+            end_s = time.time()
+            self._note(Work(worker, what, begin_s, end_s))
+            for watch in self.watchers if not is_task else ():
+                watch(Work(worker, what, begin_s, end_s))
 
     def sent(self, workers: Iterable[str], sent_bytes: Iterable[int]) -> None:
         """Add up what each worker has sent to others."""

@@ -18,15 +18,8 @@ from distributed.protocol import to_serialize
 
 from daskxml.errors import ClusterError, TrainingError
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.crew import (
-    NOTICE_S,
-    Crew,
-    Hand,
-    first_failure,
-    is_broken,
-    loss_of_any,
-    lost_any,
-)
+from daskxml.runtime.crew import NOTICE_S, Crew, first_failure, is_broken, loss_of_any, lost_any
+from daskxml.runtime.hand import Hand
 from daskxml.runtime.port import RoundPlan
 from daskxml.strategies.protocol import Measured
 from daskxml.training.ledger import Span
@@ -149,7 +142,7 @@ class Barriers:
         if self.parameters > MESSAGE_FLOATS:
             return await self.crew.ask(hand, "merge", tasks.merge_replica, plan, order, rank)
         told = {"plan": to_serialize(plan), "order": to_serialize(order), "rank": rank}
-        with self.crew.activity.doing("merge", hand.name):
+        with self.crew.activity.doing("merge", hand.name, is_task=False):
             return (await self.crew.call(hand, "daskxml_merge", **told))["performed"]
 
     # ------------------------------------------------------------------ gangs

@@ -7,7 +7,8 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.runtime import keeping
-from daskxml.runtime.crew import Crew, Hand
+from daskxml.runtime.crew import Crew
+from daskxml.runtime.hand import Hand
 from daskxml.runtime.journal import Journal
 from daskxml.runtime.machines import Arrival
 from daskxml.runtime.scribe import Scribe

@@ -8,17 +8,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from daskxml.config import RunConfig
 from daskxml.errors import ClusterError, DaskxmlError
 from daskxml.runtime import worker as tasks
-from daskxml.runtime.crew import (
-    NOTICE_S,
-    Crew,
-    Hand,
-    WorkerGone,
-    first_failure,
-    is_broken,
-    loss_of_any,
-)
+from daskxml.runtime.crew import NOTICE_S, Crew, WorkerGone, first_failure, is_broken, loss_of_any
 from daskxml.runtime.equipment import Equipment, equipment, unfit_workers
 from daskxml.runtime.executor import Executor
+from daskxml.runtime.hand import Hand
 from daskxml.runtime.loading import LoadedData
 from daskxml.runtime.machines import (
     Arrival,

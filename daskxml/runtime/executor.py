@@ -16,7 +16,8 @@ from distributed import Future
 from daskxml.errors import ClusterError, DaskxmlError
 from daskxml.runtime import worker as tasks
 from daskxml.runtime.barriers import BarrierOrder, Barriers, Batches
-from daskxml.runtime.crew import Crew, Hand, WorkerGone, first_failure, lost_any
+from daskxml.runtime.crew import Crew, WorkerGone, first_failure, lost_any
+from daskxml.runtime.hand import Hand
 from daskxml.runtime.loading import LoadedData
 from daskxml.strategies.protocol import Measured
 from daskxml.training.ledger import Span

@@ -14,9 +14,10 @@ from typing import Any
 
 from distributed import Future
 
-from daskxml.runtime.crew import Crew, Hand
+from daskxml.runtime.crew import Crew
 from daskxml.runtime.enlisting import Enlister
 from daskxml.runtime.executor import Executor
+from daskxml.runtime.hand import Hand
 from daskxml.runtime.journal import Journal
 from daskxml.strategies.protocol import WorkerJoined, WorkerLost
 from daskxml.training import orders

@@ -15,7 +15,8 @@ from typing import Any
 from daskxml.config import RunConfig
 from daskxml.errors import ClusterError, DaskxmlError, ModelError
 from daskxml.runtime import keeping
-from daskxml.runtime.crew import Crew, Hand, WorkerGone
+from daskxml.runtime.crew import Crew, WorkerGone
+from daskxml.runtime.hand import Hand
 from daskxml.runtime.journal import Journal
 from daskxml.runtime.machines import Arrival
 

@@ -41,6 +41,7 @@ def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: S
     link = str(client.dashboard_link)
     assert is_missing(link.replace("/status", "/daskxml"))
     assert 'href="daskxml"' not in read(link)
+    client.get_task_stream()  # from now on there is one
     first, second = start(run={"name": "one"}), start(run={"name": "two"})
     assert first.url == second.url == link.replace("/status", "/daskxml")
     client.register_plugin(DashboardPlugin())  # once more: the first one stays
@@ -66,7 +67,12 @@ def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: S
     assert ended == dict.fromkeys((first.name, second.name), "ended: enough")
     assert 'href="daskxml"' in read(link)  # a run that is over is still to be seen
     assert "daskxml-lease" in client.run_on_scheduler(prefixes)
-    assert {"daskxml-merge", "daskxml-eval"} <= client.run_on_scheduler(prefixes)
+    assert "daskxml-eval" in client.run_on_scheduler(prefixes)
+    stream = client.get_task_stream()
+    merges = [told for told in stream if told["key"].startswith(f"daskxml-merge-{first.name}-")]
+    assert merges  # messages, but they are drawn, where a worker's tasks are
+    lines = {(it["worker"], it["thread"]) for it in stream if it["key"].startswith("daskxml-lease")}
+    assert {(told["worker"], told["thread"]) for told in merges} == lines
     assert dismiss(client, "no such run") == []
     assert dismiss(client, first.name) == [first.name]
     assert dismiss(client) == [second.name]  # and with the last one goes the page

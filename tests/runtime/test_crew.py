@@ -6,15 +6,8 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 from daskxml.errors import ClusterError, TrainingError
-from daskxml.runtime.crew import (
-    Crew,
-    Hand,
-    WorkerGone,
-    first_failure,
-    is_broken,
-    lost_any,
-    result_of,
-)
+from daskxml.runtime.crew import Crew, WorkerGone, first_failure, is_broken, lost_any, result_of
+from daskxml.runtime.hand import Hand
 from daskxml.runtime.machines import Arrival
 
 
