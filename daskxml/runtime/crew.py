@@ -121,7 +121,9 @@ class Crew:
     async def call(self, hand: Hand, handler: str, **values: Any) -> Any:
         """Call one of the worker's message handlers: quicker than a task, also while tasks run.
 
-        A handler may be called twice, where the connection breaks before the answer is here.
+        A handler may be called twice, where the connection breaks before the answer is here. None
+        of them answers None: that is what Dask sends from a worker that has no such handler any
+        more, since it is closing.
 
         Raises
         ------
@@ -136,9 +138,11 @@ class Crew:
             remote = getattr(self.client.rpc(hand.address), handler)
             answer = asyncio.ensure_future(remote(run=self.run, **values))
             try:
-                return await self._unless_lost(hand, answer)
+                if (found := await self._unless_lost(hand, answer)) is not None:
+                    return found
             except OSError:  # the connection broke; a peer notices a death before the scheduler
-                await loss_of_any([hand], NOTICE_S)
+                pass
+            await loss_of_any([hand], NOTICE_S)
         raise ClusterError(f"worker {hand.name} at {hand.address} does not answer")
 
     async def call_all(self, hands: Iterable[Hand], handler: str, **values: Any) -> dict[str, Any]:

@@ -215,14 +215,16 @@ class MembersPlugin(WorkerPlugin):
         """
         return await asyncio.to_thread(self.seats[run].commit, generation)
 
-    async def abort(self, run: str, number: int) -> None:
+    async def abort(self, run: str, number: int) -> bool:
         """Make this worker's part in a merge or a gang fail now; answers when it has ended."""
         await self.port.abort(run, number)
+        return True
 
-    async def close(self, run: str) -> None:
+    async def close(self, run: str) -> bool:
         """End what a run still does here; `worker.stand_up` forgets it, in its turn."""
         if run in self.seats:
             self.seats[run].close()
+        return True
 
     # --------------------------------------------- the model that all share
 

@@ -6,6 +6,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 from daskxml.errors import ClusterError, TrainingError
+from daskxml.runtime import crew as crew_module
 from daskxml.runtime.crew import Crew, WorkerGone, first_failure, is_broken, lost_any, result_of
 from daskxml.runtime.hand import Hand
 from daskxml.runtime.machines import Arrival
@@ -55,6 +56,21 @@ def test_a_task_that_raises_and_a_worker_that_is_gone():
         assert isinstance(first_failure(answers), TrainingError)
         assert lost_any(answers)
         assert not lost_any({first.name: answers[first.name]})
+
+    with_crew(act)
+
+
+def test_a_worker_that_is_closing_has_no_handlers_and_is_waited_for(monkeypatch):
+    """Dask answers None in their place, which is no answer."""
+    monkeypatch.setattr(crew_module, "NOTICE_S", 0.2)
+
+    async def act(crew):
+        first, second = crew.hands.values()
+        with pytest.raises(ClusterError, match=f"^worker {first.name} at .* does not answer$"):
+            await crew.call(first, "daskxml_norm")
+        asyncio.get_running_loop().call_later(0.1, second.lost.set)
+        with pytest.raises(WorkerGone):
+            await crew.call(second, "daskxml_norm")
 
     with_crew(act)
 
