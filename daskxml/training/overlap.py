@@ -218,10 +218,9 @@ class OverlappedSession(Session):
     # ------------------------------------------------------------------ workers
 
     def _lost(self, worker: str, now_s: float) -> list[orders.Order]:
+        travel = self._travel  # a merge that begins because of the loss is without the worker
         todo = super()._lost(worker, now_s)
-        if self._travel is None or not self.workers:
-            return todo
-        return [self._travel.leave_out(worker), *todo]
+        return todo if travel is None or not self.workers else [travel.leave_out(worker), *todo]
 
     def _take_back(self, worker: str) -> int:
         if self._travel is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from overlapped_executor import OverlappedExecutor, overlapped
 from random_scripts import CHOICES, play_script, scripts
@@ -298,6 +298,10 @@ def test_nobody_works_while_the_global_model_is_measured():
     is_replicated=st.booleans(),
     tests=st.sampled_from([(), (20, 10)]),
 )
+@example(  # the loss ends the mega-batch: the merge that then begins must be ordered once
+    script=[(7, "join", 1), (5, "join", 0), (2, "await", 0), (9, "lose", 0)], choices=[0],
+    speeds=[16.0, 16.0], merge_s=0.01, strategy="elastic", is_replicated=True, tests=(20, 10),
+)  # fmt: skip
 @settings(max_examples=120, deadline=None)
 def test_any_order_of_reports_losses_and_arrivals(
     script, choices, speeds, merge_s, strategy, is_replicated, tests
