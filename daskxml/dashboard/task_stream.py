@@ -25,8 +25,8 @@ def draw_work(scheduler: Scheduler, run: str, address: str, work: Work) -> None:
     stream = scheduler.plugins.get(TaskStreamPlugin.name)
     if not isinstance(stream, TaskStreamPlugin):
         return
-    threads = (told["thread"] for told in reversed(stream.buffer) if told["worker"] == address)
-    thread = next(threads, 0)  # its line on the page
+    tasks = (told for told in reversed(stream.buffer) if told.get("worker") == address)
+    thread = next((told["thread"] for told in tasks if "thread" in told), 0)  # its line on the page
     span = {"action": "compute", "start": work.begin_s, "stop": work.end_s}
     key = f"daskxml-{work.what}-{run}-message-{next(_numbers)}"
     told = {"worker": address, "thread": thread, "status": "OK", "startstops": [span]}

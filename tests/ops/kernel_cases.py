@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from daskxml.ops.naive import NaiveKernels
 from daskxml.ops.numpy_kernels import NumpyKernels
 from daskxml.types import Csr
 
@@ -60,3 +61,20 @@ def blocks(draw):
         logits = np.round(logits)
     bias = np.round(normal(rng, shape[0])) if draw(st.booleans()) else np.zeros(shape[0], "f")
     return logits, bias, rng
+
+
+def target_rows(ops, block, columns, density, first_row, first_label):
+    """Labels of rows, which rows are in the batch, and the first one's place there.
+
+    Their logits have been added up, and are those of the twin.
+    """
+    logits, bias, rng = block
+    rows = logits.shape[1]
+    y, first_row = random_csr(rng, 6, columns, density, ones=True), min(first_row, rows)
+    chosen = rng.integers(0, 6, rows - first_row)
+    out, slow = np.zeros(rows), np.zeros(rows)
+    ops.target_logits(out, logits, bias, y, chosen, first_row, first_label)
+    twin = NaiveKernels("float64")
+    twin.target_logits(slow, wide(logits), bias, y, chosen, first_row, first_label)
+    np.testing.assert_allclose(out, slow, rtol=1e-5, atol=1e-2)
+    return y, chosen, first_row

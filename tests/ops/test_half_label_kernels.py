@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import ON_GPU, ON_HOST, blocks, close, modest, normal, random_csr, wide
+from kernel_cases import (
+    ON_GPU,
+    ON_HOST,
+    blocks,
+    close,
+    modest,
+    normal,
+    random_csr,
+    target_rows,
+    wide,
+)
 
 from daskxml.ops.naive import NaiveKernels
 
@@ -70,19 +80,14 @@ def test_sigmoid_of_float16_equals_its_twin(ops, block):
 @given(blocks(), st.floats(0, 1), st.integers(0, 30), st.integers(0, 3))
 def test_targets_of_float16(ops, block, density, first_label, first_row):
     """What labels lose is told without the scale, and added up before it is rounded."""
-    logits, bias, rng = halves(block)
+    logits, _, rng = block = halves(block)
     labels, rows = logits.shape
-    y = random_csr(rng, 6, first_label + labels, density, ones=True)
-    first_row = min(first_row, rows)
-    chosen = rng.integers(0, 6, rows - first_row)
-    out, slow_out = np.zeros(rows), np.zeros(rows)
-    ops.target_logits(out, logits, bias, y, chosen, first_row, first_label)
-    NAIVE.target_logits(slow_out, wide(logits), bias, y, chosen, first_row, first_label)
-    np.testing.assert_allclose(out, slow_out, rtol=1e-5, atol=1e-2)
-    weights, sums = 1024 * np.abs(normal(rng, rows)), normal(rng, first_label + labels)
+    columns = first_label + labels
+    targets = target_rows(ops, block, columns, density, first_row, first_label)
+    weights, sums = 1024 * np.abs(normal(rng, rows)), normal(rng, columns)
     slow, slow_sums = wide(logits), wide(sums)
-    for kernels, block, lost in ((ops, logits, sums), (NAIVE, slow, slow_sums)):
-        kernels.note_targets(block, weights, y, chosen, first_row, first_label, 2048.0)
+    for kernels, delta, lost in ((ops, logits, sums), (NAIVE, slow, slow_sums)):
+        kernels.note_targets(delta, weights, *targets, first_label, 2048.0)
         kernels.settle_sums(lost)
     np.testing.assert_allclose(wide(logits), slow, rtol=6e-4, atol=1e-6)
     close(sums, slow_sums)

@@ -12,8 +12,8 @@ from kernel_cases import (
     close,
     modest,
     normal,
-    random_csr,
     seeds,
+    target_rows,
     wide,
 )  # fmt: skip
 
@@ -132,19 +132,13 @@ def test_sigmoid_and_softplus(ops, block, weight):
 @modest
 @given(blocks(), st.floats(0, 1), st.integers(0, 30), st.integers(0, 3))
 def test_targets(ops, block, density, first_label, first_row):
-    logits, bias, rng = block
+    logits, _, rng = block
     labels, rows = logits.shape
-    y = random_csr(rng, 6, first_label + labels + 3, density, ones=True)
-    first_row = min(first_row, rows)
-    chosen = rng.integers(0, 6, rows - first_row)
-    out, slow_out = np.zeros(rows), np.zeros(rows)
-    ops.target_logits(out, logits, bias, y, chosen, first_row, first_label)
-    NAIVE.target_logits(slow_out, wide(logits), bias, y, chosen, first_row, first_label)
-    np.testing.assert_allclose(out, slow_out, rtol=1e-5, atol=1e-2)
+    targets = target_rows(ops, block, first_label + labels + 3, density, first_row, first_label)
     weights, sums = normal(rng, rows), normal(rng, labels)
     slow, slow_sums = wide(logits), wide(sums)
-    ops.subtract_targets(logits, sums, weights, y, chosen, first_row, first_label)
-    NAIVE.subtract_targets(slow, slow_sums, wide(weights), y, chosen, first_row, first_label)
+    ops.subtract_targets(logits, sums, weights, *targets, first_label)
+    NAIVE.subtract_targets(slow, slow_sums, wide(weights), *targets, first_label)
     close(logits, slow)
     close(sums, slow_sums)
 

@@ -101,25 +101,26 @@ def test_what_nobody_reads_is_copied_and_keeps_its_place(link):
     here.drain()
 
 
-def test_private_arrays_pass_through_few_copies_that_serve_again(link):
+def pass_private_arrays(link, numbers):
+    """Send and receive an array of each number, one after the other."""
     here, there = link
-    array, room = np.zeros(SIZE, np.float32), np.empty(SIZE, np.float32)
-    for turn in range(20):
+    array, room = np.zeros(SIZE, np.float32), np.full(SIZE, -1, np.float32)
+    for turn in numbers:
         array[:] = turn
         here.send(host_bytes(array))
         there.receive_into(room)
         assert (room == turn).all()
-    assert len(there._passing) == 1
+
+
+def test_private_arrays_pass_through_few_copies_that_serve_again(link):
+    pass_private_arrays(link, range(20))
+    assert len(link[1]._passing) == 1
 
 
 def test_a_link_that_rests_has_no_copies_and_goes_on(link):
     here, there = link
-    array, room = np.zeros(SIZE, np.float32), np.empty(SIZE, np.float32)
     for turn in range(3):
-        array[:] = turn
-        here.send(host_bytes(array))
-        there.receive_into(room)
-        assert (room == turn).all()
+        pass_private_arrays(link, [turn])
         here.drain()
         assert here._spares
         assert len(there._passing)
