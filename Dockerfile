@@ -6,7 +6,7 @@
 #
 #   docker run --rm --user $(id -u) -v "$PWD:/data" daskxml bench smoke
 #   docker run --rm --user $(id -u) -v "$PWD:/data" daskxml train quickstart --train train.txt --test test.txt
-# A scheduler or a worker: --entrypoint dask ... scheduler (compose.yaml has both)
+# A scheduler or a worker: --entrypoint dask ... scheduler (docker/compose.yaml has both)
 #
 # What is in the CPU image is pinned, with hashes, in docker/requirements.lock. The CUDA image takes
 # what its extra asks for: its packages pin an older Dask than the lock, and which of their wheels

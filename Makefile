@@ -1,11 +1,12 @@
 # Each target does all of its own set-up on a machine with Python 3.11 or newer and make.
 #   make demo       train on generated data, two minutes on two cores
-#   make test       lint, types and the tests; what continuous integration runs
+#   make test       lint, types, the documents and the tests; what continuous integration runs
 #   make test-slow  the tests on real data and of many minutes
 #   make test-loggers  the loggers with the packages they write to, which it installs
-#   make test-ucx   the tests of the runtime over ucx, in an environment of its own
+#   make test-ucx   the tests of cluster and transport over ucx, in an environment of its own
 #   make test-cuda  the tests of the GPU kernels with CuPy, in an environment of its own, and on a GPU
 #                   if there is one; CUDA=13 for the other CUDA
+#   make docs       the site of documents, in build/docs
 #   make bench      the suite `speed`: every benchmark that needs no data
 #   make lock       pin the packages of the Docker image anew
 
@@ -22,7 +23,7 @@ CUDA_VENV ?= .venv-cuda
 CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit test-slow test-loggers test-ucx test-cuda bench lock format clean
+.PHONY: help setup demo test lint types unit test-slow test-loggers test-ucx test-cuda docs bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,7 +58,7 @@ test-slow: $(READY)
 
 test-loggers: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tensorboard,mlflow,wandb]'
-	$(BIN)/python -m pytest -q tests/loggers
+	$(BIN)/python -m pytest -q tests/observe/test_logger_packages.py
 
 $(UCX_READY): pyproject.toml
 	$(PYTHON) -m venv $(UCX_VENV)
@@ -74,8 +75,12 @@ $(CUDA_READY): pyproject.toml
 	@touch $@
 
 test-cuda: $(CUDA_READY)
-	$(CUDA_VENV)/bin/python -m pytest -q tests/ops tests/training/test_cuda_replica.py \
-	  tests/benchmarks/test_gpu_check.py tests/runtime/test_gpu_cluster.py
+	$(CUDA_VENV)/bin/python -m pytest -q tests/kernels tests/worker/test_cuda_replica.py \
+	  tests/benchmarks/test_gpu_check.py tests/cluster/test_gpu_cluster.py
+
+docs: $(READY)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+	@echo "the site begins at build/docs/index.html"
 
 bench: $(READY)
 	$(BIN)/daskxml bench speed

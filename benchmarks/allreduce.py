@@ -6,7 +6,7 @@ The ring runs in shared memory (what workers of one machine do), over tcp and, w
 distributed-ucxx is installed, over ucx; Adasum runs in shared memory. Rounds are interleaved, so
 that a noisy machine disturbs all alike, but for those over ucx, whose workers poll; a time is the
 slowest rank's, and a row gives the median. gloo only sums, over connections that it keeps; ours are
-what a merge runs, with weights or with Adasum's dot products layer by layer, over links that are
+what a merge runs, with weights or with Adasum's dot products layer by layer, over channels that are
 kept from the first, which is not counted, as merges of the same workers keep them. The floor is
 what a ring over sockets must copy (each rank's bytes into the kernel and out of it) at the rate at
 which all cores together copy memory.
@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster, get_worker
 
-from daskxml.combine import ring_all_reduce
-from daskxml.combine.adasum_linear import adasum_linear
-from daskxml.combine.adasum_tree import adasum_tree
-from daskxml.combine.messages import Program
-from daskxml.ops import get_kernels
-from daskxml.runtime.port import Port, RoundKey
-from daskxml.runtime.shared_arrays import shared_zeros
+from daskxml.collectives import ring_all_reduce
+from daskxml.collectives.adasum_linear import adasum_linear
+from daskxml.collectives.adasum_tree import adasum_tree
+from daskxml.collectives.messages import Program
+from daskxml.kernels import get_kernels
+from daskxml.transport.channels.shm_arrays import shared_zeros
+from daskxml.transport.communicator import CollectiveId, Communicator
 
 MIB_FLOATS = 2**18
 TURNS = 4  # in one go, the first of which is not counted
@@ -58,21 +58,21 @@ def copy_seconds(size: int, workers: int) -> float:
         return 2 * share * (time.perf_counter() - started_s)
 
 
-def segments(size: int) -> list[tuple[str, int, int]]:
+def spans(size: int) -> list[tuple[str, int, int]]:
     """Layers in the proportions of a model of this kind."""
     ends = [int(size * share) for share in LAYERS.values()]
     return [(name, a, b) for name, a, b in zip(LAYERS, [0, *ends], ends, strict=False)]
 
 
-def open_port(size: int, dask_worker: Any = None) -> None:
-    """Give a worker its port and its arrays, all allocated beforehand."""
+def open_communicator(size: int, dask_worker: Any = None) -> None:
+    """Give a worker its communicator and its arrays, all allocated beforehand."""
     replica, scratch, change = np.ones(size, np.float32), shared_zeros(size), shared_zeros(size)
     change[:] = np.random.default_rng(os.getpid()).normal(size=size)
     arrays = replica, scratch, change
-    dask_worker.daskxml_benchmark = Port(dask_worker), arrays, get_kernels("cpu", 1)
+    dask_worker.daskxml_benchmark = Communicator(dask_worker), arrays, get_kernels("cpu", 1)
 
 
-async def close_port(dask_worker: Any = None) -> None:
+async def close_communicator(dask_worker: Any = None) -> None:
     await dask_worker.daskxml_benchmark[0].close()
 
 
@@ -82,21 +82,21 @@ def program(what: str, rank: int, ranks: int) -> Program[Any]:
     if what in RINGS:
         return ring_all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels)
     combine = adasum_tree if what == TREE else adasum_linear
-    return combine(rank, ranks, change, segments(change.size), kernels, work=scratch)
+    return combine(rank, ranks, change, spans(change.size), kernels, work=scratch)
 
 
 async def reduce_repeatedly(
     what: str, number: int, rank: int, addresses: list[str]
 ) -> tuple[list[float], float]:
     """All-reduce several times; seconds of each but the first, and a number of the result."""
-    port, (_, scratch, change), _ = get_worker().daskxml_benchmark
-    port.shares_memory = what != TCP
+    communicator, (_, scratch, change), _ = get_worker().daskxml_benchmark
+    communicator.shares_memory = what != TCP
     times_s = []
     for turn in range(number, number + TURNS):
-        key, part = RoundKey(run="benchmark", number=turn), program(what, rank, len(addresses))
+        key, part = CollectiveId(run="benchmark", number=turn), program(what, rank, len(addresses))
         follows = 0 if turn == number else turn - 1
         started_s = time.perf_counter()
-        await port.perform(key, addresses, {rank: part}, follows=follows)
+        await communicator.run_programs(key, addresses, {rank: part}, follows=follows)
         times_s.append(time.perf_counter() - started_s)
     return times_s[1:], float((scratch if what in RINGS else change)[-1])
 
@@ -107,7 +107,7 @@ class Reductions:
     def __init__(self, client: Client, size: int) -> None:
         self.client, self.number = client, 1
         self.addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
-        client.run(open_port, size)
+        client.run(open_communicator, size)
 
     def seconds(self, what: str) -> list[float]:
         """Times of several reductions, the slowest rank's."""
@@ -137,7 +137,7 @@ def cluster(protocol: str, size: int, workers: int) -> Iterator[Reductions]:
         Client(made) as client,
     ):  # fmt: skip
         yield Reductions(client, size)
-        client.run(close_port)
+        client.run(close_communicator)
 
 
 def gloo_rank(rank: int, ranks: int, size: int, port: int, pipe: Connection) -> None:
@@ -153,7 +153,7 @@ def gloo_rank(rank: int, ranks: int, size: int, port: int, pipe: Connection) -> 
     while pipe.recv():
         times_s = []
         for _ in range(TURNS):
-            torch.distributed.barrier()
+            torch.distributed.collective()
             started_s = time.perf_counter()
             torch.distributed.all_reduce(model)
             times_s.append(time.perf_counter() - started_s)

@@ -1,9 +1,9 @@
-"""Does the simulator predict a real run? Two local workers, one of them slowed.
+"""Does the simulator predict a real run? Two local workers, one of them slowed down.
 
-A process of the operating system is slowed by stopping it for a part of every few milliseconds
-(SIGSTOP, SIGCONT). A real run's history is fitted (``daskxml simulate --calibrate``), the same run
-is simulated with the fitted costs, speeds and message times, and the times of its mega-batches are
-compared. Elastic SGD is predicted from the fit of Adaptive SGD as well: nothing was fitted to it.
+A process is slowed down by stopping it for a part of every few milliseconds (SIGSTOP, SIGCONT). A
+real run's history is fitted (``daskxml simulate --calibrate``), the same run is simulated with the
+fitted costs, speeds and message times, and the times of its mega-batches are compared. Elastic SGD
+is also predicted from the fit of Adaptive SGD, without a fit of its own.
 
     python benchmarks/calibration.py [--megabatches 30]
 """
@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 from distributed import Client, LocalCluster
-from machine import write_result
 
 import daskxml
+from daskxml.api.simulate import simulate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.simulator import simulate
+from daskxml.records.run_dir import read_history
 from daskxml.simulator.calibration import Fitted, fit_run
-from daskxml.training.history import read_history
+from machine import write_result
 
 ROWS = SyntheticSpec(rows=24_000, test_rows=1_000, features=5_000, labels=2_000, seed=3)
 PERIOD_S, STOPPED = 0.01, 0.4  # of every ten milliseconds the slow worker gets six
@@ -97,7 +97,7 @@ def predicted(run_dir: Path, fitted: Fitted) -> Sequence[Mapping[str, Any]]:
 
 
 def compare(run_dir: Path, fitted: Fitted, fitted_on: str) -> dict[str, Any]:
-    """Set a real run's mega-batches against those that are predicted."""
+    """Compare a real run's mega-batches with the predicted ones."""
     found = times_s(read_history(run_dir / "history.jsonl"), fitted.skipped)
     expected = times_s(predicted(run_dir, fitted), fitted.skipped)
     return {

@@ -1,13 +1,12 @@
-"""Dispatch: are unequal workers busy, do the rows split by their speeds, what does a merge cost?
+"""Dispatch: are unequal workers busy, are rows split by their speeds, what does a merge cost?
 
 Four real workers whose batches are sleeps of 5 ms, at speeds 1, 1, 0.5 and 0.25, run Adaptive SGD
 through the real runtime. Reported for each mega-batch: the share of the time between merges that
 the workers were busy, the largest deviation of a worker's share of the rows from its share of the
 speed, leases a second, and the floor: the time that a perfect split would have taken.
 
-A second table has the gap that a merge leaves: from the end of the last lease of a mega-batch, on
-the worker, to the beginning of the first one of the next, for two workers and models of several
-sizes, in medians and quartiles.
+A second table has the gap around a merge, from the end of a mega-batch's last lease on a worker to
+the begin of the first one of the next: medians and quartiles for two workers and several models.
 
     python benchmarks/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40]
 """
@@ -23,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Client, LocalCluster, Worker
-from machine import align, write_result
 
 import daskxml
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from machine import align, write_result
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 BATCH_S = 0.005
@@ -37,42 +36,42 @@ MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
 
 
 def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None:
-    """On a worker: let a step be a sleep, as long as its speed asks for; note when leases are."""
-    from daskxml.training.member import Member
-    from daskxml.training.replica import Replica, StepResult
+    """On a worker: replace the step by a sleep according to its speed; record lease times."""
+    from daskxml.worker.replica import Replica, WorkStats
+    from daskxml.worker.training_worker import TrainingWorker
 
     pause_s = BATCH_S / speeds[str(dask_worker.name)]
     overslept_s = 0.0  # a sleep is too long, by more of a short one: the next makes up for it
 
-    def step(self: Replica, batch: Any, lr: float, key: int) -> StepResult:
+    def step(self: Replica, batch: Any, lr: float, key: int) -> WorkStats:
         nonlocal overslept_s
         rows = sum(len(segment.rows) for segment in batch)
         wanted_s = max(0.0, pause_s * rows / BATCH_ROWS - overslept_s)
         begun_s = time.perf_counter()
         time.sleep(wanted_s)
         overslept_s = time.perf_counter() - begun_s - wanted_s
-        return StepResult(loss=0.0, rows=rows, nonzeros=rows, seen=0)
+        return WorkStats(loss=0.0, rows=rows, nonzeros=rows, seen=0)
 
     Replica.step = step  # type: ignore[method-assign]
-    lease, dask_worker.daskxml_leases = Member.lease, []  # type: ignore[attr-defined]
+    lease, dask_worker.daskxml_leases = TrainingWorker.lease, []  # type: ignore[attr-defined]
 
-    def noted_lease(*args: Any) -> Any:
+    def recorded_lease(*args: Any) -> Any:
         begun_s = time.monotonic()  # the same clock in all processes of a machine
         result = lease(*args)
         dask_worker.daskxml_leases.append((begun_s, time.monotonic()))  # type: ignore[attr-defined]
         return result
 
-    Member.lease = noted_lease  # type: ignore[method-assign]
+    TrainingWorker.lease = recorded_lease  # type: ignore[method-assign]
 
 
 def take_leases(dask_worker: Worker) -> tuple[str, list[tuple[float, float]]]:
-    """On a worker: its name, and when its leases began and ended since this was last asked."""
+    """On a worker: return its name, and the begin and end of its leases since the last call."""
     leases, dask_worker.daskxml_leases = dask_worker.daskxml_leases, []  # type: ignore[attr-defined]
     return str(dask_worker.name), leases
 
 
 def gaps_ms(history: list[dict[str, Any]], leases: dict[str, list[tuple[float, float]]]) -> Any:
-    """Return how long nobody trained around each merge, in milliseconds.
+    """Return the time without any training around each merge, in milliseconds.
 
     Examples
     --------
@@ -149,7 +148,7 @@ def run(megabatch_batches: int, megabatches: int) -> list[dict[str, Any]]:
 
 
 def describe(row: dict[str, Any]) -> dict[str, float]:
-    """Return one mega-batch's figures."""
+    """Return the figures of a mega-batch."""
     workers = row["workers"]
     rows = sum(worker["rows"] for worker in workers.values())
     share = {str(i): speed / sum(SPEEDS) for i, speed in enumerate(SPEEDS)}

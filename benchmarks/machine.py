@@ -1,56 +1,29 @@
-"""Where a benchmark ran, and how its results are shown and kept."""
+"""The machine that a benchmark ran on, and the table and file of its results."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from daskxml.records.environment import describe, versions
+
 RESULTS = Path(os.environ.get("DASKXML_RESULTS") or Path(__file__).parent / "results")
 PACKAGES = ("numpy", "scipy", "numba", "dask", "distributed", "torch", "scikit-learn", "napkinxc")
+DESCRIBED = ("cpu", "cores", "memory_gib", "os", "python", "commit", "date")
 
 
 def machine() -> dict[str, Any]:
     """Describe the machine, its software and the commit measured."""
-    return {
-        "cpu": read_field("/proc/cpuinfo", "model name") or platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "os": platform.platform(),
-        "python": platform.python_version(),
-        "packages": {name: version_of(name) for name in PACKAGES if version_of(name)},
-        "blas": find_blas(),
-        "commit": read_commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def read_field(path: str, name: str) -> str | None:
-    """The first value of a ``name : value`` line of a file, or None."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    values = (line.partition(":")[2].strip() for line in lines if line.startswith(name))
-    return next(values, None)
-
-
-def version_of(package: str) -> str | None:
-    """The installed version, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    found = describe()
+    described = {name: found[name] for name in DESCRIBED}
+    return {**described, "packages": versions(PACKAGES), "blas": find_blas()}
 
 
 def find_blas() -> list[str]:
-    """The BLAS libraries that NumPy and SciPy have loaded, with their threads."""
+    """Return the BLAS libraries that NumPy and SciPy have loaded, with their threads."""
     import numpy as np  # loads its BLAS
     from threadpoolctl import threadpool_info
 
@@ -60,19 +33,6 @@ def find_blas() -> list[str]:
         for pool in threadpool_info()
         if pool["user_api"] == "blas"
     ]
-
-
-def read_commit() -> str | None:
-    """The commit checked out, with ``+`` where more than results differ; None outside of git."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        result = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
-        return result.stdout.strip() if result.returncode == 0 else ""
-
-    commit = git("rev-parse", "HEAD")
-    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
-    return commit + "+" * bool(changes) if commit else None
 
 
 def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
@@ -87,7 +47,7 @@ def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> 
     rows
         Mappings with the same keys, which become the columns.
     extra
-        Anything else to keep, such as the parameters.
+        More to keep, such as the parameters.
     """
     print("\n".join(align(rows)), flush=True)
     RESULTS.mkdir(exist_ok=True)
@@ -98,7 +58,7 @@ def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> 
 
 
 def align(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The rows as lines of a table: numbers to the right, words to the left.
+    """Return rows as lines of a table, numbers aligned to the right, text to the left.
 
     Examples
     --------
@@ -121,7 +81,7 @@ def align(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def spell(value: Any) -> str:
-    """A cell: four significant digits for a fraction, a dash for None."""
+    """Return a cell: four significant digits for a fraction, a dash for None."""
     if value is None:
         return "-"
     if isinstance(value, float):

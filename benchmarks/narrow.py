@@ -1,5 +1,5 @@
 # ruff: noqa: D102 (the methods are documented once, in the Protocol)
-"""What the rounding of a GPU's output layer costs in accuracy, reproduced on a CPU.
+"""The accuracy lost by the rounding of a GPU's output layer, reproduced on a CPU.
 
 The output layer's products with the rounding that a GPU gives them, on real sets (``FOLDER`` has
 ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``): float32, TF32 (operands of 10 bits behind the
@@ -8,42 +8,44 @@ has as many). Hidden 128, Adam, softmax, batches of 256; the same rows and first
 
     python benchmarks/narrow.py FOLDER [--sets delicious stackex4-2k] [--seeds 3] [--epochs 10]
 
-Ranks are those of float32 products, as on a GPU with ``exact``. It tells nothing of speed.
+Ranks are those of float32 products, as on a GPU with ``exact``. Speed is not measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import write_result
 
 from daskxml.config import load_run_config
+from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.data.rows import concatenate
-from daskxml.model.parameters import initial_parameters
-from daskxml.model.spec import ModelSpec
-from daskxml.ops import blas
-from daskxml.ops.naive import NaiveKernels
-from daskxml.ops.numpy_kernels import NumpyKernels
+from daskxml.kernels.cpu.gemm import gemm
+from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.model.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.simulator import read_rows
-from daskxml.training.replica import Replica
-from daskxml.types import Array, Csr, Partition, Segment
+from daskxml.worker.replica import Replica
+from machine import write_result
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from harness.naive_kernels import NaiveKernels
 
 BATCH_ROWS, LR = 256, 0.002
 WAYS = ("float32", "tf32", "float16")
 
 
 def tf32(x: Array) -> Array:
-    """The nearest number with 10 bits behind the point, ties away from zero, as GPUs round."""
+    """Round to 10 bits behind the point, ties away from zero, as GPUs do."""
     bits = np.ascontiguousarray(x).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-class RoundingKernels(NumpyKernels):
+class RoundingKernels(CpuKernels):
     """A CPU's kernels, with the output layer's products of another type.
 
     Parameters
@@ -69,14 +71,14 @@ class RoundingKernels(NumpyKernels):
     def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         rounds = tf32 if self._way == "tf32" and self._labels in (*a.shape, *b.shape) else None
         if self.is_exact or (rounds is None and a.dtype == np.float32):
-            blas.gemm(out, a, b, alpha, beta)
+            gemm(out, a, b, alpha, beta)
         elif a.dtype == np.float32:
-            blas.gemm(out, rounds(a), rounds(b), alpha, beta)
+            gemm(out, rounds(a), rounds(b), alpha, beta)
         elif out.dtype == np.float32:
-            blas.gemm(out, a.astype(np.float32), b.astype(np.float32), alpha, beta)
+            gemm(out, a.astype(np.float32), b.astype(np.float32), alpha, beta)
         else:
             held = np.empty(out.shape, np.float32)
-            blas.gemm(held, a.astype(np.float32), b.astype(np.float32), alpha)
+            gemm(held, a.astype(np.float32), b.astype(np.float32), alpha)
             out[...] = held
 
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
@@ -97,7 +99,7 @@ class RoundingKernels(NumpyKernels):
         at, labels = _targets(y, rows, first_row)
         np.add.at(out, at, logits[labels, at].astype(np.float32) + bias[labels])
 
-    def note_targets(
+    def subtract_targets_deferred(
         self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
         first_label: int, scale: float = 1.0,
     ) -> None:  # fmt: skip
@@ -105,27 +107,27 @@ class RoundingKernels(NumpyKernels):
         delta[labels, at] = delta[labels, at].astype(np.float32) - weights[at]
         np.add.at(self._lost, labels, weights[at] / np.float32(scale))
 
-    def settle_sums(self, row_sums: Array) -> None:
+    def apply_deferred_sums(self, row_sums: Array) -> None:
         row_sums -= self._lost
         self._lost[:] = 0.0
 
 
 def _targets(y: Csr, rows: Array, first_row: int) -> tuple[Array, Array]:
-    """Places in the batch, and labels, of all targets of its rows."""
+    """Return rows in the batch, and labels, of all targets."""
     lengths = y.indptr[rows + 1] - y.indptr[rows]
     labels = [y.indices[y.indptr[row] : y.indptr[row + 1]] for row in rows]
     return first_row + np.repeat(np.arange(len(rows)), lengths), np.concatenate(labels)
 
 
 def read(folder: Path, name: str) -> tuple[Partition, Partition]:
-    """The training and the test rows, as a run has them."""
+    """Read the training and the test rows as a run does."""
     paths = {part: str(folder / f"{name}.{part}.txt.gz") for part in ("train", "test")}
     rows = read_rows(load_run_config({"data": paths, "training": {"epochs": 1}}), 1)
     return concatenate(rows.train), concatenate(rows.test)
 
 
 def train(part: Partition, way: str, epochs: int, seed: int) -> tuple[Replica, float]:
-    """A model, and the mean loss of its last epoch."""
+    """Return a model, and the mean loss of its last epoch."""
     kernels = RoundingKernels(part.labels.columns, way)
     spec = ModelSpec(features=part.features.columns, labels=part.labels.columns)
     replica = Replica(
@@ -143,7 +145,7 @@ def train(part: Partition, way: str, epochs: int, seed: int) -> tuple[Replica, f
 
 
 def precisions(replica: Replica, test: Partition) -> dict[str, float]:
-    """P@1, P@3 and P@5 in per cent."""
+    """Return P@1, P@3 and P@5 in per cent."""
     replica.kernels.is_exact = True
     ids, _ = replica.top_k([Segment(test, np.arange(test.rows))], 5)
     y = test.labels
@@ -153,7 +155,7 @@ def precisions(replica: Replica, test: Partition) -> dict[str, float]:
 
 
 def measure(folder: Path, name: str, seeds: int, epochs: int) -> list[dict[str, Any]]:
-    """A row for each way: medians over seeds, and what the seeds differ by."""
+    """Return a row for each way: medians over seeds, and their range."""
     part, test = read(folder, name)
     rows = []
     for way in WAYS:
@@ -173,10 +175,10 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=["delicious", "stackex4-2k"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
-    asked = parser.parse_args()
-    rows = [row for name in asked.sets
-            for row in measure(asked.folder, name, asked.seeds, asked.epochs)]  # fmt: skip
-    write_result("narrow", rows, seeds=asked.seeds, epochs=asked.epochs)
+    options = parser.parse_args()
+    rows = [row for name in options.sets
+            for row in measure(options.folder, name, options.seeds, options.epochs)]  # fmt: skip
+    write_result("narrow", rows, seeds=options.seeds, epochs=options.epochs)
 
 
 if __name__ == "__main__":

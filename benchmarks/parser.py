@@ -1,7 +1,7 @@
-"""How fast text is parsed by one core: daskxml beside scikit-learn and napkinXC, on one file.
+"""Parsing speed of one core: daskxml beside scikit-learn and napkinXC, on the same file.
 
 Run ``python benchmarks/parser.py [--data FILE] [--repeats N]``. The readers take turns, so that
-whatever else the machine does disturbs all of them; a reader's figure is the median of its turns.
+other load on the machine disturbs all of them; a reader's figure is the median of its turns.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from machine import write_result
 
 from daskxml.data.blocks import plan_blocks, read_header
-from daskxml.data.faults import Dialect
-from daskxml.data.parse import parse_block, parse_bytes
+from daskxml.data.parse import Dialect, parse_block, parse_bytes
+from machine import write_result
 
 MB = 1e6
 SHAPE = {"features": 32_335, "labels": 21_764, "mean_features": 23.7, "mean_labels": 2.1}
@@ -51,7 +50,7 @@ def unpack(source: Path, path: Path) -> None:
 
 
 def find_readers(path: Path) -> dict[str, Callable[[], object]]:
-    """The readers that are installed, each as a call that reads the whole file."""
+    """Return the installed readers, each a function that reads the whole file."""
     header = read_header(str(path))
     dialect = Dialect(features=header.features, labels=header.labels) if header else Dialect()
     [block] = plan_blocks([str(path)], 1 << 40)
@@ -66,7 +65,7 @@ def find_readers(path: Path) -> dict[str, Callable[[], object]]:
 
 
 def add_sklearn(readers: dict[str, Callable[[], object]], path: Path, header: bool) -> None:
-    """Add scikit-learn's reader, which knows no header: it starts behind it."""
+    """Add scikit-learn's reader; it cannot parse a header, so it gets a file without one."""
     try:
         from sklearn.datasets import load_svmlight_file
     except ImportError:
@@ -78,7 +77,7 @@ def add_sklearn(readers: dict[str, Callable[[], object]], path: Path, header: bo
 
 
 def add_napkinxc(readers: dict[str, Callable[[], object]], path: Path) -> None:
-    """Add napkinXC's reader, where it is installed."""
+    """Add napkinXC's reader if it is installed."""
     try:
         from napkinxc.datasets import load_libsvm_file
     except ImportError:
@@ -87,7 +86,7 @@ def add_napkinxc(readers: dict[str, Callable[[], object]], path: Path) -> None:
 
 
 def measure(readers: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
-    """Median seconds of each reader, taking turns: of the clock, and of this thread's processor."""
+    """Return each reader's median wall-clock time and CPU time of this thread, taking turns."""
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in readers}
     for turn in range(repeats + 1):
         for name, read in readers.items():
@@ -106,7 +105,7 @@ def measure(readers: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 
 
 def measure_threads(text: bytes, threads: int, repeats: int) -> float:
-    """Seconds for that many threads to parse the text once each (the kernel holds no lock)."""
+    """Return the time in which each of the threads parses the text once (without the GIL)."""
     taken = []
     for _ in range(repeats):
         workers = [threading.Thread(target=parse_bytes, args=(text,)) for _ in range(threads)]

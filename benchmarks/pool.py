@@ -1,10 +1,10 @@
 """Pool: do two threads that update one model without locks do twice the work of one?
 
 Every model is trained by one thread, by two, and by two that take a lock around each step, with
-parts of one row (Hogwild) and of 16, in turns. Beside them, as what the machine allows at that
-moment: two threads that do nothing but read matrices of the model's size, over one that does.
-Reported are medians over the rounds: rows a second, ratios within a round, and how many cores the
-process had with two threads (below 2 they were waiting, for each other or for other processes).
+parts of one row (Hogwild) and of 16, in turns. The machine's own limit is measured beside them: the
+speed-up of two threads that only read matrices of the model's size. Reported are medians over the
+rounds: rows per second, ratios within a round, and the cores that the process had with two threads
+(below 2 the threads waited, for each other or for other processes).
 
     python benchmarks/pool.py [--rounds 5] [--seconds 0.4]
 """
@@ -19,19 +19,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from machine import write_result
 
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.model.parameters import initial_parameters
-from daskxml.model.spec import ModelSpec
-from daskxml.ops import get_kernels
-from daskxml.ops.lanes import Lanes
-from daskxml.ops.numba_vector import dot_rows
+from daskxml.kernels import get_kernels
+from daskxml.kernels.cpu.gemm import dot_rows
+from daskxml.kernels.cpu.thread_team import ThreadTeam
+from daskxml.model.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
-from daskxml.training.holdings import Holdings
-from daskxml.training.ledger import Span, cut_batches
-from daskxml.training.pool import Part, Pool
-from daskxml.training.replica import Replica, StepResult
+from daskxml.session.ledger import Span, cut_batches
+from daskxml.worker.pool import Pool
+from daskxml.worker.replica import Replica, WorkStats
+from daskxml.worker.resident_rows import Batch, ResidentRows
+from machine import write_result
 
 ROWS = 2000
 LR = 1e-3
@@ -40,8 +39,8 @@ MODELS = {
     "300-8x512-2": ModelSpec(features=300, labels=2, hidden=(512,) * 8, activation="sigmoid"),
     "5,000-128-100,000": ModelSpec(features=5000, labels=100_000, hidden=(128,)),
 }
-Step = Callable[[Replica, Part], StepResult]
-Rate = tuple[float, float]  # work a second, and cores that the process had
+Step = Callable[[Replica, Batch], WorkStats]
+Rate = tuple[float, float]  # work per second, and cores that the process had
 
 
 class Bench:
@@ -50,31 +49,31 @@ class Bench:
     def __init__(self, spec: ModelSpec, part_rows: int) -> None:
         kernels = get_kernels("cpu", 1)
         data = SyntheticSpec(rows=ROWS, test_rows=1, features=spec.features, labels=spec.labels)
-        self.holdings = Holdings(kernels, seed=0)
-        self.holdings.hold_all([generate(data)[0]], [])
+        self.resident = ResidentRows(kernels, seed=0)
+        self.resident.hold_all([generate(data)[0]], [])
         self.replica = Replica(spec, OptimizerConfig(), kernels, max_batch_rows=part_rows)
         self.replica.flat[:] = initial_parameters(spec, 0)
         self.part_rows, self.lock = part_rows, threading.Lock()
         self.pools = {n: Pool(self.replica, n, n * part_rows, 1 << 28) for n in (1, 2)}
 
-    def step(self, mine: Replica, part: Part) -> StepResult:
-        """Step as a member does whose model drops nothing."""
-        return mine.step(self.holdings.batch(part, {}), LR, 0)
+    def step(self, mine: Replica, part: Batch) -> WorkStats:
+        """Take a step as a worker does whose model has no dropout."""
+        return mine.step(self.resident.batch(part, {}), LR, 0)
 
-    def locked(self, mine: Replica, part: Part) -> StepResult:
-        """Step while nobody else does."""
+    def locked(self, mine: Replica, part: Batch) -> WorkStats:
+        """Take a step under a lock."""
         with self.lock:
             return self.step(mine, part)
 
     def rate(self, threads: int, step: Step, seconds: float) -> Rate:
-        """Measure rows a second."""
+        """Measure rows per second."""
         batches = cut_batches([Span(0, 0, 0, ROWS)], threads * self.part_rows)
         some = batches[: max(1, 64 // (threads * self.part_rows))]
         return measure(lambda: self.pools[threads].run(some, step).rows, seconds)
 
 
 def measure(work: Callable[[], int], seconds: float) -> Rate:
-    """Repeat something; return how much of it is done a second, and the cores it had."""
+    """Repeat some work; return its amount per second, and the cores that it had."""
     work()
     done, begun_s, cpu_s = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - begun_s < seconds:
@@ -84,24 +83,24 @@ def measure(work: Callable[[], int], seconds: float) -> Rate:
 
 
 def native_rate(floats: int, threads: int, seconds: float) -> Rate:
-    """Measure how often threads read a matrix of that size, without Python in between."""
+    """Measure how often threads read a matrix of that size, without Python code between."""
     matrix, x = np.ones((max(1, floats // 512), 512), np.float32), np.ones(512, np.float32)
     one, zero = np.float32(1.0), np.float32(0.0)
     outs = [np.zeros(len(matrix), np.float32) for _ in range(threads)]
     times = max(1, (1 << 23) // floats)
-    lanes = Lanes(threads)
+    team = ThreadTeam(threads)
 
     def work(lane: int, *_: int) -> None:
         for _ in range(times):
             dot_rows(outs[lane], x, matrix, one, zero)
 
-    rate = measure(lambda: lanes.run(threads, 1, work) * times, seconds)
-    lanes.close()
+    rate = measure(lambda: team.run(threads, 1, work) * times, seconds)
+    team.close()
     return rate
 
 
 def compare(name: str, spec: ModelSpec, part_rows: int, rounds: int, seconds: float) -> Any:
-    """Return one line of the table."""
+    """Return one row of the table."""
     bench = Bench(spec, part_rows)
     found = []
     for _ in range(rounds):

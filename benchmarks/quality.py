@@ -64,7 +64,7 @@ TOOLS: dict[str, dict[str, tuple[float, float, float, float]]] = {
 
 
 def missed_bars(name: str, found: Mapping[str, Any]) -> list[str]:
-    """Name the bars of a set that were not reached.
+    """Return the bars of a set that were not reached.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def missed_bars(name: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def other_tools(name: str) -> dict[str, dict[str, float]]:
-    """What the other tools reach on a set, in the units of our own figures.
+    """Return the figures of other tools on a set, in the units of our own.
 
     Examples
     --------
@@ -93,8 +93,8 @@ def other_tools(name: str) -> dict[str, dict[str, float]]:
     return table
 
 
-def judge(row: dict[str, Any]) -> dict[str, Any]:
-    """Put the bars, and the best of the other tools, beside what was measured."""
+def with_bars(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a measured row with the bars and the best of the other tools."""
     name = row["data"]
     best = max((tool["P@1"] for tool in other_tools(name).values()), default=None)
     missed = missed_bars(name, row)
@@ -103,7 +103,7 @@ def judge(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def kept_rows(setting: Mapping[str, str], names: list[str]) -> list[dict[str, Any]]:
-    """Return earlier rows of the same setting, but for the sets that are measured now."""
+    """Return earlier rows of the same setting, except of the sets that are measured now."""
     path = RESULTS / "quality.json"
     earlier = json.loads(path.read_text()) if path.exists() else {}
     if any(earlier.get(key) != value for key, value in setting.items()):
@@ -127,7 +127,7 @@ def main() -> None:
     }  # fmt: skip
     rows = kept_rows(setting, names)
     for name in names:  # written after each set: the last takes minutes
-        rows.append(judge(measure(name, options.folder, options)))
+        rows.append(with_bars(measure(name, options.folder, options)))
         tools = {row["data"]: other_tools(row["data"]) for row in rows}
         write_result("quality", rows, **setting, bars=BARS, other_tools=tools)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+
 from machine import write_result
 
 PIPELINES = Path(__file__).parent.parent / "pipelines"

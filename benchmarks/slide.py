@@ -29,26 +29,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import RESULTS, machine, write_result
 
 from daskxml.config import load_run_config
+from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.data.rows import concatenate, unit_rows
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.model.parameters import initial_parameters
+from daskxml.kernels import Lookup, get_kernels
 from daskxml.model.sampling import LabelTables, SamplingConfig, label_tables
-from daskxml.model.spec import ModelSpec
-from daskxml.ops import Lookup, get_kernels
+from daskxml.model.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.simulator import read_rows
-from daskxml.training.replica import Replica
-from daskxml.types import Array, Partition, Segment
+from daskxml.worker.replica import Replica
+from machine import RESULTS, machine, write_result
 
 BATCH_ROWS, SEED = 256, 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A data set, and what is measured on it."""
+    """A data set and its measurements."""
 
     name: str
     train: Partition
@@ -61,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way to see labels."""
+    """One way to choose the labels of a step."""
 
     method: str
     sets: str = "batch"
@@ -69,7 +68,7 @@ class Variant:
     chance: float = 0.5
 
     def columns(self) -> dict[str, Any]:
-        """What a table says of it."""
+        """Return its columns of a table."""
         is_off = self.method == "none"
         return {
             "method": self.method,
@@ -88,7 +87,7 @@ def batch_variants(case: Case) -> list[Variant]:
 
 
 def row_variants(case: Case, exact: bool = False) -> list[Variant]:
-    """Labels for each row, beside as many drawn for the batch."""
+    """Return variants with labels for each row, and as many drawn for the batch."""
     found = []
     for active in case.row_active:
         found.append(Variant(method="random", active=active))
@@ -101,14 +100,14 @@ def row_variants(case: Case, exact: bool = False) -> list[Variant]:
 
 
 class ExactTables(LabelTables):
-    """Names labels by all their logits: no hash tables, and no gain of time."""
+    """Chooses labels by all their logits: no hash tables, and no gain in speed."""
 
     def refresh(self, kernels: Any, weight: Array, bias: Array, rows: int) -> None:
-        """Look at the parameters as they are."""
+        """Keep the current parameters."""
         self._weight, self._bias = weight, bias
 
     def vote(self, kernels: Any, hidden: Array, votes: Array) -> None:
-        """Give every label its part in the rows' losses."""
+        """Give every label its share of the rows' losses."""
         logits = hidden @ self._weight.T + self._bias
         logits -= logits.max(axis=1, keepdims=True)
         np.exp(logits, out=logits)
@@ -125,7 +124,7 @@ class ExactTables(LabelTables):
 
 
 def nvd_product(folder: Path) -> Case:
-    """Read it as a run does."""
+    """Read the data set as a run does."""
     data = {
         "card": "nvd-product",
         "train": str(folder / "nvd-product.train.txt.gz"),
@@ -140,7 +139,7 @@ def nvd_product(folder: Path) -> Case:
 
 
 def synthetic() -> Case:
-    """Make rows up."""
+    """Generate a data set."""
     train, test = generate(
         SyntheticSpec(
             rows=200_000, test_rows=2000, features=100_000, labels=200_000,
@@ -174,7 +173,7 @@ def make_replica(case: Case, variant: Variant, threads: int) -> Replica:
 
 
 def batches(case: Case) -> Iterator[list[Segment]]:
-    """Batches of shuffled rows, for ever, the same for every method."""
+    """Yield batches of shuffled rows without end, the same for every method."""
     rng = np.random.default_rng(SEED)
     while True:
         order = rng.permutation(case.train.rows)
@@ -192,7 +191,7 @@ def precision_at_1(replica: Replica, test: Partition, most: int = 4000) -> float
 def speeds(
     case: Case, variants: list[Variant], threads: int, rounds: int, steps: int = 4
 ) -> list[dict[str, Any]]:
-    """Rows a second of every variant, in turns with the full layer."""
+    """Return the rows per second of every variant, measured in turns with the full layer."""
     replicas = {v: make_replica(case, v, threads) for v in (FULL, *variants)}
     sources = {variant: batches(case) for variant in replicas}
     spent: dict[Variant, list[float]] = {variant: [] for variant in replicas}
@@ -223,7 +222,7 @@ def speeds(
 def train(
     case: Case, variant: Variant, threads: int, *, seconds: float = 0.0, epochs: float = 0.0
 ) -> dict[str, Any]:
-    """Train for so long, or so far, and score; rebuilding tables is part of the time."""
+    """Train for some seconds or epochs, and score; rebuilding tables is part of the time."""
     replica, source = make_replica(case, variant, threads), batches(case)
     most = int(epochs * case.train.rows) if epochs else 1 << 62
     rows, seen, begun_s = 0, 0, time.perf_counter()
@@ -247,7 +246,7 @@ def train(
 
 
 def of_batches(case: Case, options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
-    """Speeds, and P@1 after equal times and equal rows, of labels for a batch."""
+    """Return speeds, and P@1 after equal times and equal rows, of labels for a batch."""
     variants, threads = batch_variants(case), options.threads
     speed = speeds(case, variants, threads, options.rounds)
     quality = [train(case, v, threads, seconds=options.seconds) for v in variants]
@@ -257,7 +256,7 @@ def of_batches(case: Case, options: argparse.Namespace) -> tuple[list[Any], list
 
 
 def of_rows(case: Case, options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
-    """Speeds, and P@1 after equal rows, of labels for each row."""
+    """Return speeds, and P@1 after equal rows, of labels for each row."""
     speed = speeds(case, row_variants(case), options.threads, options.rounds, steps=2)
     variants = row_variants(case, exact=case.name == "nvd-product")
     return speed, [train(case, v, options.threads, epochs=case.epochs) for v in variants]

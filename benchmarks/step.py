@@ -2,9 +2,9 @@
 
     python benchmarks/step.py [--threads 1,2] [--repeats 15]
 
-Every case is timed in turns (ours, floor, PyTorch, ours, ...), so that a busy neighbour meets all
-of them; medians are reported. The floor is the three products of the output layer (logits, the
-gradient by the hidden layer, the update) in the best shape and split that we know. PyTorch runs
+Every case is timed in turns (ours, floor, PyTorch, ours, ...), so that other load disturbs all of
+them; medians are reported. The floor is the three products of the output layer (logits, the
+gradient of the hidden layer, the update) in the fastest known shape and split. PyTorch runs
 EmbeddingBag (sum, with weights a row's values, sparse gradient) and Linear with SGD.
 """
 
@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.model.parameters import initial_parameters
-from daskxml.model.spec import ModelSpec
-from daskxml.ops import Kernels, get_kernels
-from daskxml.ops.blas import blas_core
+from daskxml.core.arrays import Csr, Partition, Segment
+from daskxml.kernels import Kernels, get_kernels
+from daskxml.kernels.cpu.gemm import blas_core
+from daskxml.model.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
-from daskxml.training.replica import Replica
-from daskxml.types import Csr, Partition, Segment
+from daskxml.worker.replica import Replica
 
 BATCHES = 4  # different batches in turn, so that the sparse layer does not live in a cache
 
@@ -58,7 +57,7 @@ SHAPES = (
 
 
 def random_rows(rng: np.random.Generator, rows: int, columns: int, each: int) -> Csr:
-    """Rows of ``each`` distinct columns, the low ones more frequent, of unit length."""
+    """Return rows of ``each`` distinct columns, low ones more frequent, of unit norm."""
     weights = 1.0 / np.arange(1, columns + 1)
     keys = rng.exponential(size=(rows, columns)) / weights
     ids = np.sort(np.argpartition(keys, each, axis=1)[:, :each], axis=1).astype(np.int32)
@@ -85,12 +84,12 @@ def our_step(shape: Shape, partition: Partition, kernels: Kernels) -> Callable[[
 
 
 def floor_step(shape: Shape, kernels: Kernels) -> Callable[[int], object]:
-    """The output layer's three products, split among the lanes in whole blocks."""
+    """Return the output layer's three products, split among threads in whole blocks."""
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((shape.labels, shape.hidden), dtype=np.float32)
     hidden = rng.standard_normal((shape.rows, shape.hidden), dtype=np.float32)
     logits = np.empty((shape.labels, shape.rows), np.float32)
-    sums = np.zeros((kernels.lanes, shape.rows, shape.hidden), np.float32)
+    sums = np.zeros((kernels.threads, shape.rows, shape.hidden), np.float32)
 
     def forward(lane: int, start: int, stop: int) -> None:
         kernels.gemm(logits[start:stop], weight[start:stop], hidden.T)
@@ -131,7 +130,7 @@ def torch_step(shape: Shape, partition: Partition, threads: int) -> Callable[[in
 
 
 def torch_loss(shape: Shape, logits: Any, row_of: Any, label_of: Any) -> Any:
-    """Without a dense target matrix: the targets' logits are picked out of the logits."""
+    """Return the loss without a dense target matrix: it gathers the targets' logits."""
     import torch
 
     picked = logits[row_of, label_of].sum()
@@ -160,7 +159,7 @@ def torch_batch(shape: Shape, partition: Partition, turn: int) -> tuple[Any, ...
 def interleaved_ms(
     steps: dict[str, Callable[[int], object]], repeats: int
 ) -> dict[str, list[float]]:
-    """A round's mean time of each, round by round, in turns."""
+    """Return the mean time of each step in every round, taking turns."""
     times: dict[str, list[float]] = defaultdict(list)
     for step in steps.values():
         for turn in range(3):
@@ -175,12 +174,12 @@ def interleaved_ms(
 
 
 def median_ratio(above: list[float], below: list[float]) -> float:
-    """The median over rounds, so that what slows a whole round cancels out."""
+    """Return the median of ratios within rounds, in which a slow round cancels out."""
     return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
 
 
 class TimedKernels:
-    """Kernels that add up the time spent in each; for one lane."""
+    """Kernels that add up the time spent in each; for one thread."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -202,7 +201,7 @@ class TimedKernels:
 
 
 def breakdown_ms(shape: Shape, steps: int = 20) -> dict[str, float]:
-    """Milliseconds of a step by kernel on one lane, largest first."""
+    """Return the milliseconds of a step by kernel on one thread, largest first."""
     kernels: Any = TimedKernels(get_kernels("cpu", 1))
     step = our_step(shape, make_partition(shape), kernels)
     step(0)

@@ -1,15 +1,14 @@
-"""The tests of the runtime on clusters that speak ucx, one process for each test function.
+"""The tests of cluster and transport over ucx, one process for each test function.
 
     make test-ucx            # in an environment of its own, with the pinned Dask
     python benchmarks/ucx_suite.py [--only NAME | --again] [--timeout 300]
 
-UCX keeps one context in a process, for which many clusters after each other are too much; so every
-test function has a process. In each UCX makes progress in a thread (``UCXPY_PROGRESS_MODE=thread``;
-set it to ``blocking`` for what Dask takes otherwise): with more processes than cores, each of which
-polls, the tests take half the time then. A verdict is what pytest reported; an interpreter that
-ends badly after that, in UCX's own tear-down, is counted by itself. The result is
-``benchmarks/results/ucx_suite.txt``; ``--again`` runs what failed there once more, and adds what
-came of it. The exit status is 1 if a test failed.
+UCX has one context per process, which does not survive many clusters in succession; so every test
+function has a process. There UCX makes progress in a thread (``UCXPY_PROGRESS_MODE=thread``; Dask's
+default is ``blocking``): with more polling processes than cores, this halves the time of the tests.
+The outcome is what pytest reports; an interpreter that crashes afterwards, in UCX's tear-down, is
+counted separately. The result is ``benchmarks/results/ucx_suite.txt``; ``--again`` runs what failed
+there once more and appends the outcome. The exit status is 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -27,11 +26,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from machine import RESULTS, machine, version_of
+from daskxml.records.environment import versions
+from machine import RESULTS, machine
 
 ROOT = Path(__file__).parent.parent
 RESULT = RESULTS / "ucx_suite.txt"
-WHOLE = "make test-ucx: tests/runtime, without those marked slow, on clusters over ucx"
+FOLDERS = ("tests/cluster", "tests/transport")
+WHOLE = f"make test-ucx: {' and '.join(FOLDERS)}, without those marked slow, on clusters over ucx"
 AGAIN = "once more, what failed above"
 PACKAGES = ("dask", "distributed", "distributed-ucxx-cu12", "libucx-cu12", "numpy", "numba")
 MODE = "UCXPY_PROGRESS_MODE"
@@ -40,8 +41,8 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "not slow")
 
 
 def functions(only: str) -> list[str]:
-    """The test functions of the runtime, without their parameters."""
-    command = [*PYTEST, "--collect-only", "tests/runtime"]
+    """Return the test functions, without their parameters."""
+    command = [*PYTEST, "--collect-only", *FOLDERS]
     found = subprocess.run(command, cwd=ROOT, env=UCX, capture_output=True, text=True)
     names = [line.partition("[")[0] for line in found.stdout.splitlines() if "::" in line]
     if not names:
@@ -50,14 +51,14 @@ def functions(only: str) -> list[str]:
 
 
 def failed_in(lines: list[str]) -> list[str]:
-    """The test functions that a result names as failed, without their parameters."""
+    """Return the test functions that failed according to a result, without their parameters."""
     names = [line.partition("[")[0].partition(" ")[0] for line in lines if "::" in line]
     parts = [name.partition("::") for name in dict.fromkeys(names)]
     return [f"{file.replace('.', '/')}.py::{function}" for file, _, function in parts]
 
 
 def run(function: str, timeout_s: float) -> tuple[Counter[str], list[str]]:
-    """Run one; how many of its cases ended in which way, and what went wrong."""
+    """Run one test function; return the counts of its outcomes, and the failures."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [*PYTEST, f"--junitxml={report}", f"--timeout={timeout_s:g}", function]
@@ -81,7 +82,7 @@ def run(function: str, timeout_s: float) -> tuple[Counter[str], list[str]]:
 
 
 def cases(report: Path) -> Iterator[tuple[str, str]]:
-    """Yield the cases of a JUnit report, and how each ended."""
+    """Yield the cases of a JUnit report with their outcomes."""
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {"failure": "failed", "error": "error", "skipped": "skipped"}
         end = next((kinds[child.tag] for child in case if child.tag in kinds), "passed")
@@ -116,11 +117,11 @@ def main() -> int:
 
 
 def summary(total: Counter[str], problems: list[str], lasted_s: float) -> list[str]:
-    """What is kept: machine, versions, counts, and what went wrong."""
-    here = machine()
+    """Return the lines of the result: machine, versions, counts, and failures."""
+    here, installed = machine(), versions(PACKAGES)
     return [
         f"{here['cpu']}, {here['cores']} cores; Python {here['python']}; commit {here['commit']}",
-        ", ".join(f"{name} {version_of(name)}" for name in PACKAGES) + f"; {MODE}={UCX[MODE]}",
+        ", ".join(f"{name} {installed.get(name)}" for name in PACKAGES) + f"; {MODE}={UCX[MODE]}",
         f"{', '.join(f'{count} {end}' for end, count in total.items())} in {lasted_s:.0f} s",
         *problems,
     ]

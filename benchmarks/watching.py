@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import dispatch
-from dispatch import BATCH_ROWS, SPEEDS, sleep_through_batches
 from distributed import Client, Scheduler
-from machine import write_result
 
 import daskxml
+import dispatch
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from dispatch import BATCH_ROWS, SPEEDS, sleep_through_batches
+from machine import write_result
 
 SETTLE_S = 5.0
 SETTINGS = {
@@ -82,12 +82,12 @@ def running(client: Client, folder: Path) -> Iterator[str]:
     events: list[Any] = []
     begun = threading.Event()
 
-    def hear(event: Any) -> None:
+    def record(event: Any) -> None:
         events.append(event)
         if event["kind"] == "megabatch":
             begun.set()
 
-    where = {"client": client, "train": train, "test": test, "on_event": hear}
+    where = {"client": client, "train": train, "test": test, "on_event": record}
     thread = threading.Thread(target=lambda: daskxml.train(SETTINGS, **where))
     thread.start()
     begun.wait(300.0)
@@ -108,8 +108,8 @@ def updates_sent(dask_scheduler: Scheduler) -> int:
     """Return how many updates the open pages have been sent."""
     page = dask_scheduler.plugins["daskxml-dashboard"].site._page
     documents = [session.document for session in page.get_sessions("/daskxml")]
-    told = [list(it.get_model_by_name("headline").tags) for it in documents if it.roots]
-    return sum(tags[0] for tags in told if tags)
+    found = [list(it.get_model_by_name("headline").tags) for it in documents if it.roots]
+    return sum(tags[0] for tags in found if tags)
 
 
 def cpu_s(pid: int) -> float:
@@ -170,12 +170,12 @@ def main() -> None:
     nobody = statistics.median(found["nobody"])
     rows = [
         {
-            "watched by": who,
-            "scheduler CPU": statistics.median(found[who]),
-            "more than nobody": statistics.median(found[who]) - nobody,
-            "updates/s": statistics.median(found["updates_per_s"]) if who == "page" else None,
+            "watched by": way,
+            "scheduler CPU": statistics.median(found[way]),
+            "more than nobody": statistics.median(found[way]) - nobody,
+            "updates/s": statistics.median(found["updates_per_s"]) if way == "page" else None,
         }
-        for who in ("nobody", "page", "scrape")
+        for way in ("nobody", "page", "scrape")
     ]
     write_result("watching", rows, window_s=options.window, rounds=options.rounds, measured=found)
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__
-from daskxml.errors import (
+from daskxml.core.errors import (
     ClusterError,
     ConfigError,
     DaskxmlError,
@@ -21,13 +21,12 @@ from daskxml.errors import (
 )
 
 if TYPE_CHECKING:
+    from daskxml.api.run import Matrices, Run
+    from daskxml.api.runs import attach, runs, stop
+    from daskxml.api.simulate import simulate
+    from daskxml.api.train import launch, load, train
+    from daskxml.cluster.event_log import RunRecord
     from daskxml.model.trained import Model
-    from daskxml.runtime.client import launch, load, train
-    from daskxml.runtime.matrices import Matrices
-    from daskxml.runtime.records import RunRecord
-    from daskxml.runtime.runs import attach, runs, stop
-    from daskxml.simulator.entry import simulate
-    from daskxml.training.run import Run
 
 __all__ = [
     "ClusterError",
@@ -52,17 +51,17 @@ __all__ = [
 
 # Loaded on first use: `import daskxml` must cost little and load neither Dask nor CuPy.
 _HOMES = {
-    "Matrices": "daskxml.runtime.matrices",
+    "Matrices": "daskxml.api.run",
     "Model": "daskxml.model.trained",
-    "Run": "daskxml.training.run",
-    "RunRecord": "daskxml.runtime.records",
-    "attach": "daskxml.runtime.runs",
-    "launch": "daskxml.runtime.client",
-    "load": "daskxml.runtime.client",
-    "runs": "daskxml.runtime.runs",
-    "simulate": "daskxml.simulator.entry",
-    "stop": "daskxml.runtime.runs",
-    "train": "daskxml.runtime.client",
+    "Run": "daskxml.api.run",
+    "RunRecord": "daskxml.cluster.event_log",
+    "attach": "daskxml.api.runs",
+    "launch": "daskxml.api.train",
+    "load": "daskxml.api.train",
+    "runs": "daskxml.api.runs",
+    "simulate": "daskxml.api.simulate",
+    "stop": "daskxml.api.runs",
+    "train": "daskxml.api.train",
 }
 
 

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from daskxml.cli.arguments import build_parser
 
 ROOT = Path(__file__).parents[1]
-COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+COMPOSE = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 IGNORE = (ROOT / ".dockerignore").read_text().split()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -95,8 +95,8 @@ def test_services_name_services_volumes_and_files_that_exist():
             source = re.sub(r"\$\{\w+:-(.+?)\}", r"\1", volume).split(":")[0]
             if not source.startswith("."):
                 assert source in COMPOSE["volumes"]
-            elif source != "./data":  # made by the user
-                assert (ROOT / source).exists(), source
+            elif source != "../data":  # made by the user
+                assert (ROOT / "docker" / source).exists(), source
 
 
 def test_prometheus_scrapes_what_the_services_open():
@@ -107,25 +107,25 @@ def test_prometheus_scrapes_what_the_services_open():
     [dns] = workers["dns_sd_configs"]
     assert f":{dns['port']}" in SERVICES[dns["names"][0]]["entrypoint"]
     mounted = [volume.split(":")[0] for volume in SERVICES["prometheus"]["volumes"]]
-    assert "./docker/prometheus.yml" in mounted
+    assert "./prometheus.yml" in mounted
 
 
 def test_grafana_finds_prometheus_and_the_dashboards():
-    folder = ROOT / "docker/grafana"
+    folder = ROOT / "docker/grafana/provisioning"
     [source] = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())["datasources"]
     host, port = source["url"].removeprefix("http://").split(":")
     assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
-    dashboard = json.loads((ROOT / "grafana/daskxml.json").read_text())
+    dashboard = json.loads((ROOT / "docker/grafana/boards/daskxml.json").read_text())
     chosen = dashboard["templating"]["list"][0]["current"]
     assert chosen == {"text": source["name"], "value": source["uid"]}
     [provider] = yaml.safe_load((folder / "dashboards/daskxml.yml").read_text())["providers"]
     mounts = dict(v.split(":")[:2] for v in SERVICES["grafana"]["volumes"] if v.startswith("."))
-    assert mounts["./grafana"] == provider["options"]["path"]
-    assert mounts["./docker/grafana"] == "/etc/grafana/provisioning"
+    assert mounts["./grafana/boards"] == provider["options"]["path"]
+    assert mounts["./grafana/provisioning"] == "/etc/grafana/provisioning"
 
 
 def test_commands_in_the_files_are_understood():
-    text = (ROOT / "compose.yaml").read_text() + DOCKERFILE
+    text = (ROOT / "docker/compose.yaml").read_text() + DOCKERFILE
     joined = re.sub(r"\\\n#\s+", " ", text)
     runs = re.findall(r"docker compose run --rm train (.+)", joined)
     runs = [f"train {run}" for run in runs] + re.findall(

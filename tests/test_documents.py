@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import pkgutil
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +19,22 @@ from daskxml.cli.arguments import build_parser
 from daskxml.config import load_run_config
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
+PACKAGE = ROOT / "daskxml"
+NAMES = ("README", "CONTRIBUTING", "ARCHITECTURE", "CHANGELOG")
+DOCUMENTS = [
+    *(ROOT / f"{name}.md" for name in NAMES),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks/figures/README.md",
+    ROOT / "docker/grafana/README.md",
+]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+# Files and folders that a command named beside them writes.
+WRITTEN = re.compile(r"(runs|report|logs|build|checkpoints)(/|$)|.*/gpu_check\.json")
+FILE = re.compile(
+    r"(?<![\w/.-])((?:[\w-]+/)+[\w*-]+\.(?:py|toml|md|json|csv|txt|yaml|yml|cu|lock))"
+)
+
+documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def commands(text, program):
@@ -25,21 +44,59 @@ def commands(text, program):
     return [line.split("#")[0].strip() for line in lines if line.startswith(program + " ")]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def blocks(text, language):
+    """Return the fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@cache
+def names_defined_in(path):
+    """Return the functions, classes and methods of a module as ``name`` or ``Class.name``."""
+    found, pending = set(), [("", ast.parse(path.read_text()))]
+    while pending:
+        prefix, node = pending.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + child.name)
+            if isinstance(child, ast.ClassDef):
+                pending.append((f"{prefix}{child.name}.", child))
+    return found
+
+
+@cache
+def source_text():
+    """Return all of the package's modules."""
+    return "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+
+
+@documents
 def test_commands_of_the_documents_are_understood(path):
     text = path.read_text()
     for command in commands(text, "daskxml"):
-        if not set(command) & set("[|<"):  # a synopsis is not to be typed
+        if not set(command) & set("|<"):  # a synopsis is not to be typed
             build_parser().parse_args(shlex.split(command)[1:])
     for command in commands(text, "make"):
         assert set(re.findall(r"\s([a-z-]+)", command)) <= TARGETS, command
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= TARGETS
 
 
 def test_the_readme_shows_the_main_commands():
     text = (ROOT / "README.md").read_text()
     shown = {shlex.split(command)[1] for command in commands(text, "daskxml")}
-    assert {"train", "evaluate", "predict", "inspect"} <= shown
+    assert {"train", "evaluate", "predict", "inspect", "report"} <= shown
     assert any("demo" in command for command in commands(text, "make"))
+    assert len(text.splitlines()) <= 150
+
+
+@documents
+def test_run_files_and_python_in_documents_are_well_formed(path, tmp_path):
+    text = path.read_text()
+    for number, block in enumerate(blocks(text, "toml")):
+        run_file = tmp_path / f"{number}.toml"
+        run_file.write_text(block)
+        load_run_config(run_file)
+    for block in blocks(text, "python"):
+        ast.parse(block)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "pipelines").glob("*.toml")), ids=lambda p: p.name)
@@ -47,16 +104,57 @@ def test_run_files_load_and_have_the_name_of_their_file(path):
     assert load_run_config(path).run.name == path.stem
 
 
-def test_links_of_the_documents_lead_somewhere():
-    for path in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path.name}: {target}"
+def test_every_run_file_is_on_the_page_of_algorithms():
+    text = (ROOT / "docs/algorithms/index.md").read_text()
+    names = {path.stem for path in (ROOT / "pipelines").glob("*.toml")} - {"quickstart"}
+    assert names <= set(re.findall(r"`([\w-]+)`", text))
+
+
+@documents
+def test_links_of_the_documents_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+@documents
+def test_names_in_the_documents_exist(path):
+    text = path.read_text()
+    for name in re.findall(r"(?<![\w/.-])daskxml(?:\.\w+)+", text):
+        if name.rpartition(".")[2] not in ("toml", "json"):
+            pkgutil.resolve_name(name)
+    places = (ROOT, PACKAGE, path.parent)
+    for file in set(FILE.findall(text)):
+        assert WRITTEN.match(file) or any(list(place.glob(file)) for place in places), file
+    for folder in re.findall(r"`((?:[\w-]+/)+)`", text):
+        assert WRITTEN.match(folder) or any((place / folder).is_dir() for place in places), folder
+    for file in re.findall(r"`([\w-]+\.(?:py|cu))`", text):
+        assert list(ROOT.glob(f"*/**/{file}")), file
+    for name in re.findall(r"`((?:[A-Z][a-z]+){2,})`", text):
+        assert re.search(rf"\b{name}\b", source_text()), name
+    for file, name in re.findall(r"`((?:[\w-]+/)+\w+\.py):([\w.]+)`", text):
+        assert name in names_defined_in(PACKAGE / file), f"{file}:{name}"
+
+
+def test_the_site_is_built_without_warnings(tmp_path):
+    build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
+    done = subprocess.run(
+        [*build, "--doctree-dir", tmp_path / "doctrees", ROOT / "docs", tmp_path / "site"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Adaptive SGD" in (tmp_path / "site/index.html").read_text()
 
 
 def test_continuous_integration_runs_exactly_make_test():
     lines = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line]
     assert lines[-1] == "exec make test"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_the_makefile_names_tests_that_exist():
+    named = re.findall(r"\btests/[\w/.]+", (ROOT / "Makefile").read_text())
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_wheel_holds_the_run_files_the_cards_and_the_suites_with_their_scripts():

@@ -28,7 +28,7 @@ STRATEGY_OF = {  # the run files of one comparison
     "cpu-gpu-hogbatch": "cpu-gpu-hogbatch",
     "adaptive-hogbatch": "adaptive-hogbatch",
 }
-CREWS = {  # replica workers and pools, where a run file says
+WORKERS = {  # replica workers and pools, where a run file says
     "hogwild": (0, 1),
     "hogbatch": (0, 1),
     "minibatch": (1, 0),
@@ -82,7 +82,7 @@ def test_the_variants_are_what_their_names_say():
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_run_file_says_which_workers_it_is_for(name):
     cluster = load_run_config(name).cluster
-    assert (cluster.workers, cluster.pools) == CREWS.get(name, (0, 0))
+    assert (cluster.workers, cluster.pools) == WORKERS.get(name, (0, 0))
 
 
 def test_hogwild_is_one_row_a_thread_at_the_rate_of_one_row():

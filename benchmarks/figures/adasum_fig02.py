@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+
+from daskxml.collectives.adasum import adasum_recursive
+from daskxml.simulator import read_rows
 from output import arguments, pyplot, save, write_csv
 from study import RESULTS, Job, resolve
-
-from daskxml.combine.adasum import adasum_recursive
-from daskxml.simulator import read_rows
 
 NODES, BATCH_ROWS, STEPS = 64, 32, 100
 LABELS, HIDDEN = 50, 16

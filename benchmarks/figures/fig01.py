@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from output import arguments, panels, save, write_csv
-from overall import SETS
-from study import DATA, RESULTS, SPEEDS, Job, cost_of, resolve
 
 from daskxml.simulator import read_rows
 from daskxml.simulator.cost import jitter_factor
+from output import arguments, panels, save, write_csv
+from overall import SETS
+from study import DATA, RESULTS, SPEEDS, Job, cost_of, resolve
 
 EDGES = (5, 25, 50, 75, 95)
 

@@ -12,6 +12,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import daskxml
 from curves import elapsed_s
 from hogbatch_study import (
     ALGORITHMS,
@@ -26,8 +27,6 @@ from hogbatch_study import (
 from output import arguments, panels, save, scale_log, write_csv
 from simulations import History, run_all
 from study import RESULTS
-
-import daskxml
 
 SECONDS = 25.0
 MEGABATCH_ROWS = 40_960  # five batches: a replica worker holds two, and the pool gets the others

@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from curves import elapsed_s
-from simulations import History, keep, run_all, run_file
-
 from daskxml.config import RunConfig, load_run_config
 from daskxml.simulator import CostModel, Network, Rows, read_rows
 from daskxml.simulator.cost import cost_by_epochs
+from simulations import History, keep, run_all, run_file
 
 THREADS, RATIO = 56, 250.0
 UNITS = 512

@@ -19,12 +19,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from study import CACHE, DATA, Job, cost_of, network_of, resolve
-
 import daskxml
+from daskxml.api.simulate import simulate
 from daskxml.config import RunConfig
-from daskxml.errors import TrainingError
-from daskxml.simulator import Rows, read_rows, simulate
+from daskxml.core.errors import TrainingError
+from daskxml.simulator import Rows, read_rows
+from study import CACHE, DATA, Job, cost_of, network_of, resolve
 
 PROCESSES = 2
 History = list[dict[str, Any]]

@@ -34,7 +34,7 @@ from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.model.parameters import Layout
+from daskxml.model.spec import Layout
 from daskxml.simulator import CostModel, Network, Rows
 
 ROOT = Path(__file__).parent.parent.parent

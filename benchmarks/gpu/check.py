@@ -27,21 +27,20 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE)]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "tests"), str(HERE.parent), str(HERE)]
 
+from daskxml.core.errors import ConfigError  # noqa: E402
+from daskxml.kernels import get_kernels  # noqa: E402
+from daskxml.model.blocked_output import logits_stride  # noqa: E402
+from daskxml.worker.memory import candidate_budgets  # noqa: E402
 from gpu import Gpu  # noqa: E402
+from harness.naive_kernels import NaiveKernels  # noqa: E402
 from learning import compare_curves, simulated_run, train_curve  # noqa: E402
 from machine import align  # noqa: E402
 from roofline import FLOAT_BYTES, SHAPES, Shape  # noqa: E402
 from step_times import measure_shape  # noqa: E402
 from twin_operands import Sizes  # noqa: E402
 from twins import check_kernels  # noqa: E402
-
-from daskxml.errors import ConfigError  # noqa: E402
-from daskxml.model.output import logits_stride  # noqa: E402
-from daskxml.ops import get_kernels  # noqa: E402
-from daskxml.ops.naive import NaiveKernels  # noqa: E402
-from daskxml.training.budget import candidate_budgets  # noqa: E402
 
 TF32, FLOAT32 = 1e-3, 1e-5  # what a product's relative error may be
 RUNS = (("sgd", "softmax", 3.0), ("adam", "softmax", 1.0), ("sgd", "sigmoid", 5.0))  # to this loss

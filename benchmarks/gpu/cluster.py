@@ -26,10 +26,10 @@ from typing import Any
 
 from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
 
-from daskxml.combine import ring_all_reduce
-from daskxml.errors import ConfigError
-from daskxml.ops import get_kernels
-from daskxml.runtime.port import Port, RoundKey
+from daskxml.collectives import ring_all_reduce
+from daskxml.core.errors import ConfigError
+from daskxml.kernels import get_kernels
+from daskxml.transport.communicator import CollectiveId, Communicator
 
 sys.path.append(str(Path(__file__).parent.parent))
 from machine import write_result
@@ -64,7 +64,7 @@ def open_port(size: int, dask_worker: Any = None) -> None:
     models = [kernels.empty(size) for _ in range(4)]
     for model in models:
         kernels.fill(model, 1.0)
-    dask_worker.daskxml_benchmark = Port(dask_worker), kernels, models
+    dask_worker.daskxml_benchmark = Communicator(dask_worker), kernels, models
 
 
 async def close_port(dask_worker: Any = None) -> None:
@@ -73,7 +73,7 @@ async def close_port(dask_worker: Any = None) -> None:
 
 async def merge(number: int, rank: int, addresses: list[str], piece: int) -> tuple[float, float]:
     """Take part in one merge; its seconds, and a number of the result."""
-    port, kernels, (replica, scratch, current, previous) = get_worker().daskxml_benchmark
+    communicator, kernels, (replica, scratch, current, previous) = get_worker().daskxml_benchmark
 
     def finish(part: slice) -> None:
         kernels.momentum(scratch[part], current[part], previous[part], MOMENTUM)
@@ -81,7 +81,9 @@ async def merge(number: int, rank: int, addresses: list[str], piece: int) -> tup
     ranks = len(addresses)
     ring = ring_all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels, finish, piece)
     begun_s = time.perf_counter()
-    await port.perform(RoundKey(run="benchmark", number=number), addresses, {rank: ring})
+    await communicator.run_programs(
+        CollectiveId(run="benchmark", number=number), addresses, {rank: ring}
+    )
     last = float(kernels.to_host(scratch[-1:])[0])  # waits for the GPU
     return time.perf_counter() - begun_s, last
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from machine import read_commit, read_field, version_of
 
-from daskxml.ops import get_kernels
+from daskxml.core.hardware import find_gpus
+from daskxml.kernels import get_kernels
+from daskxml.records.environment import describe, versions
 
 MIB = 1 << 20
 PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "numpy", "scipy", "torch", "triton", "numba", "dask")
@@ -71,17 +70,15 @@ class Gpu:
             "capability": f"{about['major']}.{about['minor']}",
             "l2_MiB": about["l2CacheSize"] / MIB, "cuda_of_driver": runtime.driverGetVersion(),
             "cuda_runtime": runtime.runtimeGetVersion(),
-            "driver": read_field("/proc/driver/nvidia/version", "NVRM version"), **software(),
+            "driver": next((gpu.driver for gpu in find_gpus()), None), **software(),
         }  # fmt: skip
 
 
 def software() -> dict[str, Any]:
     """The processor, and the versions of what was used."""
-    return {
-        "cpu": read_field("/proc/cpuinfo", "model name"), "python": sys.version.split()[0],
-        "packages": {name: version for name in PACKAGES if (version := version_of(name))},
-        "commit": read_commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
+    found = describe()
+    described = {name: found[name] for name in ("cpu", "python", "commit", "date")}
+    return {**described, "packages": versions(PACKAGES)}
 
 
 def _copied_bytes_s(kernels: Any, floats: int = 1 << 29) -> float:

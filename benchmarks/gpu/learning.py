@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from made_up import planted_rows
 
-from daskxml.model.parameters import initial_parameters
-from daskxml.model.spec import ModelSpec
+from daskxml.core.arrays import Segment
+from daskxml.model.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
-from daskxml.training.replica import Replica
-from daskxml.types import Segment
+from daskxml.worker.replica import Replica
+from made_up import planted_rows
 
 BATCH_ROWS = 64
 RUN_ROWS = 2048
@@ -61,7 +60,7 @@ def simulated_run(device: str, epochs: int, seed: int = 0) -> list[float]:
     ImportError
         If what that needs is not installed.
     """
-    from daskxml.simulator import simulate
+    from daskxml.api.simulate import simulate
 
     part = planted_rows(seed, RUN_ROWS, 600, 200)
     values = {

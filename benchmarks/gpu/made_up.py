@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskxml.types import Csr, Partition
+from daskxml.core.arrays import Csr, Partition
 
 
 def random_rows(rng, rows, features, labels, row_features, row_labels):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from twin_operands import Case, Operands
 
-from daskxml.ops.bfloat import from_bfloat, to_bfloat
+from harness.naive_dense import from_bfloat16, to_bfloat16
+from twin_operands import Case, Operands
 
 HALF = 1e-3  # float16 has 11 bits
 
@@ -20,12 +20,12 @@ def narrow_cases(draw: Operands) -> list[Case]:
 def _narrow_product(draw: Operands) -> Case:
     """Of bfloat16 operands: exact products, added up in float32."""
     s = draw.sizes
-    held = {"a": to_bfloat(draw.normal(s.rows, s.units)), "out": draw.poison(s.rows, s.labels),
-            "b": to_bfloat(draw.normal(s.labels, s.units))}  # fmt: skip
+    held = {"a": to_bfloat16(draw.normal(s.rows, s.units)), "out": draw.poison(s.rows, s.labels),
+            "b": to_bfloat16(draw.normal(s.labels, s.units))}  # fmt: skip
 
     def call(kernels: Any, o: Any) -> None:
         is_twin = kernels.name == "naive"
-        a, b = (from_bfloat(x).astype(float) if is_twin else x for x in (o.a, o.b))
+        a, b = (from_bfloat16(x).astype(float) if is_twin else x for x in (o.a, o.b))
         kernels.gemm(o.out, a, b.T)
 
     return Case("gemm of bfloat16", held, ("out",), call)
@@ -59,8 +59,8 @@ def _half_softmax(draw: Operands) -> list[Case]:
                "weight": 1024 * np.abs(draw.normal(s.rows)), "out": np.zeros(s.rows)}  # fmt: skip
 
     def note(k: Any, o: Any) -> None:
-        k.note_targets(o.logits, o.weight, o.y, o.rows, 0, 0, 1024.0)
-        k.settle_sums(o.sums)
+        k.subtract_targets_deferred(o.logits, o.weight, o.y, o.rows, 0, 0, 1024.0)
+        k.apply_deferred_sums(o.sums)
 
     return [
         Case("softmax_sums of float16", sums, ("peak", "total"),
@@ -70,7 +70,7 @@ def _half_softmax(draw: Operands) -> list[Case]:
              lambda k, o: k.softmax_gradient(o.logits, o.bias, o.shift, o.sums), HALF),
         Case("target_logits of float16", targets, ("out",),
              lambda k, o: k.target_logits(o.out, o.logits, o.bias, o.y, o.rows, 0, 0)),
-        Case("note_targets of float16", targets, ("logits", "sums"), note, HALF),
+        Case("subtract_targets_deferred of float16", targets, ("logits", "sums"), note, HALF),
     ]  # fmt: skip
 
 

@@ -15,14 +15,13 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+
+from daskxml.core.arrays import Partition, Segment
+from daskxml.model.spec import Layout, ModelSpec, initial_parameters
+from daskxml.optim import OptimizerConfig
+from daskxml.worker.replica import Replica
 from made_up import random_rows
 from roofline import Shape, floor_of
-
-from daskxml.model.parameters import Layout, initial_parameters
-from daskxml.model.spec import ModelSpec
-from daskxml.optim import OptimizerConfig
-from daskxml.training.replica import Replica
-from daskxml.types import Partition, Segment
 
 BATCHES = 4  # of different rows, so that no cache holds a batch
 LR = 0.05
@@ -72,7 +71,7 @@ class OurSteps:
     def __call__(self, steps: int) -> float:
         """Step so many times."""
         results = [self._step(i) for i in range(steps)]
-        return float(results[-1].loss_sum / self._rows)
+        return float(results[-1].loss_sum) / self._rows
 
     def queue_s(self, times: int = 5) -> float:
         """Median seconds of the host to queue one step for an idle device."""

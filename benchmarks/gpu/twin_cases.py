@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from daskxml.kernels import AdamStep, Drop, RowGradient
+from harness.naive_dense import to_bfloat16
 from narrow_cases import narrow_cases
 from twin_operands import Case, Operands, Sizes
-
-from daskxml.ops import AdamStep, Drop, RowGradient
-from daskxml.ops.bfloat import to_bfloat
 
 ADAM = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
 DROP = Drop(rate=0.25, key=77, first_row=3)
@@ -35,7 +35,7 @@ def flat_cases(draw: Operands) -> list[Case]:
         Case("add_scaled", ops, ("out",), lambda k, o: k.add_scaled(o.out, o.x, 0.3)),
         Case("momentum", ops, ("out",), lambda k, o: k.momentum(o.out, o.x, o.y, 0.9)),
         Case("add_two", ops, ("out",), lambda k, o: k.add_two(o.out, o.x, 0.3, o.y, -2.0)),
-        Case("weigh_two", ops, ("out",), lambda k, o: k.weigh_two(o.out, o.x, 0.3, o.y, -2.0)),
+        Case("axpby", ops, ("out",), lambda k, o: k.axpby(o.out, o.x, 0.3, o.y, -2.0)),
         Case("copy", {**ops, "out": draw.poison(n)}, ("out",), lambda k, o: k.copy(o.out, o.x)),
         Case("fill", {"out": draw.poison(n)}, ("out",), lambda k, o: k.fill(o.out, 1.5)),
         *[Case(f"fill {kind} with {value:g}", {"out": draw.poison(n, dtype=kind)}, ("out",),
@@ -46,13 +46,13 @@ def flat_cases(draw: Operands) -> list[Case]:
         Case("largest", ops, (), lambda k, o: k.largest(o.x)),
         Case("all_finite", ops, (), lambda k, o: float(k.all_finite(o.x))),
         Case("sum64", {"x": x.astype(float)}, (), lambda k, o: k.sum64(o.x)),
-        Case("late_sum", {"x": x.astype(float), "y": y.astype(float)}, (),
-             lambda k, o: float(k.late_sum((o.x, 1.0), (o.y, -2.0)))),
+        Case("deferred_sum", {"x": x.astype(float), "y": y.astype(float)}, (),
+             lambda k, o: float(k.deferred_sum((o.x, 1.0), (o.y, -2.0)))),
         Case("convert to float16", {"out": draw.poison(n, dtype="float16"), "x": x}, ("out",),
              lambda k, o: k.convert(o.out, o.x, 0.5), 1e-3),
         Case("convert to bfloat16", {"out": draw.poison(n, dtype="uint16"), "x": x}, ("out",),
              lambda k, o: k.convert(o.out, o.x, 0.5), 0.0),
-        Case("convert from bfloat16", {"out": draw.poison(n), "x": to_bfloat(x)}, ("out",),
+        Case("convert from bfloat16", {"out": draw.poison(n), "x": to_bfloat16(x)}, ("out",),
              lambda k, o: k.convert(o.out, o.x, 0.5)),
         Case("convert from float16", {"out": draw.poison(n), "x": half}, ("out",),
              lambda k, o: k.convert(o.out, o.x, 0.5)),
@@ -63,7 +63,7 @@ def sparse_cases(draw: Operands) -> list[Case]:
     s, part, rows = draw.sizes, draw.rows(), draw.chosen()
     x, room = part.features, part.features.nonzeros
     weight, bias = draw.normal(s.features, s.units), draw.normal(s.units)
-    delta, tally = draw.normal(s.rows, s.units), np.zeros(s.features, np.int32)
+    delta, counts = draw.normal(s.rows, s.units), np.zeros(s.features, np.int32)
     base = {"x": x, "rows": rows, "weight": weight, "bias": bias, "delta": delta}
     out = {**base, "out": draw.poison(s.rows, s.units)}
     lengths = {"out": draw.poison(s.rows), "x": x, "rows": rows}
@@ -76,11 +76,12 @@ def sparse_cases(draw: Operands) -> list[Case]:
         names, starts = k.empty(room + 1, "int32"), k.empty(room + 1, "int64")
         lists = k.empty(room + 1, "int32"), k.empty(room + 1)
         entries = tuple(array[:count] for array in made)
-        most, live = k.group_entries(names, starts, *lists, entries, o.tally)
+        most, found = k.group_entries(names, starts, *lists, entries, o.counts)
         sums = k.zeros((most, s.units))
-        seen = None if live is None else (live, 0)
-        k.gather_rows(sums, starts[: most + 1], *lists, o.delta, seen)
-        k.sgd_rows(o.weight, RowGradient(sums, names[:most], waits=True, live=seen), 0.1, 1.0)
+        count = None if found is None else (found, 0)
+        k.gather_rows(sums, starts[: most + 1], *lists, o.delta, count)
+        gradient = RowGradient(sums, names[:most], skip_zero_rows=True, device_count=count)
+        k.sgd_rows(o.weight, gradient, 0.1, 1.0)
 
     return [
         Case("nonzeros", base, (), lambda k, o: float(k.nonzeros(o.x, o.rows))),
@@ -94,7 +95,7 @@ def sparse_cases(draw: Operands) -> list[Case]:
         Case("sparse_update, dropout", base, ("weight",),
              lambda k, o: k.sparse_update(o.weight, o.x, o.rows, o.delta, -0.1, DROP)),
         Case("densify", dense, ("out",), lambda k, o: k.densify(o.out, o.x, o.rows, DROP)),
-        Case("entries, groups and sums", {**base, "tally": tally}, ("weight", "tally"), group),
+        Case("entries, groups and sums", {**base, "counts": counts}, ("weight", "counts"), group),
     ]  # fmt: skip
 
 
@@ -153,16 +154,16 @@ def softmax_cases(draw: Operands) -> list[Case]:
     weights = {"a": draw.poison(s.rows), "b": draw.poison(s.rows), "lengths": lengths}
 
     def note(k: Any, o: Any) -> None:
-        """In two blocks, as a walk does."""
+        """In two blocks."""
         cut = s.labels // 3
         for first, last in ((0, cut), (cut, s.labels)):
-            k.note_targets(o.logits[first:last], o.weight, o.y, o.rows, 0, first)
-        k.settle_sums(o.sums)
+            k.subtract_targets_deferred(o.logits[first:last], o.weight, o.y, o.rows, 0, first)
+        k.apply_deferred_sums(o.sums)
 
     losses = {"out": draw.poison(s.rows, dtype="float64"), "peak": peak, "total": total,
               "target": draw.normal(1, s.rows).astype(float), "lengths": lengths}  # fmt: skip
     totals = np.abs(draw.normal(3, s.rows)).astype(float) + 1
-    lanes = {"peaks": draw.normal(3, s.rows), "totals": totals, "peak": draw.poison(s.rows),
+    parts = {"peaks": draw.normal(3, s.rows), "totals": totals, "peak": draw.poison(s.rows),
              "total": draw.poison(s.rows, dtype="float64")}  # fmt: skip
     return [
         Case("softmax_block", base, ("logits", "peak", "total"),
@@ -177,7 +178,7 @@ def softmax_cases(draw: Operands) -> list[Case]:
              lambda k, o: k.softmax_factors(o.out, o.reference, o.peak, o.total, o.weight)),
         Case("softmax_losses", losses, ("out",),
              lambda k, o: k.softmax_losses(o.out, o.peak, o.total, o.target, o.lengths)),
-        Case("merge_softmax", lanes, ("peak", "total"),
+        Case("merge_softmax", parts, ("peak", "total"),
              lambda k, o: k.merge_softmax(o.peaks, o.totals, o.peak, o.total)),
         Case("scale_columns", {**sums, "weight": weight}, ("logits", "sums"),
              lambda k, o: k.scale_columns(o.logits, o.weight, o.sums)),
@@ -187,7 +188,7 @@ def softmax_cases(draw: Operands) -> list[Case]:
              lambda k, o: k.target_logits(o.out, o.logits, o.bias, o.y, o.rows, 0, 0)),
         Case("subtract_targets", targets, ("logits", "sums"),
              lambda k, o: k.subtract_targets(o.logits, o.sums, o.weight, o.y, o.rows, 0, 0)),
-        Case("note_targets and settle_sums", targets, ("logits", "sums"), note),
+        Case("subtract_targets_deferred", targets, ("logits", "sums"), note),
     ]  # fmt: skip
 
 
@@ -209,8 +210,8 @@ def rank_cases(draw: Operands) -> list[Case]:
              "ids": np.full((s.rows, k), -1, np.int32)}  # fmt: skip
     ranked = -np.sort(-draw.normal(s.rows, k, spread=3), axis=1)
     ids = np.argsort(draw.rng.random((s.rows, 50)), axis=1)[:, :k].astype(np.int32)
-    lists = {"lane_scores": np.stack([ranked, ranked - 0.5]), "lane_ids": np.stack([ids, ids + 50]),
-             "scores": draw.poison(s.rows, k),
+    lists = {"partial_scores": np.stack([ranked, ranked - 0.5]),
+             "partial_ids": np.stack([ids, ids + 50]), "scores": draw.poison(s.rows, k),
              "ids": draw.poison(s.rows, k, dtype="int32")}  # fmt: skip
     scored = {"scores": ranked, "ids": ids, "peak": ranked[:, 0].copy(),
               "total": np.exp((ranked - ranked[:, :1]).astype(float)).sum(axis=1)}  # fmt: skip
@@ -219,7 +220,7 @@ def rank_cases(draw: Operands) -> list[Case]:
              ("scores", "ids"),
              lambda q, o: q.top_k_block(o.logits, o.bias, 0, o.scores, o.ids)),
         Case("merge_top_k", lists, ("scores", "ids"),
-             lambda q, o: q.merge_top_k(o.lane_scores, o.lane_ids, o.scores, o.ids)),
+             lambda q, o: q.merge_top_k(o.partial_scores, o.partial_ids, o.scores, o.ids)),
         Case("softmax_scores", scored, ("scores",),
              lambda q, o: q.softmax_scores(o.scores, o.ids, o.peak, o.total)),
         Case("sigmoid_scores", scored, ("scores",), lambda q, o: q.sigmoid_scores(o.scores, o.ids)),
@@ -238,7 +239,7 @@ def optimizer_cases(draw: Operands) -> list[Case]:
             "trust": draw.poison(1, dtype="float64"), "given": np.array([0.7])}  # fmt: skip
 
     def grad(o: Any) -> RowGradient:
-        return RowGradient(o.g, o.ids, waits=True, scale=0.5)
+        return RowGradient(o.g, o.ids, skip_zero_rows=True, scale=0.5)
 
     def trust(k: Any, o: Any) -> None:
         k.lamb_moments(o.norms, o.w, o.m, o.v, grad(o), ADAM)

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from daskxml.core.arrays import Csr
+from harness.naive_kernels import NaiveKernels
 from twin_cases import every_case
 from twin_operands import Case, Sizes
-
-from daskxml.ops.naive import NaiveKernels
-from daskxml.types import Csr
 
 
 def check_kernels(kernels: Any, seed: int, sizes: Sizes, products: float) -> list[dict[str, Any]]:

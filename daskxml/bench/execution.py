@@ -1,38 +1,48 @@
-"""One cell's processes, from their start to their end within the cell's budgets."""
+"""Executing one cell in processes of its own, within its budget.
+
+A cell is a process group, and all of its processes have its folder in their environment, so that
+processes that left the group, or were left behind by a killed bench, are found as well.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from daskxml.bench.plan import Limits
-from daskxml.bench.processes import MARK, end, group_members, marked_members, memory_bytes
-from daskxml.config.fields import size_text
+import psutil
+
+from daskxml.bench.cells import Budget
+from daskxml.core.errors import ClusterError
+from daskxml.core.fields import size_text
 
 DONE, FAILED, OVER_TIME, OVER_MEMORY = "done", "failed", "over time", "over memory"
-LOOK_S = 0.5
+CELL_VARIABLE = "DASKXML_BENCH_CELL"
+_CHECK_S = 0.5
 _TAIL_BYTES = 4096
+_KILL_TIMEOUT_S, _KILL_CHECK_S = 10.0, 0.02
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How a cell ended.
+class Execution:
+    """How the execution of a cell ended.
 
     Attributes
     ----------
     status
         `DONE`, `FAILED`, `OVER_TIME` or `OVER_MEMORY`.
     reason
-        One line where it is not done.
+        One line if it is not done.
     seconds
-        By the clock, from the start of the process to its end.
+        Wall-clock time from the start of the process to its end.
     peak_bytes
-        The most memory that all its processes together were seen to have, twice a second.
+        The peak memory of all its processes together, sampled twice a second.
     """
 
     status: str
@@ -41,11 +51,11 @@ class Ending:
     peak_bytes: int
 
 
-def perform(command: Sequence[str], folder: Path, limits: Limits) -> Ending:
+def execute(command: Sequence[str], folder: Path, budget: Budget) -> Execution:
     """Run Python with a command in a process group of its own, and wait for it.
 
-    What it prints goes to ``output.txt`` in the folder. It is killed with all of its processes once
-    it exceeds its time or its memory, or if this call is interrupted.
+    Its output goes to ``output.txt`` in the folder. It is killed with all of its processes once it
+    exceeds its budget, or if this call is interrupted.
 
     Parameters
     ----------
@@ -63,48 +73,113 @@ def perform(command: Sequence[str], folder: Path, limits: Limits) -> Ending:
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, MARK: str(folder), "DASKXML_RESULTS": str(folder)},
+            env={**os.environ, CELL_VARIABLE: str(folder), "DASKXML_RESULTS": str(folder)},
         )
     try:
-        over, peak_bytes = _watch(process, begun_s, limits)
+        exceeded, peak_bytes = _watch(process, begun_s, budget)
     finally:
-        end(lambda: marked_members(folder))
+        kill_all(lambda: cell_processes(folder))
         process.wait()
     seconds = time.monotonic() - begun_s
-    status = over or (FAILED if process.returncode else DONE)
-    reason = _reason(status, limits, process.returncode, output)
-    return Ending(status=status, reason=reason, seconds=seconds, peak_bytes=peak_bytes)
+    status = exceeded or (FAILED if process.returncode else DONE)
+    reason = _reason(status, budget, process.returncode, output)
+    return Execution(status=status, reason=reason, seconds=seconds, peak_bytes=peak_bytes)
 
 
-def _watch(process: subprocess.Popen[bytes], begun_s: float, limits: Limits) -> tuple[str, int]:
-    """Wait for the end; return the budget that was exceeded, if one was, and the peak memory."""
+def _watch(process: subprocess.Popen[bytes], begun_s: float, budget: Budget) -> tuple[str, int]:
+    """Wait for the end; return the status if the budget was exceeded, else "", and peak memory."""
     peak_bytes = 0
     while True:
-        left_s = begun_s + limits.seconds - time.monotonic()
+        left_s = begun_s + budget.seconds - time.monotonic()
         try:
-            process.wait(timeout=max(0.0, min(LOOK_S, left_s)))
+            process.wait(timeout=max(0.0, min(_CHECK_S, left_s)))
             return "", peak_bytes
         except subprocess.TimeoutExpired:
-            peak_bytes = max(peak_bytes, memory_bytes(group_members(process.pid)))
-        if peak_bytes > limits.memory_bytes:
+            peak_bytes = max(peak_bytes, memory_bytes(group_processes(process.pid)))
+        if peak_bytes > budget.memory_bytes:
             return OVER_MEMORY, peak_bytes
-        if time.monotonic() - begun_s >= limits.seconds:
+        if time.monotonic() - begun_s >= budget.seconds:
             return OVER_TIME, peak_bytes
 
 
-def _reason(status: str, limits: Limits, code: int | None, output: Path) -> str:
+def _reason(status: str, budget: Budget, code: int | None, output: Path) -> str:
     if status == OVER_TIME:
-        return f"ended after its {limits.seconds / 60:g} minutes"
+        return f"ended after its {budget.seconds / 60:g} minutes"
     if status == OVER_MEMORY:
-        return f"ended for having more memory than its {size_text(limits.memory_bytes)}"
+        return f"ended for having more memory than its {size_text(budget.memory_bytes)}"
     if status == DONE:
         return ""
-    return f"exit status {code}: {last_line(output) or 'it said nothing'}"
+    return f"exit status {code}: {_last_line(output) or 'it said nothing'}"
 
 
-def last_line(output: Path) -> str:
-    """Return the last line that a cell printed, which is the error where it failed."""
+def _last_line(output: Path) -> str:
+    """Return the last line of the output, which is the error of a failed cell."""
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def group_processes(group: int) -> list[psutil.Process]:
+    """Return the running processes of a process group.
+
+    Examples
+    --------
+    >>> os.getpid() in [process.pid for process in group_processes(os.getpgid(0))]
+    True
+    """
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() not in _ENDED:
+                members.append(process)
+    return members
+
+
+def cell_processes(folder: Path) -> list[psutil.Process]:
+    """Return the processes that were started for the cell of a folder."""
+    return [
+        process
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get(CELL_VARIABLE) == str(folder)
+    ]
+
+
+def memory_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Return the memory of processes; pages that they share count once.
+
+    This is the sum of the proportional set sizes; of the resident sizes where the system denies
+    those. Processes that have ended count 0.
+
+    Examples
+    --------
+    >>> memory_bytes([psutil.Process()]) > 2**20
+    True
+    """
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            try:
+                total += process.memory_full_info().pss
+            except psutil.AccessDenied:
+                total += process.memory_info().rss
+    return total
+
+
+def kill_all(find: Callable[[], list[psutil.Process]]) -> None:
+    """Kill processes until none is found, including those that they start meanwhile.
+
+    Raises
+    ------
+    ClusterError
+        If some cannot be killed within ten seconds.
+    """
+    deadline_s = time.monotonic() + _KILL_TIMEOUT_S
+    while processes := find():
+        if time.monotonic() > deadline_s:
+            pids = [process.pid for process in processes]
+            raise ClusterError(f"processes {pids} cannot be killed: end them, then go on")
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(_KILL_CHECK_S)

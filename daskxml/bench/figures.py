@@ -1,41 +1,48 @@
-"""What a cell has measured: figures out of a run's history, or out of a script's rows."""
+"""The figures that cells measure, collected into rows whose repeats are summarized.
+
+Cells that differ only by their repeat share a row of the table.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daskxml.bench.execution import Ending
-from daskxml.bench.parts import Script
-from daskxml.bench.plan import RUN, Cell
-from daskxml.errors import ModelError
-from daskxml.training.history import read_history
+from daskxml.bench.cells import RUN, Cell
+from daskxml.bench.execution import DONE, Execution
+from daskxml.bench.suite import BenchmarkScript
+from daskxml.core.errors import ModelError
+from daskxml.records.run_dir import read_history
 
 Figures = dict[str, float]
+RowNames = tuple[str, ...]  # run, data, workers, executor; or a script and one of its rows
+Samples = dict[RowNames, dict[str, list[float]]]  # the repeats of each quantity of each row
 
 
-def cell_figures(cell: Cell, folder: Path, ending: Ending) -> dict[str, Figures]:
+def cell_figures(cell: Cell, folder: Path, execution: Execution) -> dict[str, Figures]:
     """Return the figures of a cell that is done, by the row of the table that they belong to.
 
-    A run has one row, whose name is empty; a script has those of its JSON file.
+    A run has one row, named ""; a script has those of its JSON file.
 
     Raises
     ------
     ModelError
-        If what the cell should have written is not there, or not as it should be.
+        If the output of the cell is missing or malformed.
     """
     if cell.script is not None:
         return script_figures(folder / f"{cell.script.result}.json", cell.script)
     history = read_history(folder / RUN / "history.jsonl")
     found = run_figures(history, *cell.target)
-    is_real = cell.names[-1] == "cluster"
-    taken = {"in all s": ending.seconds} if is_real else {}  # else it is the simulator's own speed
-    if ending.peak_bytes:
-        taken["memory MiB"] = ending.peak_bytes / 2**20
-    return {"": found | taken}
+    if cell.names[-1] == "cluster":  # otherwise it is the speed of the simulator itself
+        found["in all s"] = execution.seconds
+    if execution.peak_bytes:
+        found["memory MiB"] = execution.peak_bytes / 2**20
+    return {"": found}
 
 
 def run_figures(history: Sequence[Mapping[str, Any]], metric: str, target: float) -> Figures:
@@ -46,13 +53,12 @@ def run_figures(history: Sequence[Mapping[str, Any]], metric: str, target: float
     history
         Rows of ``history.jsonl``.
     metric, target
-        The seconds until the metric was at least the target are among the figures unless it is 0 or
-        was not reached.
+        If the target is not 0 and was reached, the time until then is among the figures.
 
     Returns
     -------
-    The metrics of the last evaluation; the last ``training loss`` and the ``lowest loss``, where
-    they were found; ``train s``, training and merging without evaluation; ``rows/s`` in that time;
+    The metrics of the last evaluation; the last ``training loss`` and the ``lowest loss``, if
+    recorded; ``train s``, training and merging without evaluation; ``rows/s`` in that time;
     ``idle %`` of the workers' training time.
 
     Examples
@@ -64,8 +70,9 @@ def run_figures(history: Sequence[Mapping[str, Any]], metric: str, target: float
     """
     spent_s = [row["train_s"] + row["merge_s"] for row in history]
     found = _quality(history)
-    if target and (reached_s := _reached_s(history, spent_s, metric, target)) is not None:
-        found[f"s to {metric} {target:g}"] = reached_s
+    reached = (n for n, row in enumerate(history) if row["metrics"].get(metric, -1.0) >= target)
+    if target and (first := next(reached, None)) is not None:
+        found[f"s to {metric} {target:g}"] = sum(spent_s[: first + 1])
     found["train s"] = sum(spent_s)
     if sum(spent_s) > 0:
         found["rows/s"] = history[-1]["rows"] / sum(spent_s)
@@ -86,30 +93,21 @@ def _quality(history: Sequence[Mapping[str, Any]]) -> Figures:
     return found
 
 
-def _reached_s(
-    history: Sequence[Mapping[str, Any]], spent_s: Sequence[float], metric: str, target: float
-) -> float | None:
-    for number, row in enumerate(history, 1):
-        if row["metrics"].get(metric, -1.0) >= target:
-            return sum(spent_s[:number])
-    return None
-
-
-def script_figures(path: Path, script: Script) -> dict[str, Figures]:
-    """Return the figures of a script's rows, by what names each row.
+def script_figures(path: Path, script: BenchmarkScript) -> dict[str, Figures]:
+    """Return the figures of a script's rows by the name of the row.
 
     Raises
     ------
     ModelError
-        If the file is not there, or has not the columns that the suite names.
+        If the file is missing, or lacks the columns that the suite names.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
         found = {}
         for row in rows:
             name = ", ".join(str(row[column]) for column in script.rows)
-            known = [column for column in script.columns if row.get(column) is not None]
-            found[name] = {column: float(row[column]) for column in known}
+            present = [column for column in script.columns if row.get(column) is not None]
+            found[name] = {column: float(row[column]) for column in present}
     except OSError as error:
         raise ModelError(
             f"{path}: {script.file} has written no result ({error.strerror})"
@@ -117,3 +115,51 @@ def script_figures(path: Path, script: Script) -> dict[str, Figures]:
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: not the rows that the suite says: {error!r}") from error
     return found
+
+
+def collect(cells: Iterable[Mapping[str, Any]]) -> Samples:
+    """Return the values of all figures of the cells that are done, row by row.
+
+    Parameters
+    ----------
+    cells
+        As in ``results.json``.
+
+    Examples
+    --------
+    >>> cell = {"status": "done", "names": ["a", "demo", "2", "cluster"]}
+    >>> cells = [{**cell, "figures": {"": {"P@1": value}}} for value in (0.5, 0.25)]
+    >>> collect(cells)
+    {('a', 'demo', '2', 'cluster'): {'P@1': [0.5, 0.25]}}
+    """
+    found: Samples = {}
+    for cell in cells:
+        found.setdefault(tuple(cell["names"]), {})  # rows are in the order of the first cells
+        for name, figures in cell["figures"].items() if cell["status"] == DONE else ():
+            row = found.setdefault((*cell["names"], *([name] if name else [])), {})
+            for quantity, value in figures.items():
+                row.setdefault(quantity, []).append(value)
+    return {names: row for names, row in found.items() if row}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The median, the range and the number of some values."""
+
+    median: float
+    least: float
+    greatest: float
+    count: int
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Return the summary of at least one value.
+
+    Examples
+    --------
+    >>> summarize([3.0, 1.0, 4.0])
+    Summary(median=3.0, least=1.0, greatest=4.0, count=3)
+    """
+    return Summary(
+        median=statistics.median(values), least=min(values), greatest=max(values), count=len(values)
+    )

@@ -1,4 +1,4 @@
-"""What each command of ``daskxml`` takes."""
+"""The arguments of each command of ``daskxml``, and the conversion of their values."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from daskxml._version import __version__
-from daskxml.cli.report_arguments import add_compare, add_log, add_report
-from daskxml.cli.values import number, pool, positive, ranks, speeds, three_numbers
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
+
+Options = Any  # an argparse.Namespace with the attributes that the functions below define
+
+_ONE_OBJECT = "print one JSON object"
+_BATCH_COST = "FIXED_S,PER_ROW_S,PER_NONZERO_S"
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are exceptions of one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
+        """Raise instead of printing the usage and exiting."""
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
 
 def build_parser() -> Parser:
     """Return the parser of the whole command line.
+
+    The options it returns have ``command``, the name of a function of the module ``module``.
 
     Examples
     --------
@@ -31,104 +36,70 @@ def build_parser() -> Parser:
     parser = Parser(prog="daskxml", description="Train sparse extreme multi-label classifiers.")
     parser.add_argument("--version", action="version", version=f"daskxml {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (add, summary) in _COMMANDS.items():
+    for name, (module, add_arguments, summary) in _COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
+        command.set_defaults(module=module)
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        add(command)
+        add_arguments(command)
     return parser
 
 
 def _add_train(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    add = command.add_argument
+    add(
         "config",
         nargs="?",
         metavar="RUN.toml",
         help="run file, or the name of one that comes along; may be left out with --resume",
     )
-    command.add_argument("--train", nargs="+", metavar="FILE", help="training rows")
-    command.add_argument("--test", nargs="+", metavar="FILE", help="test rows")
-    where = command.add_mutually_exclusive_group()
-    where.add_argument(
+    _add_rows(command)
+    cluster = command.add_mutually_exclusive_group()
+    cluster.add_argument(
         "--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"
     )
-    where.add_argument("--workers", type=positive, metavar="N", help="local workers, pools aside")
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="SECTION.KEY=VALUE",
-        help="override a value of the run file; may be given again",
-    )
-    command.add_argument(
-        "--out", metavar="DIR", help="where the run is written (default: in runs/)"
-    )
-    command.add_argument("--resume", metavar="DIR", help="go on from this run's last checkpoint")
-    command.add_argument(
+    cluster.add_argument("--workers", type=positive, metavar="N", help="local workers, pools aside")
+    _add_overrides(command, "override a value of the run file; may be given again")
+    _add_run_directory(command)
+    add("--resume", metavar="DIR", help="go on from this run's last checkpoint")
+    add(
         "--dashboard-prefix",
         metavar="PATH",
         help="what the paths of a local cluster's dashboard begin with (behind a proxy): /user/me",
     )
-    command.add_argument(
+    add(
         "--device",
         choices=("auto", "cpu", "cuda"),
         help="where workers step (default: auto, on a GPU where a worker has one)",
     )
-    command.add_argument(
+    add(
         "--protocol",
         choices=("tcp", "ucx"),
         help="what local workers talk, or the scheduler must (default: ucx between GPUs, else "
         "what Dask is set to)",
     )
-    command.add_argument(
+    add(
         "--detach",
         action="store_true",
         help="leave the run to the scheduler once it is under way; see attach, runs and stop",
     )
-    add_log(command)
+    _add_loggers(command)
 
 
-def _add_runs(command: argparse.ArgumentParser) -> None:
-    _add_scheduler(command)
-    command.add_argument("--json", action="store_true", help="print one JSON object a line")
-
-
-def _add_attach(command: argparse.ArgumentParser) -> None:
-    _add_run(command)
-    add_log(command)
-
-
-def _add_stop(command: argparse.ArgumentParser) -> None:
-    _add_run(command)
-    command.add_argument(
-        "--forget", action="store_true", help="then let scheduler and workers forget it"
-    )
-
-
-def _add_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", metavar="RUN", help="as `daskxml runs` calls it")
-    _add_scheduler(command)
-
-
-def _add_scheduler(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--scheduler", required=True, metavar="ADDRESS", help="tcp://HOST:PORT")
-
-
-def _add_doctor(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="print one JSON object")
+def _add_demo(command: argparse.ArgumentParser) -> None:
+    _add_run_directory(command)
+    command.add_argument("--workers", type=positive, default=2, metavar="N", help="(default: 2)")
 
 
 def _add_simulate(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "config", metavar="RUN.toml", help="run file, or the name of one that comes along"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add("config", metavar="RUN.toml", help="run file, or the name of one that comes along")
+    add(
         "--speeds",
         type=speeds,
         metavar="S,S,...",
         help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1",
     )
-    command.add_argument(
+    add(
         "--pool",
         action="append",
         type=pool,
@@ -137,40 +108,33 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         metavar="NAME=THREADS",
         help="this worker is a pool of threads that update one model; may be given again",
     )
-    command.add_argument("--out", required=True, metavar="DIR", help="where the run is written")
-    command.add_argument(
+    add("--out", required=True, metavar="DIR", help="where the run is written")
+    add(
         "--compare",
         nargs="+",
         default=[],
         metavar="RUN.toml",
         help="more run files; each gets a folder in DIR, and DIR/table.csv compares them",
     )
-    command.add_argument("--train", nargs="+", metavar="FILE", help="training rows")
-    command.add_argument("--test", nargs="+", metavar="FILE", help="test rows")
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="SECTION.KEY=VALUE",
-        help="override a value of the run files; may be given again",
-    )
-    add_log(command)
+    _add_rows(command)
+    _add_overrides(command, "override a value of the run files; may be given again")
+    _add_loggers(command)
     _add_costs(command)
 
 
 def _add_costs(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    add = command.add_argument
+    add(
         "--cost",
         type=three_numbers,
-        metavar="FIXED_S,PER_ROW_S,PER_NONZERO_S",
+        metavar=_BATCH_COST,
         help="seconds of a batch at speed 1 (default: what the model takes on a V100)",
     )
     pools = command.add_mutually_exclusive_group()
     pools.add_argument(
         "--pool-cost",
         type=three_numbers,
-        metavar="FIXED_S,PER_ROW_S,PER_NONZERO_S",
+        metavar=_BATCH_COST,
         help="seconds of a pool's batch at speed 1 (default: as anybody's)",
     )
     pools.add_argument(
@@ -180,33 +144,34 @@ def _add_costs(command: argparse.ArgumentParser) -> None:
         help="an epoch takes a pool so many times as long as a worker with its largest batches, "
         "both at speed 1 (56 CPU threads and a V100: 236 to 317)",
     )
+    add("--jitter", type=number, metavar="SIGMA", help="spread of batch times (default: 0.05)")
+    add("--bandwidth", metavar="SIZE/s", help="between workers (default: 25GB/s, one NVLink)")
+    add("--latency", type=number, metavar="S", help="between workers (default: 1e-5)")
+    add("--message", type=number, metavar="S", help="to and from the scheduler (default: 1e-4)")
+    add("--calibrate", metavar="RUN_DIR", help="take costs and speeds from this real run's history")
+
+
+def _add_runs(command: argparse.ArgumentParser) -> None:
+    _add_scheduler(command)
+    _add_json(command, "print one JSON object a line")
+
+
+def _add_attach(command: argparse.ArgumentParser) -> None:
+    _add_run(command)
+    _add_loggers(command)
+
+
+def _add_stop(command: argparse.ArgumentParser) -> None:
+    _add_run(command)
     command.add_argument(
-        "--jitter",
-        type=number,
-        metavar="SIGMA",
-        help="spread of batch times (default: 0.05)",
-    )
-    command.add_argument(
-        "--bandwidth", metavar="SIZE/s", help="between workers (default: 25GB/s, one NVLink)"
-    )
-    command.add_argument(
-        "--latency", type=number, metavar="S", help="between workers (default: 1e-5)"
-    )
-    command.add_argument(
-        "--message",
-        type=number,
-        metavar="S",
-        help="to and from the scheduler (default: 1e-4)",
-    )
-    command.add_argument(
-        "--calibrate", metavar="RUN_DIR", help="take costs and speeds from this real run's history"
+        "--forget", action="store_true", help="then let scheduler and workers forget it"
     )
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
     command.add_argument("--k", type=ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)")
-    command.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_json(command)
 
 
 def _add_predict(command: argparse.ArgumentParser) -> None:
@@ -222,38 +187,85 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
 
 def _add_inspect(command: argparse.ArgumentParser) -> None:
     command.add_argument("data", nargs="+", metavar="FILE", help="text, plain or gzipped")
-    command.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_json(command)
 
 
 def _add_generate(command: argparse.ArgumentParser) -> None:
-    command.add_argument("out", metavar="OUT", help="file to write; .gz compresses; replaced")
-    command.add_argument("--rows", type=positive, default=24_000, help="(default: %(default)s)")
-    command.add_argument("--features", type=positive, default=5_000, help="(default: %(default)s)")
-    command.add_argument("--labels", type=positive, default=2_000, help="(default: %(default)s)")
-    command.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    command.add_argument(
-        "--test", metavar="FILE", help="also write a sixth as many test rows of the same kind"
-    )
+    add = command.add_argument
+    add("out", metavar="OUT", help="file to write; .gz compresses; replaced")
+    add("--rows", type=positive, default=24_000, help="(default: %(default)s)")
+    add("--features", type=positive, default=5_000, help="(default: %(default)s)")
+    add("--labels", type=positive, default=2_000, help="(default: %(default)s)")
+    add("--seed", type=int, default=0, help="(default: %(default)s)")
+    add("--test", metavar="FILE", help="also write a sixth as many test rows of the same kind")
 
 
-def _add_demo(command: argparse.ArgumentParser) -> None:
+def _add_report(command: argparse.ArgumentParser) -> None:
+    _add_run_directories(command)
     command.add_argument(
-        "--out", metavar="DIR", help="where the run is written (default: in runs/)"
+        "--out",
+        metavar="DIR",
+        help="where the report is written (default: report/ in the run's directory, or beside the "
+        "first of several); files of an earlier report are replaced",
     )
-    command.add_argument("--workers", type=positive, default=2, metavar="N", help="(default: 2)")
+    _add_level(command)
+    command.add_argument("--no-png", action="store_true", help="write no pictures beside the page")
+
+
+def _add_compare(command: argparse.ArgumentParser) -> None:
+    _add_run_directories(command)
+    _add_level(command)
+    _add_json(command)
 
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("suite", metavar="SUITE", help="a suite that comes along, like smoke, or a TOML file")
+    add("--out", metavar="DIR", help="where it is written, and goes on (default: runs/bench-SUITE)")
+    add("--data", metavar="FOLDER", help="where the files of real data sets lie")
+    add("--against", metavar="DIR", help="tell what got worse since this earlier bench")
+
+
+def _add_json(command: argparse.ArgumentParser, text: str = _ONE_OBJECT) -> None:
+    command.add_argument("--json", action="store_true", help=text)
+
+
+def _add_rows(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--train", nargs="+", metavar="FILE", help="training rows")
+    command.add_argument("--test", nargs="+", metavar="FILE", help="test rows")
+
+
+def _add_overrides(command: argparse.ArgumentParser, text: str) -> None:
+    name = "SECTION.KEY=VALUE"
     command.add_argument(
-        "suite", metavar="SUITE", help="a suite that comes along, like smoke, or a TOML file"
+        "--set", action="append", default=[], dest="overrides", metavar=name, help=text
     )
+
+
+def _add_run_directory(command: argparse.ArgumentParser) -> None:
+    text = "where the run is written (default: in runs/)"
+    command.add_argument("--out", metavar="DIR", help=text)
+
+
+def _add_loggers(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--out", metavar="DIR", help="where it is written, and goes on (default: runs/bench-SUITE)"
+        "--log",
+        action="append",
+        default=[],
+        dest="loggers",
+        metavar="LOGGER",
+        help="tensorboard:DIR, mlflow:URI or wandb:PROJECT, what follows the colon may be left "
+        "out; may be given again",
     )
-    command.add_argument("--data", metavar="FOLDER", help="where the files of real data sets lie")
-    command.add_argument(
-        "--against", metavar="DIR", help="tell what got worse since this earlier bench"
-    )
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", metavar="RUN", help="as `daskxml runs` calls it")
+    _add_scheduler(command)
+
+
+def _add_scheduler(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--scheduler", required=True, metavar="ADDRESS", help="tcp://HOST:PORT")
 
 
 def _add_model_and_data(command: argparse.ArgumentParser) -> None:
@@ -261,21 +273,98 @@ def _add_model_and_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
 
 
-_COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
-    "train": (_add_train, "train a model as a run file says"),
-    "runs": (_add_runs, "list the runs that a scheduler has"),
-    "attach": (_add_attach, "follow a run of a scheduler, as train does"),
-    "stop": (_add_stop, "end a run of a scheduler, with a checkpoint"),
-    "simulate": (_add_simulate, "train as run files say, on workers whose time is virtual"),
-    "evaluate": (_add_evaluate, "score a trained model on labelled rows"),
-    "predict": (_add_predict, "write a trained model's best labels of every row"),
-    "report": (add_report, "write a page, pictures and tables about runs"),
-    "compare": (add_compare, "tell when each run reached a level of a metric"),
-    "inspect": (_add_inspect, "describe a data file and its problems"),
-    "generate": (_add_generate, "write generated rows with something to learn"),
-    "bench": (_add_bench, "do a suite of runs and benchmarks, with one table"),
-    "doctor": (_add_doctor, "say what is installed here, what is missing, and what mends it"),
-    "demo": (_add_demo, "generate data, train on two local workers, and show what came out"),
-}
+def _add_run_directories(command: argparse.ArgumentParser) -> None:
+    text = "directory of a run, or a folder of several"
+    command.add_argument("runs", nargs="+", metavar="DIR", help=text)
 
-Options = Any  # an argparse.Namespace with the attributes that the functions above name
+
+def _add_level(command: argparse.ArgumentParser) -> None:
+    text = "what is compared (default: the target_metric)"
+    command.add_argument("--metric", metavar="NAME", help=text)
+    text = "level of the metric whose time is told (default: 95%% of the best of all runs)"
+    command.add_argument("--at", type=level, metavar="VALUE", help=text)
+
+
+# By name: the module of `daskxml.cli` with a function of that name, arguments, summary.
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] = {
+    "train": ("train", _add_train, "train a model as a run file says"),
+    "runs": ("scheduler", _add_runs, "list the runs that a scheduler has"),
+    "attach": ("scheduler", _add_attach, "follow a run of a scheduler, as train does"),
+    "stop": ("scheduler", _add_stop, "end a run of a scheduler, with a checkpoint"),
+    "simulate": (
+        "train", _add_simulate, "train as run files say, on workers whose time is virtual",
+    ),
+    "evaluate": ("data", _add_evaluate, "score a trained model on labelled rows"),
+    "predict": ("data", _add_predict, "write a trained model's best labels of every row"),
+    "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
+    "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
+    "inspect": ("data", _add_inspect, "describe a data file and its problems"),
+    "generate": ("data", _add_generate, "write generated rows with something to learn"),
+    "bench": ("machine", _add_bench, "do a suite of runs and benchmarks, with one table"),
+    "doctor": (
+        "machine", _add_json, "say what is installed here, what is missing, and what mends it",
+    ),
+    "demo": (
+        "train", _add_demo, "generate data, train on two local workers, and show what came out",
+    ),
+}  # fmt: skip
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """Return a finite number of at least 0."""
+    value = _float(text)
+    if not 0.0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
+def level(text: str) -> float:
+    """Return a level of a metric, all of which lie between 0 and 1."""
+    value = _float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return value
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def speeds(text: str) -> dict[str, float]:
+    """Return speeds by worker; unnamed workers are called by their position."""
+    parts = (part.rpartition("=") for part in text.split(","))
+    named = [(name.strip() or str(i), number(s.strip())) for i, (name, _, s) in enumerate(parts)]
+    if len(dict(named)) < len(named):
+        raise argparse.ArgumentTypeError(f"{text!r} has a name twice")
+    return dict(named)
+
+
+def pool(text: str) -> tuple[str, int]:
+    """Return a worker's name and threads, given as ``cpu=4``."""
+    name, _, threads = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a worker's name and threads, as cpu=4")
+    return name.strip(), positive(threads.strip())
+
+
+def three_numbers(text: str) -> tuple[float, ...]:
+    """Return the cost of a batch: fixed, per row, per non-zero."""
+    numbers = tuple(number(part.strip()) for part in text.split(","))
+    if len(numbers) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers: fixed, row, non-zero")
+    return numbers
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    """Return ranks in ascending order, given as ``1,3,5``."""
+    return tuple(sorted({positive(part.strip()) for part in text.split(",")}))

@@ -1,4 +1,4 @@
-"""From the arguments to one command, and from its errors to one line and an exit status.
+"""The entry point: parse the arguments, run the command, turn errors into one line and a status.
 
 Only the chosen command's module is imported, so that ``daskxml --help`` answers at once.
 """
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 
 from daskxml.cli.arguments import build_parser
-from daskxml.errors import CallbackWarning, DaskxmlError
+from daskxml.core.errors import CallbackWarning, DaskxmlError
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    0, or 2 after an error that the user can mend (one line on stderr), or 130 after Ctrl-C or
+    0, or 2 after an error that the user can fix (one line on stderr), or 130 after Ctrl-C or
     SIGTERM.
 
     Examples
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _end_as_by_interrupt(signal.SIGTERM)
+    _interrupt_on(signal.SIGTERM)
     try:
         return _run(arguments)
     except DaskxmlError as error:
@@ -57,18 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _end_as_by_interrupt(signal_number: int) -> None:
-    """Let what `docker stop` and batch systems send end a run at a merge, as Ctrl-C does."""
+def _interrupt_on(signal_number: int) -> None:
+    """Handle the signal of `docker stop` and batch systems as Ctrl-C: a run ends at a merge."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal_number, signal.default_int_handler)
 
 
 def _run(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
-    command = importlib.import_module(f"daskxml.cli.{options.command}")
+    module = importlib.import_module(f"daskxml.cli.{options.module}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CallbackWarning)  # the progress tells them
-        status: int = command.run(options)
+        warnings.simplefilter("ignore", CallbackWarning)  # the progress display shows them
+        status: int = getattr(module, options.command)(options)
     sys.stdout.flush()
     return status
 

@@ -1,112 +1,85 @@
-"""``daskxml train``: train a model as a run file says."""
+"""``daskxml train``, ``demo`` and ``simulate``: train a model as a run file says."""
 
 from __future__ import annotations
 
+import itertools
 import shlex
+import shutil
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import daskxml
 from daskxml.cli.arguments import Options
-from daskxml.cli.progress import PlainProgress, make_progress
-from daskxml.cli.tables import print_lines, print_metrics
-from daskxml.config import RunConfig, load_run_config
-from daskxml.errors import ConfigError, ModelError
-
-if TYPE_CHECKING:
-    from daskxml.training.run import Run
+from daskxml.config import RunConfig, load_run_config, parse_size
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.data.cards import load_card
+from daskxml.data.synthetic import write_xml
+from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, print_metrics
 
 RUNS = Path("runs")
 INTERRUPTED = 130
+_COMPARED = {  # figures of `observe.report.tables.compare`, and their titles
+    "best": "best\n{metric}",
+    "near_best_s": "s to 95 %\nof it",
+    "near_best_rows": "rows to\n95 %",
+    "near_top_s": "s to 95 %\nof best\nof all",
+    "megabatches": "mega-\nbatches",
+    "train_s": "s in\nall",
+    "idle_share": "idle",
+}
 
 
-def run(options: Options) -> int:
-    """Print the resolved run, train, and show what came out."""
-    config = load_run_config(_run_file(options), options.overrides)
+def train(options: Options) -> int:
+    """Train on a cluster, or start a run there and leave it."""
     given = {
-        "data.train": options.train,
-        "data.test": options.test,
         "cluster.workers": options.workers,
         "cluster.device": options.device,
         "cluster.protocol": options.protocol,
         "cluster.dashboard_prefix": options.dashboard_prefix,
     }
-    config = load_run_config(config, {key: value for key, value in given.items() if value})
-    if not config.data.train:
-        raise ConfigError("no training data: give --train FILE, or train in the run file's [data]")
+    config = _resolve(options, _run_file(options), given)
     stem = config.run.name or Path(options.config or "run").stem
-    out = options.out or options.resume or next(free_directories(stem))
+    out = options.out or options.resume or free_directory(stem)
     where = {"resume": options.resume, "scheduler": options.scheduler}
     if options.detach:
         if options.loggers:
             raise ConfigError("--detach leaves nobody behind to listen: give --log to attach")
-        return launch_and_leave(config, out, **where)
-    return train_and_report(config, out, loggers=options.loggers, **where)
+        return _launch(config, out, **where)
+    return _train(config, out, loggers=options.loggers, **where)
 
 
-def launch_and_leave(config: RunConfig, out: str, **where: Any) -> int:
-    """Start a run on a scheduler and leave it; say how to come back to it."""
-    from daskxml.runtime.client import launch
-
-    with PlainProgress("") as progress:
-        name = launch(config, out=out, on_event=progress, **where)
-    at = f"{name} --scheduler {where['scheduler']}"
-    hints = {"follow": f"daskxml attach {at}", "end": f"daskxml stop {at}"}
-    print_lines({"run": name, "out": out, **hints})
-    return 0
-
-
-def train_and_report(config: RunConfig, out: str, **arguments: Any) -> int:
-    """Train with a display of the progress, end with the metrics and the places.
-
-    Returns
-    -------
-    The exit status: 130 where Ctrl-C ended the run at a merge, else 0.
-    """
-    from daskxml.runtime.client import train
-
-    print(config.to_toml(), flush=True)
-    with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
-        done = train(config, out=out, on_event=progress, **arguments)
-    places = {"run": out}
-    if arguments.get("scheduler"):  # that of a local cluster is gone
-        places["dashboard"] = progress.seen.dashboard
-    if done.reason == "interrupt":
-        places["go on"] = f"daskxml train --resume {shlex.quote(out)}"
-    report(done, places)
-    return INTERRUPTED if done.reason == "interrupt" else 0
+def demo(options: Options) -> int:
+    """Train `pipelines/quickstart.toml` on the rows of ``datasets/demo.toml``."""
+    card = load_card("demo")
+    if card.synthetic is None:
+        raise ConfigError("datasets/demo.toml has no [synthetic] section to generate rows from")
+    out = options.out or free_directory("demo")
+    folder = Path(out).parent / "demo-data"
+    train_file = write_xml(folder / card.train.file, card.synthetic, "train")
+    test_file = write_xml(folder / card.test.file, card.synthetic, "test")
+    values = {
+        "run.name": "demo",
+        "data.card": card.name,
+        "data.train": str(train_file),
+        "data.test": str(test_file),
+        "cluster.workers": options.workers,
+    }
+    status = _train(load_run_config("quickstart", values), out)
+    print(f"\nTry: {typed_command()} evaluate {out} {test_file}")
+    return status
 
 
-def report(done: Run, places: Mapping[str, str]) -> None:
-    """Print the last metrics of a run that is over, what ended it, and where things are."""
-    measured = [row for row in done.history if row["metrics"]]
-    if measured:
-        last = measured[-1]
-        print(f"after {last['rows']:,} rows, {last['epoch']:.2f} epochs, {last['wall_s']:.1f} s:")
-        print_metrics(last["metrics"])
-    print_lines({"ended by": done.reason, **places})
-
-
-def free_directories(stem: str) -> Iterator[str]:
-    """Yield names under ``runs/`` that do not exist yet, dated so that they sort by time.
-
-    Examples
-    --------
-    >>> next(free_directories("first")).startswith("runs/first-")
-    True
-    """
-    now = time.strftime("%Y%m%d-%H%M%S")
-    number = 1
-    while True:
-        path = RUNS / (f"{stem}-{now}" if number == 1 else f"{stem}-{now}-{number}")
-        if not path.exists():
-            yield str(path)
-        number += 1
+def typed_command() -> str:
+    """Return the command that runs daskxml in the user's shell, on the path or not."""
+    return "daskxml" if shutil.which("daskxml") else sys.argv[0]
 
 
 def _run_file(options: Options) -> str:
-    """Return the run file that is named, or that of the run to go on with."""
+    """Return the run file that is named, or that of the run to resume."""
     if options.config:
         return str(options.config)
     if not options.resume:
@@ -115,3 +88,185 @@ def _run_file(options: Options) -> str:
     if not stored.is_file():
         raise ModelError(f"{options.resume}: no run to resume here (there is no run.toml)")
     return str(stored)
+
+
+def _resolve(options: Options, file: str, given: Mapping[str, Any]) -> RunConfig:
+    """Return a run file's settings with those of the command line, which win where given."""
+    config = load_run_config(file, options.overrides)
+    given = {"data.train": options.train, "data.test": options.test, **given}
+    config = load_run_config(config, {key: value for key, value in given.items() if value})
+    if not config.data.train:
+        raise ConfigError("no training data: give --train FILE, or train in the run file's [data]")
+    return config
+
+
+def _launch(config: RunConfig, out: str, **where: Any) -> int:
+    """Start a run on a scheduler and leave it; print how to follow and end it."""
+    with PlainProgress() as progress:
+        name = daskxml.launch(config, out=out, on_event=progress, **where)
+    at = f"{name} --scheduler {where['scheduler']}"
+    hints = {"follow": f"daskxml attach {at}", "end": f"daskxml stop {at}"}
+    print_lines({"run": name, "out": out, **hints})
+    return 0
+
+
+def _train(config: RunConfig, out: str, **arguments: Any) -> int:
+    """Print the resolved run, train with a progress display, and print the outcome.
+
+    Returns
+    -------
+    The exit status: 130 if Ctrl-C ended the run at a merge, else 0.
+    """
+    print(config.to_toml(), flush=True)
+    with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
+        done = daskxml.train(config, out=out, on_event=progress, **arguments)
+    places = {"run": out}
+    if arguments.get("scheduler"):  # the dashboard of a local cluster is gone
+        places["dashboard"] = progress.view.dashboard
+    if done.reason == "interrupt":
+        places["go on"] = f"daskxml train --resume {shlex.quote(out)}"
+    print_outcome(done, places)
+    return INTERRUPTED if done.reason == "interrupt" else 0
+
+
+def print_outcome(done: daskxml.Run, places: Mapping[str, str]) -> None:
+    """Print the last metrics of a run that is over, the reason of its end, and its places."""
+    measured = [row for row in done.history if row["metrics"]]
+    if measured:
+        last = measured[-1]
+        print(f"after {last['rows']:,} rows, {last['epoch']:.2f} epochs, {last['wall_s']:.1f} s:")
+        print_metrics(last["metrics"])
+    print_lines({"ended by": done.reason, **places})
+
+
+def free_directory(stem: str) -> str:
+    """Return a directory under ``runs/`` that does not exist yet, dated so that names sort by time.
+
+    Examples
+    --------
+    >>> free_directory("first").startswith("runs/first-")
+    True
+    """
+    dated = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (f"{dated}-{number}" for number in itertools.count(2))
+    names = itertools.chain([dated], numbered)
+    return str(next(RUNS / name for name in names if not (RUNS / name).exists()))
+
+
+def simulate(options: Options) -> int:
+    """Simulate one run, or several beside each other, and print the outcome."""
+    from daskxml.simulator.calibration import fit_run
+
+    fitted = fit_run(options.calibrate) if options.calibrate else None
+    if fitted is not None:
+        print_lines(fitted.lines())
+    speeds = options.speeds or (fitted.speeds if fitted else None)
+    if speeds is None:
+        raise ConfigError("no workers: give --speeds 1,0.9, or --calibrate DIR of a real run")
+    files = [options.config, *options.compare]
+    configs = {name: _resolve(options, file, {}) for name, file in _named(files)}
+    histories = {}
+    for name, config in configs.items():
+        out = Path(options.out) / name if options.compare else Path(options.out)
+        done = _simulate(config, speeds, options, fitted, out)
+        histories[name] = done.history
+        if done.reason == "interrupt":
+            return INTERRUPTED
+    if options.compare:
+        metric = next(iter(configs.values())).training.target_metric
+        _compare(histories, metric, Path(options.out) / "table.csv")
+    return 0
+
+
+def _named(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield run files with their folders' names: the stem, numbered if it occurs again."""
+    counts: dict[str, int] = {}
+    for file in files:
+        stem = Path(file).stem
+        counts[stem] = counts.get(stem, 0) + 1
+        yield (stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"), file
+
+
+def _simulate(
+    config: RunConfig, speeds: Any, options: Options, fitted: Any, out: Path
+) -> daskxml.Run:
+    print(f"simulating {config.strategy_name} in {out}", flush=True)
+    with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
+        done = daskxml.simulate(
+            config,
+            speeds,
+            cost=lambda spec: _cost(options, fitted, spec),
+            network=_network(options, fitted),
+            pools=dict(options.pools) or ({} if options.speeds or not fitted else fitted.pools),
+            pool_cost=_pool_cost(options, fitted, config),
+            out=out,
+            on_event=progress,
+            loggers=options.loggers,
+        )
+    print_outcome(done, {"run": str(out)})
+    return done
+
+
+def _cost(options: Options, fitted: Any, spec: Any) -> Any:
+    """Return the cost of batches: as given, else as fitted, else as on a V100."""
+    from daskxml.simulator import v100_cost
+
+    if options.cost:
+        return _given_cost(options.cost, options.jitter)
+    cost = fitted.cost if fitted else v100_cost(spec)
+    return replace(cost, **_without_none(jitter=options.jitter))
+
+
+def _pool_cost(options: Options, fitted: Any, config: RunConfig) -> Any:
+    """Return the cost of a pool's batches: as given, else by the ratio of epochs, else None."""
+    from daskxml.simulator import cost_by_epochs
+
+    if options.pool_cost:
+        return _given_cost(options.pool_cost, options.jitter)
+    if options.pool_ratio is None:
+        return None
+    largest = config.make_strategy().max_batch_rows()
+    return lambda spec: cost_by_epochs(_cost(options, fitted, spec), options.pool_ratio, largest)
+
+
+def _given_cost(costs: Sequence[float], jitter: float | None) -> Any:
+    from daskxml.simulator import CostModel
+
+    fixed_s, per_row_s, per_nonzero_s = costs
+    given = {"fixed_s": fixed_s, "per_row_s": per_row_s, "per_nonzero_s": per_nonzero_s}
+    return CostModel(**given, **_without_none(jitter=jitter))
+
+
+def _network(options: Options, fitted: Any) -> Any:
+    """Return the network: as given, else as fitted, else the default."""
+    from daskxml.simulator import Network
+
+    given = _without_none(latency_s=options.latency, message_s=options.message)
+    if options.bandwidth is not None:
+        given["bandwidth_bytes_s"] = float(parse_size(options.bandwidth.removesuffix("/s")))
+    return replace(fitted.network if fitted else Network(), **given)
+
+
+def _without_none(**values: float | None) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _compare(histories: Mapping[str, list[dict[str, Any]]], metric: str, file: Path) -> None:
+    """Write and print the table that compares the runs."""
+    from daskxml.cli.reports import print_run_table
+    from daskxml.observe.report.tables import compare, write_csv
+
+    table = compare(histories, metric)
+    write_csv(file, table)
+    print_run_table(
+        [title.format(metric=metric) for title in _COMPARED.values()],
+        {row["run"]: [_cell(name, row[name]) for name in _COMPARED] for row in table},
+    )
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name == "idle_share":
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

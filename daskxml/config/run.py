@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_type_hints
 
-import tomli_w
-
-from daskxml.combine import CombineConfig
-from daskxml.config.decode import FieldError, decode, encode, one_line_lists, suggestion
-from daskxml.config.gpu import GpuSection, check_gpu
+from daskxml.collectives import CombineConfig
 from daskxml.config.sections import (
     CheckpointSection,
     ClusterSection,
     DataSection,
     EvaluationSection,
+    GpuSection,
     RunSection,
     TrainingSection,
 )
-from daskxml.config.source import Source, read_source
+from daskxml.config.toml import Source, decode, encode, one_line_lists, read_source, suggestion
+from daskxml.core.errors import ConfigError
 from daskxml.data.cards import load_card
-from daskxml.errors import ConfigError
 from daskxml.model.sampling import SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
 
-Built = TypeVar("Built")
-
-_SECTIONS: dict[str, type[Any]] = {
-    "run": RunSection,
-    "data": DataSection,
-    "model": ModelSpec,
-    "optimizer": OptimizerConfig,
-    "sampling": SamplingConfig,
-    "schedule": ScheduleConfig,
-    "combine": CombineConfig,
-    "strategy": object,  # the Config of the strategy that it names
-    "training": TrainingSection,
-    "evaluation": EvaluationSection,
-    "checkpoint": CheckpointSection,
-    "cluster": ClusterSection,
-    "gpu": GpuSection,
-}
-_FROM_DATA = ("features", "labels")  # fields of a ModelSpec that no run file holds
+_FROM_DATA = ("features", "labels")  # fields of a ModelSpec that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
-
-
-def _default_strategy() -> Any:
-    return STRATEGIES[DEFAULT_STRATEGY].Config()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +39,11 @@ class RunConfig:
     Attributes
     ----------
     model
-        The model's shape, with 1 feature and 1 label until `model_spec` is told the data's.
+        The model's shape, with 1 feature and 1 label: `model_spec` has those of the data.
     strategy_name, strategy
         The key in `daskxml.strategies.STRATEGIES`, and that strategy's ``Config``.
     """
 
-    training: TrainingSection
     run: RunSection = field(default_factory=RunSection)
     data: DataSection = field(default_factory=DataSection)
     model: ModelSpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
@@ -77,81 +52,102 @@ class RunConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     combine: CombineConfig = field(default_factory=CombineConfig)
     strategy_name: str = DEFAULT_STRATEGY
-    strategy: Any = field(default_factory=_default_strategy)
+    strategy: Any = field(default_factory=lambda: STRATEGIES[DEFAULT_STRATEGY].Config())
+    training: TrainingSection
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     gpu: GpuSection = field(default_factory=GpuSection)
 
     def __post_init__(self) -> None:
-        rank = int(self.training.target_metric.partition("@")[2])
-        if self.training.target and rank not in self.evaluation.k:
-            raise ConfigError(
-                f"[training] target_metric = {self.training.target_metric!r} is never measured: "
-                f"add {rank} to [evaluation] k = {list(self.evaluation.k)}"
-            )
-        self._check_combination()
+        strategy = self.make_strategy()
+        for is_wrong, problem in chain(self._conflicts(strategy), self._needs(strategy)):
+            if is_wrong:
+                raise ConfigError(problem)
 
-    def _check_combination(self) -> None:
-        strategy, combine = self.make_strategy(), self.combine
-        if combine.rule not in ("auto", *strategy.rules):
-            raise ConfigError(
-                f"[combine] rule = {combine.rule!r}: strategy {self.strategy_name!r} takes "
-                f"auto, {', '.join(strategy.rules)}"
-            )
+    def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
+        """Yield combinations of sections that are invalid, with what to do about them."""
+        name, combine, on_merge = self.strategy_name, self.combine, self.optimizer.on_merge
         merges = not (strategy.is_joint or strategy.shares_model)
-        if combine.outer != "none" and not (merges and self.rule == "mean"):
-            raise ConfigError(
-                f"[combine] outer = {combine.outer!r}: needs a strategy that merges models by "
-                "their mean, like adaptive-sgd or elastic"
-            )
-        if combine.overlap:
-            self._check_overlap(is_of_replicas=merges)
-        if strategy.shares_model and self.optimizer.on_merge != "keep":
-            raise ConfigError(
-                f"[optimizer] on_merge = {self.optimizer.on_merge!r}: strategy "
-                f"{self.strategy_name!r} updates one shared model and merges nothing; leave it at "
-                "'keep'"
-            )
-        if strategy.is_joint and self.cluster.pools:
-            raise ConfigError(
-                f"[cluster] pools = {self.cluster.pools}: the workers of strategy "
-                f"{self.strategy_name!r} step together, which pools do not; take one that leases "
-                "batches, like adaptive-sgd or hogbatch"
-            )
+        rank = int(self.training.target_metric.partition("@")[2])
+        yield (
+            bool(self.training.target) and rank not in self.evaluation.k,
+            f"[training] target_metric = {self.training.target_metric!r} is never measured: "
+            f"add {rank} to [evaluation] k = {list(self.evaluation.k)}",
+        )
+        yield (
+            combine.rule not in ("auto", *strategy.rules),
+            f"[combine] rule = {combine.rule!r}: strategy {name!r} takes "
+            f"auto, {', '.join(strategy.rules)}",
+        )
+        yield (
+            combine.outer != "none" and not (merges and self.rule == "mean"),
+            f"[combine] outer = {combine.outer!r}: needs a strategy that merges models by "
+            "their mean, like adaptive-sgd or elastic",
+        )
+        yield (
+            combine.overlap and not merges,
+            f"[combine] overlap = true: the workers of strategy {name!r} share "
+            "one model between merges; take one that merges replicas, like adaptive-sgd, "
+            "elastic or static by mega-batch",
+        )
+        yield (
+            combine.overlap and on_merge == "average",
+            "[combine] overlap = true: [optimizer] on_merge = 'average' would merge moments "
+            "that steps change meanwhile; take 'keep' or 'reset'",
+        )
+        yield (
+            strategy.shares_model and on_merge != "keep",
+            f"[optimizer] on_merge = {on_merge!r}: strategy {name!r} updates one shared model and "
+            "merges nothing; leave it at 'keep'",
+        )
+        yield (
+            strategy.is_joint and bool(self.cluster.pools),
+            f"[cluster] pools = {self.cluster.pools}: the workers of strategy {name!r} step "
+            "together, which pools do not; take one that leases batches, like adaptive-sgd or "
+            "hogbatch",
+        )
+
+    def _needs(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
+        """Yield the needs of sampling, of `[gpu]` and of the schedule, and which are not met."""
+        name, gpu = self.strategy_name, self.gpu
+        sampling = f"[sampling] method = {self.sampling.method!r}: needs"
         if self.sampling.is_on:
-            self._check_sampling(strategy)
-        check_gpu(self, strategy)
-        if self.schedule.needs_epochs and not self.training.epochs:
-            raise ConfigError(
-                f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
-                "[training] epochs"
+            yield self.cluster.device == "cuda", f"{sampling} a CPU: give [cluster] device"
+            yield (
+                strategy.is_joint,
+                f"{sampling} a strategy that leases batches, which {name!r} does not: take one "
+                "like adaptive-sgd or hogbatch",
             )
-
-    def _check_overlap(self, *, is_of_replicas: bool) -> None:
-        if not is_of_replicas:
-            raise ConfigError(
-                f"[combine] overlap = true: the workers of strategy {self.strategy_name!r} share "
-                "one model between merges; take one that merges replicas, like adaptive-sgd, "
-                "elastic or static by mega-batch"
+            yield (
+                not self.optimizer.takes_rows("output.weight"),
+                f"{sampling} an optimizer that changes some rows alone: [optimizer] clip_norm must "
+                "be 0, and lamb not the output layer's",
             )
-        if self.optimizer.on_merge == "average":
-            raise ConfigError(
-                "[combine] overlap = true: [optimizer] on_merge = 'average' would merge moments "
-                "that steps change meanwhile; take 'keep' or 'reset'"
+        yield (
+            gpu != GpuSection() and self.cluster.device == "cpu",
+            "[gpu] is for GPUs, but [cluster] device = 'cpu': leave the section out, or let "
+            "device be 'auto' or 'cuda'",
+        )
+        output = f"[gpu] output_dtype = {gpu.output_dtype!r}: needs"
+        if gpu.output_dtype != "float32":
+            yield gpu.exact, f"{output} float32 products off, which [gpu] exact = true asks for"
+            yield self.sampling.is_on, f"{output} all labels: leave [sampling] method at 'none'"
+        if gpu.output_dtype == "bfloat16":
+            yield (
+                strategy.is_joint or strategy.shares_model,
+                f"{output} a strategy that merges models, which {name!r} does not: take one like "
+                "adaptive-sgd",
             )
-
-    def _check_sampling(self, strategy: Strategy) -> None:
-        needs = {
-            "a CPU: give [cluster] device": self.cluster.device == "cuda",
-            f"a strategy that leases batches, which {self.strategy_name!r} does not: take one like "
-            "adaptive-sgd or hogbatch": strategy.is_joint,
-            "an optimizer that changes some rows alone: [optimizer] clip_norm must be 0, and lamb "
-            "not the output layer's": not self.optimizer.takes_rows("output.weight"),
-        }
-        for need, is_missing in needs.items():
-            if is_missing:
-                raise ConfigError(f"[sampling] method = {self.sampling.method!r}: needs {need}")
+            yield (
+                self.optimizer.rule_of("output.weight") == "lamb",
+                f"{output} an optimizer of single rows: not lamb",
+            )
+        yield (
+            self.schedule.needs_epochs and not self.training.epochs,
+            f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
+            "[training] epochs",
+        )
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""
@@ -171,13 +167,13 @@ class RunConfig:
         return self.make_strategy().rules[0] if rule == "auto" else rule
 
     def model_spec(self, features: int, labels: int) -> ModelSpec:
-        """Return the model for data of so many columns."""
+        """Return the model for data with so many columns."""
         return dataclasses.replace(self.model, features=features, labels=labels)
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return every section with every value, as `load_run_config` takes them."""
         tables = {}
-        for name in _SECTIONS:
+        for name in SECTIONS:
             skip = _FROM_DATA if name == "model" else ()
             tables[name] = encode(getattr(self, name), skip)
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
@@ -192,7 +188,13 @@ class RunConfig:
         >>> "epochs = 2.0" in config.to_toml()
         True
         """
+        import tomli_w  # needed by writers of run files only
+
         return one_line_lists(tomli_w.dumps(self.as_dict()))
+
+
+_HINTS = get_type_hints(RunConfig)
+SECTIONS = tuple(name for name in _HINTS if name != "strategy_name")
 
 
 def load_run_config(
@@ -205,7 +207,7 @@ def load_run_config(
     ----------
     source
         A TOML file, the bare name of one that comes with daskxml (``"quickstart"``), a
-        dictionary of sections, or a run that is resolved already.
+        dictionary of sections, or a resolved run.
     overrides
         ``"section.key=value"`` texts, or a mapping of ``"section.key"`` to values; they win.
 
@@ -221,29 +223,33 @@ def load_run_config(
     (2.0, (64, 32))
     >>> load_run_config({"training": {"epoch": 2}})
     Traceback (most recent call last):
-    daskxml.errors.ConfigError: run configuration: [training] unknown key 'epoch', did you mean
+    daskxml.core.errors.ConfigError: run configuration: [training] unknown key 'epoch', did you mean
     'epochs'?
     """
     read = read_source(source.as_dict() if isinstance(source, RunConfig) else source)
     read.override(overrides)
     for section in read.tables:
-        if section not in _SECTIONS:
-            hint = suggestion(section, _SECTIONS)
+        if section not in SECTIONS:
+            hint = suggestion(section, SECTIONS)
             raise ConfigError(f"{read.place(section)} is not a section{hint}")
     _apply_card(read)
     return _build_run(read)
 
 
 def _apply_card(source: Source) -> None:
-    """Let the dataset card speak where the run file is silent."""
+    """Use the dataset card's values where the run file gives none."""
     table = source.tables.get("data", {})
     if isinstance(table.get("card"), str) and table["card"]:
-        card = _located(source, "data", lambda: load_card(table["card"]), key="card")
+        with source.located("data"):
+            try:
+                card = load_card(table["card"])
+            except ConfigError as error:
+                raise ConfigError(str(error), "card") from error
         source.tables["data"] = card.data_values() | table
 
 
 def _build_run(source: Source) -> RunConfig:
-    built = {name: _section(source, name) for name in _SECTIONS if name != "strategy"}
+    built = {name: _section(source, name) for name in SECTIONS if name != "strategy"}
     name, config = _strategy(source)
     try:
         return RunConfig(**built, strategy_name=name, strategy=config)
@@ -253,39 +259,20 @@ def _build_run(source: Source) -> RunConfig:
 
 def _section(source: Source, name: str) -> Any:
     table = source.tables.get(name, {})
-    if name != "model":
-        return _located(source, name, lambda: decode(_SECTIONS[name], table))
-
-    def build() -> ModelSpec:
-        for key in _FROM_DATA:
-            if key in table:
-                raise FieldError(key, f"unknown key {key!r}: it is [data] {key}")
-        return decode(ModelSpec, {**table, "features": 1, "labels": 1})
-
-    return _located(source, name, build)
+    with source.located(name):
+        if name == "model":
+            for key in _FROM_DATA:
+                if key in table:
+                    raise ConfigError(f"unknown key {key!r}: it is [data] {key}", key)
+            table = {**table, "features": 1, "labels": 1}
+        return decode(_HINTS[name], table)
 
 
 def _strategy(source: Source) -> tuple[str, Any]:
     table = dict(source.tables.get("strategy", {}))
     name = table.pop("name", DEFAULT_STRATEGY)
-
-    def build() -> Any:
+    with source.located("strategy"):
         if name not in STRATEGIES:
             hint = suggestion(str(name), STRATEGIES)
-            raise FieldError("name", f"name = {name!r}: no such strategy{hint}")
-        return decode(STRATEGIES[name].Config, table)
-
-    return name, _located(source, "strategy", build)
-
-
-def _located(source: Source, section: str, build: Callable[[], Built], key: str = "") -> Built:
-    """Return what `build` makes; its errors gain the place of the key that they name."""
-    try:
-        return build()
-    except ConfigError as error:
-        problem = str(error).removeprefix(f"{section}.")
-        if isinstance(error, FieldError):
-            key = error.key
-        for named in source.tables.get(section, {}) if not key else ():
-            key = named if re.match(rf"{re.escape(named)}\b", problem) else key
-        raise ConfigError(f"{source.place(section, key)} {problem}") from error
+            raise ConfigError(f"name = {name!r}: no such strategy{hint}", "name")
+        return name, decode(STRATEGIES[name].Config, table)

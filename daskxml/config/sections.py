@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from daskxml.config.fields import bounded, check_ranges, size
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges, size
 
 METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 
@@ -38,7 +38,7 @@ class DataSection:
         A dataset card (a name in ``datasets/``, or a TOML file) whose format, base and
         propensity constants replace the defaults below; a value in the run file wins over it.
     format, feature_base, label_base
-        How ids are written; ``auto`` looks at the data (files with a header count from 0).
+        How ids are written; ``auto`` inspects the data (files with a header count from 0).
     features, labels
         Columns; 0 takes them from the header or from the data.
     normalize
@@ -107,12 +107,14 @@ class TrainingSection:
         if not re.fullmatch(rf"({metric})@[1-9]\d*", self.target_metric):
             raise ConfigError(
                 f"target_metric = {self.target_metric!r}: must be one of "
-                f"{', '.join(METRICS)} followed by @k, like P@1"
+                f"{', '.join(METRICS)} followed by @k, like P@1",
+                "target_metric",
             )
         if not (self.megabatches or self.epochs or self.minutes or self.target):
             raise ConfigError(
                 "megabatches, epochs, minutes and target are all 0, so the run would never end: "
-                "give at least one"
+                "give at least one",
+                "megabatches",
             )
 
 
@@ -135,7 +137,8 @@ class EvaluationSection:
         check_ranges(self)
         if not self.k or list(self.k) != sorted(set(self.k)):
             raise ConfigError(
-                f"k = {list(self.k)}: must be ranks in ascending order, each once, like [1, 3, 5]"
+                f"k = {list(self.k)}: must be ranks in ascending order, each once, like [1, 3, 5]",
+                "k",
             )
 
 
@@ -179,7 +182,7 @@ class ClusterSection:
     protocol
         What workers of the local cluster talk: ``ucx`` moves GPUs' memory over NVLink and
         InfiniBand; ``auto`` is that where workers have GPUs and UCX is installed, else what Dask is
-        set to (``distributed.comm.default-scheme``), which is ``tcp`` if nobody has changed it. The
+        set to (``distributed.comm.default-scheme``), by default ``tcp``. The
         protocol of a cluster of your own is its scheduler's, and is only checked against this.
     memory_limit
         Share of this machine's memory that each local worker may take before Dask writes its rows
@@ -208,7 +211,8 @@ class ClusterSection:
         check_ranges(self)
         if self.pool_threads and not self.pools:
             raise ConfigError(
-                f"pool_threads = {self.pool_threads}: there is no pool, give pools = 1 too, or 0"
+                f"pool_threads = {self.pool_threads}: there is no pool, give pools = 1 too, or 0",
+                "pool_threads",
             )
 
     def workers_on(self, cores: int) -> int:
@@ -256,3 +260,26 @@ class ClusterSection:
         (2, 1)
         """
         return self.threads or max(1, cores // max(1, workers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSection:
+    """``[gpu]``: how workers with a GPU compute; CPUs always have float32 throughout.
+
+    Attributes
+    ----------
+    exact
+        Multiply matrices in float32. Otherwise their operands are rounded to TF32 (10 bits behind
+        the point) where the GPU has it, which is several times faster.
+    output_dtype
+        Precision of the output layer in training. ``float16``: its logits and the operands of its
+        products, with as many mantissa bits as TF32 and half the memory traffic. ``bfloat16``: its
+        weights, in half their bytes, with stochastic rounding of updates, and its products. The
+        model that is merged and stored is float32 either way.
+    """
+
+    exact: bool = False
+    output_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        check_ranges(self)

@@ -1,13 +1,11 @@
-"""From text files of sparse rows to CSR partitions.
+"""From text files of sparse rows to CSR partitions; nothing here depends on Dask.
 
-Import from the modules, so that a reader of cards need not wait for a compiler:
+- `blocks`: files cut into blocks of whole lines, headers, gzip streams
+- `parse`: text to CSR arrays and the errors of malformed text; `scan` is its compiled half
+- `rows`: operations on the rows of partitions and of users' matrices
+- `order`: a seeded permutation, computed for any part of it
+- `reading`: from a source's files to blocks and from blocks to shuffled partitions
+- `cards`, `synthetic`, `inspection`: descriptions of data sets, generated ones, found ones
 
-- `blocks`: `plan_blocks`, `read_header`, `Block`, `Header`; `streams` reads what cannot be cut
-- `parse`: `parse_block`, `parse_bytes`, `scan_block`, `Dialect`, `detect_feature_base`;
-  `scanning` and `words` are its compiled half, `faults` its messages, `parse_naive` its twin
-- `rows`: `take_rows`, `slice_rows`, `split_rows`, `concatenate`, `unit_rows`, `label_counts`,
-  `to_scipy`, `from_scipy`
-- `order`: `shuffled_positions`, `shuffled_sources`, `derive_key`
-- `inspection`: `inspect_file`, `Inspection`; `census` counts for it
-- `ingest` (the only one that knows of Dask), `synthetic`, `cards`
+Import from the modules: cards and synthetic data need not wait for a compiler.
 """

@@ -2,33 +2,36 @@
 
 A plain file is cut at multiples of a size, and each cut is moved behind the next newline, as
 `fsspec.utils.read_block` does, so that every line lies in exactly one block. A gzip stream cannot
-be entered in the middle: it is one block, read as a stream.
+be entered in the middle: it is one block, decompressed one chunk ahead of the parser.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import IO, Any
+from typing import IO
 
 import fsspec
 import numpy as np
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from daskxml.data.streams import inflate, join_lines, prefetch, read_chunks
-from daskxml.data.words import LARGEST_ID, NEWLINE, PADDING
-from daskxml.errors import InputError
-from daskxml.types import Array
+from daskxml.core.arrays import Array
+from daskxml.core.errors import InputError
+from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING
 
-HEAD_BYTES = 4096
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-HEADER = re.compile(rb"[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t\r]*")
-MAGIC = {
+_HEAD_BYTES = 4096  # read of a file to find its header, and what kind of file it is
+_RAW_BYTES = 1 << 20
+TEXT_BYTES = 1 << 22  # of a stream that are parsed at a time
+_GZIP_WINDOW = 31  # zlib's code for: the largest window, with gzip's header and checksum
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HEADER = re.compile(rb"[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t\r]*")
+_MAGIC = {
     b"\x1f\x8b": "gzip data in a file whose name does not end in .gz; rename it",
     b"BZh": "bzip2 data; decompress it, or compress it with gzip",
     b"\xfd7zXZ": "xz data; decompress it, or compress it with gzip",
@@ -60,43 +63,16 @@ class Block:
     start, stop
         Bytes; both are moved behind the next newline. `stop` None: the whole file, as a stream.
     has_header
-        Whether the file (not only this block of it) is in the format with a header.
-    storage_options
-        Passed to fsspec.
+        Whether the file, of which this may be a later block, begins with a header.
     """
 
     path: str
     start: int
     stop: int | None
     has_header: bool
-    storage_options: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
-@contextmanager
-def readable(path: str) -> Iterator[None]:
-    """Turn what goes wrong while a path is opened or read into an `InputError`."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError("no such file; check the path", path) from None
-    except IsADirectoryError:
-        raise InputError("is a directory; name its files, as in DIR/*.txt", path) from None
-    except PermissionError:
-        raise InputError("may not be read; change its permissions", path) from None
-    except (OSError, ValueError, ImportError) as error:
-        raise InputError(f"cannot be read ({error}); check the path", path) from error
-
-
-@contextmanager
-def open_file(path: str, options: Mapping[str, Any] | None) -> Iterator[IO[bytes]]:
-    """Open a path for reading bytes as they are stored, with fsspec."""
-    with readable(path), fsspec.open(path, "rb", **(options or {})) as file:
-        yield file
-
-
-def plan_blocks(
-    paths: Sequence[str], block_bytes: int, storage_options: Mapping[str, Any] | None = None
-) -> list[Block]:
+def plan_blocks(paths: Sequence[str], block_bytes: int) -> list[Block]:
     """Cut files into blocks of about equal size.
 
     Parameters
@@ -105,8 +81,6 @@ def plan_blocks(
         Files, fsspec URLs, or globs of them; the order of blocks follows theirs.
     block_bytes
         The largest size of a block of plain text, before it is moved to a newline.
-    storage_options
-        Passed to fsspec.
 
     Raises
     ------
@@ -122,40 +96,12 @@ def plan_blocks(
     """
     if block_bytes < 1:
         raise ValueError(f"block_bytes must be positive, not {block_bytes}")
-    files = [file for path in paths for file in expand_path(path, storage_options)]
-    return [block for file in files for block in cut_file(file, block_bytes, storage_options)]
+    files = [file for path in paths for file in _expand(path)]
+    return [block for file in files for block in _cut(file, block_bytes)]
 
 
-def expand_path(path: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """The files that a path or glob names: local ones absolute, others as URLs."""
-    with readable(path):
-        filesystem, inner = url_to_fs(path, **(storage_options or {}))
-        local = isinstance(filesystem, LocalFileSystem)
-        if re.search(r"[*?\[]", inner) and not filesystem.exists(inner):
-            found = [name for name in sorted(filesystem.glob(inner)) if filesystem.isfile(name)]
-            if not found:
-                raise InputError("no file matches; check the pattern", path)
-            return found if local else [filesystem.unstrip_protocol(name) for name in found]
-        if filesystem.isdir(inner):
-            raise IsADirectoryError
-        return [inner] if local else [path]
-
-
-def cut_file(path: str, block_bytes: int, options: Mapping[str, Any] | None) -> list[Block]:
-    """The blocks of one file."""
-    has_header = read_header(path, options) is not None
-    with readable(path):
-        filesystem, inner = url_to_fs(path, **(options or {}))
-        size = None if path.endswith(".gz") else filesystem.info(inner).get("size")
-    if size is None:
-        return [Block(path, 0, None, has_header, options)]
-    count = -(-size // block_bytes)
-    edges = [size * i // count for i in range(count + 1)]
-    return [Block(path, start, stop, has_header, options) for start, stop in pairwise(edges)]
-
-
-def read_header(path: str, storage_options: Mapping[str, Any] | None = None) -> Header | None:
-    """Read the counts in the first line of a file, or None if it is no header.
+def read_header(path: str) -> Header | None:
+    """Read the counts in the first line of a file, or return None if it is no header.
 
     A header is a line of exactly three non-negative integers.
 
@@ -171,8 +117,8 @@ def read_header(path: str, storage_options: Mapping[str, Any] | None = None) -> 
     >>> read_header("memory://head.txt")
     Header(rows=1, features=20, labels=30)
     """
-    head = read_head(path, storage_options)
-    match = HEADER.fullmatch(head.removeprefix(BYTE_ORDER_MARK).split(b"\n", 1)[0])
+    head = _read_head(path)
+    match = _HEADER.fullmatch(head.removeprefix(_BYTE_ORDER_MARK).split(b"\n", 1)[0])
     if match is None:
         return None
     header = Header(*(int(number) for number in match.groups()))
@@ -182,37 +128,8 @@ def read_header(path: str, storage_options: Mapping[str, Any] | None = None) -> 
     return header
 
 
-def read_head(path: str, options: Mapping[str, Any] | None) -> bytes:
-    """The first bytes of a file's text, checked to be text."""
-    with open_file(path, options) as file, describe_damage(path, [0]):
-        zipped = path.endswith(".gz")
-        pieces = inflate(file, HEAD_BYTES) if zipped else iter([file.read(HEAD_BYTES)])
-        head = next((piece for piece in pieces if piece), b"")[:HEAD_BYTES]
-    if not head:
-        raise InputError("the file is empty; give one with rows", path)
-    for magic, problem in MAGIC.items():
-        if head.startswith(magic):
-            raise InputError(f"not text but {problem}", path)
-    if b"\0" in head:
-        raise InputError("not text: it holds NUL bytes; give plain or gzipped (.gz) text", path)
-    return head
-
-
-@contextmanager
-def describe_damage(path: str, lines: list[int]) -> Iterator[None]:
-    """Turn the errors of `inflate` into an `InputError` after the `lines` (one number) read."""
-    try:
-        yield
-    except EOFError:
-        problem = "the gzip stream ends early; the file is truncated: fetch or write it again"
-        raise InputError(problem, path, lines[0] + 1) from None
-    except zlib.error as error:
-        problem = f"the gzip stream is damaged ({error}); fetch or write the file again"
-        raise InputError(problem, path, lines[0] + 1) from None
-
-
 def read_texts(block: Block) -> Iterator[tuple[Array, int]]:
-    """Read a block: pieces of whole lines, each with the number of the block's lines before it.
+    """Yield a block in pieces of whole lines, each with the number of the block's lines before it.
 
     A piece is a uint8 array that ends in `PADDING` newlines which are not part of the text. A
     header and a byte order mark are left out. A plain block is one piece.
@@ -223,32 +140,17 @@ def read_texts(block: Block) -> Iterator[tuple[Array, int]]:
         The file cannot be read, or its gzip stream is truncated or damaged.
     """
     if block.stop is not None:
-        yield cut_preamble(read_range(block), block)
+        yield _cut_preamble(_read_range(block), block)
         return
     lines = [0]
-    with open_file(block.path, block.storage_options) as file, describe_damage(block.path, lines):
-        raw = inflate(file) if block.path.endswith(".gz") else read_chunks(file)
+    with _open(block.path) as file, _damage_explained(block.path, lines):
+        zipped = block.path.endswith(".gz")
+        raw = inflate(file) if zipped else iter(lambda: file.read(TEXT_BYTES), b"")
         with closing(prefetch(raw)) as chunks:
             for piece in join_lines(chunks):
-                yield (
-                    (pad_text(piece), lines[0])
-                    if lines[0]
-                    else cut_preamble(pad_text(piece), block)
-                )
+                text = pad_text(piece)
+                yield (text, lines[0]) if lines[0] else _cut_preamble(text, block)
                 lines[0] += piece.count(b"\n")
-
-
-def cut_preamble(text: Array, block: Block) -> tuple[Array, int]:
-    """The text behind a byte order mark and a header at a file's beginning, and the lines cut."""
-    if block.start:
-        return text, 0
-    mark = text[:3].tobytes() == BYTE_ORDER_MARK
-    begin = 3 if mark else 0
-    if not block.has_header:
-        return text[begin:], 0
-    length = text.size - PADDING
-    newline = int(np.argmax(text[: HEAD_BYTES + 1] == NEWLINE))
-    return text[min(newline + 1, length) :], 1
 
 
 def pad_text(data: bytes | memoryview) -> Array:
@@ -259,12 +161,184 @@ def pad_text(data: bytes | memoryview) -> Array:
     return padded
 
 
-def read_range(block: Block) -> Array:
+def count_lines_before(block: Block) -> int:
+    """The lines of a file before a block, counted by reading it again (for errors)."""
+    if not block.start:
+        return 0
+    with _open(block.path) as file:
+        left, lines = _line_start(file, block.start), 0
+        file.seek(0)
+        while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+            lines += chunk.count(b"\n")
+            left -= len(chunk)
+    return lines
+
+
+def inflate(file: IO[bytes], text_bytes: int = TEXT_BYTES) -> Iterator[bytes]:
+    """Decompress all members of a gzip stream in pieces of at most `text_bytes`.
+
+    Raises
+    ------
+    zlib.error
+        The stream is damaged, or is no gzip stream.
+    EOFError
+        The stream ends before its last member does.
+
+    Examples
+    --------
+    >>> import gzip, io
+    >>> list(inflate(io.BytesIO(gzip.compress(b"1 2:3") + gzip.compress(b"!")), text_bytes=4))
+    [b'1 2:', b'3', b'!']
+    """
+    decompressor = zlib.decompressobj(_GZIP_WINDOW)
+    inside = False  # a member has begun and not ended
+    while raw := file.read(_RAW_BYTES):
+        while raw:
+            if not inside and not (raw := raw.lstrip(b"\0")):  # zeros may pad the end
+                break
+            inside = True
+            yield decompressor.decompress(raw, text_bytes)
+            raw = decompressor.unconsumed_tail
+            if decompressor.eof:
+                raw, inside = decompressor.unused_data, False
+                decompressor = zlib.decompressobj(_GZIP_WINDOW)
+    if inside:
+        yield decompressor.flush()
+        if not decompressor.eof:
+            raise EOFError("the stream ends early")
+
+
+def prefetch(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """Yield the chunks while another thread computes the next one.
+
+    Examples
+    --------
+    >>> list(prefetch(iter([b"1 2:3", b"4 5:6"])))
+    [b'1 2:3', b'4 5:6']
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="daskxml-read") as pool:
+        following = pool.submit(next, chunks, None)
+        while (chunk := following.result()) is not None:
+            following = pool.submit(next, chunks, None)
+            yield chunk
+
+
+def join_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Regroup chunks into pieces of whole lines; the last may lack its newline.
+
+    Examples
+    --------
+    >>> list(join_lines(iter([b"1 2", b":3\\n4 ", b"5:6"])))
+    [b'1 2:3\\n', b'4 5:6']
+    """
+    rest: list[bytes] = []
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*rest, chunk[:cut]])
+            rest = [chunk[cut:]]
+        else:
+            rest.append(chunk)
+    if last := b"".join(rest):
+        yield last
+
+
+@contextmanager
+def _errors_explained(path: str) -> Iterator[None]:
+    """Turn errors of opening or reading a path into an `InputError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("no such file; check the path", path) from None
+    except IsADirectoryError:
+        raise InputError("is a directory; name its files, as in DIR/*.txt", path) from None
+    except PermissionError:
+        raise InputError("may not be read; change its permissions", path) from None
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(f"cannot be read ({error}); check the path", path) from error
+
+
+@contextmanager
+def _open(path: str) -> Iterator[IO[bytes]]:
+    """Open a path with fsspec for reading bytes as they are stored."""
+    with _errors_explained(path), fsspec.open(path, "rb") as file:
+        yield file
+
+
+def _expand(path: str) -> list[str]:
+    """The files that a path or glob names: local ones absolute, others as URLs."""
+    with _errors_explained(path):
+        filesystem, inner = url_to_fs(path)
+        local = isinstance(filesystem, LocalFileSystem)
+        if re.search(r"[*?\[]", inner) and not filesystem.exists(inner):
+            found = [name for name in sorted(filesystem.glob(inner)) if filesystem.isfile(name)]
+            if not found:
+                raise InputError("no file matches; check the pattern", path)
+            return found if local else [filesystem.unstrip_protocol(name) for name in found]
+        if filesystem.isdir(inner):
+            raise IsADirectoryError
+        return [inner] if local else [path]
+
+
+def _cut(path: str, block_bytes: int) -> list[Block]:
+    """The blocks of one file."""
+    has_header = read_header(path) is not None
+    with _errors_explained(path):
+        filesystem, inner = url_to_fs(path)
+        size = None if path.endswith(".gz") else filesystem.info(inner).get("size")
+    if size is None:
+        return [Block(path, 0, None, has_header)]
+    count = -(-size // block_bytes)
+    edges = [size * i // count for i in range(count + 1)]
+    return [Block(path, start, stop, has_header) for start, stop in pairwise(edges)]
+
+
+def _read_head(path: str) -> bytes:
+    """The first bytes of a file's text, checked to be text."""
+    with _open(path) as file, _damage_explained(path, [0]):
+        zipped = path.endswith(".gz")
+        pieces = inflate(file, _HEAD_BYTES) if zipped else iter([file.read(_HEAD_BYTES)])
+        head = next((piece for piece in pieces if piece), b"")[:_HEAD_BYTES]
+    if not head:
+        raise InputError("the file is empty; give one with rows", path)
+    for magic, problem in _MAGIC.items():
+        if head.startswith(magic):
+            raise InputError(f"not text but {problem}", path)
+    if b"\0" in head:
+        raise InputError("not text: it holds NUL bytes; give plain or gzipped (.gz) text", path)
+    return head
+
+
+@contextmanager
+def _damage_explained(path: str, lines: list[int]) -> Iterator[None]:
+    """Turn errors of `inflate` into an `InputError`; `lines` holds the number of lines read."""
+    try:
+        yield
+    except EOFError:
+        problem = "the gzip stream ends early; the file is truncated: fetch or write it again"
+        raise InputError(problem, path, lines[0] + 1) from None
+    except zlib.error as error:
+        problem = f"the gzip stream is damaged ({error}); fetch or write the file again"
+        raise InputError(problem, path, lines[0] + 1) from None
+
+
+def _cut_preamble(text: Array, block: Block) -> tuple[Array, int]:
+    """Cut a byte order mark and a header off a file's first text; return the lines cut as well."""
+    if block.start:
+        return text, 0
+    if not block.has_header:
+        return text[3 if text[:3].tobytes() == _BYTE_ORDER_MARK else 0 :], 0
+    length = text.size - PADDING
+    newline = int(np.argmax(text[: _HEAD_BYTES + 1] == NEWLINE))
+    return text[min(newline + 1, length) :], 1
+
+
+def _read_range(block: Block) -> Array:
     """Read the lines that begin in a block of a plain file into an array, padded as for parsing."""
     assert block.stop is not None
-    with open_file(block.path, block.storage_options) as file:
-        stop = line_start(file, block.stop)
-        start = line_start(file, block.start)
+    with _open(block.path) as file:
+        stop = _line_start(file, block.stop)
+        start = _line_start(file, block.start)
         padded = np.empty(stop - start + PADDING, np.uint8)
         padded[stop - start :] = NEWLINE
         if file.readinto(padded[: stop - start]) != stop - start:  # type: ignore[attr-defined]
@@ -272,22 +346,9 @@ def read_range(block: Block) -> Array:
     return padded
 
 
-def line_start(file: IO[bytes], offset: int) -> int:
+def _line_start(file: IO[bytes], offset: int) -> int:
     """The byte behind the first newline at or after an offset; 0 for 0. The file is moved there."""
     file.seek(offset)
     if offset:
         file.readline()
     return file.tell()
-
-
-def count_lines_before(block: Block) -> int:
-    """The lines of a file before a block, counted by reading it again (for errors)."""
-    if not block.start:
-        return 0
-    with open_file(block.path, block.storage_options) as file:
-        left, lines = line_start(file, block.start), 0
-        file.seek(0)
-        while left > 0 and (chunk := file.read(min(left, 1 << 20))):
-            lines += chunk.count(b"\n")
-            left -= len(chunk)
-    return lines

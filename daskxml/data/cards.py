@@ -5,7 +5,6 @@ A card is a TOML file in ``datasets/``. Cards of generated sets hold the generat
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import hashlib
 import tomllib
@@ -14,12 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import fsspec
-
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.synthetic import SyntheticSpec
-from daskxml.errors import ConfigError, InputError
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +28,18 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetCard:
-    """What is known of a data set without reading it.
+    """Description of a data set.
 
     Attributes
     ----------
     name, title
-        The key in ``datasets/``, and one line for a reader.
+        The key in ``datasets/``, and one line of text.
     source, licence, citation
-        Where it was published, under which terms, and what to cite.
+        Where it was published, under which terms, and the paper to cite.
     format, feature_base, label_base
         How the text is written, as in ``[data]`` of a run file.
     features, labels, features_per_row, labels_per_row
-        Columns, and mean entries of a row of the training file.
+        Numbers of columns, and mean entries of a row of the training file.
     train, test
         The two files.
     propensity_a, propensity_b
@@ -72,7 +67,7 @@ class DatasetCard:
     synthetic: SyntheticSpec | None = None
 
     def data_values(self) -> dict[str, Any]:
-        """Return what a run file's ``[data]`` takes from the card.
+        """Return the keys of a run file's ``[data]`` that the card sets.
 
         Examples
         --------
@@ -84,7 +79,7 @@ class DatasetCard:
 
 
 def card_files() -> dict[str, Path]:
-    """Return the cards that come with daskxml, by name.
+    """Return the files of the cards that come with daskxml, by name.
 
     Examples
     --------
@@ -125,14 +120,14 @@ def load_card(name: str) -> DatasetCard:
 
 
 def verify_file(card: DatasetCard, split: Literal["train", "test"], path: str) -> None:
-    """Check that a file, gzipped or not, has the text that the card was written for.
+    """Check that a file, gzipped or not, has the text that the card describes.
 
     Raises
     ------
     ConfigError
         If the card has no checksum of this split.
     InputError
-        If the text is another one, or cannot be read.
+        If the text differs, or cannot be read.
     """
     expected = (card.train if split == "train" else card.test).sha256
     if not expected:
@@ -144,14 +139,13 @@ def verify_file(card: DatasetCard, split: Literal["train", "test"], path: str) -
 
 def sha256_of_text(path: str) -> str:
     """Return the SHA-256 of a file's text, unpacked where its name ends in ``.gz``."""
-    digest = hashlib.sha256()
+    import fsspec  # a card alone does not need it
+
     try:
         with fsspec.open(path, "rb", compression="gzip" if path.endswith(".gz") else None) as file:
-            while chunk := file.read(_READ_BYTES):
-                digest.update(chunk)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, EOFError) as error:
         raise InputError(f"cannot be read: {error}", path) from error
-    return digest.hexdigest()
 
 
 def _card(table: Mapping[str, Any]) -> DatasetCard:
@@ -164,21 +158,3 @@ def _card(table: Mapping[str, Any]) -> DatasetCard:
         shared |= {"rows": values["train"].rows, "test_rows": values["test"].rows}
         values["synthetic"] = SyntheticSpec(**shared, **values["synthetic"])
     return DatasetCard(**values)
-
-
-def describe(card: DatasetCard) -> list[str]:
-    """Return the card as lines of text for a reader.
-
-    Examples
-    --------
-    >>> describe(load_card("delicious"))[0]
-    'delicious: bookmarks and their tags'
-    """
-    lines = [f"{card.name}: {card.title}"]
-    for item in dataclasses.fields(card)[2:-1]:
-        value = getattr(card, item.name)
-        if isinstance(value, Split):
-            value = f"{value.rows:,} rows" if value.rows else "none"
-        if value != "":
-            lines.append(f"  {item.name.replace('_', ' '):<16} {value}")
-    return lines

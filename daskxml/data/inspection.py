@@ -1,25 +1,122 @@
-"""What a data set holds, found in one reading, block by block."""
+"""Description of a data set, found in one reading; memory grows with its distinct ids only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from daskxml.core.arrays import Array
 from daskxml.data.blocks import Block, Header, plan_blocks, read_header
-from daskxml.data.census import Census, Spread
-from daskxml.data.faults import Dialect
-from daskxml.data.parse import detect_feature_base, iterate_block
+from daskxml.data.parse import Dialect, ParsedRows, detect_feature_base, parse_pieces
 
 BLOCK_BYTES = 1 << 25
 DEFAULT_HIDDEN = 128
 MIB = 1 << 20
-FEW = 5  # a label seen at most so often is called rare
+FEW = 5  # a label with at most so many rows is called rare
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often each of some integers occurs.
+
+    Attributes
+    ----------
+    values, counts
+        ``(distinct,)`` int64: the integers, ascending, and their counts, at least 1.
+    """
+
+    values: Array
+    counts: Array
+
+    @staticmethod
+    def of(values: Array) -> Counts:
+        """Count the integers of an array.
+
+        Examples
+        --------
+        >>> Counts.of(np.array([3, 1, 3])).counts
+        array([1, 2])
+        """
+        return Counts(*np.unique(np.asarray(values, np.int64), return_counts=True))
+
+    def plus(self, other: Counts) -> Counts:
+        """The counts of both."""
+        values, place = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
+        counts = np.zeros(values.size, np.int64)
+        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
+        return Counts(values, counts)
+
+    def count_of(self, value: int) -> int:
+        """How often one integer occurs."""
+        return int(self.counts[self.values == value].sum())
+
+
+NO_COUNTS = Counts.of(np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """The mean, median and maximum of a number per row."""
+
+    mean: float
+    median: float
+    largest: int
+
+    def __str__(self) -> str:
+        return f"mean {self.mean:.1f}, median {self.median:g}, largest {self.largest:,}"
+
+    @staticmethod
+    def of(sizes: Counts) -> Spread:
+        """Summarise counted sizes; zeros where there are none.
+
+        Examples
+        --------
+        >>> Spread.of(Counts.of(np.array([1, 2, 6])))
+        Spread(mean=3.0, median=2.0, largest=6)
+        """
+        total = int(sizes.counts.sum())
+        if not total:
+            return Spread(mean=0.0, median=0.0, largest=0)
+        ends = np.cumsum(sizes.counts)
+        middle = np.searchsorted(ends, [(total - 1) // 2, total // 2], side="right")
+        return Spread(
+            mean=float(sizes.values @ sizes.counts / total),
+            median=float(sizes.values[middle].mean()),
+            largest=int(sizes.values[-1]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """Counts of the rows read so far; ids as written."""
+
+    features: Counts = NO_COUNTS
+    labels: Counts = NO_COUNTS
+    features_per_row: Counts = NO_COUNTS
+    labels_per_row: Counts = NO_COUNTS
+    unsorted_rows: int = 0
+    merged_features: int = 0
+    merged_labels: int = 0
+
+    def plus(self, parsed: ParsedRows) -> Census:
+        """The counts with the rows of another piece."""
+        features, labels = parsed.partition.features, parsed.partition.labels
+        return Census(
+            features=self.features.plus(Counts.of(features.indices)),
+            labels=self.labels.plus(Counts.of(labels.indices)),
+            features_per_row=self.features_per_row.plus(Counts.of(np.diff(features.indptr))),
+            labels_per_row=self.labels_per_row.plus(Counts.of(np.diff(labels.indptr))),
+            unsorted_rows=self.unsorted_rows + parsed.unsorted_rows,
+            merged_features=self.merged_features + parsed.merged_features,
+            merged_labels=self.merged_labels + parsed.merged_labels,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What `inspect_file` found.
+    """Description of a data set; see `inspect_file`.
 
     Attributes
     ----------
@@ -60,20 +157,16 @@ class Inspection:
     model_mib: float
     problems: tuple[str, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
-        return asdict(self)
-
     def lines(self) -> list[str]:
-        """The same in words, a line each, for a terminal."""
+        """The same as text for a terminal, line by line."""
         zipped = ", gzipped" if self.gzipped else ""
         pairs = {
             "format": f"{self.format}{zipped}, features from {self.feature_base}",
             "rows": f"{self.rows:,}",
             "features": f"{self.features:,} ({self.seen_features:,} seen)",
             "labels": f"{self.labels:,} ({self.seen_labels:,} seen)",
-            "features per row": spell_spread(self.features_per_row),
-            "labels per row": spell_spread(self.labels_per_row),
+            "features per row": str(self.features_per_row),
+            "labels per row": str(self.labels_per_row),
             "sparsity": f"{self.sparsity:.4%} of the feature matrix is zero",
             "label counts": f"{self.unseen_labels:.1%} of the labels never seen, "
             f"{self.single_labels:.1%} once, {self.rare_labels:.1%} 1 to {FEW} times; "
@@ -86,17 +179,7 @@ class Inspection:
         return described + [f"  - {problem}" for problem in self.problems]
 
 
-def spell_spread(spread: Spread) -> str:
-    """A spread in words."""
-    return f"mean {spread.mean:.1f}, median {spread.median:g}, largest {spread.largest:,}"
-
-
-def inspect_file(
-    paths: str | Sequence[str],
-    *,
-    block_bytes: int = BLOCK_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Inspection:
+def inspect_file(paths: str | Sequence[str], *, block_bytes: int = BLOCK_BYTES) -> Inspection:
     """Read a data set once and describe it.
 
     Parameters
@@ -105,8 +188,6 @@ def inspect_file(
         One or several files, globs or fsspec URLs that together are one data set.
     block_bytes
         Text parsed at a time.
-    storage_options
-        Passed to fsspec.
 
     Raises
     ------
@@ -122,24 +203,24 @@ def inspect_file(
     (2, 3, 'the header declares 3 rows, but 2 were found; fetch or write the file again')
     """
     names = [paths] if isinstance(paths, str) else list(paths)
-    blocks = plan_blocks(names, block_bytes, storage_options)
+    blocks = plan_blocks(names, block_bytes)
     files = list(dict.fromkeys(block.path for block in blocks))
-    headers = [read_header(file, storage_options) for file in files]
-    census = Census.empty()
+    headers = [read_header(file) for file in files]
+    census = Census()
     for block in blocks:
-        for parsed in iterate_block(block, Dialect()):
+        for parsed in parse_pieces(block, Dialect()):
             census = census.plus(parsed)
-    return conclude(census, blocks, [header for header in headers if header], len(files))
+    return _conclude(census, blocks, [header for header in headers if header], len(files))
 
 
-def conclude(
+def _conclude(
     census: Census, blocks: Sequence[Block], headers: Sequence[Header], files: int
 ) -> Inspection:
-    """Turn the counts into a description."""
-    header = join_headers(headers)
+    """Derive the description from the counts."""
+    header = _join_headers(headers)
     least = int(census.features.values[0]) if census.features.values.size else None
     base = 0 if header else detect_feature_base(least)
-    features, labels = count_columns(census, header, base)
+    features, labels = _count_columns(census, header, base)
     rows = int(census.features_per_row.counts.sum())
     entries, label_entries = (int(c.counts.sum()) for c in (census.features, census.labels))
     seen = census.labels.counts
@@ -162,11 +243,11 @@ def conclude(
         top_label_share=int(seen.max(initial=0)) / max(1, rows),
         csr_mib=(16 * (rows + 1) + 8 * entries + 4 * label_entries) / MIB,
         model_mib=4 * model / MIB,
-        problems=tuple(find_problems(census, headers, rows, files)),
+        problems=tuple(_find_problems(census, headers, rows, files)),
     )
 
 
-def join_headers(headers: Sequence[Header]) -> Header | None:
+def _join_headers(headers: Sequence[Header]) -> Header | None:
     """One header for all files: rows added, the largest counts of columns; None without any."""
     if not headers:
         return None
@@ -177,17 +258,17 @@ def join_headers(headers: Sequence[Header]) -> Header | None:
     )
 
 
-def count_columns(census: Census, header: Header | None, base: int) -> tuple[int, int]:
-    """Columns of features and of labels: declared, else seen."""
+def _count_columns(census: Census, header: Header | None, base: int) -> tuple[int, int]:
+    """Numbers of columns of features and of labels: declared, or those that occur."""
     if header:
         return header.features, header.labels
     most = int(census.features.values.max(initial=base - 1))
     return most + 1 - base, int(census.labels.values.max(initial=-1)) + 1
 
 
-def find_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
-    """What the user may want to mend, a sentence each."""
-    found = [*header_problems(census, headers, rows, files)]
+def _find_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
+    """Problems that the user may want to fix, a sentence each."""
+    found = _header_problems(census, headers, rows, files)
     counted = {
         "rows have no label": census.labels_per_row.count_of(0),
         "rows have no feature": census.features_per_row.count_of(0),
@@ -199,9 +280,9 @@ def find_problems(census: Census, headers: Sequence[Header], rows: int, files: i
     return found
 
 
-def header_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
-    """Where the headers and the rows disagree."""
-    header = join_headers(headers)
+def _header_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
+    """Contradictions between the headers and the rows."""
+    header = _join_headers(headers)
     if header is None:
         return [] if rows else ["there are no rows"]
     found = []

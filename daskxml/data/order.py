@@ -5,7 +5,7 @@ pseudorandom permutations from pseudorandom functions", 1988) over the smallest 
 that holds n, with cycle walking: a value of n or more is permuted again until it falls below n
 (J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", 2002). The round function is the
 64-bit finaliser of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast splittable pseudorandom number
-generators", 2014). It shuffles; it hides nothing.
+generators", 2014). It shuffles; it is not meant for encryption.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from daskxml.types import Array
+from daskxml.core.arrays import Array
 
 ROUNDS = 6
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: SplitMix64's increment
@@ -73,14 +73,14 @@ def permute(n: int, key: int, start: int, stop: int, *, inverse: bool) -> Array:
     return out
 
 
-@lru_cache(maxsize=256)  # asked for batch by batch, with the same key throughout an epoch
+@lru_cache(maxsize=256)  # computed for every batch, with the same key throughout an epoch
 def round_keys(key: int) -> Array:
     """The key of every round, ``(ROUNDS,)`` uint64."""
     return np.array([derive_key(key, i) for i in range(ROUNDS)], np.uint64)
 
 
 def shuffled_positions(n: int, key: int, start: int = 0, stop: int | None = None) -> Array:
-    """Where the items `start` to `stop` of n stand in the order given by `key`.
+    """Positions of the items `start` to `stop` of n in the order given by `key`.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def shuffled_positions(n: int, key: int, start: int = 0, stop: int | None = None
 
 
 def shuffled_sources(n: int, key: int, start: int = 0, stop: int | None = None) -> Array:
-    """Which items stand at the positions `start` to `stop`: the inverse of `shuffled_positions`.
+    """Items at the positions `start` to `stop`: the inverse of `shuffled_positions`.
 
     Examples
     --------

@@ -1,204 +1,79 @@
-"""Text of sparse rows to CSR arrays, by compiled code without a lock (twin: `parse_naive`).
+"""Text of sparse rows to CSR arrays, and what is wrong with text that is not such rows.
 
 The format is the Extreme Classification Repository's and multi-label libSVM's: labels separated by
 commas, then ``feature:value`` tokens separated by white space. A row may have no label (its line
-starts with white space, or with a feature) or no feature. A ``#`` starts a comment. Two passes:
-bytes that bound the sizes are counted at memory speed, then the rows are written into arrays of
-those sizes.
+starts with white space, or with a feature) or no feature. A ``#`` starts a comment. There are two
+passes: bytes that bound the sizes are counted at memory speed, then compiled code (`scan`) writes
+the rows into arrays of those sizes.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block, count_lines_before, pad_text, read_texts
-from daskxml.data.faults import Dialect, explain_token
 from daskxml.data.rows import concatenate, tidy_rows
-from daskxml.data.scanning import Limits, Store, Tally, parse_rows
-from daskxml.data.words import LARGEST_ID, NEWLINE, PADDING
-from daskxml.errors import InputError
-from daskxml.types import Array, Csr, Partition
+from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
 
-COUNTED_BYTES = 1 << 18  # counted at a time, so that the comparison's result stays in the cache
+VALUE = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_LIKE_A_NUMBER = re.compile(rb"[+-]?\d*\.?\d*([eE][+-]?\d+)?")
+_NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_QUOTED_CHARACTERS = 40
+_COUNTED_BYTES = 1 << 18  # counted at a time, so that the comparison's result stays in the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How the ids of a file are counted.
+
+    Attributes
+    ----------
+    features, labels
+        Number of columns, from the header; None if unknown: the largest id decides.
+    feature_base, label_base
+        The smallest legal id, 0 or 1; it is subtracted from every id.
+
+    Examples
+    --------
+    >>> Dialect(features=500, labels=983)
+    Dialect(features=500, labels=983, feature_base=0, label_base=0)
+    """
+
+    features: int | None = None
+    labels: int | None = None
+    feature_base: int = 0
+    label_base: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("feature_base", "label_base"):
+            if getattr(self, name) not in (0, 1):
+                raise ValueError(f"{name} must be 0 or 1, not {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
-    """Rows of text as arrays, and what was noticed on the way.
+class ParsedRows:
+    """Rows of text as arrays, and what had to be put in order.
 
     Attributes
     ----------
     partition
         Features ``(rows, F)`` and labels ``(rows, L)``.
-    least_feature, least_label
-        The smallest id as written, before the base is subtracted; None where there is none.
     unsorted_rows, merged_features, merged_labels
         Rows whose features did not ascend, and entries that repeated an id of their row.
     """
 
     partition: Partition
-    least_feature: int | None
-    least_label: int | None
     unsorted_rows: int
     merged_features: int
     merged_labels: int
-
-
-def make_store(text: Array) -> Store:
-    """Allocate arrays large enough for whatever the text holds."""
-    counts = np.zeros(3, np.int64)
-    for start in range(0, text.size, COUNTED_BYTES):
-        part = text[start : start + COUNTED_BYTES]
-        counts += [np.count_nonzero(part == byte) for byte in b":,\n"]
-    colons, commas, newlines = (int(count) for count in counts)
-    return Store(
-        np.empty(newlines + 2, np.int64),
-        np.empty(colons + 1, np.int32),
-        np.empty(colons + 1, np.float32),
-        np.empty(newlines + 2, np.int64),
-        np.empty(commas + newlines + 1, np.int32),
-    )
-
-
-def parse_bytes(
-    data: bytes | memoryview,
-    dialect: Dialect = Dialect(),  # noqa: B008 - frozen
-    *,
-    blank_rows: bool = False,
-    path: str | None = None,
-) -> Parsed:
-    """Parse whole lines of text.
-
-    Parameters
-    ----------
-    data
-        The text; the last line need not end in a newline.
-    dialect
-        The counts that ids are checked against and the bases subtracted from them.
-    blank_rows
-        Whether a blank line is a row without labels and features (as in files with a header) or
-        nothing.
-    path
-        Named in errors, with the line counted from the beginning of `data`.
-
-    Returns
-    -------
-    Parsed
-        CSR arrays with sorted, distinct ids in every row.
-
-    Raises
-    ------
-    InputError
-        At the first token that is wrong.
-
-    Examples
-    --------
-    >>> parsed = parse_bytes(b"0,3 1:0.5 4:2\\n 2:1e-3\\n")
-    >>> parsed.partition.features.indices, parsed.partition.labels.indptr
-    (array([1, 4, 2], dtype=int32), array([0, 2, 2]))
-    """
-    return parse_padded(pad_text(data), dialect, blank_rows=blank_rows, path=path)
-
-
-def parse_padded(text: Array, dialect: Dialect, *, blank_rows: bool, path: str | None) -> Parsed:
-    """Parse a uint8 array that ends in `PADDING` newlines which are not part of the text."""
-    length = text.size - PADDING
-    limits = Limits(
-        dialect.feature_base, count_or_most(dialect.features, dialect.feature_base),
-        dialect.label_base, count_or_most(dialect.labels, dialect.label_base),
-    )  # fmt: skip
-    store = make_store(text[:length])
-    tally = parse_rows(text, length, blank_rows, limits, store)
-    if tally.fault >= 0:
-        raise fault_at(text, tally.fault, dialect, path)
-    return assemble(store, tally, dialect)
-
-
-def count_or_most(count: int | None, base: int) -> int:
-    """The count, or the largest possible one where it is not known or larger."""
-    most = LARGEST_ID + 1 - base
-    return most if count is None else min(count, most)
-
-
-def fault_at(text: Array, fault: int, dialect: Dialect, path: str | None) -> InputError:
-    """Make the error for the token at a position of the text."""
-    before = text[:fault]
-    match = re.match(rb"[^ \t\r\n#]*", text[fault : fault + 4096].tobytes())
-    token = match.group() if match else b""
-    is_label = fault == 0 or text[fault - 1] == NEWLINE
-    line = 1 + int(np.count_nonzero(before == NEWLINE))
-    return InputError(explain_token(token, dialect, is_label=is_label), path, line)
-
-
-def assemble(store: Store, tally: Tally, dialect: Dialect) -> Parsed:
-    """Cut the filled arrays to size and set untidy rows in order."""
-    indptr, label_indptr = (a[: tally.rows + 1] for a in (store.feature_indptr, store.label_indptr))
-    nothing = np.empty(0, np.float32)
-    merged = tidy_rows(indptr, store.feature_ids, store.values) if tally.unsorted_features else 0
-    merged_labels = (
-        tidy_rows(label_indptr, store.label_ids, nothing) if tally.unsorted_labels else 0
-    )
-    columns = tally.most_feature + 1 - dialect.feature_base if tally.features else 0
-    label_columns = tally.most_label + 1 - dialect.label_base if tally.labels else 0
-    features = Csr(
-        trim(indptr, tally.rows + 1),
-        trim(store.feature_ids, int(indptr[-1])),
-        trim(store.values, int(indptr[-1])),
-        columns if dialect.features is None else dialect.features,
-    )
-    labels = Csr(
-        trim(label_indptr, tally.rows + 1),
-        trim(store.label_ids, int(label_indptr[-1])),
-        None,
-        label_columns if dialect.labels is None else dialect.labels,
-    )
-    return Parsed(
-        partition=Partition(features, labels),
-        least_feature=tally.least_feature if tally.features else None,
-        least_label=tally.least_label if tally.labels else None,
-        unsorted_rows=tally.unsorted_features,
-        merged_features=int(merged),
-        merged_labels=int(merged_labels),
-    )
-
-
-def trim(array: Array, size: int) -> Any:
-    """The first `size` entries, copied where a view would keep much more alive."""
-    owner = array if array.base is None else array.base
-    return array[:size].copy() if owner.size > size + 1024 + size // 16 else array[:size]
-
-
-def iterate_block(block: Block, dialect: Dialect) -> Iterator[Parsed]:
-    """Parse a block piece by piece: a stream in several pieces, a part of a plain file in one.
-
-    Raises
-    ------
-    InputError
-        With the line counted from the beginning of the file.
-    """
-    for text, lines_before in read_texts(block):
-        try:
-            parsed = parse_padded(text, dialect, blank_rows=block.has_header, path=block.path)
-        except InputError as error:
-            line = (error.line or 1) + lines_before + count_lines_before(block)
-            raise InputError(error.problem, block.path, line) from None
-        yield parsed
-
-
-def scan_block(block: Block, dialect: Dialect) -> Parsed:
-    """Parse a block, and tell the smallest ids and what was untidy as well.
-
-    Raises
-    ------
-    InputError
-        The block cannot be read, or at its first wrong token.
-    """
-    return join_parsed(list(iterate_block(block, dialect)), dialect)
 
 
 def parse_block(block: Block, dialect: Dialect) -> Partition:
@@ -219,7 +94,7 @@ def parse_block(block: Block, dialect: Dialect) -> Partition:
     Raises
     ------
     InputError
-        The block cannot be read, or at its first wrong token, with path and line.
+        The block cannot be read, or at its first malformed token, with path and line.
 
     Examples
     --------
@@ -230,25 +105,67 @@ def parse_block(block: Block, dialect: Dialect) -> Partition:
     >>> parse_block(block, Dialect(features=3, labels=2)).labels.indices
     array([0, 1], dtype=int32)
     """
-    return scan_block(block, dialect).partition
-
-
-def join_parsed(pieces: list[Parsed], dialect: Dialect) -> Parsed:
-    """Put the pieces of a block together."""
-    if len(pieces) == 1:
-        return pieces[0]
+    pieces = [parsed.partition for parsed in parse_pieces(block, dialect)]
     if not pieces:
-        return parse_bytes(b"", dialect)
-    features = [piece.least_feature for piece in pieces if piece.least_feature is not None]
-    labels = [piece.least_label for piece in pieces if piece.least_label is not None]
-    return Parsed(
-        partition=concatenate([piece.partition for piece in pieces]),
-        least_feature=min(features, default=None),
-        least_label=min(labels, default=None),
-        unsorted_rows=sum(piece.unsorted_rows for piece in pieces),
-        merged_features=sum(piece.merged_features for piece in pieces),
-        merged_labels=sum(piece.merged_labels for piece in pieces),
-    )
+        return parse_bytes(b"", dialect).partition
+    return pieces[0] if len(pieces) == 1 else concatenate(pieces)
+
+
+def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
+    """Parse a block piece by piece: a stream in several pieces, a part of a plain file in one.
+
+    Raises
+    ------
+    InputError
+        As `parse_block` does.
+    """
+    for text, lines_before in read_texts(block):
+        try:
+            parsed = _parse_padded(text, dialect, blank_rows=block.has_header, path=block.path)
+        except InputError as error:
+            line = (error.line or 1) + lines_before + count_lines_before(block)
+            raise InputError(error.problem, block.path, line) from None
+        yield parsed
+
+
+def parse_bytes(
+    data: bytes | memoryview,
+    dialect: Dialect = Dialect(),
+    *,
+    blank_rows: bool = False,
+    path: str | None = None,
+) -> ParsedRows:
+    """Parse whole lines of text.
+
+    Parameters
+    ----------
+    data
+        The text; the last line need not end in a newline.
+    dialect
+        The counts that ids are checked against and the bases subtracted from them.
+    blank_rows
+        Whether a blank line is a row without labels and features (as in files with a header) or
+        nothing.
+    path
+        Named in errors, with the line counted from the beginning of `data`.
+
+    Returns
+    -------
+    ParsedRows
+        CSR arrays with sorted, distinct ids in every row.
+
+    Raises
+    ------
+    InputError
+        At the first malformed token.
+
+    Examples
+    --------
+    >>> parsed = parse_bytes(b"0,3 1:0.5 4:2\\n 2:1e-3\\n")
+    >>> parsed.partition.features.indices, parsed.partition.labels.indptr
+    (array([1, 4, 2], dtype=int32), array([0, 2, 2]))
+    """
+    return _parse_padded(pad_text(data), dialect, blank_rows=blank_rows, path=path)
 
 
 def detect_feature_base(least: int | None) -> int:
@@ -260,3 +177,174 @@ def detect_feature_base(least: int | None) -> int:
     (0, 1)
     """
     return 0 if least in (0, None) else 1
+
+
+def _parse_padded(
+    text: Array, dialect: Dialect, *, blank_rows: bool, path: str | None
+) -> ParsedRows:
+    """Parse a uint8 array that ends in `PADDING` newlines which are not part of the text."""
+    length = text.size - PADDING
+    ids = IdRanges(
+        dialect.feature_base, _id_count(dialect.features, dialect.feature_base),
+        dialect.label_base, _id_count(dialect.labels, dialect.label_base),
+    )  # fmt: skip
+    arrays = _allocate(text[:length])
+    found = parse_rows(text, length, blank_rows, ids, arrays)
+    if found.fault >= 0:
+        raise _error_at(text, found.fault, dialect, path)
+    features, merged_features = _finish(
+        arrays.feature_indptr[: found.rows + 1], arrays.feature_ids, arrays.values,
+        _columns(dialect.features, found.largest_feature - dialect.feature_base),
+        found.unsorted_features,
+    )  # fmt: skip
+    labels, merged_labels = _finish(
+        arrays.label_indptr[: found.rows + 1], arrays.label_ids, None,
+        _columns(dialect.labels, found.largest_label - dialect.label_base),
+        found.unsorted_labels,
+    )  # fmt: skip
+    return ParsedRows(
+        partition=Partition(features, labels),
+        unsorted_rows=found.unsorted_features,
+        merged_features=merged_features,
+        merged_labels=merged_labels,
+    )
+
+
+def _id_count(count: int | None, base: int) -> int:
+    """The number of ids that are allowed: the known count, up to the largest possible one."""
+    most = LARGEST_ID + 1 - base
+    return most if count is None else min(count, most)
+
+
+def _allocate(text: Array) -> RowArrays:
+    """Allocate arrays large enough for any rows that the text may hold."""
+    counts = np.zeros(3, np.int64)
+    for start in range(0, text.size, _COUNTED_BYTES):
+        part = text[start : start + _COUNTED_BYTES]
+        counts += [np.count_nonzero(part == byte) for byte in b":,\n"]
+    colons, commas, newlines = counts.tolist()
+    return RowArrays(
+        np.empty(newlines + 2, np.int64),
+        np.empty(colons + 1, np.int32),
+        np.empty(colons + 1, np.float32),
+        np.empty(newlines + 2, np.int64),
+        np.empty(commas + newlines + 1, np.int32),
+    )
+
+
+def _columns(count: int | None, largest: int) -> int:
+    """The known number of columns, or the largest one plus one; -1 and less: there is none."""
+    return max(largest + 1, 0) if count is None else count
+
+
+def _finish(
+    indptr: Array, ids: Array, values: Array | None, columns: int, unsorted: int
+) -> tuple[Csr, int]:
+    """Sort rows if any is unsorted, and cut the arrays to size; also count merged entries."""
+    merged = 0
+    if unsorted:
+        merged = int(tidy_rows(indptr, ids, np.empty(0, np.float32) if values is None else values))
+    size = int(indptr[-1])
+    data = None if values is None else _trim(values, size)
+    return Csr(_trim(indptr, len(indptr)), _trim(ids, size), data, columns), merged
+
+
+def _trim(array: Array, size: int) -> Array:
+    """The first `size` entries, copied where a view would keep much more alive."""
+    owner = array if array.base is None else array.base
+    return array[:size].copy() if owner.size > size + 1024 + size // 16 else array[:size]
+
+
+def _error_at(text: Array, fault: int, dialect: Dialect, path: str | None) -> InputError:
+    """Make the error for the token at a position of the text."""
+    match = re.match(rb"[^ \t\r\n#]*", text[fault : fault + 4096].tobytes())
+    token = match.group() if match else b""
+    is_label = fault == 0 or text[fault - 1] == NEWLINE
+    line = 1 + int(np.count_nonzero(text[:fault] == NEWLINE))
+    return InputError(explain_token(token, dialect, is_label=is_label), path, line)
+
+
+def explain_token(token: bytes, dialect: Dialect, *, is_label: bool) -> str:
+    """Explain what is wrong with a token that the parser refused, and what to do.
+
+    Parameters
+    ----------
+    token
+        The bytes up to the next white space.
+    dialect
+        What the ids were checked against.
+    is_label
+        Whether the token comes first in its line, where the labels are.
+
+    Examples
+    --------
+    >>> explain_token(b"7:nan", Dialect(), is_label=False)
+    "the value in '7:nan' is NaN or infinite; remove or replace it"
+    """
+    if _NOT_TEXT.search(token):
+        return "the file is not text: it holds control bytes; give plain or gzipped (.gz) text"
+    if token.lower().startswith(b"qid:"):
+        return "ranking data (qid:) is not multi-label data; remove the qid field"
+    if is_label and b":" not in token:
+        return _explain_labels(token, dialect)
+    return _explain_feature(token, dialect)
+
+
+def _explain_labels(token: bytes, dialect: Dialect) -> str:
+    """Explain what is wrong with a comma-separated list of labels."""
+    for piece in token.split(b","):
+        if piece.isdigit():
+            problem = _explain_range(int(piece), dialect.labels, dialect.label_base, "label", piece)
+            if problem:
+                return problem
+        elif piece and _LIKE_A_NUMBER.fullmatch(piece):
+            return (
+                f"label {_quote(piece)} is not a non-negative integer: labels are ids of classes,"
+                " not target values; renumber them from 0 (for instance -1 and +1 to 0 and 1)"
+            )
+        else:
+            break
+    return f"malformed labels {_quote(token)}; expected label,label,... as integers"
+
+
+def _explain_feature(token: bytes, dialect: Dialect) -> str:
+    """Explain what is wrong with a feature."""
+    name, colon, value = token.partition(b":")
+    if name.isdigit() and colon and not value:
+        return f"{_quote(token)} has no value; the line seems cut: write the file again"
+    if re.fullmatch(rb"-\d+", name) and colon:
+        return f"feature id in {_quote(token)} is negative; renumber the features from 0 or 1"
+    if name.isdigit() and colon:
+        base = dialect.feature_base
+        problem = _explain_range(int(name), dialect.features, base, "feature", token)
+        return problem or _explain_value(value, token)
+    return f"malformed token {_quote(token)}; expected feature:value"
+
+
+def _explain_value(value: bytes, token: bytes) -> str:
+    """Explain what is wrong with the value of a feature whose id is right."""
+    if VALUE.fullmatch(value) and math.isfinite(float(value)):
+        return f"the value in {_quote(token)} does not fit float32; scale the values down"
+    if _NOT_FINITE.fullmatch(value) or VALUE.fullmatch(value):
+        return f"the value in {_quote(token)} is NaN or infinite; remove or replace it"
+    return f"malformed value in {_quote(token)}; expected feature:number"
+
+
+def _explain_range(number: int, count: int | None, base: int, kind: str, token: bytes) -> str:
+    """Explain why an id is out of range; an empty string if it is not."""
+    if number - base < 0:
+        return f"{kind} id 0 in {_quote(token)}, but the ids were taken to start at {base}"
+    if count is not None and number - base >= count:
+        return (
+            f"{kind} id {number} in {_quote(token)} is out of range: {count} {kind}s counted"
+            f" from {base}; correct the header or the row"
+        )
+    if number > LARGEST_ID:
+        return f"{kind} id in {_quote(token)} is larger than {LARGEST_ID}; renumber the {kind}s"
+    return ""
+
+
+def _quote(token: bytes) -> str:
+    """The token between quotes, cut to 40 characters, unprintable bytes escaped."""
+    text = token.decode("ascii", "backslashreplace")
+    return repr(text if len(text) <= _QUOTED_CHARACTERS else text[: _QUOTED_CHARACTERS - 3] + "...")

@@ -1,7 +1,8 @@
-"""What is found out about text files of rows before and after they are parsed.
+"""Reading a source: the plan of its blocks, the checks of what they hold, and its partitions.
 
-Pure parts of reading a source, shared by the tasks of `daskxml.data.ingest`, which parse its blocks
-on a cluster, and by `read_here`, which parses them in this process.
+These are the pure parts, shared by `daskxml.cluster.data_loading`, which runs them as tasks on a
+cluster, and by `read_here` and `shuffle_here`, which run them in this process. Both give the same
+partitions.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from daskxml.core.arrays import Csr, Partition
+from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block, Header, plan_blocks, read_header
-from daskxml.data.faults import Dialect
-from daskxml.data.parse import detect_feature_base, parse_block
-from daskxml.errors import InputError
-from daskxml.types import Partition
+from daskxml.data.order import derive_key, shuffled_positions, shuffled_sources
+from daskxml.data.parse import Dialect, detect_feature_base, parse_block
+from daskxml.data.rows import concatenate, split_rows, take_rows, unit_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """What to read and how; zeros and ``"auto"`` are found out from the data.
+class DataSource:
+    """What to read and how; zeros and ``"auto"`` are determined from the data.
 
     Attributes
     ----------
@@ -27,13 +31,13 @@ class Source:
     format
         ``"xml"`` (with a header), ``"libsvm"`` (without) or ``"auto"``.
     feature_base, label_base
-        The least id that may occur: 0, 1, or "auto" for features.
+        The smallest id that may occur: 0, 1, or ``"auto"`` for features.
     features, labels
-        Columns, where the user gave them.
+        Numbers of columns, where the user gave them.
     normalize
         ``"l2"`` or ``"none"``.
     block_bytes
-        Text read by one task.
+        Size of the text that one task reads.
     """
 
     paths: tuple[str, ...]
@@ -47,8 +51,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Numbers that describe a parsed block."""
+class BlockCounts:
+    """Sizes of a parsed block; ``least`` is its smallest feature id, -1 if it has none."""
 
     rows: int
     nonzeros: int
@@ -61,7 +65,7 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a data set once it is read: sizes in rows, columns, entries and bytes."""
+    """Sizes of a whole data set, in rows, columns, entries and bytes, and its first feature id."""
 
     rows: int
     features: int
@@ -72,10 +76,10 @@ class Facts:
     feature_base: int
 
 
-def describe(partition: Partition) -> Numbers:
-    """Return the numbers that the caller needs of a parsed block."""
+def count_block(partition: Partition) -> BlockCounts:
+    """Count what a parsed block holds."""
     ids = partition.features.indices
-    return Numbers(
+    return BlockCounts(
         partition.rows,
         partition.features.nonzeros,
         partition.labels.nonzeros,
@@ -87,81 +91,81 @@ def describe(partition: Partition) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a source is read: its blocks in the order of its files, and the headers of these."""
+class ReadPlan:
+    """How a source is read: its blocks in the order of its files, and the headers by file."""
 
-    source: Source
+    source: DataSource
     blocks: list[Block]
     headers: dict[str, Header]
 
     @property
     def dialect(self) -> Dialect:
-        """What the parser checks ids against; a base still to be found out is read as zero."""
+        """What the parser checks ids against; a base that is still unknown is taken for 0."""
         source, headers = self.source, self.headers.values()
         features = source.features or max((h.features for h in headers), default=0)
         labels = source.labels or max((h.labels for h in headers), default=0)
         return Dialect(
-            features=None if self._is_open else features or None,
+            features=None if self._base_unknown else features or None,
             labels=labels or None,
-            feature_base=0 if headers or self._is_open else int(source.feature_base),
+            feature_base=0 if headers or self._base_unknown else int(source.feature_base),
             label_base=0 if headers else source.label_base,
         )
 
     @property
-    def _is_open(self) -> bool:
-        """Whether the data must say which feature id is the first."""
+    def _base_unknown(self) -> bool:
+        """Whether only the data can show which feature id is the first."""
         return not self.headers and self.source.feature_base == "auto"
 
-    def find_shift(self, numbers: Sequence[Numbers]) -> int:
-        """Check the blocks' numbers against the headers; return what is to be taken off ids.
+    def find_shift(self, counts: Sequence[BlockCounts]) -> int:
+        """Check the rows of the files; return what is still to be subtracted from feature ids.
 
         Raises
         ------
         InputError
             If a file has more or fewer rows than its header says.
         """
-        _check_rows(self.blocks, numbers, self.headers)
-        if not self._is_open:
+        _check_rows(self.blocks, counts, self.headers)
+        if not self._base_unknown:
             return 0
-        return detect_feature_base(min((n.least for n in numbers if n.least >= 0), default=None))
+        return detect_feature_base(min((n.least for n in counts if n.least >= 0), default=None))
 
-    def stricter_dialect(self, numbers: Sequence[Numbers], shift: int) -> Dialect | None:
-        """Return what the blocks must be parsed with once more, to name the file and the line.
+    def stricter_dialect(self, counts: Sequence[BlockCounts], shift: int) -> Dialect | None:
+        """Return the dialect with which parsing again names the line of an id that is too large.
 
-        That is where ids turn out too large once it is known from where they count.
+        None if no id is: that shows only once the first feature id is known.
         """
         limit = self.source.features
-        if self._is_open and limit and max(n.features for n in numbers) - shift > limit:
+        if self._base_unknown and limit and max(n.features for n in counts) - shift > limit:
             return replace(self.dialect, features=limit, feature_base=shift)
         return None
 
-    def facts(self, numbers: Sequence[Numbers], shift: int) -> Facts:
-        """Return what is known now.
+    def facts(self, counts: Sequence[BlockCounts], shift: int) -> Facts:
+        """Return the sizes of the source.
 
         Raises
         ------
         InputError
             If there is no row.
         """
-        facts = sum_up(numbers, self.source.features, shift, self.dialect.feature_base)
+        facts = _sum_up(counts, self.source.features, shift, self.dialect.feature_base)
         if not facts.rows:
             paths = ", ".join(self.source.paths)
             raise InputError("no rows in the file; give one with data", paths)
         return facts
 
 
-def plan_source(source: Source) -> Plan:
-    """Look at the files of a source, and at their first lines.
+def plan_source(source: DataSource) -> ReadPlan:
+    """Find the files of a source, and read their headers.
 
     Raises
     ------
     InputError
-        If there is no such file, or its header is missing or does not fit.
+        If a file is missing, or its header is missing or does not fit.
     """
     blocks = plan_blocks(source.paths, source.block_bytes)
     paths = list(dict.fromkeys(block.path for block in blocks))
     if source.format == "libsvm":
-        return Plan(source, blocks, {})
+        return ReadPlan(source, blocks, {})
     read = {path: read_header(path) for path in paths}
     headers = {path: header for path, header in read.items() if header is not None}
     missing = [path for path in paths if path not in headers]
@@ -169,25 +173,25 @@ def plan_source(source: Source) -> Plan:
         problem = "no header 'rows features labels' on the first line, as the other files have"
         raise InputError(problem if headers else problem.split(",")[0], missing[0], 1)
     _check_columns(source, headers)
-    return Plan(source, blocks, headers)
+    return ReadPlan(source, blocks, headers)
 
 
-def _check_columns(source: Source, headers: dict[str, Header]) -> None:
+def _check_columns(source: DataSource, headers: dict[str, Header]) -> None:
     for path, header in headers.items():
-        for what in ("features", "labels"):
-            found, known = getattr(header, what), getattr(source, what)
+        for kind in ("features", "labels"):
+            found, known = getattr(header, kind), getattr(source, kind)
             if known and found > known:
-                problem = f"its header has {found} {what}, but the model has {known}"
+                problem = f"its header has {found} {kind}, but the model has {known}"
                 raise InputError(f"{problem}; give rows of the same data set", path, 1)
 
 
 def _check_rows(
-    blocks: Sequence[Block], numbers: Sequence[Numbers], headers: dict[str, Header]
+    blocks: Sequence[Block], counts: Sequence[BlockCounts], headers: dict[str, Header]
 ) -> None:
     found = dict.fromkeys(headers, 0)
-    for block, number in zip(blocks, numbers, strict=True):
+    for block, count in zip(blocks, counts, strict=True):
         if block.path in found:
-            found[block.path] += number.rows
+            found[block.path] += count.rows
     for path, header in headers.items():
         if found[path] != header.rows:
             problem = f"the header says {header.rows} rows but the file has {found[path]}"
@@ -196,42 +200,27 @@ def _check_rows(
             raise InputError(f"{problem}; {hint}", path, 1)
 
 
-def sum_up(
-    numbers: Sequence[Numbers], features: int, shift: int = 0, feature_base: int = 0
-) -> Facts:
-    """Return the facts of all blocks; ``features`` as the user gave it, 0 for the largest."""
-    return Facts(
-        rows=sum(n.rows for n in numbers),
-        features=features or max(n.features for n in numbers) - shift,
-        labels=max(n.labels for n in numbers),
-        nonzeros=sum(n.nonzeros for n in numbers),
-        label_nonzeros=sum(n.label_nonzeros for n in numbers),
-        nbytes=sum(n.nbytes for n in numbers),
-        feature_base=shift or feature_base,
-    )
-
-
-def describe_matrices(numbers: Sequence[Numbers], source: Source) -> Facts:
-    """Return the facts of a user's matrices, which hold as many columns as they show.
+def matrix_facts(counts: Sequence[BlockCounts], source: DataSource) -> Facts:
+    """Return the sizes of matrices that the user passed instead of files.
 
     Raises
     ------
     InputError
         If they have no row, or more columns than ``source`` says.
     """
-    facts = sum_up(numbers, source.features)
-    for what, found, given in (
-        ("features", max(n.features for n in numbers), source.features),
+    facts = _sum_up(counts, source.features)
+    for kind, found, given in (
+        ("features", max(n.features for n in counts), source.features),
         ("labels", facts.labels, source.labels),
     ):
         if given and found > given:
-            raise InputError(f"a matrix has {found} {what}, but the model has {given}")
+            raise InputError(f"a matrix has {found} {kind}, but the model has {given}")
     if not facts.rows:
         raise InputError("the matrices have no rows")
     return facts
 
 
-def read_here(source: Source) -> tuple[list[Partition], Facts, int]:
+def read_here(source: DataSource) -> tuple[list[Partition], Facts, int]:
     """Read and parse all files of a source in this process.
 
     Returns
@@ -241,7 +230,7 @@ def read_here(source: Source) -> tuple[list[Partition], Facts, int]:
     facts
         Sizes.
     shift
-        Still to be subtracted from feature ids.
+        What is still to be subtracted from feature ids.
 
     Raises
     ------
@@ -250,10 +239,147 @@ def read_here(source: Source) -> tuple[list[Partition], Facts, int]:
     """
     plan = plan_source(source)
     blocks = [parse_block(block, plan.dialect) for block in plan.blocks]
-    numbers = [describe(block) for block in blocks]
-    shift = plan.find_shift(numbers)
-    strict = plan.stricter_dialect(numbers, shift)
+    counts = [count_block(block) for block in blocks]
+    shift = plan.find_shift(counts)
+    strict = plan.stricter_dialect(counts, shift)
     if strict is not None:
         for block in plan.blocks:
             parse_block(block, strict)  # raises
-    return blocks, plan.facts(numbers, shift), shift
+    return blocks, plan.facts(counts, shift), shift
+
+
+def _sum_up(
+    counts: Sequence[BlockCounts], features: int, shift: int = 0, feature_base: int = 0
+) -> Facts:
+    """Add up the counts of all blocks; ``features`` is 0 where the user gave none."""
+    return Facts(
+        rows=sum(n.rows for n in counts),
+        features=features or max(n.features for n in counts) - shift,
+        labels=max(n.labels for n in counts),
+        nonzeros=sum(n.nonzeros for n in counts),
+        label_nonzeros=sum(n.label_nonzeros for n in counts),
+        nbytes=sum(n.nbytes for n in counts),
+        feature_base=shift or feature_base,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How parsed rows become partitions; the same for every task of a source.
+
+    Attributes
+    ----------
+    rows
+        Rows of the whole source.
+    parts
+        Number of partitions for training, or for testing.
+    shuffle_key
+        Key of the permutation; None keeps the order of the files.
+    features, labels
+        Numbers of columns of the model.
+    shift
+        Subtracted from feature ids.
+    normalize
+        ``"l2"`` or ``"none"``.
+    held_rows, held_parts
+        The last rows of the order are held out: they form partitions of their own, after the
+        others.
+
+    Examples
+    --------
+    >>> recipe = Recipe(rows=10, parts=2, shuffle_key=None, features=1, labels=1, shift=0,
+    ...                 normalize="none", held_rows=2, held_parts=1)
+    >>> [recipe.bounds(part) for part in range(recipe.pieces)]
+    [(0, 4), (4, 8), (8, 10)]
+    """
+
+    rows: int
+    parts: int
+    shuffle_key: int | None
+    features: int
+    labels: int
+    shift: int
+    normalize: str
+    held_rows: int = 0
+    held_parts: int = 0
+
+    @property
+    def pieces(self) -> int:
+        """Number of all partitions."""
+        return self.parts + self.held_parts
+
+    def bounds(self, part: int) -> tuple[int, int]:
+        """Positions of partition ``part`` in the order: the first, and one after the last."""
+        kept = self.rows - self.held_rows
+        if part < self.parts:
+            return kept * part // self.parts, kept * (part + 1) // self.parts
+        part -= self.parts
+        first = kept + self.held_rows * part // self.held_parts
+        return first, kept + self.held_rows * (part + 1) // self.held_parts
+
+
+def count_held(rows: int, share: float) -> int:
+    """Return how many rows are held out for a share of them: at least one of each kind, or none.
+
+    Raises
+    ------
+    InputError
+        If there is only one row to divide.
+
+    Examples
+    --------
+    >>> count_held(100, 0.25), count_held(100, 0.001), count_held(100, 0.0)
+    (25, 1, 0)
+    """
+    if share == 0.0:
+        return 0
+    if rows < 2:
+        raise InputError("one row cannot be divided: set data.validation = 0")
+    return min(max(1, int(rows * share)), rows - 1)
+
+
+def split_block(block: Partition, start: int, recipe: Recipe) -> list[Partition]:
+    """Scale a block's rows and split them by partition; ``start`` is the number of the first."""
+    features, labels = block.features, block.labels
+    values = np.array(features.data)  # a copy: Dask may use the block again
+    features = Csr(features.indptr, features.indices - recipe.shift, values, recipe.features)
+    if recipe.normalize == "l2":
+        unit_rows(features)
+    labels = replace(labels, columns=recipe.labels)
+    stop = start + block.rows
+    if recipe.shuffle_key is None:
+        positions = np.arange(start, stop)
+    else:
+        positions = shuffled_positions(recipe.rows, recipe.shuffle_key, start, stop)
+    stops = [recipe.bounds(part)[1] for part in range(recipe.pieces)]
+    parts = np.searchsorted(stops, positions, side="right")
+    return split_rows(Partition(features, labels), parts, recipe.pieces)
+
+
+def join_pieces(pieces: Sequence[Partition], part: int, recipe: Recipe) -> Partition:
+    """Join the pieces of a partition, one of each block, and put its rows into their order.
+
+    The pieces hold the rows by ascending source row: a row lies at its rank among the sources.
+    """
+    joined = concatenate(pieces)
+    if recipe.shuffle_key is None:
+        return joined
+    sources = shuffled_sources(recipe.rows, recipe.shuffle_key, *recipe.bounds(part))
+    ranks = np.empty(len(sources), dtype=np.int64)
+    ranks[np.argsort(sources)] = np.arange(len(sources))
+    return take_rows(joined, ranks)
+
+
+def shuffle_key(seed: int) -> int:
+    """Return the key of the shuffle at ingest."""
+    return derive_key(seed, 0x1A6E57)
+
+
+def shuffle_here(blocks: Sequence[Partition], recipe: Recipe) -> list[Partition]:
+    """Shuffle parsed blocks into partitions in this process; see `Recipe`."""
+    split, start = [], 0
+    for block in blocks:
+        split.append(split_block(block, start, recipe))
+        start += block.rows
+    parts = range(recipe.pieces)
+    return [join_pieces([pieces[part] for pieces in split], part, recipe) for part in parts]

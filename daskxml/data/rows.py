@@ -1,22 +1,29 @@
-"""Rows of sparse matrices on the host: taken, cut, put together, scaled, counted."""
+"""Operations on the rows of sparse matrices in host memory: select, concatenate, scale, count.
+
+Users pass matrices, sparse (SciPy) or dense (NumPy), which are checked and converted here too, in
+blocks of rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from daskxml.types import Array, Csr, Partition
+from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.errors import InputError
+
+BLOCK_ROWS = 8192
 
 
 @njit(nogil=True, cache=True)
 def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
-    """Sort the ids of every row in place and merge equal ones; return how many were merged.
+    """Sort the ids of every row in place and merge equal ones; return the number merged.
 
     Values of equal ids are summed in their order; `values` may be empty, for labels. `indptr` is
-    changed to match, and what lies behind its last entry is left over.
+    updated; entries behind its last one are garbage.
     """
     fill, start = 0, indptr[0]
     for row in range(indptr.size - 1):
@@ -132,7 +139,7 @@ def slice_rows(partition: Partition, start: int, stop: int) -> Partition:
 
 
 def concatenate_csr(parts: Sequence[Csr]) -> Csr:
-    """Put matrices below each other; see `concatenate`."""
+    """Stack matrices vertically; see `concatenate`."""
     sizes = np.concatenate([np.diff(part.indptr) for part in parts])
     indptr = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes, out=indptr[1:])
@@ -143,7 +150,7 @@ def concatenate_csr(parts: Sequence[Csr]) -> Csr:
 
 
 def concatenate(partitions: Sequence[Partition]) -> Partition:
-    """Put partitions below each other, in their order; the largest number of columns counts.
+    """Stack partitions vertically; the result has the largest of their numbers of columns.
 
     Raises
     ------
@@ -166,14 +173,14 @@ def concatenate(partitions: Sequence[Partition]) -> Partition:
 
 
 def split_rows(partition: Partition, destination: Array, parts: int) -> list[Partition]:
-    """Deal rows out to parts, each keeping their order.
+    """Distribute rows over parts, each of which keeps their order.
 
     Parameters
     ----------
     partition
         The rows.
     destination
-        ``(rows,)`` integers: the part, 0 to ``parts - 1``, that each row goes to.
+        ``(rows,)`` integers: the part of each row, 0 to ``parts - 1``.
     parts
         Number of partitions returned; some may be empty.
 
@@ -215,7 +222,7 @@ def unit_rows(csr: Csr) -> Csr:
 
 
 def label_counts(csr: Csr, labels: int | None = None) -> Array:
-    """How many rows have each label: ``(labels,)`` int64, by default for all columns.
+    """Number of rows with each label, ``(labels,)`` int64, by default for all columns.
 
     Examples
     --------
@@ -276,3 +283,93 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
         raise ValueError("the matrix holds NaN, infinite values or values that do not fit float32")
     indptr, indices = copy.indptr.astype(np.int64), copy.indices.astype(np.int32)
     return Csr(indptr, indices, None if ones else data, int(copy.shape[1]))
+
+
+def feature_blocks(X: Any, columns: int) -> Iterator[Csr]:
+    """Check features, and yield blocks of rows that own their memory.
+
+    Parameters
+    ----------
+    X
+        ``(rows, columns)``: a SciPy sparse matrix or array of any format, anything that NumPy
+        converts to a 2-d array of numbers, or a ``Partition`` on the host.
+    columns
+        Features of the model.
+
+    Raises
+    ------
+    InputError
+        If the shape differs, a value is not a number or not finite in float32.
+
+    Examples
+    --------
+    >>> [block.nonzeros for block in feature_blocks([[0.0, 2.0], [1.0, 3.0]], columns=2)]
+    [3]
+    """
+    matrix = _rows_first(X.features if isinstance(X, Partition) else X, "features")
+    rows, found = matrix.shape
+    if found != columns:
+        raise InputError(f"X has {found} features, but the model was trained on {columns}")
+    for start in range(0, rows, BLOCK_ROWS):
+        yield _owned_block(matrix[start : start + BLOCK_ROWS], start)
+
+
+def label_csr(Y: Any, rows: int, columns: int) -> Csr:
+    """Check labels, which are the entries that are not zero.
+
+    Parameters
+    ----------
+    Y
+        ``(rows, columns)``, of a type that ``feature_blocks`` accepts, or a ``Csr``.
+    rows, columns
+        The required shape.
+
+    Raises
+    ------
+    InputError
+        If the shape differs or the entries are not numbers.
+
+    Examples
+    --------
+    >>> label_csr([[0, 1], [1, 1]], rows=2, columns=2).indices
+    array([1, 0, 1], dtype=int32)
+    """
+    matrix = _rows_first(Y, "labels")
+    if matrix.shape != (rows, columns):
+        raise InputError(f"Y is {matrix.shape}, but X and the model ask for {(rows, columns)}")
+    try:
+        return from_scipy(matrix, ones=True)
+    except ValueError as error:
+        raise InputError(f"Y: {error}; give 1 where a label is true") from error
+
+
+def _rows_first(given: Any, what: str) -> Any:
+    """Return a matrix of numbers that can be sliced by rows."""
+    from scipy.sparse import issparse
+
+    if isinstance(given, Csr):
+        return to_scipy(given)
+    matrix = given.tocsr() if issparse(given) else np.asarray(given)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise InputError(
+            f"{what} of shape {matrix.shape} and dtype {matrix.dtype}: "
+            "give a matrix of numbers, a row for each sample"
+        )
+    return matrix
+
+
+def _owned_block(block: Any, first_row: int) -> Csr:
+    """Convert rows from ``first_row`` on to arrays that own their memory."""
+    try:
+        return from_scipy(block)
+    except ValueError as error:
+        row = next(row for row in range(block.shape[0]) if not _convertible(block[row : row + 1]))
+        raise InputError(f"X, row {first_row + row}: {error}; mend or remove it") from error
+
+
+def _convertible(block: Any) -> bool:
+    try:
+        from_scipy(block)
+    except ValueError:
+        return False
+    return True

@@ -9,17 +9,17 @@ block, each from its own seed, so that memory is bounded and any block can be ma
 from __future__ import annotations
 
 import gzip
-import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from daskxml.errors import ConfigError, InputError
-from daskxml.types import Csr, Partition
+from daskxml.core.arrays import Csr, Partition
+from daskxml.core.errors import InputError
+from daskxml.core.fields import bounded, check_ranges
 
 BLOCK_ROWS = 4096
 VALUE_STEPS = 10_000  # values are multiples of 1e-4, so that text holds them exactly
@@ -43,32 +43,26 @@ class SyntheticSpec:
     prototype_features
         Features in each label's prototype.
     noise
-        Share of a row's words that come from the background.
+        Share of a row's words that are drawn from the background.
     seed
-        Of everything.
+        Of all draws.
     """
 
-    rows: int
-    test_rows: int = 0
-    features: int
-    labels: int
-    features_per_row: float = 30.0
-    labels_per_row: float = 2.5
-    feature_exponent: float = 1.0
-    label_exponent: float = 1.0
-    flatness: float = 5.0
-    prototype_features: int = 12
-    noise: float = 0.5
-    seed: int = 0
+    rows: int = bounded(MISSING, low=1)
+    test_rows: int = bounded(0, low=0)
+    features: int = bounded(MISSING, low=1)
+    labels: int = bounded(MISSING, low=1)
+    features_per_row: float = bounded(30.0, low=1)
+    labels_per_row: float = bounded(2.5, low=1)
+    feature_exponent: float = bounded(1.0, low=0)
+    label_exponent: float = bounded(1.0, low=0)
+    flatness: float = bounded(5.0, low=0)
+    prototype_features: int = bounded(12, low=1)
+    noise: float = bounded(0.5, low=0, high=1)
+    seed: int = bounded(0, low=0)
 
     def __post_init__(self) -> None:
-        for name in ("rows", "features", "labels", "prototype_features"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        for name in ("test_rows", "seed", "feature_exponent", "label_exponent", "flatness"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
-        for name in ("features_per_row", "labels_per_row"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        _check("noise", self.noise, 0 <= self.noise <= 1, "from 0 to 1")
+        check_ranges(self)
 
     def rows_of(self, split: SplitName) -> int:
         """Return the number of rows of one of the two files."""
@@ -77,7 +71,7 @@ class SyntheticSpec:
 
 @dataclass(frozen=True)
 class World:
-    """What all rows share.
+    """The distributions that all rows are drawn from.
 
     Attributes
     ----------
@@ -100,7 +94,7 @@ class World:
 
 
 def generate(spec: SyntheticSpec) -> tuple[Partition, Partition]:
-    """Return the training and the test rows, whole in memory.
+    """Return all training rows and all test rows.
 
     Examples
     --------
@@ -108,7 +102,9 @@ def generate(spec: SyntheticSpec) -> tuple[Partition, Partition]:
     >>> train.rows, test.rows, train.features.columns, train.labels.columns
     (100, 20, 50, 10)
     """
-    return _whole(spec, "train"), _whole(spec, "test")
+    from daskxml.data.rows import concatenate  # loads Numba, which a spec alone does not need
+
+    return concatenate(list(blocks(spec, "train"))), concatenate(list(blocks(spec, "test")))
 
 
 def write_xml(path: str | Path, spec: SyntheticSpec, split: SplitName = "train") -> Path:
@@ -128,7 +124,9 @@ def write_xml(path: str | Path, spec: SyntheticSpec, split: SplitName = "train")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with opener(partial, "wt", encoding="ascii") as file:
-            _write_rows(file, spec, split)
+            file.write(f"{spec.rows_of(split)} {spec.features} {spec.labels}\n")
+            for block in blocks(spec, split):
+                file.writelines(_lines(block))
         partial.replace(path)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", str(path)) from error
@@ -138,7 +136,7 @@ def write_xml(path: str | Path, spec: SyntheticSpec, split: SplitName = "train")
 
 
 def blocks(spec: SyntheticSpec, split: SplitName) -> Iterator[Partition]:
-    """Yield one split in blocks of at most `BLOCK_ROWS` rows.
+    """Yield one split in blocks of at most `BLOCK_ROWS` rows; one empty block if it has no rows.
 
     Examples
     --------
@@ -146,7 +144,7 @@ def blocks(spec: SyntheticSpec, split: SplitName) -> Iterator[Partition]:
     [4096, 904]
     """
     world, total = make_world(spec), spec.rows_of(split)
-    for number, start in enumerate(range(0, total, BLOCK_ROWS)):
+    for number, start in enumerate(range(0, max(total, 1), BLOCK_ROWS)):
         rng = np.random.default_rng([spec.seed, _STREAMS[split], number])
         yield make_block(spec, world, min(BLOCK_ROWS, total - start), rng)
 
@@ -206,7 +204,7 @@ def zipf_mandelbrot(count: int, exponent: float, flatness: float) -> np.ndarray:
 def _prototype_words(
     world: World, labels: Csr, owners: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return for each owner row a word of one of its labels, the first of a prototype most."""
+    """Draw for each owner row a word of one of its labels, mostly from a prototype's beginning."""
     first, last = labels.indptr[owners], labels.indptr[owners + 1]
     label = labels.indices[first + (rng.random(owners.size) * (last - first)).astype(np.int64)]
     width = world.prototypes.shape[1]
@@ -221,7 +219,7 @@ def _draw(cdf: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
 def _distinct(
     owners: np.ndarray, ids: np.ndarray, columns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort pairs by row and id; return them once each, with how often each came."""
+    """Sort pairs by row and id; return each once, with its number of repeats."""
     keys, repeats = np.unique(owners * columns + ids, return_counts=True)
     return keys // columns, keys % columns, repeats
 
@@ -231,29 +229,6 @@ def _csr(
 ) -> Csr:
     indptr = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=rows))])
     return Csr(indptr.astype(np.int64), ids.astype(np.int32), values, columns)
-
-
-def _whole(spec: SyntheticSpec, split: SplitName) -> Partition:
-    parts = list(blocks(spec, split))
-    return Partition(
-        _stack([part.features for part in parts], spec.features, with_data=True),
-        _stack([part.labels for part in parts], spec.labels, with_data=False),
-    )
-
-
-def _stack(parts: list[Csr], columns: int, *, with_data: bool) -> Csr:
-    lengths = [np.diff(part.indptr) for part in parts]
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([[], *lengths]))])
-    indices = np.concatenate([np.empty(0, np.int32), *(part.indices for part in parts)])
-    data = [part.data for part in parts if part.data is not None]
-    values = np.concatenate([np.empty(0, np.float32), *data]) if with_data else None
-    return Csr(indptr.astype(np.int64), indices.astype(np.int32), values, columns)
-
-
-def _write_rows(file: IO[str], spec: SyntheticSpec, split: SplitName) -> None:
-    file.write(f"{spec.rows_of(split)} {spec.features} {spec.labels}\n")
-    for block in blocks(spec, split):
-        file.writelines(_lines(block))
 
 
 def _lines(block: Partition) -> Iterator[str]:
@@ -268,8 +243,3 @@ def _lines(block: Partition) -> Iterator[str]:
     for row in range(block.rows):
         head = ",".join(names[labels[row] : labels[row + 1]])
         yield f"{head} {' '.join(pairs[words[row] : words[row + 1]])}\n"
-
-
-def _check(name: str, value: float, is_valid: bool, allowed: str) -> None:
-    if not is_valid or not math.isfinite(value):
-        raise ConfigError(f"{name} = {value}: must be {allowed}")

@@ -1,33 +1,32 @@
-"""What an examination has found."""
+"""The findings of an examination."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
-Level = Literal["fine", "hint", "problem"]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was examined.
 
     Attributes
     ----------
     topic
-        What it belongs to: Python, packages, GPUs, UCX, ...
+        Python, packages, GPUs, UCX, ...
     text
         What was found.
     level
-        ``problem``: daskxml does not work, or not as it is installed to; ``hint``: more could be.
+        ``problem``: daskxml does not work, or not as installed; ``hint``: something is optional.
     remedy
-        The command that mends it, or what else to do; "" where nothing is to be done.
+        The command that fixes it, or other advice; "" if nothing is to be done.
     """
 
     topic: str
     text: str
-    level: Level = "fine"
+    level: Literal["fine", "hint", "problem"] = "fine"
     remedy: str = ""
 
 
@@ -39,17 +38,16 @@ class Report:
 
     @property
     def problems(self) -> list[Finding]:
-        """What must be mended."""
+        """The findings that must be fixed."""
         return [finding for finding in self.findings if finding.level == "problem"]
 
     def lines(self) -> list[str]:
-        """Return the report as text: all that was found, then what is to be done about it.
+        """Return the report as text: all findings, then the remedies.
 
         Examples
         --------
-        >>> missing = Finding(topic="packages", text="dask is missing", level="problem",
-        ...                   remedy="pip install dask")
-        >>> print(*Report((Finding(topic="Python", text="3.12.1"), missing)).lines(), sep="\\n")
+        >>> missing = Finding("packages", "dask is missing", "problem", "pip install dask")
+        >>> print(*Report((Finding("Python", "3.12.1"), missing)).lines(), sep="\\n")
         Python    3.12.1
         packages  dask is missing
         <BLANKLINE>
@@ -58,22 +56,16 @@ class Report:
             pip install dask
         """
         width = max(len(finding.topic) for finding in self.findings)
-        told = [f"{topic:<{width}}  {text}" for topic, text in _by_topic(self.findings)]
+        lines = []
+        for topic, findings in groupby(self.findings, key=lambda finding: finding.topic):
+            first, *others = findings
+            lines.append(f"{topic:<{width}}  {first.text}")
+            lines += [f"{'':<{width}}  {finding.text}" for finding in others]
         hints = [finding for finding in self.findings if finding.level == "hint"]
         count = len(self.problems)
-        told += _section(f"{count} problem{'s' * (count > 1)}", self.problems)
-        told += _section("possible", hints)
-        return told if count else [*told, "", "no problems"]
-
-
-def _by_topic(findings: Iterable[Finding]) -> list[tuple[str, str]]:
-    """Return the topic of each line, only once where several follow each other."""
-    lines: list[tuple[str, str]] = []
-    last = ""
-    for finding in findings:
-        lines.append(("" if finding.topic == last else finding.topic, finding.text))
-        last = finding.topic
-    return lines
+        lines += _section(f"{count} problem{'s' * (count > 1)}", self.problems)
+        lines += _section("possible", hints)
+        return lines if count else [*lines, "", "no problems"]
 
 
 def _section(title: str, findings: Sequence[Finding]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Sums of metrics over rows: whole numbers, so that any split of the rows gives the same bits.
+"""Sums of metrics and losses over rows, as integers: any split of the rows gives the same bits.
 
 Floating-point addition depends on its order, and the order of rows depends on which worker
-evaluated them. So a row's value is rounded once, to the nearest multiple of 2**-40, and what is
-added from there on is integers, which is exact. The mean is off by at most 2**-41 (5e-13).
+evaluated them. So each value is rounded once, to a multiple of a small unit, and integers are added
+from there on, which is exact. The mean of a metric, whose unit is 2**-40, is off by at most 2**-41
+(5e-13).
 """
 
 from __future__ import annotations
@@ -10,24 +11,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
 
 UNIT_BITS = 40
+_LOSS_UNITS = 1 << 20  # of a loss of 1
 Totals = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSums:
-    """What ``metric_sums`` found on some rows; two of them add up to their rows together.
+    """The sums of the metrics of some rows, which can be added to those of other rows.
 
-    Each tuple has one total for each of ``ks``, in units of 2**-40 but for ``hits``.
+    Each tuple has one total for each of ``ks``, in units of 2**-40 except for ``hits``.
 
     Attributes
     ----------
     ks
         The cut-offs, ascending.
     rows, rows_without_labels
-        How many rows were evaluated, and how many of these have no true label.
+        Number of rows evaluated, and of those without a true label.
     hits
         True labels among the first k predictions.
     ndcg, recall
@@ -57,7 +59,7 @@ class MetricSums:
 
     @classmethod
     def zero(cls, ks: Sequence[int]) -> MetricSums:
-        """Sums over no rows: where adding starts.
+        """Return the sums over no rows.
 
         Raises
         ------
@@ -70,7 +72,7 @@ class MetricSums:
         return cls(ks=ks, rows=0, rows_without_labels=0, **totals)
 
     def __add__(self, other: MetricSums) -> MetricSums:
-        """Sums over the rows of both; they must be of the same cut-offs."""
+        """Add the sums of other rows, which must have the same cut-offs."""
         if self.ks != other.ks:
             raise ConfigError(f"metrics at k = {self.ks} cannot be added to those at {other.ks}")
         totals = {
@@ -85,7 +87,7 @@ class MetricSums:
         )
 
     def result(self) -> dict[str, float]:
-        """The metrics, each in [0, 1], then the two row counts; all 0 where there were no rows.
+        """Return the metrics, each in [0, 1], then the two row counts; all 0 if there are no rows.
 
         Examples
         --------
@@ -106,6 +108,45 @@ class MetricSums:
             for k, value in zip(self.ks, values, strict=True)
         }
         return metrics | {"rows": self.rows, "rows_without_labels": self.rows_without_labels}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSum:
+    """The sum of the losses of some rows, which can be added to that of other rows.
+
+    A batch's loss is rounded once, to the nearest multiple of 2**-20. The mean over rows in batches
+    of B is off by at most 2**-21 / B.
+
+    Attributes
+    ----------
+    rows
+        Number of rows.
+    total
+        The sum of their losses, in units of 2**-20.
+
+    Examples
+    --------
+    >>> one = LossSum.of(loss_sum=1.5, rows=2)
+    >>> (one + one).rows, (one + one).mean
+    (4, 0.75)
+    """
+
+    rows: int = 0
+    total: int = 0
+
+    @classmethod
+    def of(cls, *, loss_sum: float, rows: int) -> LossSum:
+        """Round a batch's loss, which must be finite."""
+        return cls(rows=rows, total=round(loss_sum * _LOSS_UNITS))
+
+    def __add__(self, other: LossSum) -> LossSum:
+        """Add the losses of other rows."""
+        return LossSum(rows=self.rows + other.rows, total=self.total + other.total)
+
+    @property
+    def mean(self) -> float:
+        """The mean loss of a row; 0 where there are no rows."""
+        return self.total / (self.rows * _LOSS_UNITS) if self.rows else 0.0
 
 
 def check_cut_offs(ks: Sequence[int]) -> tuple[int, ...]:

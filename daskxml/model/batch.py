@@ -1,4 +1,4 @@
-"""Buffers of one training step, allocated once, and the batch as the layers see it."""
+"""A batch as the layers read it, the interface of its updates, and reused buffers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from daskxml.ops import Drop, Kernels, RowSums
-from daskxml.types import Array, Csr, Segment
+from daskxml.core.arrays import Array, Csr, Segment
+from daskxml.kernels import Drop, Kernels, RowSums
 
 _MASK = (1 << 64) - 1
 
 
-class Updates(Protocol):
-    """What a step does with its gradients, in the form in which they arise.
+class OutputUpdates(Protocol):
+    """Receives the gradients of an output layer, in the form in which they arise.
 
-    An optimizer applies them to the parameters at once; something else may collect them. Calls
-    for different ``rows`` of one parameter may come from different threads at the same time.
+    An optimizer applies them to the parameters at once; a buffer collects them. Calls for different
+    ``rows`` of one parameter may come from different threads at the same time.
     """
 
     def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
@@ -27,53 +27,60 @@ class Updates(Protocol):
     ) -> None:
         """The gradient of ``parameter[rows]`` is ``scale * left.T @ right``."""
 
-    def chosen(self, name: str, ids: Array, grad: Array, lr: float) -> None:
+
+class Updates(OutputUpdates, Protocol):
+    """Receives the gradients of all layers."""
+
+    def subset(self, name: str, ids: Array, grad: Array, lr: float) -> None:
         """``grad`` has the shape of ``parameter[ids]``, each id once; other rows have none."""
 
-    def chosen_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
+    def subset_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
         """The gradient of ``parameter[ids]`` is ``left.T @ right``; other rows have none."""
 
-    def chosen_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
-        """The gradient of ``parameter[sums.ids]`` is the sums of rows of x; others have none."""
+    def subset_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
+        """The gradient of ``parameter[sums.ids]`` is sums of rows of x; other rows have none."""
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
     ) -> None:
-        """The gradient is ``x[rows].T @ delta``, zero for features that are not in use.
+        """The gradient is ``x[rows].T @ delta``, summed over the calls of a step.
 
-        Called once for each segment of the batch: the step's gradient is the sum of all.
+        There is one call for each segment of the batch.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A segment and the place of its first row in the batch."""
+class BatchSegment:
+    """A segment's features and labels, its rows in them, and its first row's place in the batch."""
 
-    segment: Segment
+    x: Csr
+    y: Csr
+    rows: Array
     first_row: int
 
     @property
     def span(self) -> slice:
-        """Its rows in the batch's arrays."""
-        return slice(self.first_row, self.first_row + int(self.segment.rows.shape[0]))
+        """The segment's rows in the arrays of the batch."""
+        return slice(self.first_row, self.first_row + int(self.rows.shape[0]))
 
 
-def placed(batch: Sequence[Segment]) -> Iterator[Placed]:
-    """The segments of a batch, each with its offset.
+def with_offsets(batch: Sequence[Segment]) -> Iterator[BatchSegment]:
+    """Yield the segments of a batch, each with its offset.
 
     Examples
     --------
-    >>> list(placed([]))
+    >>> list(with_offsets([]))
     []
     """
     first_row = 0
     for segment in batch:
-        yield Placed(segment, first_row)
-        first_row += int(segment.rows.shape[0])
+        partition, rows = segment.partition, segment.rows
+        yield BatchSegment(partition.features, partition.labels, rows, first_row)
+        first_row += int(rows.shape[0])
 
 
 def batch_rows(batch: Sequence[Segment]) -> int:
-    """Rows of a batch.
+    """Return the number of rows of a batch.
 
     Examples
     --------
@@ -84,7 +91,7 @@ def batch_rows(batch: Sequence[Segment]) -> int:
 
 
 def in_batches(segments: Sequence[Segment], most: int) -> Iterator[list[Segment]]:
-    """The same rows in order, in batches of exactly ``most`` rows but the last.
+    """Yield the same rows in order, in batches of exactly ``most`` rows but the last.
 
     Examples
     --------
@@ -107,7 +114,7 @@ def in_batches(segments: Sequence[Segment], most: int) -> Iterator[list[Segment]
 
 
 def stream_key(key: int, stream: int) -> int:
-    """A 64-bit key for one use of randomness within a step (SplitMix64's output function).
+    """Return a 64-bit key for one random stream of a step (SplitMix64's output function).
 
     Examples
     --------
@@ -121,11 +128,11 @@ def stream_key(key: int, stream: int) -> int:
 
 
 class Buffers:
-    """Named arrays of the kernels that are handed out again and again.
+    """Named arrays of a device that every step reuses.
 
     Examples
     --------
-    >>> from daskxml.ops import get_kernels
+    >>> from daskxml.kernels import get_kernels
     >>> buffers = Buffers(get_kernels("cpu", 1))
     >>> buffers.reserve("hidden", 6)
     >>> buffers.matrix("hidden", 2, 3).shape, buffers.nbytes
@@ -137,24 +144,24 @@ class Buffers:
         self._arrays: dict[str, Array] = {}
 
     def reserve(self, name: str, size: int, dtype: str = "float32") -> None:
-        """Make sure that ``name`` holds ``size`` values; what it held is lost if it grows."""
+        """Allocate ``size`` values for ``name`` unless it has them; growing discards its values."""
         held = self._arrays.get(name)
         if held is None or held.shape[0] < size:
-            self._arrays.pop(name, None)  # free the old one before the new one is made
+            self._arrays.pop(name, None)  # free the old one before the new one is allocated
             self._arrays[name] = self._kernels.zeros(max(1, size), dtype)
 
     def vector(self, name: str, size: int) -> Array:
-        """The first ``size`` values."""
+        """Return the first ``size`` values."""
         return self._arrays[name][:size]
 
     def matrix(self, name: str, rows: int, columns: int) -> Array:
-        """The first ``rows * columns`` values as a contiguous matrix."""
+        """Return the first ``rows * columns`` values as a contiguous matrix."""
         return self._arrays[name][: rows * columns].reshape(rows, columns)
 
     def cube(
         self, name: str, planes: int, rows: int, columns: int, dtype: str | None = None
     ) -> Array:
-        """The first values as ``(planes, rows, columns)``, contiguous; of a ``dtype`` if given."""
+        """Return the first values, viewed as ``dtype`` if given, as ``(planes, rows, columns)``."""
         held = self._arrays[name] if dtype is None else self._arrays[name].view(dtype)
         return held[: planes * rows * columns].reshape(planes, rows, columns)
 

@@ -1,15 +1,26 @@
-"""What a model looks like, without its parameters: the values that a model file stores."""
+"""The description of a model, the layout of its parameters, and their initial values.
+
+The parameters lie in one flat float32 array. Merging, checkpoints and the all-reduce use the flat
+array; layers use reshaped views of it. Every parameter starts at a multiple of 64 bytes. The
+padding between them is and stays zero, so norms and sums of models are unaffected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from daskxml.errors import ConfigError
+import numpy as np
+
+from daskxml.core.arrays import Array
+from daskxml.core.errors import ConfigError
 
 ACTIVATIONS = ("relu", "sigmoid")
 LOSSES = ("softmax", "sigmoid")
+_ALIGNED_FLOATS = 16  # 64 bytes: a cache line, and the widest vector register
+_DRAW_FLOATS = 1 << 20  # drawn at a time, so that no float64 copy of the model exists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +37,7 @@ class ModelSpec:
     activation
         Of the hidden layers: ``relu`` or ``sigmoid``.
     loss
-        ``softmax``: cross-entropy against y/|y| (a row without labels has neither loss nor
+        ``softmax``: cross-entropy against ``y / |y|`` (a row without labels has neither loss nor
         gradient); ``sigmoid``: cross-entropy of each label on its own, summed over labels.
     dropout, feature_dropout
         Share of hidden units, and of stored input entries, dropped in training; in [0, 1).
@@ -46,7 +57,7 @@ class ModelSpec:
     (500, 128, 983)
     >>> ModelSpec(features=500, labels=983, dropout=1.0)
     Traceback (most recent call last):
-    daskxml.errors.ConfigError: model.dropout = 1.0: must be in [0, 1)
+    daskxml.core.errors.ConfigError: model.dropout = 1.0: must be in [0, 1)
     """
 
     features: int
@@ -61,15 +72,14 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, from JSON or TOML
-        for name in ("features", "labels"):
-            _require(name, getattr(self, name), _is_count, "must be an integer of at least 1")
-        _require("hidden", self.hidden, _are_counts, "must be integers of at least 1")
-        for name in ("dropout", "feature_dropout"):
-            _require(name, getattr(self, name), _is_share, "must be in [0, 1)")
-        _require("activation", self.activation, ACTIVATIONS.__contains__, _one_of(ACTIVATIONS))
-        _require("loss", self.loss, LOSSES.__contains__, _one_of(LOSSES))
-        _require("output_bias", self.output_bias, _is_moderate, "must be in [-1000, 1000]")
-        _require("init_scale", self.init_scale, _is_scale, "must be in (0, 1000]")
+        for name, (holds, rule) in _RULES.items():
+            value = getattr(self, name)
+            try:
+                is_valid = holds(value)
+            except TypeError:  # a text compared with a number, say
+                is_valid = False
+            if not is_valid:
+                raise ConfigError(f"model.{name} = {value!r}: {rule}", name)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -77,7 +87,7 @@ class ModelSpec:
         return (self.features, *self.hidden, self.labels)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as a JSON file holds them.
+        """Return plain values, as in a JSON file.
 
         Examples
         --------
@@ -109,34 +119,159 @@ class ModelSpec:
         return cls(**values)
 
 
-def _require(name: str, value: Any, holds: Any, rule: str) -> None:
-    try:
-        right = holds(value)
-    except TypeError:  # a text compared with a number, say
-        right = False
-    if not right:
-        raise ConfigError(f"model.{name} = {value!r}: {rule}")
-
-
-def _one_of(names: tuple[str, ...]) -> str:
-    return "must be one of " + ", ".join(names)
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
 
 
-def _are_counts(values: tuple[Any, ...]) -> bool:
-    return all(_is_count(value) for value in values)
+_COUNT = _is_count, "must be an integer of at least 1"
+_SHARE = (lambda value: 0.0 <= value < 1.0), "must be in [0, 1)"
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "features": _COUNT,
+    "labels": _COUNT,
+    "hidden": (lambda value: all(map(_is_count, value)), "must be integers of at least 1"),
+    "dropout": _SHARE,
+    "feature_dropout": _SHARE,
+    "activation": (ACTIVATIONS.__contains__, "must be one of " + ", ".join(ACTIVATIONS)),
+    "loss": (LOSSES.__contains__, "must be one of " + ", ".join(LOSSES)),
+    "output_bias": (lambda value: -1000.0 <= value <= 1000.0, "must be in [-1000, 1000]"),
+    "init_scale": (lambda value: 0.0 < value <= 1000.0, "must be in (0, 1000]"),
+}
 
 
-def _is_share(value: float) -> bool:
-    return 0.0 <= value < 1.0
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One parameter's shape and the index of its first float."""
+
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Number of floats."""
+        return math.prod(self.shape)
 
 
-def _is_moderate(value: float) -> bool:
-    return -1000.0 <= value <= 1000.0
+class Layout:
+    """The parameters of a model in order, in one flat array.
+
+    ``hidden0.weight`` is ``(features, units)``, one row per feature, so that an update touches
+    whole rows; ``hidden1.weight`` and so on ``(units before, units)``; ``output.weight`` is
+    ``(labels, units)``, one row per label, so that a block of labels is contiguous; biases are
+    ``(units,)`` and ``(labels,)``.
+
+    Attributes
+    ----------
+    slots
+        Name to :class:`Slot`, in the order of the flat array.
+    size
+        Floats of the flat array, padding included.
+    count
+        True parameters, without padding.
+
+    Examples
+    --------
+    >>> layout = Layout(ModelSpec(features=3, labels=5, hidden=(4,)))
+    >>> layout.names
+    ('hidden0.weight', 'hidden0.bias', 'output.weight', 'output.bias')
+    >>> layout.count, layout.size, layout.slots["output.weight"]
+    (41, 80, Slot(shape=(5, 4), offset=32))
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.slots: dict[str, Slot] = {}
+        end = 0
+        for name, shape in _shapes(spec).items():
+            self.slots[name] = Slot(shape, end)
+            end += -(-math.prod(shape) // _ALIGNED_FLOATS) * _ALIGNED_FLOATS
+        self.size = end
+        self.count = sum(slot.size for slot in self.slots.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names in the order of the flat array."""
+        return tuple(self.slots)
+
+    def views(self, flat: Array) -> dict[str, Array]:
+        """Return the parameters as views of ``flat`` ``(size,)``, of any array type.
+
+        Examples
+        --------
+        >>> layout = Layout(ModelSpec(features=3, labels=5))
+        >>> views = layout.views(np.zeros(layout.size, np.float32))
+        >>> views["output.bias"][:] = 1.0
+        >>> views["hidden0.weight"].shape
+        (3, 128)
+        """
+        return {
+            name: flat[slot.offset : slot.offset + slot.size].reshape(slot.shape)
+            for name, slot in self.slots.items()
+        }
 
 
-def _is_scale(value: float) -> bool:
-    return 0.0 < value <= 1000.0
+def initial_parameters(spec: ModelSpec, seed: int) -> Array:
+    """Return a flat NumPy array of initial parameters, the same bits for a seed on any machine.
+
+    Weights are uniform in ±init_scale·sqrt(g / fan-in), with g = 6 between hidden layers of ReLU
+    (He et al. 2015) and 3, a variance of 1 / fan-in, elsewhere. The first layer's fan-in counts as
+    no more than its units: a sparse row of unit length is not as many inputs as there are
+    features. Biases are zero but those of the output, which are ``output_bias``.
+
+    A sigmoid has the slope 1/4 and the mean 1/2 where its input is 0 (Glorot and Bengio 2010): from
+    the second hidden layer on, weights have 16 times that variance and biases cancel the mean, so
+    that a signal passes eight layers; weights of the first layer have the variance 1.
+
+    Examples
+    --------
+    >>> spec = ModelSpec(features=3, labels=5)
+    >>> bool((initial_parameters(spec, 7) == initial_parameters(spec, 7)).all())
+    True
+    """
+    layout = Layout(spec)
+    flat = np.zeros(layout.size, np.float32)
+    views = layout.views(flat)
+    for place, name in enumerate(name for name in layout.names if name.endswith("weight")):
+        bound = np.float32(spec.init_scale * math.sqrt(_spread(spec, name)))
+        _draw_uniform(views[name].reshape(-1), bound, np.random.Generator(_bits(seed, place)))
+    views["output.bias"][:] = spec.output_bias
+    if spec.activation == "sigmoid":
+        for layer in range(1, len(spec.hidden)):
+            sums = views[f"hidden{layer}.weight"].sum(axis=0, dtype=np.float64)
+            views[f"hidden{layer}.bias"][:] = -0.5 * sums
+    return flat
+
+
+def _shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    before = spec.features
+    for layer, units in enumerate(spec.hidden):
+        shapes[f"hidden{layer}.weight"] = (before, units)
+        shapes[f"hidden{layer}.bias"] = (units,)
+        before = units
+    shapes["output.weight"] = (spec.labels, before)
+    shapes["output.bias"] = (spec.labels,)
+    return shapes
+
+
+def _spread(spec: ModelSpec, name: str) -> float:
+    """Return the square of bound / init_scale: three times the variance."""
+    is_sigmoid = spec.activation == "sigmoid"
+    if name == "hidden0.weight":
+        return 3.0 if is_sigmoid else 3.0 / min(spec.features, spec.hidden[0])
+    if name.startswith("hidden"):
+        fan_in = spec.hidden[int(name.removeprefix("hidden").split(".")[0]) - 1]
+        return (48.0 if is_sigmoid else 6.0) / fan_in
+    return 3.0 / spec.widths[-2]
+
+
+def _bits(seed: int, place: int) -> np.random.PCG64:
+    return np.random.PCG64(np.random.SeedSequence(entropy=abs(seed), spawn_key=(place,)))
+
+
+def _draw_uniform(out: Array, bound: np.float32, generator: np.random.Generator) -> None:
+    """Draw uniformly from [-bound, bound), in exact float32: the same bits on any machine."""
+    for start in range(0, out.shape[0], _DRAW_FLOATS):
+        part = out[start : start + _DRAW_FLOATS]
+        generator.random(dtype=np.float32, out=part)
+        part *= np.float32(2.0)
+        part -= np.float32(1.0)
+        part *= bound

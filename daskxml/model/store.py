@@ -1,9 +1,9 @@
-"""A trained model on disk: ``model.safetensors`` and the ``model.json`` that describes it.
+"""A trained model on disk: the arrays, ``model.safetensors``, and their header, ``model.json``.
 
-The two files change together although each is renamed on its own. The description of the new
-arrays is on the disk as ``model.json.next`` before they take their place, and becomes
-``model.json`` after it; a reader takes whichever description has the size and the SHA-256 of the
-arrays that are there. So a writer that is killed at any moment leaves the old model or the new one.
+Both files change together although each is renamed on its own. The new header is on the disk as
+``model.json.next`` before the arrays are replaced, and becomes ``model.json`` afterwards; a reader
+takes the header with the size and SHA-256 of the arrays. So a writer that is killed at any moment
+leaves the old model or the new one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from daskxml._version import __version__
-from daskxml.errors import ConfigError, ModelError
-from daskxml.model.parameters import Layout
-from daskxml.model.spec import ModelSpec
-from daskxml.model.tensors import Arrays, read_tensors, rename, replacing, save_tensors
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.files import replace_durably, replacing
+from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.tensors import Arrays, read_tensors, save_tensors
 
 __all__ = ["ModelHeader", "holds_model", "read_model", "write_model"]
 
@@ -36,22 +36,22 @@ _NEXT_NAME: Final = "model.json.next"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHeader:
-    """What a model's arrays do not say about themselves.
+    """Metadata of a model.
 
     Attributes
     ----------
     spec
         Sizes, layers and loss.
     normalize
-        How a row was scaled before training, and must be before predicting: "l2" or "none".
+        Scaling of rows before training and predicting: "l2" or "none".
     feature_base, label_base
-        The first id in the text files that it was trained on, 0 or 1.
+        The first id in the text files of the training data, 0 or 1.
     propensity_a, propensity_b
         Constants of PSP@k and PSnDCG@k, see ``daskxml.metrics.propensities``.
     training_rows
-        Number of rows that the label counts were taken over.
+        Rows over which labels were counted.
     training
-        Anything else worth keeping, of the kinds that JSON knows.
+        Other JSON values.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class ModelHeader:
             raise ConfigError(f"training_rows = {self.training_rows!r}: must be a whole number")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as ``model.json`` holds them."""
+        """Return plain values, as in ``model.json``."""
         return {
             "spec": self.spec.as_dict(),
             "preprocessing": {
@@ -93,12 +93,12 @@ class ModelHeader:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelHeader:
-        """Undo ``as_dict``.
+        """Return the header that ``as_dict`` was made from.
 
         Raises
         ------
         KeyError, TypeError, ConfigError
-            If something is missing or not what it should be.
+            If a value is missing or invalid.
         """
         return cls(
             spec=ModelSpec.from_dict(values["spec"]),
@@ -111,7 +111,7 @@ class ModelHeader:
 
 
 def holds_model(directory: str | Path) -> bool:
-    """Whether there is a model, or what is left of one, in ``directory``.
+    """Whether ``directory`` holds a model, or one of its files.
 
     Examples
     --------
@@ -129,20 +129,20 @@ def write_model(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a model directory; it is made where missing, and an old model stays until the end.
+    """Write a model directory; it is created where missing, and an old model stays until the end.
 
     Parameters
     ----------
     directory
-        Where to; other files in it are left alone.
+        Other files in it are left alone.
     header
-        What to write beside the arrays.
+        Metadata of the arrays.
     parameters
         By name, of the shapes of ``Layout(header.spec)``, float32.
     label_counts
         ``(labels,)``: in how many training rows each label occurs.
     overwrite
-        Whether a model that is there may be replaced.
+        Whether an existing model may be replaced.
 
     Raises
     ------
@@ -164,16 +164,16 @@ def write_model(
     with replacing(tensors) as partial:
         save_tensors(partial, arrays, {"format": FORMAT})
         _write_header(directory / _NEXT_NAME, header, partial)
-    rename(directory / _NEXT_NAME, directory / HEADER_NAME)
+    replace_durably(directory / _NEXT_NAME, directory / HEADER_NAME)
 
 
 def read_model(directory: str | Path) -> tuple[ModelHeader, Arrays, npt.NDArray[np.int64]]:
-    """Read a model directory, and make sure that it is whole.
+    """Read and verify a model directory.
 
     Returns
     -------
     header
-        What ``model.json`` says.
+        Metadata from ``model.json``.
     parameters
         By name, read-only, mapped from the file.
     label_counts
@@ -198,7 +198,7 @@ def read_model(directory: str | Path) -> tuple[ModelHeader, Arrays, npt.NDArray[
 
 
 def _write_header(path: Path, header: ModelHeader, tensors: Path) -> None:
-    """Describe the arrays that lie in ``tensors`` under another name still."""
+    """Write the header of the arrays in the unfinished file ``tensors``."""
     described = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -212,7 +212,7 @@ def _write_header(path: Path, header: ModelHeader, tensors: Path) -> None:
 
 
 def _matching_header(directory: Path) -> ModelHeader:
-    """The description of the arrays that are there; see the head of this module."""
+    """Return the header of the arrays that are present; see the head of this module."""
     tensors = directory / TENSORS_NAME
     try:
         found = _fingerprint(tensors)
@@ -229,7 +229,7 @@ def _matching_header(directory: Path) -> ModelHeader:
 
 
 def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
-    """Parse one description, and compare it with the ``found`` size and digest of the arrays."""
+    """Parse one header, and compare it with the ``found`` size and digest of the arrays."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         version = (values["format"], values["format_version"])
@@ -245,11 +245,11 @@ def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
     if values.get("sha256") != _signature(values):
         raise ModelError(f"{path}: damaged or edited (its checksum differs); restore it")
     try:
-        header, said = ModelHeader.from_dict(values), dict(values["tensors"])
+        header, expected = ModelHeader.from_dict(values), dict(values["tensors"])
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise ModelError(f"{path}: damaged ({error!r}); restore it") from error
     for key in ("size_bytes", "sha256"):
-        if said.get(key) != found[key]:
+        if expected.get(key) != found[key]:
             tensors = path.with_name(TENSORS_NAME)
             raise ModelError(
                 f"{tensors}: damaged or of another model (its {key} is not the one that "
@@ -259,7 +259,7 @@ def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
 
 
 def _signature(described: Mapping[str, Any]) -> str:
-    """SHA-256 of a description but for the signature itself, however it is laid out."""
+    """Return the SHA-256 of a header without the signature itself, independent of layout."""
     signed = {key: value for key, value in described.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()
 

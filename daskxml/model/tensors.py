@@ -1,18 +1,11 @@
-"""Arrays in a safetensors file: replaced atomically, checked when read, mapped and not copied.
-
-A file is written under another name beside its place, flushed to the disk, and renamed. Whatever
-happens before the rename, a full disk or a killed process, leaves the old file as it was; the
-unfinished one ends in ``.partial``, is read by nobody and overwritten by the next attempt.
-"""
+"""Arrays in a safetensors file: replaced atomically, checked when read, mapped and not copied."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import mmap
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +14,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from daskxml.errors import ModelError
+from daskxml.core.errors import ModelError
+from daskxml.core.files import replacing
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -32,48 +26,10 @@ _DTYPES: Final = {
 }  # fmt: skip
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a name to write to, which takes the place of ``path`` when the block ends well.
-
-    Parameters
-    ----------
-    path
-        The file to write; its directory must exist.
-
-    Raises
-    ------
-    ModelError
-        If the disk is full or the directory cannot be written to; ``path`` is as it was.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp()) / "greeting"
-    >>> with replacing(target) as partial:
-    ...     _ = partial.write_text("hello")
-    >>> target.read_text()
-    'hello'
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        yield partial
-        rename(partial, path)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ModelError(
-            f"{path}: cannot be written ({reason}); what was there is unchanged: "
-            "free space, or choose another directory"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-
-
 def write_tensors(
     path: str | Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]
 ) -> None:
-    """Write named arrays and a few words about them to one safetensors file, atomically.
+    """Write named arrays and metadata to one safetensors file, atomically.
 
     Parameters
     ----------
@@ -82,7 +38,7 @@ def write_tensors(
     arrays
         Of any shape; integers, floats or booleans. They are not copied if C-contiguous.
     metadata
-        Text by name, kept in the file's header. A digest of it and of the arrays is added.
+        Text by name, for the file's header. A digest of it and of the arrays is added.
 
     Raises
     ------
@@ -105,13 +61,13 @@ def write_tensors(
 def save_tensors(
     path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]
 ) -> None:
-    """Do the work of ``write_tensors`` in a file that ``replacing`` will put into its place.
+    """Write the file of ``write_tensors`` in place: ``replacing`` makes it atomic.
 
     Raises
     ------
     ModelError
         If an array's dtype has no place in the format.
-    OSError, SafetensorError
+    OSError
         If the file cannot be written: ``replacing`` explains it.
     """
     held = {name: np.asarray(array, order="C") for name, array in arrays.items()}
@@ -121,21 +77,24 @@ def save_tensors(
             raise ModelError(f"{path}: array {name!r} of dtype {array.dtype} cannot be stored")
     path.touch()
     mode = path.stat().st_mode  # as the user's files have it; the writer's are the owner's alone
-    save_file(held, path, metadata=dict(metadata) | {_DIGEST: _digest(held, metadata)})
+    try:
+        save_file(held, path, metadata=dict(metadata) | {_DIGEST: _digest(held, metadata)})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
     _order_metadata(path)
     path.chmod(mode)
 
 
 def _order_metadata(path: Path) -> None:
-    """Sort the words in a file's header, which safetensors writes in a random order.
+    """Sort the metadata in a file's header, so that the same arrays give the same bytes.
 
-    So the same arrays give the same bytes. The header keeps its length: blanks may follow it.
+    safetensors writes it in random order. The header keeps its length: blanks may follow it.
     """
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
-        words = dict(sorted(header.pop("__metadata__").items()))
-        text = {"__metadata__": words, **header}
+        metadata = dict(sorted(header.pop("__metadata__").items()))
+        text = {"__metadata__": metadata, **header}
         ordered = json.dumps(text, separators=(",", ":"), ensure_ascii=False).encode()
         if len(ordered) <= size:
             file.seek(8)
@@ -143,7 +102,7 @@ def _order_metadata(path: Path) -> None:
 
 
 def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict[str, str]]:
-    """Map a safetensors file into memory: nothing is read before it is looked at.
+    """Map a safetensors file into memory: pages are read on access.
 
     Parameters
     ----------
@@ -155,7 +114,7 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
     Returns
     -------
     arrays
-        By name, read-only, valid for as long as they are held.
+        By name, read-only views of the file.
     metadata
         As it was given to ``write_tensors``.
 
@@ -185,7 +144,7 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
 
 
 def _mapped(path: Path) -> Arrays:
-    """Views of the file's pages; the header is an 8-byte length and then that much JSON."""
+    """Return views of the file's pages; the header is an 8-byte length and that much JSON."""
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(header_bytes))
@@ -204,25 +163,9 @@ def _view(pages: mmap.mmap, base: int, entry: Mapping[str, Any]) -> npt.NDArray[
 
 
 def _digest(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> str:
-    """SHA-256 of everything that the file says, whatever the order and spelling of its header."""
+    """Return the SHA-256 of metadata and arrays, independent of the header's order."""
     digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
     for name, array in sorted(arrays.items()):
         digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def rename(source: Path, target: Path) -> None:
-    """Put a file in the place of another so that not even a power cut leaves half of it."""
-    _flush(source)
-    source.replace(target)
-    _flush(target.parent)
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file's bytes, or a directory's names, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,33 +1,31 @@
-"""The trained model that a user holds: predict, evaluate, save, load. It needs no cluster."""
+"""The trained model of a user: predict, evaluate, save, load, without a cluster."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from daskxml.data.rows import unit_rows
-from daskxml.errors import ConfigError, InputError
+from daskxml.core.arrays import Csr, Partition, Segment
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.hardware import usable_cores
+from daskxml.data.rows import feature_blocks, label_csr, unit_rows
+from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
-from daskxml.model.matrices import feature_blocks, label_csr
-from daskxml.model.parameters import Layout
-from daskxml.model.spec import ModelSpec
+from daskxml.model.mlp import Mlp
+from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.store import ModelHeader, read_model, write_model
-from daskxml.types import Csr, Partition, Segment
-
-if TYPE_CHECKING:
-    from daskxml.training.replica import Replica
 
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 
-_BATCH_ROWS = 512  # of evaluation in a run, too, so that both round alike
+_BATCH_ROWS = 512  # as in the evaluation of a run, so that both round alike
+_LOGITS_BYTES = 256 * 2**20
 
 
 class Model:
@@ -38,11 +36,11 @@ class Model:
     header
         Sizes, preprocessing and constants.
     parameters
-        Arrays by name, as ``Layout(header.spec)`` has them, float32; held, not copied.
+        float32 arrays by name, of the shapes of ``Layout(header.spec)``; not copied.
     label_counts
         ``(labels,)`` int64: in how many training rows each label occurs.
     threads
-        How many to compute with; 0 takes every core that this process may use.
+        Compute threads; 0: every core that this process may use.
 
     Examples
     --------
@@ -66,9 +64,9 @@ class Model:
         self.header = header
         self.parameters = dict(parameters)
         self.label_counts = label_counts
-        self.threads = threads or len(os.sched_getaffinity(0))
-        self._replica: Replica | None = None
-        self._lock = threading.Lock()  # a replica has one set of buffers
+        self.threads = threads or usable_cores()
+        self._mlp: Mlp | None = None
+        self._lock = threading.Lock()  # the network has one set of buffers
 
     @classmethod
     def load(cls, directory: str | Path, *, threads: int = 0) -> Model:
@@ -113,7 +111,7 @@ class Model:
             ``(rows, features)``: SciPy sparse of any format, dense numbers, or a ``Partition``;
             it is scaled here as the training rows were.
         top_k
-            How many labels a row gets, or all that there are.
+            Labels of a row, at most all labels.
 
         Returns
         -------
@@ -143,9 +141,9 @@ class Model:
     def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
         """Rank the best labels of each row.
 
-        Labels are ranked by their logits, ties to the lowest id. Where probabilities round to
-        equal ones although the logits differ, as they do near 0 and 1, one is moved by the
-        smallest step there is if the ids would not tell the order.
+        Labels are ranked by their logits, ties to the lowest id. Where logits differ but the
+        probabilities round to equal ones, as near 0 and 1, one is moved by one unit in the last
+        place if sorting by score and id would give another order.
 
         Returns
         -------
@@ -198,19 +196,19 @@ class Model:
         return metric_sums(ids, labels, self.inverse_propensity, zero.ks).result()
 
     def _rank(self, features: Csr, k: int) -> tuple[Ids, Scores]:
-        """``predict_top_k`` of a block that may be changed."""
+        """Rank the rows of a block, which is scaled in place."""
         if self.header.normalize == "l2":
             unit_rows(features)
         labels = Csr(np.zeros(features.rows + 1, np.int64), np.empty(0, np.int32), None, 0)
         segment = Segment(Partition(features, labels), np.arange(features.rows))
         with self._lock:
-            if self._replica is None:
-                self._replica = _replica(self.spec, self.parameters, self.threads)
-            ids, scores = self._replica.top_k([segment], k)
+            if self._mlp is None:
+                self._mlp = _network(self.spec, self.parameters, self.threads)
+            ids, scores = self._mlp.top_k([segment], k)
         return ids, scores
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and processes get the arrays, and make a replica of their own."""
+        """Pickle the arrays, but not the buffers."""
         return _restored, (self.header, self.parameters, self.label_counts, self.threads)
 
     def __repr__(self) -> str:
@@ -228,7 +226,7 @@ def evaluate_partitions(
     model
         What to evaluate.
     partitions
-        Host rows as parsed, not scaled, of the model's numbers of features and labels.
+        Host rows as parsed, not scaled, with the model's numbers of features and labels.
     k
         The cut-offs.
 
@@ -257,17 +255,14 @@ def evaluate_partitions(
     return sums
 
 
-def _replica(spec: ModelSpec, parameters: Mapping[str, Any], threads: int) -> Replica:
-    """Put the parameters where the kernels can use them."""
-    from daskxml.ops import get_kernels
-    from daskxml.optim import OptimizerConfig
-    from daskxml.training.replica import Replica  # lies above the model, and needs it
-
+def _network(spec: ModelSpec, parameters: Mapping[str, Any], threads: int) -> Mlp:
+    """Copy the parameters into one aligned array, and make the layers over it."""
     kernels = get_kernels("cpu", threads)
-    replica = Replica(spec, OptimizerConfig(), kernels, max_batch_rows=_BATCH_ROWS)
-    for name, view in Layout(spec).views(replica.flat).items():
-        view[...] = kernels.to_device(parameters[name])
-    return replica
+    layout = Layout(spec)
+    views = layout.views(kernels.zeros(layout.size))
+    for name, view in views.items():
+        view[...] = parameters[name]
+    return Mlp(spec, kernels, views, _BATCH_ROWS, _LOGITS_BYTES)
 
 
 def _restored(header: ModelHeader, parameters: Any, label_counts: Any, threads: int) -> Model:

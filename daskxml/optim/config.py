@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from daskxml.errors import ConfigError
-from daskxml.fields import bounded, check_ranges
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges
 
 NAMES = ("sgd", "momentum", "nesterov", "adam", "lamb")
 
@@ -25,18 +25,18 @@ class OptimizerConfig:
     beta1, beta2, epsilon
         Of ``adam`` and ``lamb``.
     weight_decay
-        What a weight loses in a step, as a share of it and over the learning rate. It is apart
-        from the gradient and its moments, and biases have none.
+        Share of a weight that a step removes, times the learning rate. It is decoupled from the
+        gradient and its moments, and does not apply to biases.
     clip_norm
-        A step's gradient is scaled down to this Euclidean norm where it is longer; 0 is no limit.
-        All of the gradient is then collected before any of it is applied.
+        A step's gradient is scaled down to this Euclidean norm at most; 0 is no limit. The whole
+        gradient is then collected before any of it is applied.
     output
-        The optimizer of the output layer, if another: its name; "" is the same for all.
+        Name of the optimizer of the output layer, if it is another; "" for the same.
     output_lr
-        What the learning rate is multiplied by in the output layer.
+        Factor of the learning rate in the output layer.
     on_merge
-        What a merge does with moments: ``keep`` leaves each worker its own, ``average`` merges
-        them with the weights of the models, ``reset`` begins anew.
+        Moments at a merge: ``keep`` leaves each worker its own, ``average`` merges them with the
+        weights of the models, ``reset`` sets them to zero.
 
     Raises
     ------
@@ -69,7 +69,8 @@ class OptimizerConfig:
         ):  # fmt: skip
             if value not in allowed:
                 names = ", ".join(name or '""' for name in allowed)
-                raise ConfigError(f"optimizer.{field} = {value!r}: must be one of {names}")
+                problem = f"optimizer.{field} = {value!r}: must be one of {names}"
+                raise ConfigError(problem, field)
 
     def rule_of(self, parameter: str) -> str:
         """Return the name of the optimizer of a parameter."""
@@ -82,11 +83,11 @@ class OptimizerConfig:
         return self.name == "sgd" and self.output in ("", "sgd") and not changes_more
 
     def takes_rows(self, parameter: str) -> bool:
-        """Whether a step can change some rows of a parameter, without looking at the others."""
+        """Whether a step can change some rows of a parameter independently of the others."""
         return self.clip_norm == 0.0 and self.rule_of(parameter) != "lamb"
 
     def lr_factor(self, parameter: str) -> float:
-        """Return what the learning rate of a parameter is multiplied by."""
+        """Return the factor of the learning rate of a parameter."""
         return self.output_lr if is_output(parameter) else 1.0
 
 

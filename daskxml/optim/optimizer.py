@@ -1,57 +1,91 @@
-"""From the gradients of a step, in the form in which they arise, to changed parameters."""
+"""When rules are applied: from the gradients of a step, in the forms in which they arise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 
-from daskxml.ops import Drop, Kernels, RowGradient, RowSums
-from daskxml.optim.adam import Adam
-from daskxml.optim.chosen import ChosenRows
+from daskxml.core.arrays import Array, Csr
+from daskxml.core.errors import ConfigError
+from daskxml.kernels import Drop, Kernels, RowGradient, RowSums
+from daskxml.optim.adam import Adam, Lamb
 from daskxml.optim.config import OptimizerConfig
-from daskxml.optim.gradient import GradientArrays
-from daskxml.optim.lamb import Lamb
-from daskxml.optim.momentum import Momentum, Nesterov
-from daskxml.optim.rule import Place, Rule, as_rows, with_noise
-from daskxml.optim.scratch import Scratch
-from daskxml.optim.sgd import Sgd
-from daskxml.optim.sums import update_by_product, update_by_sums
-from daskxml.optim.touched import TouchedRows
-from daskxml.types import Array, Csr
+from daskxml.optim.gradient import GradientArrays, SparseGradient
+from daskxml.optim.rule import ParameterSlice, Rule, as_rows
+from daskxml.optim.sgd import Momentum, Nesterov, Sgd
 
 OPTIMIZERS: dict[str, type[Rule]] = {
     "sgd": Sgd, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lamb": Lamb,
 }  # fmt: skip
-FIRST_LAYER = "hidden0.weight"  # its rows are features, and wait where a gradient is zero
+FIRST_LAYER = "hidden0.weight"  # its rows are features: skipped where their gradient is zero
 Views = Callable[[Array], Mapping[str, Array]]
 
 
-class Optimizer(ChosenRows):
+class Scratch:
+    """Flat float32 arrays for threads to borrow: as many as were ever borrowed at a time.
+
+    Examples
+    --------
+    >>> from daskxml.kernels import get_kernels
+    >>> scratch = Scratch(get_kernels("cpu", 1))
+    >>> for _ in range(3):
+    ...     with scratch.borrow(4) as memory:
+    ...         shape = memory.shape
+    >>> shape, scratch.nbytes
+    ((4,), 16)
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._free: list[Array] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are not borrowed."""
+        return sum(int(array.nbytes) for array in self._free)
+
+    @contextmanager
+    def borrow(self, floats: int) -> Iterator[Array]:
+        """Lend an array of at least ``floats`` floats; its contents are arbitrary."""
+        try:
+            memory = self._free.pop()  # atomic: no two threads get the same
+        except IndexError:
+            memory = self._kernels.empty(floats)
+        if memory.shape[0] < floats:
+            memory = self._kernels.empty(floats)
+        try:
+            yield memory
+        finally:
+            self._free.append(memory)
+
+
+class Optimizer:
     """Applies gradients to the parameters.
 
     A step is ``begin_step``, then its gradients (calls for different ``rows`` of one parameter
-    may come from several threads at the same time), then ``end_step``; or, where the gradient is
-    there as a whole, ``begin_step`` and `apply`. What a rule can do with a part of the gradient it
-    does at once; a first layer waits for all segments, and with ``clip_norm`` or a rule that looks
-    at whole layers the gradient is collected until ``end_step``.
+    may come from several threads at the same time), then ``end_step``; or, with the whole
+    gradient, ``begin_step`` and `apply`. A part of the gradient is applied at once if the rule can;
+    the first layer is updated once for all segments, and with ``clip_norm`` or a layerwise rule the
+    gradient is collected until ``end_step``.
 
     Parameters
     ----------
     parameters
         Views by name, updated in place.
     views, size
-        The same views of another flat array ``(size,)``: moments lie as the parameters do.
+        The same views of another flat array ``(size,)``, in which moments are laid out.
     partner
-        An optimizer of the same kind over the same parameters, to have moments and the count of
-        steps in common with. Both may step at the same time in different threads: updates of the
-        moments may then be lost where they meet, as those of the parameters may.
+        An optimizer of the same kind over the same parameters, whose moments and step count are
+        shared. Both may step at the same time in different threads; concurrent updates of the
+        moments may then be lost, as those of the parameters may.
 
     Examples
     --------
-    >>> from daskxml.ops import get_kernels
+    >>> from daskxml.kernels import get_kernels
     >>> kernels = get_kernels("cpu", 1)
     >>> def views(flat):
     ...     return {"b": flat}
@@ -73,36 +107,39 @@ class Optimizer(ChosenRows):
         rules = {key: rule(config, kernels) for key, rule in OPTIMIZERS.items()}
         self._rules = {name: rules[config.rule_of(name)] for name in parameters}
         if partner is None:
-            held = dict.fromkeys(name for rule in self._rules.values() for name in rule.moments)
-            self._moments = {name: kernels.zeros(size) for name in held}
-            self._steps = np.zeros(1, np.int64)  # on the host: nobody waits for it
+            names = dict.fromkeys(name for rule in self._rules.values() for name in rule.moments)
+            self._moments = {name: kernels.zeros(size) for name in names}
+            self._steps = np.zeros(1, np.int64)  # on the host: read without synchronizing
         else:
             self._moments, self._steps = partner._moments, partner._steps
         self._moment_views = {name: views(flat) for name, flat in self._moments.items()}
         self._step, self._lr = 0, 0.0
-        self._touched: dict[str, TouchedRows] = {}
+        self._sparse: dict[str, SparseGradient] = {}
         self._scratch = Scratch(kernels)
-        room = {name: array.shape for name, array in parameters.items() if self._needs_all(name)}
-        room.pop(FIRST_LAYER, None)  # never dense, see TouchedRows
-        self._collected = GradientArrays(kernels, {n: kernels.zeros(s) for n, s in room.items()})
+        collected = {
+            name: kernels.zeros(array.shape)
+            for name, array in parameters.items()
+            if self._needs_all(name) and name != FIRST_LAYER  # which is never dense
+        }
+        self._collected = GradientArrays(kernels, collected)
 
     # ------------------------------------------------------------------- a step
 
     def reserve(self, rows: int, nonzeros: int) -> None:
-        """Allocate what steps of so many rows, with so many stored features, need beside moments.
+        """Allocate buffers for steps of so many rows with so many stored features.
 
         Raises
         ------
         MemoryError
-            If the device has no room; nothing has changed then.
+            If the device does not have enough memory; nothing has changed then.
         """
-        most = 0  # floats of a gradient that is formed in scratch memory
+        most = 0  # floats of a gradient that is materialized in scratch memory
         for name, weight in self._parameters.items():
             count, width = as_rows(weight).shape
             if name == FIRST_LAYER:
                 count = min(count, nonzeros)
                 if not self._is_fused(name):
-                    self._touched_rows(name).reserve(rows, nonzeros, self._needs_all(name))
+                    self._sparse_gradient(name).reserve(rows, nonzeros, self._needs_all(name))
             self._rules[name].reserve(count)
             if weight.ndim > 1 and not self._needs_all(name) and not self._is_fused(name):
                 most = max(most, min(count * width, self._kernels.gradient_floats))
@@ -111,8 +148,8 @@ class Optimizer(ChosenRows):
                 pass
 
     def release(self) -> None:
-        """Give back what `reserve` has allocated; between two steps."""
-        self._touched, self._scratch = {}, Scratch(self._kernels)
+        """Free what `reserve` has allocated; between two steps."""
+        self._sparse, self._scratch = {}, Scratch(self._kernels)
 
     def begin_step(self) -> None:
         """Count a step."""
@@ -120,7 +157,7 @@ class Optimizer(ChosenRows):
         self._step = int(self._steps[0])
 
     def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
-        """Take the gradient of ``parameter[rows]``, of the same shape."""
+        """Apply the gradient of ``parameter[rows]``, of the same shape."""
         self._lr = lr
         if name in self._collected.views:
             self._collected.dense(name, grad, lr, rows)
@@ -130,43 +167,62 @@ class Optimizer(ChosenRows):
     def product(
         self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
     ) -> None:
-        """Take the gradient of ``parameter[rows]``, which is ``scale * left.T @ right``."""
+        """Apply the gradient ``scale * left.T @ right`` of ``parameter[rows]``."""
         self._lr = lr
         if name in self._collected.views:
             self._collected.product(name, rows, left, right, lr, scale)
             return
         rule, rate = self._rules[name], lr * self._config.lr_factor(name)
-        place, begin = self._place(name, rows), rows.start or 0
-        if not rule.fused_product(place, left, right, rate, scale):
-            self._update_by_product(rule, place, left, right, rate, first=begin, scale=scale)
+        target, first = self._slice(name, rows), rows.start or 0
+        if not rule.fused_product(target, left, right, rate, scale):
+            self._update_by_product(rule, target, left, right, rate, first=first, scale=scale)
+
+    def subset(self, name: str, ids: Array, grad: Array, lr: float) -> None:
+        """Apply the gradient of ``parameter[ids]``; other rows and their moments do not change."""
+        rate = lr * self._config.lr_factor(name)
+        gradient = RowGradient(grad.reshape(int(ids.shape[0]), -1), ids)
+        self._rules[name].update(self._subset_slice(name), gradient, rate, self._step)
+
+    def subset_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
+        """Apply the gradient ``left.T @ right`` of ``parameter[ids]``."""
+        rate = lr * self._config.lr_factor(name)
+        target = self._subset_slice(name)
+        self._update_by_product(self._rules[name], target, left, right, rate, ids)
+
+    def subset_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
+        """Apply the gradient of ``parameter[sums.ids]``, sums of rows of ``x``."""
+        self._update_by_sums(name, self._subset_slice(name), sums, x, lr)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
     ) -> None:
-        """Take ``x[rows].T @ delta``, a segment's part; zero for features that are not in use."""
+        """Apply ``x[rows].T @ delta``, a segment's part; zero for features that are not in use."""
         self._lr = lr
         rate = lr * self._config.lr_factor(name)
-        place = self._place(name)
+        target = self._slice(name)
         if not self._needs_all(name) and self._rules[name].fused_sparse_product(
-            place, x, rows, delta, rate, drop
+            target, x, rows, delta, rate, drop
         ):
             return
-        self._touched_rows(name).add(x, rows, delta, drop)
+        self._sparse_gradient(name).add(x, rows, delta, drop)
 
     def end_step(self) -> None:
-        """Apply what has waited for the end of the step."""
+        """Apply the gradients that were collected."""
         views = self._collected.views
         whole = {name: RowGradient(as_rows(array)) for name, array in views.items()}
-        for name, touched in self._touched.items():
-            touched.group()
+        for name, sparse in self._sparse.items():
+            sparse.group()
+            sums = sparse.sums()
             if self._needs_all(name):
-                grad, ids = touched.whole_gradient(), touched.sums().ids
-                whole[name] = RowGradient(grad, ids, waits=True, live=touched.live)
+                whole[name] = RowGradient(
+                    sparse.materialize(), sums.ids, skip_zero_rows=True,
+                    device_count=sums.device_count,
+                )  # fmt: skip
             else:
-                sums, place = touched.sums(), self._place(name)
-                self._update_by_sums(name, place, sums, touched.deltas, self._lr, waits=True)
+                target = self._slice(name)
+                self._update_by_sums(name, target, sums, sparse.deltas, self._lr, skips=True)
         self._apply(whole, self._lr)
-        self._forget_step()
+        self._clear_step()
 
     def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
         """Take all of a step's gradient at once, after ``begin_step``.
@@ -175,13 +231,13 @@ class Optimizer(ChosenRows):
         ----------
         gradient
             An array of each parameter's shape by its name, as `GradientBuffer.views` has them.
-            Rows of the first layer that are zero throughout count as not touched.
+            Rows of the first layer that are zero throughout are skipped.
         lr
             Learning rate.
 
         Examples
         --------
-        >>> from daskxml.ops import get_kernels
+        >>> from daskxml.kernels import get_kernels
         >>> kernels = get_kernels("cpu", 1)
         >>> bias = kernels.zeros(2)
         >>> config = OptimizerConfig(clip_norm=5.0)
@@ -193,7 +249,7 @@ class Optimizer(ChosenRows):
         """
         self._apply(
             {
-                name: RowGradient(as_rows(array), waits=name == FIRST_LAYER)
+                name: RowGradient(as_rows(array), skip_zero_rows=name == FIRST_LAYER)
                 for name, array in gradient.items()
             },
             lr,
@@ -202,95 +258,123 @@ class Optimizer(ChosenRows):
     # -------------------------------------------------------------------- state
 
     def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold to go on with the same bits.
+        """Return the state that a checkpoint must hold to resume with the same bits.
 
         Returns
         -------
         dict
-            Moments by name, flat ``(size,)`` float32, and ``steps`` ``(1,)`` int64; nothing where
-            the rules remember nothing. The arrays are the optimizer's own, the last one the host's:
+            Moments by name, flat ``(size,)`` float32, and ``steps`` ``(1,)`` int64; empty if
+            the rules have no moments. The arrays are the optimizer's own, the last one on the host:
             write into them to restore a state.
         """
         return {**self._moments, "steps": self._steps} if self._moments else {}
 
     def reset(self) -> None:
-        """Forget all moments and steps, as new."""
+        """Set all moments and the step count to zero."""
         self._steps[:] = 0
         for array in self._moments.values():
             self._kernels.fill(array, 0)
-        self._forget_step()
+        self._clear_step()
 
     @property
     def nbytes(self) -> int:
         """Bytes of moments and buffers."""
         arrays = (*self._moments.values(), *self._collected.views.values())
-        buffers = self._scratch.nbytes + sum(held.nbytes for held in self._touched.values())
+        buffers = self._scratch.nbytes + sum(grad.nbytes for grad in self._sparse.values())
         buffers += sum(rule.nbytes for rule in {*self._rules.values()})
         return buffers + sum(int(array.nbytes) for array in arrays)
 
     # ------------------------------------------------------------------ inside
 
-    def _forget_step(self) -> None:
+    def _clear_step(self) -> None:
         self._collected.clear()
-        for touched in self._touched.values():
-            touched.clear()
+        for gradient in self._sparse.values():
+            gradient.clear()
 
     def _is_fused(self, name: str) -> bool:
-        """Whether gradients go into this parameter without being written out."""
+        """Whether gradients are applied to this parameter without being materialized."""
         decays = name == FIRST_LAYER and self._config.weight_decay > 0.0
-        plain = not (self._needs_all(name) or decays or self._place(name).is_narrow)
-        return self._rules[name].is_fused and plain
+        can_fuse = not (self._needs_all(name) or decays or self._slice(name).is_bfloat16)
+        return self._rules[name].is_fused and can_fuse
 
-    def _touched_rows(self, name: str) -> TouchedRows:
-        if name not in self._touched:
-            self._touched[name] = TouchedRows(self._kernels, *self._parameters[name].shape)
-        return self._touched[name]
+    def _sparse_gradient(self, name: str) -> SparseGradient:
+        if name not in self._sparse:
+            self._sparse[name] = SparseGradient(self._kernels, *self._parameters[name].shape)
+        return self._sparse[name]
 
     def _needs_all(self, name: str) -> bool:
-        """Whether nothing of this gradient can be applied before all of it is there."""
+        """Whether no part of this gradient can be applied before all of it is known."""
         return self._config.clip_norm > 0.0 or self._rules[name].is_layerwise
 
-    def _place(self, name: str, rows: slice = slice(None)) -> Place:
+    def _slice(self, name: str, rows: slice = slice(None)) -> ParameterSlice:
         weight = self._parameters[name]
         names = self._rules[name].moments
         moments = tuple(as_rows(self._moment_views[moment][name][rows]) for moment in names)
-        return Place(as_rows(weight[rows]), moments, weight.ndim > 1)
+        return ParameterSlice(as_rows(weight[rows]), moments, weight.ndim > 1)
+
+    def _subset_slice(self, name: str) -> ParameterSlice:
+        """The whole parameter, some of whose rows (of a vector: elements) will change."""
+        if self._needs_all(name):
+            raise ConfigError(
+                f"optimizer: of {name} some rows change, others wait: it takes neither clip_norm "
+                "nor lamb"
+            )
+        return self._slice(name).as_column()
 
     def _update(
         self, name: str, gradient: RowGradient, lr: float, rows: slice = slice(None)
     ) -> None:
-        rate, place = lr * self._config.lr_factor(name), self._place(name, rows)
-        noisy = with_noise(place, gradient, self._step, rows.start or 0)
-        self._rules[name].update(place, noisy, rate, self._step)
+        rate, target = lr * self._config.lr_factor(name), self._slice(name, rows)
+        gradient = target.with_rounding(gradient, self._step, rows.start or 0)
+        self._rules[name].update(target, gradient, rate, self._step)
 
     def _update_by_product(
-        self, rule: Rule, place: Place, left: Array, right: Array, rate: float,
+        self, rule: Rule, whole: ParameterSlice, left: Array, right: Array, rate: float,
         ids: Array | None = None, first: int = 0, scale: float = 1.0,
     ) -> None:  # fmt: skip
-        def update(span: slice, gradient: RowGradient) -> None:
-            rows = place if ids is not None else place.rows(span)
-            noisy = with_noise(rows, gradient, self._step, first + span.start)
-            rule.update(rows, noisy, rate, self._step)
+        """Form ``scale * left.T @ right`` a few rows at a time, and apply each while in the cache.
 
-        update_by_product(self._kernels, self._scratch, left, right, ids, update, scale)
+        They are the rows ``ids``, or all in order; ``first`` is the number of the first one.
+        """
+        rows, width = int(left.shape[1]), int(right.shape[1])
+        chunk = max(1, self._kernels.gradient_floats // width)
+        with self._scratch.borrow(min(rows, chunk) * width) as memory:
+            for start in range(0, rows, chunk):
+                span = slice(start, min(start + chunk, rows))
+                slope = memory[: (span.stop - start) * width].reshape(-1, width)
+                self._kernels.gemm(slope, left[:, span].T, right, scale)
+                target = whole.rows(span) if ids is None else whole
+                gradient = RowGradient(slope, None if ids is None else ids[span])
+                gradient = target.with_rounding(gradient, self._step, first + start)
+                rule.update(target, gradient, rate, self._step)
 
     def _update_by_sums(
-        self, name: str, place: Place, sums: RowSums, x: Array, lr: float, waits: bool = False
-    ) -> None:
+        self, name: str, target: ParameterSlice, sums: RowSums, x: Array, lr: float,
+        skips: bool = False,
+    ) -> None:  # fmt: skip
+        """Form ``sums`` of ``x`` a few rows at a time, in each thread, and apply each likewise."""
         rule, rate = self._rules[name], lr * self._config.lr_factor(name)
+        kernels, width = self._kernels, int(x.shape[1])
+        chunk = max(1, min(sums.count, kernels.gradient_floats // width))
 
-        def update(gradient: RowGradient) -> None:
-            rule.update(place, gradient, rate, self._step)
+        def work(thread: int, start: int, stop: int) -> None:
+            count = None if sums.device_count is None else (sums.device_count[0], start)
+            with self._scratch.borrow(chunk * width) as memory:
+                slope = memory[: (stop - start) * width].reshape(-1, width)
+                starts = sums.starts[start : stop + 1]
+                kernels.gather_rows(slope, starts, sums.rows, sums.values, x, count)
+                gradient = RowGradient(slope, sums.ids[start:stop], skips, device_count=count)
+                rule.update(target, gradient, rate, self._step)
 
-        update_by_sums(self._kernels, self._scratch, sums, x, waits, update)
+        kernels.for_label_blocks(sums.count, chunk, work)
 
     def _apply(self, gradients: Mapping[str, RowGradient], lr: float) -> None:
-        scale = self._clipped(gradients)
+        scale = self._clip_scale(gradients)
         for name, gradient in gradients.items():
             self._update(name, replace(gradient, scale=scale), lr)
 
-    def _clipped(self, gradients: Mapping[str, RowGradient]) -> float:
-        """What the gradient is multiplied by, to be no longer than it may."""
+    def _clip_scale(self, gradients: Mapping[str, RowGradient]) -> float:
+        """The factor that reduces the norm of the gradient to ``clip_norm`` at most."""
         if not self._config.clip_norm:
             return 1.0
         flats = (gradient.values.reshape(-1) for gradient in gradients.values())

@@ -1,4 +1,4 @@
-"""What an optimizer is at its heart: how a gradient of some rows changes them."""
+"""A rule is the formula of an optimizer: how a gradient changes some rows of a parameter."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from daskxml.ops import Drop, Kernels, RowGradient
+from daskxml.core.arrays import Array, Csr
+from daskxml.kernels import Drop, Kernels, RowGradient
 from daskxml.optim.config import OptimizerConfig
-from daskxml.types import Array, Csr
 
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Rows of a parameter, with what a rule remembers of them.
+class ParameterSlice:
+    """Rows of a parameter and of its moments.
 
     Attributes
     ----------
@@ -29,7 +29,8 @@ class Place:
     Examples
     --------
     >>> import numpy as np
-    >>> Place(np.zeros((4, 2)), (np.zeros((4, 2)),), True).rows(slice(1, 3)).moments[0].shape
+    >>> whole = ParameterSlice(np.zeros((4, 2)), (np.zeros((4, 2)),), True)
+    >>> whole.rows(slice(1, 3)).moments[0].shape
     (2, 2)
     """
 
@@ -38,38 +39,39 @@ class Place:
     is_matrix: bool
 
     @property
-    def is_narrow(self) -> bool:
-        """Whether weights are bfloat16, as uint16: steps are rounded by chance."""
+    def is_bfloat16(self) -> bool:
+        """Whether weights are bfloat16, as uint16, with stochastic rounding."""
         return str(self.weight.dtype) == "uint16"
 
-    def rows(self, span: slice) -> Place:
-        """Return these rows of it."""
-        return Place(self.weight[span], tuple(m[span] for m in self.moments), self.is_matrix)
+    def rows(self, span: slice) -> ParameterSlice:
+        """Return some of the rows."""
+        moments = tuple(moment[span] for moment in self.moments)
+        return ParameterSlice(self.weight[span], moments, self.is_matrix)
 
-    def by_rows(self) -> Place:
-        """Return it with rows that can be chosen: each number of a vector is one of its own."""
+    def as_column(self) -> ParameterSlice:
+        """Return a vector as a column, so that each element is a row; a matrix as it is."""
         if self.is_matrix:
             return self
         columns = (array.reshape(-1, 1) for array in (self.weight, *self.moments))
-        return Place(next(columns), tuple(columns), False)
+        return ParameterSlice(next(columns), tuple(columns), False)
 
+    def with_rounding(self, gradient: RowGradient, step: int, first: int) -> RowGradient:
+        """Return a gradient with a key for stochastic rounding, if the weights are bfloat16.
 
-def with_noise(place: Place, gradient: RowGradient, step: int, first: int) -> RowGradient:
-    """Return a gradient with the chance that rounds narrow weights, if those of ``place`` are.
+        The key is different in every step, and for every first row.
 
-    It is another in every step, and for every first row.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> place = Place(np.zeros((1, 2), np.uint16), (), True)
-    >>> with_noise(place, RowGradient(np.zeros((1, 2), np.float32)), step=1, first=0).noise > 0
-    True
-    """
-    if not place.is_narrow:
-        return gradient
-    key = (step * 0xD1342543DE82EF95 + first * 0xAF251AF3B0F025B5) & _MASK
-    return replace(gradient, noise=key)
+        Examples
+        --------
+        >>> import numpy as np
+        >>> whole = ParameterSlice(np.zeros((1, 2), np.uint16), (), True)
+        >>> gradient = RowGradient(np.zeros((1, 2), np.float32))
+        >>> whole.with_rounding(gradient, step=1, first=0).rounding_key > 0
+        True
+        """
+        if not self.is_bfloat16:
+            return gradient
+        key = (step * 0xD1342543DE82EF95 + first * 0xAF251AF3B0F025B5) & _MASK
+        return replace(gradient, rounding_key=key)
 
 
 def as_rows(array: Array) -> Array:
@@ -85,17 +87,17 @@ def as_rows(array: Array) -> Array:
 
 
 class Rule(ABC):
-    """One optimizer's formula; its state is the caller's.
+    """The formula of an optimizer; the state belongs to `daskxml.optim.Optimizer`.
 
     Attributes
     ----------
     moments
-        Names of the arrays, of the parameters' shapes, that it remembers; zero at first.
+        Names of the arrays of state, of the parameters' shapes; zero at first.
     is_layerwise
         Whether a step needs the whole gradient of a layer at once.
     is_fused
-        Whether `fused_product` takes every product, and `fused_sparse_product` too unless weights
-        decay.
+        Whether `fused_product` takes every product, and, without weight decay,
+        `fused_sparse_product` too.
     """
 
     moments: ClassVar[tuple[str, ...]] = ()
@@ -106,33 +108,33 @@ class Rule(ABC):
         self.config, self.kernels = config, kernels
 
     def reserve(self, rows: int) -> None:  # noqa: B027 - most rules need nothing
-        """Allocate what updates of parameters of so many rows need."""
+        """Allocate scratch memory for updates of parameters of so many rows."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what it has allocated itself."""
+        """Bytes of scratch memory."""
         return 0
 
     @abstractmethod
-    def update(self, place: Place, gradient: RowGradient, lr: float, step: int) -> None:
-        """Change ``place`` by a gradient of all or some of its rows, in step ``step`` from 1."""
+    def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
+        """Change ``target`` by a gradient of all or some of its rows, in step ``step`` from 1."""
 
     def fused_product(
-        self, place: Place, left: Array, right: Array, lr: float, scale: float = 1.0
+        self, target: ParameterSlice, left: Array, right: Array, lr: float, scale: float = 1.0
     ) -> bool:
-        """Change ``place`` by the gradient ``scale * left.T @ right`` unwritten, if it can."""
+        """Apply ``scale * left.T @ right`` without materializing it; False if not supported."""
         return False
 
     def fused_sparse_product(
-        self, place: Place, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
+        self, target: ParameterSlice, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
     ) -> bool:
-        """Change ``place`` by ``x[rows].T @ delta`` unwritten; False where the rule cannot."""
+        """Apply ``x[rows].T @ delta`` without materializing it; False if not supported."""
         return False
 
-    def decay(self, place: Place) -> float:
-        """Return the weight decay there."""
-        return self.config.weight_decay if place.is_matrix else 0.0
+    def decay(self, target: ParameterSlice) -> float:
+        """Return the weight decay of a target."""
+        return self.config.weight_decay if target.is_matrix else 0.0
 
-    def keep(self, place: Place, lr: float) -> float:
-        """Return what weight decay leaves of a weight there in one step."""
-        return 1.0 - lr * self.decay(place)
+    def keep(self, target: ParameterSlice, lr: float) -> float:
+        """Return the share of a weight that weight decay leaves in one step."""
+        return 1.0 - lr * self.decay(target)

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from daskxml.errors import ConfigError
-from daskxml.fields import bounded, check_ranges
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges
 
 _LEAST_WARMTH = 0.01  # the very first batch learns something too
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """What the learning rate is multiplied by, from epoch to epoch.
+    """The factor of the learning rate as a function of the epoch.
 
     Attributes
     ----------
@@ -28,9 +28,9 @@ class ScheduleConfig:
         ``constant``; ``linear`` or ``cosine`` from 1, at the end of the warm-up, to ``final`` at
         the end of the run; ``inverse``: ``1 / (1 + decay * epoch)``.
     warmup_epochs
-        Epochs in which the rate rises linearly from 0, to which all of the above is then applied.
+        Epochs in which the rate rises linearly from 0, as a factor of all of the above.
     final
-        The share of the rate that is left at the end, for ``linear`` and ``cosine``.
+        The factor at the end, for ``linear`` and ``cosine``.
     decay
         Of ``inverse``.
 
@@ -55,14 +55,14 @@ class ScheduleConfig:
         return self.name in ("linear", "cosine")
 
     def factor(self, epoch: float, epochs: float) -> float:
-        """Return what the rate is multiplied by.
+        """Return the factor of the rate.
 
         Parameters
         ----------
         epoch
             Epochs so far, at least 0.
         epochs
-            Length of the run, 0 where it is not known; behind it the factor stays what it was.
+            Length of the run, 0 if unknown; the factor is constant after it.
 
         Returns
         -------
@@ -72,7 +72,7 @@ class ScheduleConfig:
         Raises
         ------
         ConfigError
-            If the end of the run matters and is not known.
+            If the factor depends on the length of the run, which is unknown.
 
         Examples
         --------
@@ -89,7 +89,7 @@ class ScheduleConfig:
         return warmth * _DECAYS[self.name](self, epoch, epochs)
 
     def progress(self, epoch: float, epochs: float) -> float:
-        """Return how much of the way from the end of the warm-up to the end of the run is done."""
+        """Return the progress from the end of the warm-up to the end of the run, 0 to 1."""
         if epoch <= self.warmup_epochs:
             return 0.0
         return min(1.0, (epoch - self.warmup_epochs) / max(epochs - self.warmup_epochs, 1e-9))

@@ -1,9 +1,8 @@
-"""The virtual-time simulator: real rows, real arithmetic, the same strategies, modelled time."""
+"""The simulator: real rows, real arithmetic, the same strategies, virtual time."""
 
-from daskxml.simulator.changes import Arrival, Loss
 from daskxml.simulator.cost import CostModel, Network, cost_by_epochs, v100_cost
-from daskxml.simulator.entry import simulate
 from daskxml.simulator.rows import Rows, read_rows
+from daskxml.simulator.virtual_session import Arrival, Loss
 
 __all__ = [
     "Arrival",
@@ -13,6 +12,5 @@ __all__ = [
     "Rows",
     "cost_by_epochs",
     "read_rows",
-    "simulate",
     "v100_cost",
 ]

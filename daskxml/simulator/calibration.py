@@ -1,13 +1,13 @@
 """The cost model and the speeds of a real run, found in its history.
 
-For every worker and mega-batch the history has the batches, rows and non-zeros that were worked on
-and the seconds it took: ``busy = (fixed * batches + per_row * rows + per_nonzero * nonzeros) /
-speed``. Costs by non-negative least squares with the speeds held, and speeds with the costs held,
-take turns until neither changes; errors count relative to what is predicted, so that slow workers
-and long mega-batches weigh no more than others. The fastest worker has speed 1.
+For every worker and mega-batch the history has batches, rows, non-zeros and seconds: ``busy =
+(fixed * batches + per_row * rows + per_nonzero * nonzeros) / speed``. Costs, by non-negative least
+squares at fixed speeds, and speeds at fixed costs alternate until neither changes; errors are
+relative to the prediction, so slow workers and long mega-batches weigh no more than others. The
+fastest worker has speed 1.
 
-Merges tell what a message takes. The bandwidth shows where workers exchange arrays at every step,
-or where merges had different sizes; else it is left at its default.
+The time of a message is estimated from merges; the bandwidth from exchanges at every step or from
+merges of different sizes, else it keeps its default.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import numpy as np
 from scipy.optimize import nnls
 
 from daskxml.config import load_run_config
-from daskxml.errors import ModelError
+from daskxml.core.arrays import Array
+from daskxml.core.errors import ModelError
+from daskxml.records.run_dir import read_history
 from daskxml.simulator.cost import CostModel, Network
 from daskxml.strategies import AdaptiveSgd
-from daskxml.training.history import read_history
-from daskxml.types import Array
 
 COLD = 1.5  # so much slower than usual are mega-batches in which kernels and caches warm up
 MOST_ROUNDS = 200
 MOST_JITTER = 0.3
 MERGE_MESSAGES = 4  # one after the other: merge begun and done, commit asked and done
-NORM_MESSAGES = 2  # asked and told, before the merges of Adaptive SGD
+NORM_MESSAGES = 2  # request and answer, before the merges of Adaptive SGD
 
 History = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What was found in a history.
+    """The costs estimated from a history.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Fitted:
         Median deviation of a worker's busy seconds in a mega-batch from what they predict, as a
         share.
     skipped
-        Mega-batches at the beginning that were left out, because they were cold.
+        Mega-batches at the beginning that were left out as warm-up.
     pools
         Threads of those workers that are pools, by name.
     """
@@ -85,8 +85,8 @@ def fit_run(run_dir: str | Path) -> Fitted:
     history = read_history(path / "history.jsonl")
     try:
         strategy = load_run_config(path / "run.toml").make_strategy()
-        asked = NORM_MESSAGES if isinstance(strategy, AdaptiveSgd) else 0
-        return fit_history(history, MERGE_MESSAGES + asked)
+        norms = NORM_MESSAGES if isinstance(strategy, AdaptiveSgd) else 0
+        return fit_history(history, MERGE_MESSAGES + norms)
     except (KeyError, ValueError) as error:
         raise ModelError(
             f"{path}: no times to calibrate from ({error}); give the directory of a real run of "
@@ -126,9 +126,9 @@ def fit_history(history: History, merge_messages: int = MERGE_MESSAGES) -> Fitte
     """
     skipped = _count_cold(history)
     warm = history[skipped:]
-    names, who, work, busy_s = _observations(warm)
-    costs, speeds = _take_turns(work, busy_s, who, len(names))
-    ratios = busy_s * speeds[who] / (work @ costs)
+    names, worker_ids, work, busy_s = _observations(warm)
+    costs, speeds = _fit_alternately(work, busy_s, worker_ids, len(names))
+    ratios = busy_s * speeds[worker_ids] / (work @ costs)
     deviations = np.log(ratios) * np.sqrt(work[:, 0])  # of a single batch
     fixed_s, per_row_s, per_nonzero_s = costs.tolist()
     cost = CostModel(
@@ -180,22 +180,24 @@ def _observations(history: History) -> tuple[list[str], Array, Array, Array]:
     if not found:
         raise ValueError("no worker has done anything")
     names = list(dict.fromkeys(name for name, _, _ in found))
-    who = np.array([names.index(name) for name, _, _ in found])
+    worker_ids = np.array([names.index(name) for name, _, _ in found])
     work = np.array([work for _, work, _ in found], dtype=np.float64)
-    return names, who, work, np.array([busy_s for _, _, busy_s in found])
+    return names, worker_ids, work, np.array([busy_s for _, _, busy_s in found])
 
 
-def _take_turns(work: Array, busy_s: Array, who: Array, workers: int) -> tuple[Array, Array]:
+def _fit_alternately(
+    work: Array, busy_s: Array, worker_ids: Array, workers: int
+) -> tuple[Array, Array]:
     """Return the three costs ``(3,)`` and the speeds ``(workers,)``."""
     speeds, expected_s = np.ones(workers), busy_s
     scale = np.maximum(work.mean(axis=0), 1e-300)
     for _ in range(MOST_ROUNDS):
-        weighted = work / scale / speeds[who, None] / expected_s[:, None]
+        weighted = work / scale / speeds[worker_ids, None] / expected_s[:, None]
         costs = nnls(weighted, busy_s / expected_s)[0] / scale
         ratios = busy_s / (work @ costs)
-        means = np.array([ratios[who == worker].mean() for worker in range(workers)])
+        means = np.array([ratios[worker_ids == worker].mean() for worker in range(workers)])
         before, speeds = speeds, means.min() / means
-        expected_s = work @ costs / speeds[who]
+        expected_s = work @ costs / speeds[worker_ids]
         if np.abs(speeds - before).max() < 1e-9:
             break
     return costs * means.min(), speeds

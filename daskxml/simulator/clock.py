@@ -1,14 +1,14 @@
 """Collective operations on a virtual clock: one program per endpoint, run in strict time order.
 
-The programs are those of `daskxml.combine.messages`, which the cluster drives over sockets; here a
-discrete-event loop drives all of them. A batch advances its endpoint's clock by its cost. A message
-waits until the sender's outgoing port and the receiver's incoming port are free, occupies both for
-its bytes over the bandwidth, and arrives a latency later; messages leave a port in the order in
-which they were sent. Endpoints on one machine (a parameter server beside the first rank) share its
-ports, and what they tell each other takes no time.
+The programs are those of `daskxml.collectives.messages`, which the cluster drives over sockets;
+here a discrete-event loop drives all of them. A batch advances its endpoint's clock by its cost. A
+message waits until the sender's outgoing port and the receiver's incoming port are free, occupies
+both for its bytes over the bandwidth, and arrives a latency later; messages leave a port in the
+order in which they were sent. Endpoints on one machine (a parameter server beside the first rank)
+share its ports, and messages between them take no time.
 
-At equal times bytes move first, then messages arrive, then programs go on, the lowest number first;
-who waits for anybody's message chooses last, when nothing earlier can come any more.
+At equal times bytes move first, then messages arrive, then programs continue, the lowest number
+first; a `ReceiveAny` is answered last, when no earlier message can arrive any more.
 """
 
 from __future__ import annotations
@@ -21,33 +21,27 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.combine.messages import Flush, Op, Program, Receive, ReceiveAny, Send, Worked
+from daskxml.collectives.messages import (
+    Flush,
+    Op,
+    Program,
+    ProgramResult,
+    Receive,
+    ReceiveAny,
+    Send,
+    Worked,
+)
+from daskxml.core.arrays import Array
 from daskxml.simulator.cost import Network, whole_ticks
-from daskxml.types import Array
 
-_MOVED, _ARRIVED, _STEP, _CHOOSE = range(4)
+_MOVED, _ARRIVED, _STEP, _ANSWER_ANY = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What became of one endpoint.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedResult(ProgramResult[Any]):
+    """The result of an endpoint's program, which returned at ``end_s``."""
 
-    Attributes
-    ----------
-    result
-        What its program returned.
-    end_s
-        When it returned.
-    busy_s
-        Seconds in batches.
-    sent_bytes
-        Of its messages.
-    """
-
-    result: Any
     end_s: float
-    busy_s: float
-    sent_bytes: int
 
 
 @dataclass(slots=True)
@@ -64,13 +58,13 @@ class _Endpoint:
     machine: int
     program: Program[Any]
     inboxes: dict[int, deque[_Message]] = field(default_factory=lambda: defaultdict(deque))
-    heard: set[int] = field(default_factory=set)
+    sources: set[int] = field(default_factory=set)  # `ReceiveAny` considers these
     waiting: Op | None = None
     answer: int | None = None  # to `ReceiveAny`
     unsent: int = 0
     busy_s: float = 0.0
     sent_bytes: int = 0
-    finished: Finished | None = None
+    finished: TimedResult | None = None
 
     def take(self, source: int, into: Array) -> bool:
         """Take the next message of an endpoint, if one is there."""
@@ -80,21 +74,21 @@ class _Endpoint:
         if array.shape != into.shape:
             raise RuntimeError(f"{self.number} expects {into.shape} of {source}, not {array.shape}")
         np.copyto(into, array, casting="no")
-        self.heard.add(source)
+        self.sources.add(source)
         return True
 
     def first_arrived(self) -> int | None:
-        """Return from whom the earliest message is, among those that are listened to."""
-        boxes = [(self.inboxes[s][0].arrived_s, s) for s in self.heard if self.inboxes[s]]
+        """Return the sender of the earliest message that `ReceiveAny` may take."""
+        boxes = [(self.inboxes[s][0].arrived_s, s) for s in self.sources if self.inboxes[s]]
         return min(boxes)[1] if boxes else None
 
 
 @dataclass
 class _Ports:
-    """Of one machine: what waits to leave, who waits to send to it, and what is occupied."""
+    """One machine's: messages to send, machines that wait to send to it, and what is occupied."""
 
     outgoing: deque[_Message] = field(default_factory=deque)
-    callers: deque[int] = field(default_factory=deque)
+    senders: deque[int] = field(default_factory=deque)
     is_sending: bool = False
     is_receiving: bool = False
 
@@ -106,8 +100,8 @@ def run_programs(
     begun_s: float = 0.0,
     *,
     has_server: bool = False,
-) -> list[Finished]:
-    """Run programs that exchange messages, and return what became of each.
+) -> list[TimedResult]:
+    """Run programs that exchange messages; return their results.
 
     Parameters
     ----------
@@ -125,18 +119,18 @@ def run_programs(
     Raises
     ------
     RuntimeError
-        If all that are not through wait for each other.
+        If all programs that have not ended wait for each other.
 
     Examples
     --------
-    >>> def talk(rank):
+    >>> def exchange(rank):
     ...     yield Worked(rows=rank + 1, nonzeros=0)
     ...     yield Send(1 - rank, np.full(2, float(rank)))
-    ...     heard = np.empty(2)
-    ...     yield Receive(1 - rank, heard)
-    ...     return heard.tolist()
+    ...     received = np.empty(2)
+    ...     yield Receive(1 - rank, received)
+    ...     return received.tolist()
     >>> network = Network(bandwidth_bytes_s=16.0, latency_s=0.5)
-    >>> done = run_programs([talk(0), talk(1)], lambda rank, batch: batch.rows, network)
+    >>> done = run_programs([exchange(0), exchange(1)], lambda rank, batch: batch.rows, network)
     >>> [(end.result, end.end_s) for end in done]
     [([1.0, 1.0], 3.5), ([0.0, 0.0], 2.5)]
     """
@@ -164,7 +158,7 @@ class _Loop:
         self._pushed = 0
         self._now_s = 0.0
 
-    def run(self, begun_s: float) -> list[Finished]:
+    def run(self, begun_s: float) -> list[TimedResult]:
         for end in self._ends:
             self._at(begun_s, _STEP, end.number)
         while self._heap:
@@ -174,10 +168,10 @@ class _Loop:
                 self._moved(message)
             elif kind == _ARRIVED:
                 self._arrived(end, message)
-            elif kind == _CHOOSE:
-                self._choose(end)
+            elif kind == _ANSWER_ANY:
+                self._answer_any(end)
             else:
-                self._go_on(end)
+                self._continue(end)
         done = [end.finished for end in self._ends if end.finished is not None]
         if len(done) < len(self._ends):
             raise RuntimeError(f"deadlock: {self._describe()}")
@@ -189,11 +183,11 @@ class _Loop:
 
     def _describe(self) -> str:
         stuck = [end for end in self._ends if end.finished is None]
-        return "; ".join(f"{end.number} waits in {_spell(end.waiting)}" for end in stuck)
+        return "; ".join(f"{end.number} waits in {_name_of(end.waiting)}" for end in stuck)
 
     # ---------------------------------------------------------------- programs
 
-    def _go_on(self, end: _Endpoint) -> None:
+    def _continue(self, end: _Endpoint) -> None:
         """Run a program until it must wait."""
         try:
             while True:
@@ -202,7 +196,9 @@ class _Loop:
                 if not self._is_done(end, end.waiting):
                     return
         except StopIteration as stop:
-            end.finished = Finished(stop.value, self._now_s, end.busy_s, end.sent_bytes)
+            end.finished = TimedResult(
+                result=stop.value, end_s=self._now_s, busy_s=end.busy_s, sent_bytes=end.sent_bytes
+            )
 
     def _is_done(self, end: _Endpoint, op: Op) -> bool:
         """Begin an operation; return whether it is over at once."""
@@ -215,7 +211,7 @@ class _Loop:
             case Receive(source, into):
                 return end.take(source, into)
             case ReceiveAny():
-                self._at(self._now_s, _CHOOSE, end.number)
+                self._at(self._now_s, _ANSWER_ANY, end.number)
                 return False
             case Worked():
                 taken_s = whole_ticks(self._work_s(end.number, op))
@@ -224,15 +220,15 @@ class _Loop:
                 return False
         raise TypeError(f"{op!r} is no operation")
 
-    def _choose(self, end: _Endpoint) -> None:
-        """Give the earliest message to a program that waits for anybody's."""
+    def _answer_any(self, end: _Endpoint) -> None:
+        """Give the earliest message to a program that waits in `ReceiveAny`."""
         if not isinstance(end.waiting, ReceiveAny):
             return
         source = end.first_arrived()
         if source is not None:
             end.take(source, end.waiting.into)
             end.answer = source
-            self._go_on(end)
+            self._continue(end)
 
     # ---------------------------------------------------------------- messages
 
@@ -254,15 +250,15 @@ class _Loop:
         message = ports.outgoing[0]
         target = self._ports[self._ends[message.to].machine]
         if target.is_receiving:
-            if machine not in target.callers:
-                target.callers.append(machine)
+            if machine not in target.senders:
+                target.senders.append(machine)
             return
         ports.is_sending = target.is_receiving = True
         lasts_s = self._network.transfer_s(message.array.nbytes)
         self._at(self._now_s + lasts_s, _MOVED, message.source, message)
 
     def _moved(self, message: _Message) -> None:
-        """The last byte has left: free the ports, and let others have them."""
+        """Free the ports after a message's last byte, and begin the next transfers."""
         sender = self._ends[message.source]
         ports, machine = self._ports[sender.machine], self._ends[message.to].machine
         target = self._ports[machine]
@@ -274,8 +270,8 @@ class _Loop:
         if isinstance(sender.waiting, Flush) and sender.unsent == 0:
             sender.waiting = None
             self._at(self._now_s, _STEP, sender.number)
-        if target.callers:
-            self._serve(target.callers.popleft())
+        if target.senders:
+            self._serve(target.senders.popleft())
         self._serve(sender.machine)
 
     def _arrived(self, end: _Endpoint, message: _Message) -> None:
@@ -286,11 +282,11 @@ class _Loop:
                 end.take(source, into)
                 end.waiting = None
                 self._at(self._now_s, _STEP, end.number)
-            case ReceiveAny() if message.source in end.heard:
-                self._at(self._now_s, _CHOOSE, end.number)
+            case ReceiveAny() if message.source in end.sources:
+                self._at(self._now_s, _ANSWER_ANY, end.number)
 
 
-def _spell(op: Op | None) -> str:
+def _name_of(op: Op | None) -> str:
     match op:
         case Receive(source):
             return f"Receive({source})"

@@ -1,4 +1,4 @@
-"""How long things take in a simulated run: batches, messages, evaluation, checkpoints.
+"""The costs of a simulated run: batches, messages, evaluation, checkpoints; and its devices.
 
 Every duration is a whole number of ticks of 2^-30 s, about a nanosecond. Sums and differences of
 such times are exact for a hundred days, so a duration does not depend on when it is measured, and
@@ -10,12 +10,16 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from daskxml.config import RunConfig
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges
 from daskxml.data.order import derive_key
-from daskxml.errors import ConfigError
-from daskxml.fields import bounded, check_ranges
 from daskxml.model.spec import ModelSpec
+from daskxml.strategies.protocol import WorkerDevice, natural_order
 
 TICK_S = 2.0**-30
 
@@ -91,12 +95,12 @@ class Network:
         works on a copy moves the whole model at this rate twice a batch: it copies the model when
         the batch begins, and adds its change when it ends. A pool on the model's machine does not.
     latency_s
-        So much later than its last byte leaves does a message arrive.
+        From a message's last byte leaving to its arrival.
     message_s
         From the scheduler to a worker, or back: a small message. The default is that of threads of
         one process; Dask between processes takes 2 to 5 ms.
     machine_workers
-        So many workers share a machine (hierarchical Adasum asks for it); 0: all of them.
+        Workers on each machine, for hierarchical Adasum and shared models; 0: all of them.
 
     Examples
     --------
@@ -205,3 +209,100 @@ def jitter_factor(sigma: float, seed: int, worker: str, *place: int) -> float:
     second = ((key & 0xFFFFFFFF) + 0.5) * 2.0**-32
     normal = math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)
     return math.exp(sigma * normal - sigma * sigma / 2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Costs, and which workers are pools.
+
+    Attributes
+    ----------
+    cost
+        Of a batch at speed 1.
+    network
+        What messages cost, and what it costs to copy a shared model and to add a change to it.
+    pools
+        Threads of those workers that are pools, by name.
+    pool_cost
+        Of a pool's batch at speed 1; None: the same as of other workers.
+
+    Examples
+    --------
+    >>> devices = Devices(cost=CostModel(fixed_s=1.0), network=Network(), pools={"cpu": 4})
+    >>> devices.device_of("cpu"), devices.device_of("gpu").is_pool
+    (WorkerDevice(pool_threads=4), False)
+    """
+
+    cost: CostModel
+    network: Network
+    pools: Mapping[str, int] = field(default_factory=dict)
+    pool_cost: CostModel | None = None
+
+    def device_of(self, worker: str) -> WorkerDevice:
+        """Return the kind of a worker's device."""
+        return WorkerDevice(self.pools.get(worker, 0))
+
+    def cost_of(self, worker: str) -> CostModel:
+        """Return the cost of a worker's batches at speed 1."""
+        return self.pool_cost or self.cost if worker in self.pools else self.cost
+
+    def model_host_of(self, machines: Mapping[str, str]) -> str:
+        """Return the machine of the shared model: that of the first pool, else of the first worker.
+
+        Examples
+        --------
+        >>> devices = Devices(cost=CostModel(fixed_s=1.0), network=Network(), pools={"2": 4})
+        >>> devices.model_host_of({"0": "near", "2": "far"})
+        'far'
+        >>> devices.model_host_of({"10": "far", "9": "near"})
+        'near'
+        """
+        first = min(machines, key=lambda name: (name not in self.pools, natural_order(name)))
+        return machines[first]
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            "cost": asdict(self.cost),
+            "network": asdict(self.network),
+            "pools": dict(self.pools),
+            "pool_cost": asdict(self.pool_cost) if self.pool_cost else None,
+        }
+
+
+def check_pools(
+    pools: Mapping[str, int], workers: Iterable[str], config: RunConfig
+) -> dict[str, int]:
+    """Return the threads of every pool by its name.
+
+    Parameters
+    ----------
+    workers
+        Names of all workers, those that arrive later included.
+    config
+        Of the run that they take part in.
+
+    Raises
+    ------
+    ConfigError
+        If a pool is none of the workers or has no thread, or the strategy takes none.
+
+    Examples
+    --------
+    >>> from daskxml.config import load_run_config
+    >>> config = load_run_config({"training": {"epochs": 1}})
+    >>> check_pools({"cpu": 4}, ["gpu", "cpu"], config)
+    {'cpu': 4}
+    """
+    known, named = set(workers), {str(name): int(threads) for name, threads in pools.items()}
+    for name, threads in named.items():
+        if name not in known:
+            raise ConfigError(f"pool {name}: no such worker; give it a speed, as {name}=1")
+        if threads < 1:
+            raise ConfigError(f"pool {name}: threads = {threads}: must be at least 1")
+        if config.make_strategy().is_joint:
+            raise ConfigError(
+                f"[strategy] name = {config.strategy_name!r} steps all workers together and takes "
+                f"no pool, which worker {name} is: leave the pool out, or take adaptive-hogbatch"
+            )
+    return named

@@ -1,16 +1,16 @@
-"""Orders of a session, carried out in virtual time: what the Dask runtime does, in one process.
+"""A session's commands executed in virtual time, in one process.
 
-An order takes a message to its worker, its work, and a message back. Leases of a worker follow one
-another, and one may wait at its door while another runs. The arithmetic of a batch is done when the
-batch ends, so that a worker lost before has done none of it; a merge writes only scratch models
-until all have the result, so that it is undone by forgetting it; a gang that is undone is begun
-again from the global model (`GangOrder.rewinds`). A merge that overlaps with training takes the
-replicas as they are when it is ordered, and corrects each as soon as its worker is at no batch.
+A command takes a message to its worker, its work, and a message back. Leases of a worker follow one
+another, and one may wait at the worker while another runs. A batch is computed when it ends, so a
+worker that is lost before leaves nothing of it; a merge writes only scratch models until all
+workers have the result, so it is undone by forgetting it; a gang that is undone begins again from
+the global model (`RunGang.rewinds`). A merge that overlaps with training takes the replicas at the
+time of its command, and corrects each as soon as its worker is between two batches.
 
-Where all workers update one model, a batch of a worker with a copy of it is worked on when it
-begins, from the model as it is then, and its change is held back until it ends: nobody sees it
-before, and if the worker is lost nobody ever does. At equal times batches end before others begin,
-and otherwise what was ordered first comes first.
+A worker with a copy of a shared model computes a batch when it begins, from the model at that time,
+and its change is pending until the batch ends: other workers cannot read it before, and a loss of
+the worker drops it. At equal times batches end before others begin; otherwise earlier commands come
+first.
 """
 
 from __future__ import annotations
@@ -23,61 +23,80 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from daskxml.combine.messages import Worked
-from daskxml.errors import ModelError, TrainingError
+from daskxml.collectives.messages import Worked
+from daskxml.core.errors import ModelError, TrainingError
+from daskxml.core.work_stats import WorkStats, merge_means, sum_stats
+from daskxml.records import checkpoint
+from daskxml.session.commands import (
+    CheckpointWritten,
+    Command,
+    Evaluate,
+    EvaluationResult,
+    GangResult,
+    LeaseResult,
+    MeasureNorms,
+    MergeReplicas,
+    MergeResult,
+    Result,
+    RunGang,
+    RunLease,
+    WriteCheckpoint,
+)
+from daskxml.session.session import Session
 from daskxml.simulator.clock import run_programs
 from daskxml.simulator.cost import Network, whole_ticks
-from daskxml.simulator.reports import gang_results, lease_report
-from daskxml.simulator.saving import save
 from daskxml.simulator.worker import VirtualWorker
 from daskxml.strategies.protocol import Measured
-from daskxml.training import orders
-from daskxml.training.merging import merge_program
-from daskxml.training.programs import gang_program, needs_server
-from daskxml.training.results import LeaseResult
-from daskxml.training.server import server_program
-from daskxml.training.session import Session
+from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
+from daskxml.worker.merge_program import merge_program
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something under way.
+    """Work under way, a message included.
 
     Attributes
     ----------
     end_s
-        When its report is with the session, or a batch begins or ends.
+        When the session has the result, or a batch begins or ends.
     worker
-        Who does it; None for what all do together.
+        Name; None for collective work.
     finish
-        Does what is left to be done, and returns the report; None where there is none.
+        Does the computation; returns the result, None where there is none yet.
     settled_s
         From then on a loss does not undo it.
     """
 
     end_s: float
     worker: str | None
-    finish: Callable[[], orders.Report | None]
+    finish: Callable[[], Result | None]
     settled_s: float = math.inf
 
 
 class Executor:
-    """Carries out the orders of one session.
+    """Executes the commands of one session.
 
     Parameters
     ----------
     session
-        Whose orders these are; read, never written to.
+        The source of the commands, which is only read.
     workers
-        Those that take part, by name; changed by whoever lets them come and go.
+        By name; `daskxml.simulator.virtual_session` adds those that join.
     network
-        What messages cost.
+        Costs of messages.
     row_bytes
         Of a row that is fetched from another worker.
     store
         Run directory, and checkpoints to keep; None where nothing is written.
     warn
         Called with one line for the user.
+    now_s
+        When the session begins.
+
+    Attributes
+    ----------
+    now_s
+        The virtual time.
     """
 
     def __init__(
@@ -88,8 +107,10 @@ class Executor:
         row_bytes: float,
         store: tuple[Path, int] | None,
         warn: Callable[[str], None],
+        now_s: float,
     ) -> None:
         self.session, self.workers, self.network = session, workers, network
+        self.now_s = now_s
         self.stored: tuple[dict[str, Any], Path] | None = None  # last session and checkpoint
         self._row_bytes, self._store, self._warn = row_bytes, store, warn
         self._message_s = whole_ticks(network.message_s)
@@ -100,34 +121,32 @@ class Executor:
 
     @property
     def next_s(self) -> float:
-        """When the next thing happens; infinite if nothing is under way."""
+        """When the next task ends; infinite if none is under way."""
         return self._tasks[0][0] if self._tasks else math.inf
 
-    @property
-    def is_model_lost(self) -> bool:
-        """Whether nobody is left on the machine of the model that all share."""
-        members = [worker.member.settings for worker in self.workers.values()]
-        return bool(members) and members[0].shares_model and not any(m.is_at_home for m in members)
-
-    def finish_next(self) -> orders.Report | None:
-        """Do what comes next, and return the report on it, if there is one."""
+    def finish_next(self) -> Result | None:
+        """Finish the task that ends first; return its result, if it has one."""
         return heapq.heappop(self._tasks)[-1].finish()
 
     def settled_until(self, now_s: float) -> float:
-        """Return when what a loss at ``now_s`` must wait for is done."""
+        """Return the end of the tasks that a loss at ``now_s`` cannot undo any more."""
         ends = [task.end_s for *_, task in self._tasks if task.settled_s <= now_s]
         return max(ends, default=now_s)
 
-    def lose(self, worker: str) -> None:
-        """Forget what a worker was doing, and what all were doing together."""
+    def remove(self, worker: str) -> bool:
+        """Forget a lost worker and its work; return whether the shared model is lost with it."""
+        del self.workers[worker]
         self._tasks = [entry for entry in self._tasks if entry[-1].worker not in (None, worker)]
         heapq.heapify(self._tasks)
+        left = [other.training.settings for other in self.workers.values()]
+        shares_model = bool(left) and left[0].strategy.shares_model
+        return shares_model and not any(settings.slot.is_on_model_host for settings in left)
 
     def _start(
         self,
         end_s: float,
         worker: str | None,
-        finish: Callable[[], orders.Report | None],
+        finish: Callable[[], Result | None],
         settled_s: float = math.inf,
         *,
         begins: bool = False,
@@ -136,148 +155,161 @@ class Executor:
         task = Task(end_s, worker, finish, settled_s)
         heapq.heappush(self._tasks, (end_s, begins, self._started, task))
 
-    # ------------------------------------------------------------------ orders
+    # ---------------------------------------------------------------- commands
 
-    def carry_out(self, order: orders.Order, now_s: float) -> None:
-        """Start what an order asks for."""
-        begins_s = now_s + self._message_s
-        match order:
-            case orders.LeaseOrder():
-                self._lease(order, begins_s)
-            case orders.GangOrder():
-                self._gang(order, begins_s)
-            case orders.MeasureOrder():
-                self._start(begins_s + self._message_s, None, lambda: self._measure(order))
-            case orders.MergeOrder():
-                self._merge(order, begins_s)
-            case orders.EvaluateOrder():
-                self._evaluate(order, begins_s)
-            case orders.CheckpointOrder():
-                self._checkpoint(order, begins_s)
+    def execute(self, command: Command) -> None:
+        """Start a command."""
+        begins_s = self.now_s + self._message_s
+        match command:
+            case RunLease():
+                self._lease(command, begins_s)
+            case RunGang():
+                self._gang(command, begins_s)
+            case MeasureNorms():
+                self._start(begins_s + self._message_s, None, lambda: self._measure(command))
+            case MergeReplicas():
+                self._merge(command, begins_s)
+            case Evaluate():
+                self._evaluate(command, begins_s)
+            case WriteCheckpoint():
+                self._checkpoint(command, begins_s)
 
-    def _lease(self, order: orders.LeaseOrder, begins_s: float) -> None:
-        worker, done = self.workers[order.worker], list[LeaseResult]()
-        begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(order))
+    def _lease(self, command: RunLease, begins_s: float) -> None:
+        worker, done = self.workers[command.worker], list[WorkStats]()
+        begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         ends_s = []
-        for batch in order.batches:
-            work = partial(worker.work, batch, order.lr, done)
+        for batch in command.batches:
+            work = partial(worker.work, batch, command.lr, done)
             takes_s = worker.batch_s(batch, self.session.generation)
             if worker.has_copy:
-                takes_s += 2 * self.network.transfer_s(worker.member.current.nbytes)
+                takes_s += 2 * self.network.transfer_s(worker.training.current.nbytes)
                 self._start(end_s, worker.name, work, begins=True)
             end_s += takes_s
             ends_s.append(end_s)
             self._start(end_s, worker.name, worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
-        worker.book_lease(begun_s, ends_s)
-        report = partial(lease_report, order.lease, busy_s, done)
-        self._start(end_s + self._message_s, worker.name, report)
+        worker.record_lease(begun_s, ends_s)
 
-    def _fetch_s(self, order: orders.LeaseOrder) -> float:
-        """Return how long the rows of shards that others hold are on their way."""
+        def finish() -> Result:
+            work = sum_stats(done)
+            work.busy_s = busy_s
+            return LeaseResult(command.lease, work)
+
+        self._start(end_s + self._message_s, worker.name, finish)
+
+    def _fetch_s(self, command: RunLease) -> float:
+        """Return the transfer time of rows that are resident on other workers."""
         placement = self.session.placement
         if placement.is_replicated:
             return 0.0
-        own = set(placement.train_shards(order.worker))
-        spans = (span for batch in order.batches for span in batch)
+        own = set(placement.train_shards(command.worker))
+        spans = (span for batch in command.batches for span in batch)
         rows = sum(span.rows for span in spans if span.stream not in own)
         return self.network.transfer_s(round(rows * self._row_bytes))
 
-    def _measure(self, order: orders.MeasureOrder) -> orders.Report:
-        norms = {name: self.workers[name].member.squared_norm() for name in order.workers}
+    def _measure(self, command: MeasureNorms) -> Result:
+        norms = {name: self.workers[name].training.squared_norm() for name in command.workers}
         if not all(map(math.isfinite, norms.values())):
             raise TrainingError("the weights are not finite any more: lower strategy.lr")
         return Measured(norms, self.session.parameters)
 
     def _hosts(self, names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self.workers[name].member.settings.host for name in names)
+        return tuple(self.workers[name].training.settings.slot.host for name in names)
 
-    def _merge(self, order: orders.MergeOrder, begins_s: float) -> None:
-        workers = [self.workers[name] for name in order.weights]
-        if order.overlaps:
+    def _merge(self, command: MergeReplicas, begins_s: float) -> None:
+        workers = [self.workers[name] for name in command.weights]
+        if command.overlaps:
             for worker in workers:
-                worker.take_snapshot(order)
-        members, hosts = [worker.member for worker in workers], self._hosts(order.weights)
+                worker.take_snapshot(command)
+        hosts = self._hosts(command.weights)
         programs = [
-            merge_program(member, order, rank, hosts) for rank, member in enumerate(members)
+            merge_program(worker.training, command, rank, hosts)
+            for rank, worker in enumerate(workers)
         ]
         ends = run_programs(programs, lambda rank, batch: 0.0, self.network, begins_s)
-        notes = orders.join_notes([end.result for end in ends])
-        report = orders.MergeReport(sum(end.sent_bytes for end in ends), notes)
+        means = merge_means(end.result for end in ends)
+        result = MergeResult(sum(end.sent_bytes for end in ends), means)
         reduced_s = max(end.end_s for end in ends) + self._message_s
-        if order.overlaps:
-            told_s = reduced_s + self._message_s
-            correct = partial(self._correct, order, report, told_s)
-            self._start(told_s, None, correct, settled_s=reduced_s)
+        if command.overlaps:
+            arrived_s = reduced_s + self._message_s
+            correct = partial(self._correct, command, result, arrived_s)
+            self._start(arrived_s, None, correct, settled_s=reduced_s)
             return
 
-        def finish() -> orders.Report:
-            for member in members:
-                member.commit(order.generation)
-            return report
+        def finish() -> Result:
+            for worker in workers:
+                worker.training.commit(command.generation)
+            return result
 
         self._start(reduced_s + 2 * self._message_s, None, finish, settled_s=reduced_s)
 
-    def _correct(self, order: orders.MergeOrder, report: orders.MergeReport, told_s: float) -> None:
-        """Let each worker correct its replica as soon as it is at no batch; then tell."""
-        workers = {name: self.workers[name] for name in order.weights}
-        free_s = {name: worker.between_batches_s(told_s) for name, worker in workers.items()}
+    def _correct(self, command: MergeReplicas, result: MergeResult, arrived_s: float) -> None:
+        """Correct each replica between two batches; then report the merge."""
+        workers = {name: self.workers[name] for name in command.weights}
+        free_s = {name: worker.between_batches_s(arrived_s) for name, worker in workers.items()}
         for name, worker in workers.items():
-            commit = partial(worker.member.commit, order.generation)
-            self._start(free_s[name], None, commit, settled_s=told_s)
+            commit = partial(worker.training.commit, command.generation)
+            self._start(free_s[name], None, commit, settled_s=arrived_s)
         done = {name: worker.batches_until(free_s[name]) for name, worker in workers.items()}
         end_s = max(free_s.values()) + self._message_s
-        self._start(end_s, None, lambda: replace(report, corrected=done), settled_s=told_s)
+        self._start(end_s, None, lambda: replace(result, corrected=done), settled_s=arrived_s)
 
-    def _gang(self, order: orders.GangOrder, begins_s: float) -> None:
-        workers = [self.workers[name] for name in order.workers]
-        hosts, megabatch = self._hosts(order.workers), self.session.generation
-        has_server = needs_server(order.scheme)
+    def _gang(self, command: RunGang, begins_s: float) -> None:
+        workers = [self.workers[name] for name in command.workers]
+        hosts, megabatch = self._hosts(command.workers), self.session.generation
+        has_server = needs_server(command.pattern)
         programs = [
-            gang_program(worker.member, order, rank, hosts, {})
+            gang_program(worker.training, command, rank, hosts, {})
             for rank, worker in enumerate(workers)
         ]
         if has_server:
-            programs.append(server_program(workers[0].member, order))
+            programs.append(server_program(workers[0].training, command))
 
         def work_s(rank: int, batch: Worked) -> float:
             return workers[rank].work_s(batch.rows, batch.nonzeros, megabatch)
 
         ends = run_programs(programs, work_s, self.network, begins_s, has_server=has_server)
-        report = orders.GangReport(order.gang, gang_results(ends, len(workers)))
-        self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: report)
+        ranks = [rank_stats([end]) for end in ends[: len(workers)]]
+        ranks[0] = rank_stats([ends[0], *ends[len(workers) :]])  # its process runs the server
+        result = GangResult(command.gang, tuple(ranks))
+        self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: result)
 
-    def _evaluate(self, order: orders.EvaluateOrder, begins_s: float) -> None:
-        worker = self.workers[order.worker]
-        end_s = begins_s + worker.evaluate_s(order) + self._message_s
+    def _evaluate(self, command: Evaluate, begins_s: float) -> None:
+        worker = self.workers[command.worker]
+        end_s = begins_s + worker.evaluate_s(command) + self._message_s
 
-        def finish() -> orders.Report:
-            sums = worker.member.evaluate(order.pieces, {})
-            loss = worker.member.training_loss(order.train_pieces, {})
-            return orders.EvaluationReport(order.order, sums, loss)
+        def finish() -> Result:
+            sums = worker.training.evaluate(command.pieces, {})
+            loss = worker.training.training_loss(command.train_pieces, {})
+            return EvaluationResult(command.number, sums, loss)
 
-        self._start(end_s, order.worker, finish)
+        self._start(end_s, command.worker, finish)
 
-    def _checkpoint(self, order: orders.CheckpointOrder, begins_s: float) -> None:
-        session, worker = self.session.plain(), self.workers[order.worker]
-        member = worker.member
-        nbytes = 2 * member.current.nbytes
-        nbytes += sum(int(array.nbytes) for array in member.local_state().values())
+    def _checkpoint(self, command: WriteCheckpoint, begins_s: float) -> None:
+        session, worker = self.session.plain(), self.workers[command.worker]
+        nbytes = 2 * worker.training.current.nbytes
+        nbytes += sum(int(array.nbytes) for array in worker.training.local_state().values())
         takes_s = whole_ticks(nbytes / worker.cost.storage_bytes_s)
 
-        def finish() -> orders.Report:
-            self._write(order, session)
-            return orders.CheckpointReport()
+        def finish() -> Result:
+            self._write(command, session)
+            return CheckpointWritten()
 
-        self._start(begins_s + takes_s + self._message_s, order.worker, finish)
+        self._start(begins_s + takes_s + self._message_s, command.worker, finish)
 
-    def _write(self, order: orders.CheckpointOrder, session: dict[str, Any]) -> None:
-        """Write a checkpoint; a full disk is no end."""
+    def _write(self, command: WriteCheckpoint, session: dict[str, Any]) -> None:
+        """Write a checkpoint, local states first; a full disk does not end the run."""
         assert self._store is not None
         run_dir, keep = self._store
-        members = {name: worker.member for name, worker in self.workers.items()}
+        session["local"] = {}
         try:
-            path = save(run_dir, order, session, members, keep)
-            self.stored = session, path
+            for number, (name, worker) in enumerate(self.workers.items()):
+                if state := worker.training.local_state():
+                    checkpoint.write_local(run_dir, command.megabatch, number, state)
+                    session["local"][name] = number
+            _, models = self.workers[command.worker].training.host_models()
+            written = run_dir, command.megabatch, models, session, keep
+            self.stored = session, checkpoint.write_checkpoint(*written)
         except ModelError as error:
-            self._warn(f"no checkpoint at mega-batch {order.megabatch}: {error.message}")
+            checkpoint.drop_local(run_dir, command.megabatch)
+            self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")

@@ -1,4 +1,4 @@
-"""The rows of a simulated run, read into this process once and shared by all of its workers."""
+"""The rows of a simulated run, read once and shared by all of its workers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from daskxml.config import RunConfig
-from daskxml.data.partitions import shuffle_here
-from daskxml.data.reading import Facts, Source, describe, describe_matrices, read_here
+from daskxml.core.arrays import Array, Partition
+from daskxml.data.reading import (
+    DataSource,
+    Facts,
+    count_block,
+    matrix_facts,
+    read_here,
+    shuffle_here,
+)
 from daskxml.data.rows import concatenate, label_counts
-from daskxml.training.placement import Placement
-from daskxml.training.sources import (
-    Placed,
+from daskxml.session.placement import Placement
+from daskxml.session.setup import (
+    DataLayout,
     check_labels,
     evaluation_recipe,
     make_source,
@@ -20,7 +27,6 @@ from daskxml.training.sources import (
     source_like,
     training_recipe,
 )
-from daskxml.types import Array, Partition
 
 Given = Any  # an object with `partitions()`, as `daskxml.Matrices` has
 
@@ -38,7 +44,7 @@ class Rows:
     label_counts
         ``(labels,)`` int64, of the rows that are trained on.
     is_replicated
-        Every worker is to hold every row.
+        Every worker holds every row.
     """
 
     facts: Facts
@@ -46,11 +52,6 @@ class Rows:
     test: tuple[Partition, ...]
     label_counts: Array
     is_replicated: bool
-
-    @property
-    def row_nonzeros(self) -> int:
-        """Features of a typical row."""
-        return max(1, self.facts.nonzeros // self.facts.rows)
 
     @property
     def row_bytes(self) -> float:
@@ -68,7 +69,7 @@ def read_rows(
     workers: int,
     train: Given | None = None,
     test: Given | None = None,
-    placed: Placed | None = None,
+    placed: DataLayout | None = None,
 ) -> Rows:
     """Read the rows that a run file names, in the order and the partitions of a cluster.
 
@@ -79,7 +80,7 @@ def read_rows(
     train, test
         Matrices that take the place of files.
     placed
-        How a run that goes on had placed its rows.
+        The layout of a run that continues.
 
     Raises
     ------
@@ -103,15 +104,15 @@ def read_rows(
     return Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated)
 
 
-def _blocks(source: Source, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:
+def _blocks(source: DataSource, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:
     if given is None:
         return read_here(source)
     blocks = given.partitions()
-    return blocks, describe_matrices([describe(block) for block in blocks], source), 0
+    return blocks, matrix_facts([count_block(block) for block in blocks], source), 0
 
 
 def share_rows(rows: Rows) -> Rows:
-    """Return rows that members can hold without a copy for each: one stream where replicated."""
+    """Return rows that workers can hold without a copy for each: one stream where replicated."""
     if not rows.is_replicated or len(rows.train) == 1:
         return rows
     return Rows(rows.facts, (concatenate(rows.train),), rows.test, rows.label_counts, True)

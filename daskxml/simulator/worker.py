@@ -1,32 +1,36 @@
-"""A worker of a simulated run: a real member, whose time is virtual.
+"""A worker of a simulated run: a real `TrainingWorker`, whose time is virtual.
 
 A pool's threads are virtual as well. Every batch is cut into one part for each thread, as a real
-pool cuts it, and the parts' updates are made one after the other when the batch ends: each sees
-those before it, and none is lost, which is the best that races of real threads can come to, and
-the same every time. A batch takes as long as if all parts were as long as the longest.
+pool cuts it, and the parts are stepped through one after the other when the batch ends: each reads
+the updates before it, and none is lost, the best outcome of races between real threads, and the
+same every time. A batch takes as long as if all parts were as long as the longest.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from daskxml.simulator.cost import CostModel, jitter_factor, whole_ticks
-from daskxml.simulator.pending import PendingStore
+from daskxml.config import RunConfig
+from daskxml.core.arrays import Array, Partition
+from daskxml.core.work_stats import WorkStats
+from daskxml.model.spec import ModelSpec
+from daskxml.session.commands import Evaluate, MergeReplicas, Piece
+from daskxml.session.ledger import Span
+from daskxml.session.session import Session
+from daskxml.simulator.cost import CostModel, Devices, jitter_factor, whole_ticks
 from daskxml.simulator.rows import Rows
-from daskxml.strategies.protocol import Device
-from daskxml.training.holdings import span_rows
-from daskxml.training.ledger import Span
-from daskxml.training.member import Member
-from daskxml.training.orders import EvaluateOrder, MergeOrder, Piece
-from daskxml.training.pool import part_of
-from daskxml.training.results import LeaseResult
-from daskxml.training.settings import MemberSettings
-from daskxml.training.shared import LocalStore, SharedModel
-from daskxml.types import Partition
+from daskxml.strategies.protocol import WorkerDevice
+from daskxml.worker.memory import LogitsBudget
+from daskxml.worker.resident_rows import part_of, span_rows
+from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
+from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
+from daskxml.worker.training_worker import TrainingWorker
 
 
 class VirtualWorker:
@@ -39,67 +43,74 @@ class VirtualWorker:
     speed
         Batches take their cost over this; above 0.
     settings, rows
-        Of its member; rows are shared with other workers, not copied.
+        Of its `TrainingWorker`; rows are shared with other workers, not copied.
     cost
-        What batches cost.
+        Of batches at speed 1.
     shared
-        The model that all share; where there is to be one, the first worker at its home makes it.
+        The shared model, if any; the first worker on its machine creates it.
 
     Attributes
     ----------
     device
-        What it steps with.
+        A replica or a pool.
     has_copy
-        It works on a copy of a shared model: from `work` to `release` its change is held back.
+        It steps on a copy of a shared model: from `work` to `release` its change is pending.
     free_s
-        When it is through with all that it has been given.
+        When its last lease ends.
     """
 
     def __init__(
-        self, name: str, speed: float, settings: MemberSettings, rows: Rows, cost: CostModel,
+        self, name: str, speed: float, settings: WorkerSettings, rows: Rows, cost: CostModel,
         shared: SharedModel | None = None,
     ) -> None:  # fmt: skip
         self.name, self.speed, self.cost = name, speed, cost
-        self.device = Device(settings.pool_threads)
+        self.device = WorkerDevice(settings.slot.pool_threads)
         self.free_s = 0.0
         self._done: list[tuple[float, float, int]] = []  # from, until, batches; since a snapshot
-        self._batches = (-1, 0)  # of which mega-batch, and how many of it were worked on
-        self.has_copy = settings.shares_model and not settings.steps_in_place
-        self._make_member(settings, shared)
-        self.member.initialize()
+        self._batches = (-1, 0)  # a mega-batch, and the number of its last one
+        self.has_copy = settings.strategy.shares_model and not settings.steps_in_place
+        self._create(settings, shared)
+        self.training.initialize()
         self._hold(rows)
 
-    def _make_member(self, settings: MemberSettings, shared: SharedModel | None) -> None:
+    def _create(self, settings: WorkerSettings, shared: SharedModel | None) -> None:
         self._pending = PendingStore()
-        alone = replace(settings, pool_threads=min(settings.pool_threads, 1))
-        self.member = Member(
-            alone, shared if settings.is_at_home else None, self._pending if self.has_copy else None
+        slot = replace(settings.slot, pool_threads=min(settings.slot.pool_threads, 1))
+        self.training = TrainingWorker(
+            replace(settings, slot=slot),
+            shared if settings.slot.is_on_model_host else None,
+            self._pending if self.has_copy else None,
         )
         if self.has_copy:
-            found = shared or self.member.shared
+            found = shared or self.training.shared
             assert found is not None
-            self._pending.bind(LocalStore(found, self.member.kernels))
+            self._pending.bind(LocalStore(found, self.training.kernels))
 
     def _hold(self, rows: Rows) -> None:
         if rows.is_replicated:
-            self.member.hold_all(rows.train, rows.test)
-        else:  # all of them: who owns which is a matter of time only
-            self.member.hold(dict(enumerate(rows.train)), dict(enumerate(rows.test)))
-        self.member.count_labels(rows.label_counts)
+            self.training.rows.hold_all(rows.train, rows.test)
+        else:  # all shards: placement only affects the time
+            self.training.rows.hold(dict(enumerate(rows.train)), dict(enumerate(rows.test)))
+        self.training.count_labels(rows.label_counts)
+
+    @property
+    def autotune_event(self) -> dict[str, Any] | None:
+        """The history's event of its logits budget; None where there was no choice."""
+        return self.training.budget.event(self.name)
 
     @property
     def rows_per_s(self) -> float:
         """Its speed on typical batches, for the placement of shards."""
-        settings = self.member.settings
+        settings = self.training.settings
         rows = min(settings.max_batch_rows, 256)
-        return self.speed * rows / self.cost.batch_s(rows, rows * settings.row_nonzeros)
+        return self.speed * rows / self.cost.batch_s(rows, rows * settings.data.row_nonzeros)
 
     def work_s(self, rows: int, nonzeros: int, megabatch: int) -> float:
         """Return how long so much work takes, as its next batch of a mega-batch."""
         before, number = self._batches
         number = number + 1 if before == megabatch else 0
         self._batches = megabatch, number
-        seed, cost = self.member.settings.seed, self.cost
+        seed, cost = self.training.settings.config.run.seed, self.cost
         rows, nonzeros = self._rounded(rows, nonzeros)
         factor = jitter_factor(cost.jitter, seed, self.name, megabatch, number)
         return whole_ticks(cost.batch_s(rows, nonzeros) / self.speed * factor)
@@ -118,30 +129,30 @@ class VirtualWorker:
     def _nonzeros(self, batch: Sequence[Span]) -> int:
         total = 0
         for span in batch:
-            part = self.member.holdings.streams[span.stream]
-            rows = span_rows(span, part.rows, self.member.settings.seed)
-            total += self.member.kernels.nonzeros(part.features, rows)
+            part = self.training.rows.streams[span.stream]
+            rows = span_rows(span, part.rows, self.training.settings.config.run.seed)
+            total += self.training.kernels.nonzeros(part.features, rows)
         return total
 
-    def work(self, batch: Sequence[Span], lr: float, done: list[LeaseResult]) -> None:
-        """Work on a batch, a pool on its parts in turn; add to ``done`` what it did."""
+    def work(self, batch: Sequence[Span], lr: float, done: list[WorkStats]) -> None:
+        """Step through a batch, a pool through its parts in turn; add the stats to ``done``."""
         parts = self.device.pool_threads or 1
         cut = [part_of(batch, part, parts) for part in range(parts)]
-        done.append(self.member.lease([part for part in cut if part], lr, {}))
+        done.append(self.training.lease([part for part in cut if part], lr, {}))
 
     def release(self) -> None:
-        """Add to the shared model what the batch that ends has changed in the copy of it."""
+        """Add the pending change of the copy to the shared model."""
         self._pending.release()
 
-    def take_snapshot(self, order: MergeOrder) -> None:
-        """Keep the replica as it is, for a merge that overlaps with the next leases."""
-        if self.member.snapshot.generation != order.generation:
+    def take_snapshot(self, command: MergeReplicas) -> None:
+        """Copy the replica for a merge that overlaps with the next leases."""
+        if self.training.snapshot.generation != command.generation:
             self._done = []
-        self.member.take_snapshot(order)
+        self.training.take_snapshot(command)
 
-    def book_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
-        """Hear when a lease begins, and when each of its batches ends."""
-        if not self.member.settings.combine.overlap:
+    def record_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
+        """Record when a lease begins and when each of its batches ends, where merges overlap."""
+        if not self.training.settings.config.combine.overlap:
             return
         if self.device.is_pool:  # whose threads do not wait for each other between batches
             self._done.append((begun_s, ends_s[-1], len(ends_s)))
@@ -149,28 +160,132 @@ class VirtualWorker:
             self._done += [(*at, 1) for at in itertools.pairwise((begun_s, *ends_s))]
 
     def between_batches_s(self, at_s: float) -> float:
-        """Return when the batch ends that it is at; ``at_s`` if it is at none."""
+        """Return when the batch under way ends; ``at_s`` if there is none."""
         ends = (end_s for begun_s, end_s, _ in self._done if begun_s < at_s < end_s)
         return next(ends, at_s)
 
     def batches_until(self, at_s: float) -> int:
-        """Return how many batches it has done since the snapshot."""
+        """Return the number of batches from the snapshot to ``at_s``."""
         return sum(batches for _, end_s, batches in self._done if end_s <= at_s)
 
-    def evaluate_s(self, order: EvaluateOrder) -> float:
+    def evaluate_s(self, command: Evaluate) -> float:
         """Return how long an evaluation takes."""
-        holdings = self.member.holdings
-        total_s = self._forward_s(order.pieces, holdings.tests)
-        total_s += self._forward_s(order.train_pieces, holdings.streams)
+        rows = self.training.rows
+        total_s = self._forward_s(command.pieces, rows.tests)
+        total_s += self._forward_s(command.train_pieces, rows.streams)
         return whole_ticks(total_s * self.cost.evaluation_share / self.speed)
 
     def _forward_s(self, pieces: Sequence[Piece], shards: Mapping[int, Partition]) -> float:
-        """Return how long training on these rows would take, in an evaluation's batches."""
-        most, total_s = self.member.settings.evaluation_rows, 0.0
+        """Return the time of training steps on these rows, in an evaluation's batches."""
+        most, total_s = self.training.settings.config.evaluation.batch_rows, 0.0
         for shard, start, stop in pieces:
             features = shards[shard].features
             for first in range(start, stop, most):
                 last = min(first + most, stop)
-                stored = self.member.kernels.nonzeros(features, np.arange(first, last))
+                stored = self.training.kernels.nonzeros(features, np.arange(first, last))
                 total_s += self.cost.batch_s(last - first, stored)
         return total_s
+
+
+class PendingStore:
+    """A `ModelStore` whose pushes are pending until `release`.
+
+    A batch is stepped through when it begins, with the model as it is then; the model contains its
+    change from the batch's end on. Pulls contain the pending changes, which are the worker's own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
+    >>> model, copy = SharedModel.create(1), np.empty(1, np.float32)
+    >>> store = PendingStore()
+    >>> store.bind(LocalStore(model))
+    >>> store.push(np.float32([2.0]))
+    >>> store.pull(copy)
+    >>> float(copy[0]), float(model.flat[0])
+    (2.0, 0.0)
+    >>> store.release()
+    >>> float(model.flat[0])
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self._change: Array | None = None
+
+    def bind(self, store: ModelStore) -> None:
+        """Set the model's store; to be called before the first pull."""
+        self._store = store
+
+    def pull(self, out: Array) -> None:
+        """Copy the model with the pending change."""
+        self._store.pull(out)
+        if self._change is not None:
+            out += self._change
+
+    def push(self, delta: Array) -> None:
+        """Add to the pending change."""
+        self._change = delta.copy() if self._change is None else self._change + delta
+
+    def release(self) -> None:
+        """Add the pending change to the model."""
+        if self._change is not None:
+            self._store.push(self._change)
+        self._change = None
+
+
+class WorkerFactory:
+    """Creates workers on machines.
+
+    Parameters
+    ----------
+    config, spec, rows, session
+        Of the run; every worker holds all ``rows``.
+    devices
+        Costs of batches, and which workers are pools.
+    """
+
+    def __init__(
+        self, config: RunConfig, spec: ModelSpec, rows: Rows, devices: Devices, session: Session
+    ) -> None:
+        self._config, self._devices, self._rows = config, devices, rows
+        self._facts = DataFacts.of(spec, session.placement, rows.facts)
+        self._numbers, self._model_host = itertools.count(), ""
+        self._shared: SharedModel | None = None
+        self._budgets: dict[str, LogitsBudget] = {}
+
+    def create_first(self, speeds: Mapping[str, float]) -> dict[str, VirtualWorker]:
+        """Return the workers of the beginning, by name."""
+        machines = {name: self._next_machine() for name in speeds}
+        self._model_host = self._devices.model_host_of(machines)
+        # Workers on the model's machine come first, to create the shared model.
+        ordered = sorted(speeds, key=lambda name: machines[name] != self._model_host)
+        created = {name: self._create(name, speeds[name], machines[name]) for name in ordered}
+        return {name: created[name] for name in speeds}
+
+    def create(self, name: str, speed: float) -> VirtualWorker:
+        """Return a worker that arrives later, in the next place on the machines."""
+        return self._create(name, speed, self._next_machine())
+
+    def _next_machine(self) -> str:
+        return self._devices.network.machine_of(next(self._numbers))
+
+    def _create(self, name: str, speed: float, machine: str) -> VirtualWorker:
+        settings, cost = self._settings(name, machine), self._devices.cost_of(name)
+        device = settings.slot.device
+        if device in self._budgets:  # found by another worker on the same device
+            settings = self._budgets[device].given_to(settings)
+        worker = VirtualWorker(name, speed, settings, self._rows, cost, self._shared)
+        self._shared = self._shared or worker.training.shared
+        self._budgets.setdefault(device, worker.training.budget)
+        return worker
+
+    def _settings(self, name: str, machine: str) -> WorkerSettings:
+        cluster = self._config.cluster
+        slot = WorkerSlot(
+            device="cpu" if cluster.device == "auto" else cluster.device,
+            threads=cluster.threads_on(len(os.sched_getaffinity(0)), 1),
+            pool_threads=self._devices.device_of(name).pool_threads,
+            host=machine,
+            model_host=self._model_host,
+        )
+        return WorkerSettings.of(self._config, self._facts, slot)

@@ -30,17 +30,4 @@ STRATEGIES: dict[str, Any] = {  # classes: a `Strategy` is made of the class's o
     "adaptive-hogbatch": AdaptiveHogbatch,
 }
 
-__all__ = [
-    "STRATEGIES",
-    "AdaptiveHogbatch",
-    "AdaptiveSgd",
-    "AdasumSgd",
-    "AsynchronousSgd",
-    "CentralSgd",
-    "CpuGpuHogbatch",
-    "Crossbow",
-    "ElasticSgd",
-    "Hogbatch",
-    "MirroredSgd",
-    "StaticSgd",
-]
+__all__ = ["STRATEGIES", "AdaptiveSgd"]

@@ -3,27 +3,27 @@
 Ma, Rusu, Wu and Sim, "Adaptive Stochastic Gradient Descent for Deep Learning on Heterogeneous
 CPU+GPU Architectures", IPDPSW 2021, Algorithm 2 and section VI-C.
 
-=============  ============================  ==================================================
-symbol         here                          meaning
-=============  ============================  ==================================================
-b^E            ``Member.batch_size``         batch size of worker E, doubled or halved
-t              ``Device.pool_threads``       threads of a pool: updates of one of its batches
-u^E            ``surviving_updates``         updates of worker E since the run began
-min_u, max_u   over all others               least and most updates of all workers but E
-min_b, max_b   ``bounds_of``                 bounds of b^E by kind of device, Table II
-alpha          ``alpha``                     factor by which a size changes
-beta           ``beta``                      share of a pool's concurrent updates that survive
-eta            ``lr * rows / batch_max``     rate of an update that is the mean over so many rows
-=============  ============================  ==================================================
+============  =============================  ====================================================
+symbol        here                           meaning
+============  =============================  ====================================================
+b^E           ``WorkerState.batch_size``     batch size of worker E, doubled or halved
+t             ``WorkerDevice.pool_threads``  threads of a pool: updates of one of its batches
+u^E           ``surviving_updates``          updates of worker E since the run began
+min_u, max_u  over all others                least and most updates of all workers but E
+min_b, max_b  ``bounds_of``                  bounds of b^E by kind of device, Table II
+alpha         ``alpha``                      factor by which a size changes
+beta          ``beta``                       share of a pool's concurrent updates that survive
+eta           ``lr * rows / batch_max``      rate of an update that is the mean over so many rows
+============  =============================  ====================================================
 
-Whoever made fewer updates than all others gets smaller batches, and so is sped up; whoever made
-more gets larger ones. A pool begins at its lower bound, a replica at its upper one. Lines 1 to 5
-are read from the prose of section VI-C. Deviations: no row is dropped, where fewer than b^E are
-left the batch is smaller (line 6); with ``lease_s`` above 0 sizes change once a lease and not once
-a batch, and what waits at the worker's door keeps its size. A worker that was left out of a whole
-mega-batch, because others would have done its batch sooner, is tested as if it asked for work then,
-and may only shrink, lest it never works again. A newcomer counts as having the least updates of
-the others, so that nobody's size changes by its coming; a lost worker counts no more.
+A worker with fewer updates than all others gets smaller batches, and so is sped up; one with more
+gets larger ones. A pool begins at its lower bound, a replica at its upper one. Lines 1 to 5 are
+read from the prose of section VI-C. Deviations: no row is dropped, where fewer than b^E are left
+the batch is smaller (line 6); with ``lease_s`` above 0 sizes change once a lease and not once a
+batch, and a queued lease keeps its size. A worker without any batch in a whole mega-batch, because
+others would have finished it sooner, is treated as if it asked for work then, and may only shrink,
+lest it never works again. A worker that joins counts as having the least updates of the others, so
+that no size changes by its coming; a lost worker counts no more.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from daskxml.fields import bounded
+from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BoundedConfig
-from daskxml.strategies.members import Member, State
+from daskxml.strategies.megabatch import MegabatchState, WorkerState
 from daskxml.strategies.protocol import Event, LeaseDone, Started, WorkerJoined
 from daskxml.strategies.shared_model import SharedConfig, SharedModelStrategy
 
@@ -64,13 +64,13 @@ class Config(SharedConfig, BoundedConfig):
     beta: float = bounded(1.0, above=0, high=1)
 
 
-def surviving_updates(member: Member, beta: float) -> float:
-    """Return u^E: of concurrent updates only a share counts.
+def surviving_updates(worker: WorkerState, beta: float) -> float:
+    """Return u^E, of concurrent updates a share only.
 
-    >>> surviving_updates(Member(batch_size=8, pool_threads=4, total_updates=10), beta=0.5)
+    >>> surviving_updates(WorkerState(batch_size=8, pool_threads=4, total_updates=10), beta=0.5)
     5.0
     """
-    return member.total_updates * (beta if member.pool_threads else 1.0)
+    return worker.total_updates * (beta if worker.pool_threads else 1.0)
 
 
 def next_size(
@@ -103,44 +103,40 @@ def next_size(
 
 
 class AdaptiveHogbatch(SharedModelStrategy):
-    """The state machine; see `daskxml.strategies.shared_model` for who gets which rows."""
+    """The state machine; see `daskxml.strategies.shared_model` for how rows are leased."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
-    def hear(self, state: State, event: Event) -> State:
-        """Book an event; whoever is done with a lease asks for work, with a new batch size."""
-        heard = super().hear(state, event)
+    def record(self, state: MegabatchState, event: Event) -> MegabatchState:
+        """Resize the batches of a worker with a finished lease: it asks for work."""
+        known, state = state.members, super().record(state, event)
         match event:
-            case LeaseDone(worker):
-                member = replace(heard.members[worker], batch_size=self.size_for(heard, worker))
-                return replace(heard, members={**heard.members, worker: member})
+            case LeaseDone(name):
+                worker = replace(state.members[name], batch_size=self.size_for(state, name))
+                return replace(state, members={**state.members, name: worker})
             case Started() | WorkerJoined():
-                known = state.members
-                return self._admit(
-                    heard, {n for n, m in heard.members.items() if m is not known.get(n)}
-                )
-        return heard
+                new = {n for n, worker in state.members.items() if worker is not known.get(n)}
+                return self._admit(state, new)
+        return state
 
-    def size_for(self, state: State, worker: str) -> float:
+    def size_for(self, state: MegabatchState, name: str) -> float:
         """Return the next batch size of a worker."""
-        config, member = self.config, state.members[worker]
-        counts = {n: surviving_updates(m, config.beta) for n, m in state.members.items()}
-        own = counts.pop(worker)
-        bounds = config.bounds_of(member.pool_threads)
-        return next_size(member.batch_size, own, counts.values(), bounds, config.alpha)
+        config, worker = self.config, state.members[name]
+        counts = {n: surviving_updates(w, config.beta) for n, w in state.members.items()}
+        own = counts.pop(name)
+        bounds = config.bounds_of(worker.pool_threads)
+        return next_size(worker.batch_size, own, counts.values(), bounds, config.alpha)
 
-    def scale(self, state: State) -> dict[str, float]:
-        """Let those shrink who were left out of this mega-batch."""
-        idle = {n: m for n, m in state.members.items() if not (m.rows or m.came_late)}
-        return {n: min(m.batch_size, self.size_for(state, n)) for n, m in idle.items()}
+    def scale(self, state: MegabatchState) -> dict[str, float]:
+        """Shrink the batches of workers without any in this mega-batch."""
+        idle = {n: w for n, w in state.members.items() if not (w.rows or w.came_late)}
+        return {n: min(w.batch_size, self.size_for(state, n)) for n, w in idle.items()}
 
-    def _admit(self, state: State, newcomers: Collection[str]) -> State:
-        """Let newcomers count as having the least updates of the others."""
+    def _admit(self, state: MegabatchState, new: Collection[str]) -> MegabatchState:
+        """Count new workers as having the least updates of the others."""
         beta, members = self.config.beta, dict(state.members)
-        counts = [surviving_updates(m, beta) for n, m in members.items() if n not in newcomers]
-        for name in newcomers:
+        counts = [surviving_updates(w, beta) for n, w in members.items() if n not in new]
+        for name in new:
             share = beta if members[name].pool_threads else 1.0
             least = min(counts, default=0.0) / share
             members[name] = replace(members[name], total_updates=least)

@@ -3,19 +3,19 @@
 Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous
 Multi-GPU Servers", 2021; Algorithms 1 and 2.
 
-=============  ===============================  ==================================================
-symbol         here                             meaning
-=============  ===============================  ==================================================
-b_i            ``Member.batch_size``            batch size of worker i, kept as a real number
-lr_i           ``config.lr * b_i / batch_max``  learning rate of worker i (linear scaling)
-u_i            ``Member.updates``               model updates of worker i since the last merge
-b_min, b_max   ``batch_min``, ``batch_max``     bounds of the batch size
-beta           ``beta``                         slope of the paper's scaling rule
-alpha_i        ``Merge.weights``                merging weight of replica i
-pert_thr       ``perturbation_threshold``       replicas below this norm count as regularized
-delta          ``perturbation``                 by how much the extreme weights are perturbed
-gamma          ``momentum``                     momentum of the global model
-=============  ===============================  ==================================================
+============  ===============================  ==============================================
+symbol        here                             meaning
+============  ===============================  ==============================================
+b_i           ``WorkerState.batch_size``       batch size of worker i, kept as a real number
+lr_i          ``config.lr * b_i / batch_max``  learning rate of worker i (linear scaling)
+u_i           ``WorkerState.updates``          model updates of worker i since the last merge
+b_min, b_max  ``batch_min``, ``batch_max``     bounds of the batch size
+beta          ``beta``                         slope of the paper's scaling rule
+alpha_i       ``Merge.weights``                merging weight of replica i
+pert_thr      ``perturbation_threshold``       replicas below this norm count as regularized
+delta         ``perturbation``                 by how much the extreme weights are perturbed
+gamma         ``momentum``                     momentum of the global model
+============  ===============================  ==============================================
 
 Deviations from the paper, each an option: batch sizes are scaled by a damped and clamped rule
 (``rule = "damped"``), since the paper's rule skips every step that would leave the bounds and so
@@ -34,11 +34,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from daskxml.errors import ConfigError
-from daskxml.fields import bounded
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BoundedConfig
-from daskxml.strategies.megabatch import MegabatchStrategy, Member, State, natural_order
-from daskxml.strategies.protocol import Measured, Merge
+from daskxml.strategies.megabatch import MegabatchState, MegabatchStrategy, WorkerState
+from daskxml.strategies.protocol import Measured, Merge, natural_order
 
 Sizes = Mapping[str, float]
 Updates = Mapping[str, int]
@@ -64,7 +64,7 @@ class Config(BoundedConfig):
     momentum, perturbation, perturbation_threshold
         gamma, delta and pert_thr of Algorithm 2.
     norm
-        ``"rms"``: ||w|| / sqrt(|w|); ``"literal"``: ||w|| / |w|.
+        ``"rms"``: ``||w|| / sqrt(|w|)``; ``"literal"``: ``||w|| / |w|``.
     renormalize
         Divide perturbed weights by their sum.
     """
@@ -85,7 +85,8 @@ class Config(BoundedConfig):
         low, high = self.bounds
         first = self.batch_initial or high
         if not low <= first <= high:
-            raise ConfigError(f"batch_initial = {first}: must be from {low} to {high}")
+            problem = f"batch_initial = {first}: must be from {low} to {high}"
+            raise ConfigError(problem, "batch_initial")
 
     def first_size(self, pool_threads: int) -> int:
         """Return the batch size of a new worker: a pool's is its least, for it may be slow."""
@@ -166,28 +167,26 @@ def are_regularized(measured: Measured, config: Config) -> bool:
 class AdaptiveSgd(MegabatchStrategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
-    def rate(self, member: Member) -> float:
+    def rate(self, worker: WorkerState) -> float:
         """Linear scaling: lr_i = lr b_i / b_max, for a pool with the rows of one thread."""
-        return self.config.lr * member.batch_size / self.config.batch_max / member.parts
+        return self.config.lr * worker.batch_size / self.config.batch_max / worker.updates_per_batch
 
-    def scale(self, state: State) -> dict[str, float]:
+    def scale(self, state: MegabatchState) -> dict[str, float]:
         """Algorithm 1, for the workers that were there from the beginning."""
         if (state.merges + 1) % self.config.scale_every:
             return {}
-        steady = {name: m for name, m in state.members.items() if not m.came_late}
-        sizes = {name: m.batch_size for name, m in steady.items()}
-        updates = {name: m.updates for name, m in steady.items()}
-        pools = {name: m.pool_threads for name, m in steady.items() if m.pool_threads}
+        steady = {name: w for name, w in state.members.items() if not w.came_late}
+        sizes = {name: w.batch_size for name, w in steady.items()}
+        updates = {name: w.updates for name, w in steady.items()}
+        pools = {name: w.pool_threads for name, w in steady.items() if w.pool_threads}
         return scale_batch_sizes(sizes, updates, self.config, pools)
 
-    def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
+    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
         """Algorithm 2, up to the sum itself."""
-        updates = {name: m.updates for name, m in members.items()}
-        sizes = {name: m.batch_size for name, m in members.items()}
+        updates = {name: w.updates for name, w in workers.items()}
+        sizes = {name: w.batch_size for name, w in workers.items()}
         weights = normalized_weights(sizes, updates, self.config.weighting)
         perturbed = len(set(updates.values())) > 1 and are_regularized(measured, self.config)
         if perturbed:

@@ -4,30 +4,29 @@ Maleki, Musuvathi, Mytkowicz, Saarikivi, Xu, Eksarevskiy, Ekanayake and Barsoum,
 Distributed Training with Adaptive Summation", MLSys 2021; section 4.1 (Figure 3) and, for several
 local steps, section 5.2.
 
-=======  ===============  ==================================================================
-symbol   here             meaning
-=======  ===============  ==================================================================
-N        workers          each steps with an optimizer of its own
-b, lr    ``batch_max``,   batch and rate of every worker: Adasum makes the batch no larger,
-         ``lr``           so that the rate is that of one worker (section 4.1)
-k        ``local_steps``  steps of each worker before the changes are combined
-=======  ===============  ==================================================================
+======  =====================  ====================================================
+symbol  here                   meaning
+======  =====================  ====================================================
+N       workers                each steps with an optimizer of its own
+b, lr   ``batch_max``, ``lr``  of one worker: Adasum does not enlarge the batch
+k       ``local_steps``        steps of each worker before the changes are combined
+======  =====================  ====================================================
 
 The combination is Adasum, layer by layer, unless the run file's ``[combine]`` chooses the sum or
 the mean: then it is the control that the paper compares with. For Adasum of gradients, before the
 optimizer, see `daskxml.strategies.mirrored`. Deviations: the changes are combined at the end of a
-mega-batch as well, where it is no multiple of k steps; its last step may be smaller for everybody,
-at the same rate.
+mega-batch as well, where it is no multiple of k steps; its last step may be smaller, at the same
+rate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daskxml.fields import bounded
+from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.gangs import GangStrategy, State
-from daskxml.strategies.schemes import LocalSteps, Scheme
+from daskxml.strategies.gangs import GangState, GangStrategy
+from daskxml.strategies.protocol import LocalSteps, SyncPattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +47,13 @@ class AdasumSgd(GangStrategy):
 
     rules: tuple[str, ...] = ("adasum", "sum", "mean")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, round_steps=config.local_steps)
-        self.config = config
+    config: Config
 
-    def scheme(self, state: State) -> Scheme:
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.round_steps = config.local_steps
+
+    def pattern(self, state: GangState) -> SyncPattern:
         """Combine changes after so many local steps."""
         return LocalSteps(self.config.local_steps)
 

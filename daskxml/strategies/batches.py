@@ -1,4 +1,4 @@
-"""Rows in batches: the settings that every strategy has, and how rows are dealt out in shares."""
+"""Rows in batches: the settings of every strategy, and how rows are divided among workers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from daskxml.errors import ConfigError
-from daskxml.fields import bounded, check_ranges
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
-    """What the run file of any strategy says of its batches.
+    """Settings of batches that every strategy has.
 
     Attributes
     ----------
@@ -46,18 +46,18 @@ class BatchConfig:
         return self.batch_max
 
     def largest_size(self, pool_threads: int) -> int:
-        """Return the batch size that such a worker never exceeds."""
+        """Return the largest batch size of such a worker."""
         return self.batch_max
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedConfig(BatchConfig):
-    """Batches whose size changes, within bounds for each kind of device.
+    """Settings of batches whose size changes within bounds for each kind of device.
 
     Attributes
     ----------
     batch_min
-        Least batch of a replica; 0 stands for a share of ``batch_max`` that the strategy names.
+        Least batch of a replica; 0: ``batch_max / least_share``.
     pool_batch_min, pool_batch_max
         Least and largest batch of a pool, in rows for each of its threads.
 
@@ -77,11 +77,12 @@ class BoundedConfig(BatchConfig):
         super().__post_init__()
         low, high = self.bounds
         if low > high:
-            raise ConfigError(f"batch_min = {low}: must be at most batch_max = {high}")
+            raise ConfigError(f"batch_min = {low}: must be at most batch_max = {high}", "batch_min")
         if self.pool_batch_min > self.pool_batch_max:
             raise ConfigError(
                 f"pool_batch_min = {self.pool_batch_min}: must be at most pool_batch_max = "
-                f"{self.pool_batch_max}"
+                f"{self.pool_batch_max}",
+                "pool_batch_min",
             )
 
     @property
@@ -108,7 +109,7 @@ class BoundedConfig(BatchConfig):
 def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:
     """Divide ``total`` in proportion to ``weights``, in whole numbers (largest remainders).
 
-    Where remainders are equal, who comes first in ``weights`` gets more.
+    Ties go to the names that come first in ``weights``.
 
     Examples
     --------
@@ -126,24 +127,23 @@ def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:
     return shares
 
 
-def deal_rows(rows: int, batch_rows: Mapping[str, int]) -> dict[str, int]:
-    """Divide rows so that all make equally many batches of their own size.
+def split_rows(rows: int, batch_rows: Mapping[str, int]) -> dict[str, int]:
+    """Divide rows so that all workers have the same number of batches of their own size.
 
-    As many full batches as there are for everybody; what is left is one smaller batch for each, in
-    proportion to the sizes.
+    The rows beyond full batches for all are one smaller batch for each, in proportion.
 
     Parameters
     ----------
     rows
-        How many there are.
+        Rows to divide.
     batch_rows
         Rows of each worker's batch, 0 or more.
 
     Examples
     --------
-    >>> deal_rows(100, {"a": 20, "b": 10})  # three batches each, and 10 rows
+    >>> split_rows(100, {"a": 20, "b": 10})  # three batches each, and 10 rows
     {'a': 67, 'b': 33}
-    >>> deal_rows(5, {"a": 20, "b": 20})
+    >>> split_rows(5, {"a": 20, "b": 20})
     {'a': 3, 'b': 2}
     """
     batches, left = divmod(rows, sum(batch_rows.values()))
@@ -151,16 +151,16 @@ def deal_rows(rows: int, batch_rows: Mapping[str, int]) -> dict[str, int]:
     return {name: batches * size + pieces[name] for name, size in batch_rows.items()}
 
 
-def deal_batches(rows: int, batch_rows: int, weights: Mapping[str, float]) -> dict[str, int]:
+def split_batches(rows: int, batch_rows: int, weights: Mapping[str, float]) -> dict[str, int]:
     """Divide rows in proportion to ``weights``, in whole batches.
 
-    Only one batch is smaller, where ``rows`` is no multiple: it is with whoever has the most.
+    Where ``rows`` is no multiple, one batch is smaller: one of the worker with the most.
 
     Examples
     --------
-    >>> deal_batches(250, 50, {"a": 3.0, "b": 2.0})
+    >>> split_batches(250, 50, {"a": 3.0, "b": 2.0})
     {'a': 150, 'b': 100}
-    >>> deal_batches(245, 50, {"a": 3.0, "b": 2.0})
+    >>> split_batches(245, 50, {"a": 3.0, "b": 2.0})
     {'a': 145, 'b': 100}
     """
     batches = -(-rows // batch_rows)

@@ -3,14 +3,14 @@
 Ma, Rusu, Wu and Sim, "Adaptive Stochastic Gradient Descent for Deep Learning on Heterogeneous
 CPU+GPU Architectures", IPDPSW 2021, section VI-B and Figure 4.
 
-=========  ==========================  =======================================================
-symbol     here                        meaning
-=========  ==========================  =======================================================
-t          ``Device.pool_threads``     threads of a pool
-b (GPU)    ``batch_max``               batch size of a replica: large enough to use it well
-b (CPU)    ``pool_batch * t``          batch size of a pool; t makes it Hogwild
-eta        ``lr * rows / batch_max``   rate of an update that is the mean over so many rows
-=========  ==========================  =======================================================
+=======  =============================  ====================================================
+symbol   here                           meaning
+=======  =============================  ====================================================
+t        ``WorkerDevice.pool_threads``  threads of a pool
+b (GPU)  ``batch_max``                  batch size of a replica: large enough to use it well
+b (CPU)  ``pool_batch * t``             batch size of a pool; t makes it Hogwild
+eta      ``lr * rows / batch_max``      rate of an update that is the mean over so many rows
+=======  =============================  ====================================================
 
 The sizes stay as they are; `daskxml.strategies.adaptive_hogbatch` changes them. Deviations: a
 replica's change is computed on a copy that may be stale, and the rate is not lowered for it (the
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daskxml.fields import bounded
+from daskxml.core.fields import bounded
 from daskxml.strategies.shared_model import SharedConfig, SharedModelStrategy
 
 
@@ -48,15 +48,13 @@ class Config(SharedConfig):
         return self.pool_batch * pool_threads or self.batch_max
 
     def largest_size(self, pool_threads: int) -> int:
-        """Return the same: sizes do not change."""
+        """Return the first size: sizes do not change."""
         return self.first_size(pool_threads)
 
 
 class CpuGpuHogbatch(SharedModelStrategy):
-    """The state machine; see `daskxml.strategies.shared_model` for who gets which rows."""
+    """The state machine; see `daskxml.strategies.shared_model` for how rows are leased."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
     Config = Config  # at the end, where it hides nothing

@@ -3,15 +3,15 @@
 Kolios, Watcharapichat, Weidlich, Mai, Costa and Pietzuch, "CROSSBOW: Scaling Deep Learning with
 Small Batch Sizes on Multi-GPU Servers", PVLDB 12(11), 2019; Algorithm 1 (SMA).
 
-=======  =====================  ==============================================================
-symbol   here                   meaning
-=======  =====================  ==============================================================
-w_j      a worker's replica     its learner; it lives on from mega-batch to mega-batch
-z        the average model      what is evaluated, and what a merge hands to everybody
-alpha    ``pull``               share of w_j - z by which both are drawn; 0 stands for 1 / N
-mu       ``momentum``           momentum of the average model
-b, lr    ``batch_max``, ``lr``  of every learner
-=======  =====================  ==============================================================
+======  =====================  ============================================================
+symbol  here                   meaning
+======  =====================  ============================================================
+w_j     a worker's replica     its learner; it lives on from mega-batch to mega-batch
+z       the average model      what is evaluated, and what a merge broadcasts
+alpha   ``pull``               share of w_j - z by which both are drawn; 0 stands for 1 / N
+mu      ``momentum``           momentum of the average model
+b, lr   ``batch_max``, ``lr``  of every learner
+======  =====================  ============================================================
 
 After every batch ``c_j = alpha (w_j - z)``, ``w_j -= c_j`` and ``z += sum_j c_j + mu (z - z')``,
 ``z'`` being the average model one batch before. Restarting the algorithm, replicas becoming the
@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daskxml.fields import bounded
+from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.gangs import GangStrategy, State
-from daskxml.strategies.schemes import Averaging, Scheme
+from daskxml.strategies.gangs import GangState, GangStrategy
+from daskxml.strategies.protocol import Averaging, SyncPattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +72,13 @@ class Crossbow(GangStrategy):
     """The state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
 
     averages = True
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.config = config
         self.keeps_replicas = config.restart_every != 1  # else the merge restarts them
 
-    def scheme(self, state: State) -> Scheme:
+    def pattern(self, state: GangState) -> SyncPattern:
         """Correct learners and average model after every batch."""
         is_first = state.remaining_rows == self.config.megabatch_rows
         return Averaging(

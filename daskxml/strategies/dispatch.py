@@ -1,11 +1,11 @@
-"""How much to lease to whom: weighted factoring with a careful tail.
+"""The size of the next lease of a worker: weighted factoring with a careful tail.
 
 A lease is a number of batches that one worker steps through without asking. Long leases cost few
 messages, short ones leave little to wait for at the merge. Weighted factoring (Hummel, Schmidt,
-Uma and Wein, "Load-sharing in heterogeneous systems via weighted factoring", SPAA 1996) hands each
+Uma and Wein, "Load-sharing in heterogeneous systems via weighted factoring", SPAA 1996) gives each
 worker its share, by measured throughput, of half of what is left: leases shrink geometrically as
 the mega-batch runs out. At the very end a batch goes to a worker only if the merge comes sooner
-for it, so that nobody waits for one batch on a slow worker.
+for it, so that the merge never waits for one batch on a slow worker.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-IN_FLIGHT = 2  # leases per worker: one that runs, one that waits at the worker's door
+IN_FLIGHT = 2  # leases per worker: one that runs, one that is queued
 LONGEST_LEASE_S = 1.0  # keeps losses small, and stops prompt
 SHORTEST_LEASE_S = 0.02  # about as long as the next one is on its way
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How much a worker is given at once.
+class LeasePolicy:
+    """Length and number of the leases of a worker.
 
     Attributes
     ----------
@@ -34,23 +34,23 @@ class Pace:
     in_flight: int = IN_FLIGHT
 
 
-DEFAULT_PACE = Pace()
+DEFAULT_POLICY = LeasePolicy()
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a worker has on its hands.
+    """The work of a worker, as far as leases depend on it.
 
     Attributes
     ----------
     batch_rows
         Rows of one of its batches.
     rows_per_s
-        Its measured throughput; 0 while nothing is measured.
+        Measured throughput; 0 before the first measurement.
     leased_rows
-        Rows that it has been given and not yet reported.
+        Rows leased and not yet reported.
     leases
-        Leases that it has been given and not yet reported.
+        Leases not yet reported.
     """
 
     batch_rows: int
@@ -60,7 +60,10 @@ class Load:
 
 
 def next_lease_rows(
-    worker: str, loads: Mapping[str, Load], remaining_rows: int, pace: Pace = DEFAULT_PACE
+    worker: str,
+    loads: Mapping[str, Load],
+    remaining_rows: int,
+    policy: LeasePolicy = DEFAULT_POLICY,
 ) -> int:
     """Return how many of the ``remaining_rows`` to lease to ``worker`` now; 0 for none.
 
@@ -79,11 +82,11 @@ def next_lease_rows(
     (10, 0)
     """
     load = loads[worker]
-    if remaining_rows <= 0 or load.leases >= pace.in_flight:
+    if remaining_rows <= 0 or load.leases >= policy.in_flight:
         return 0
     if not _ends_sooner_with(worker, loads, remaining_rows):
         return 0
-    batches = _whole_batches(load, loads, remaining_rows, pace.longest_s)
+    batches = _whole_batches(load, loads, remaining_rows, policy.longest_s)
     return min(remaining_rows, batches * load.batch_rows)
 
 

@@ -5,21 +5,21 @@ Cong, "On the Convergence Properties of a K-step Averaging Stochastic Gradient D
 Nonconvex Optimization", IJCAI 2018; as Ma, Rusu, Wu and Sim compare with it ("Adaptive Elastic
 Training for Sparse Deep Learning on Heterogeneous Multi-GPU Servers", 2021, section 2.2, Figure 3).
 
-=======  ======================  ============================================================
-symbol   here                    meaning
-=======  ======================  ============================================================
-b        ``batch_max``           batch size of every worker
-lr       ``lr``                  learning rate of every worker's batch
-N        merged workers          replicas with an update since the last merge
-K        quota / b               batches of each worker between two merges
-gamma    ``momentum``            momentum of the global model; 0 is the plain mean
-=======  ======================  ============================================================
+======  ==============  =================================================
+symbol  here            meaning
+======  ==============  =================================================
+b       ``batch_max``   batch size of every worker
+lr      ``lr``          learning rate of every worker's batch
+N       merged workers  replicas with an update since the last merge
+K       quota / b       batches of each worker between two merges
+gamma   ``momentum``    momentum of the global model; 0 is the plain mean
+======  ==============  =================================================
 
-Every worker makes the same number of batches, assigned when the mega-batch begins: nobody takes
-another's, so the slowest worker decides when the merge comes. Deviations: K follows from the rows
-of a mega-batch, so what is no full batch for everybody is one smaller batch for each, at the same
-rate; replicas are replaced by their mean, as in K-step averaging, and not only drawn to it; there
-may be momentum, that of Adaptive SGD's Algorithm 2.
+Every worker makes the same number of batches, assigned when the mega-batch begins, so the slowest
+worker decides when the merge comes. Deviations: K follows from the rows of a mega-batch, and the
+rows beyond full batches for all are one smaller batch for each, at the same rate; replicas are
+replaced by their mean, as in K-step averaging, and not only drawn to it; there may be momentum,
+that of Adaptive SGD's Algorithm 2.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from daskxml.fields import bounded
+from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.megabatch import Member
+from daskxml.strategies.megabatch import WorkerState, proportional_weights
 from daskxml.strategies.protocol import Measured, Merge
-from daskxml.strategies.quotas import QuotaStrategy, shared_weights
+from daskxml.strategies.quotas import QuotaStrategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +48,17 @@ class Config(BatchConfig):
 
 
 class ElasticSgd(QuotaStrategy):
-    """The state machine; see `daskxml.strategies.quotas` for who gets which rows."""
+    """The state machine; see `daskxml.strategies.quotas` for how rows are assigned."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
-    def rate(self, member: Member) -> float:
-        """Return the rate, which is everybody's; the threads of a pool step with a part of it."""
-        return self.config.lr / member.parts
+    def rate(self, worker: WorkerState) -> float:
+        """Return the rate of all workers; the threads of a pool step with a part of it."""
+        return self.config.lr / worker.updates_per_batch
 
-    def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
+    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
         """Weigh every replica by 1 / N."""
-        weights = shared_weights(members, dict.fromkeys(members, 1.0))
+        weights = proportional_weights(workers, dict.fromkeys(workers, 1.0))
         return Merge(weights, self.config.momentum, perturbed=False)
 
     Config = Config  # at the end, where it hides nothing

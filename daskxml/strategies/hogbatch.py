@@ -1,18 +1,18 @@
-"""Hogbatch: batches of one size for all workers, who update one model without locks.
+"""Hogbatch: batches of one size for all workers, which update one model without locks.
 
 Ma, Rusu, Wu and Sim, "Adaptive Stochastic Gradient Descent for Deep Learning on Heterogeneous
 CPU+GPU Architectures", IPDPSW 2021, Algorithm 1 and section VI-A; after Sallinen, Satish,
 Smelyanskiy, Sury and Re, "High Performance Parallel Stochastic Gradient Descent in Shared Memory",
 IPDPS 2016, and Hogwild: Niu, Recht, Re and Wright, NIPS 2011.
 
-=======  =============================  ====================================================
-symbol   here                           meaning
-=======  =============================  ====================================================
-b        ``batch_max``                  batch size of every worker, or of every thread
-t        ``Device.pool_threads``        threads of a pool, which divide each of its batches
-eta      ``lr * rows / batch_max``      rate of an update that is the mean over so many rows
-B        rows of the mega-batch         what is not leased yet
-=======  =============================  ====================================================
+======  =============================  ====================================================
+symbol  here                           meaning
+======  =============================  ====================================================
+b       ``batch_max``                  batch size of every worker, or of every thread
+t       ``WorkerDevice.pool_threads``  threads of a pool, which divide each of its batches
+eta     ``lr * rows / batch_max``      rate of an update that is the mean over so many rows
+B       rows of the mega-batch         what is not leased yet
+======  =============================  ====================================================
 
 With pools only and one row a thread (``batch_max = 1``, ``per_thread = true``) it is Hogwild; with
 one replica worker alone, mini-batch SGD. Deviations: no row is dropped, the last batch of a
@@ -50,15 +50,13 @@ class Config(SharedConfig):
         return self.batch_max * (max(1, pool_threads) if self.per_thread else 1)
 
     def largest_size(self, pool_threads: int) -> int:
-        """Return the same: sizes do not change."""
+        """Return the first size: sizes do not change."""
         return self.first_size(pool_threads)
 
 
 class Hogbatch(SharedModelStrategy):
-    """The state machine; see `daskxml.strategies.shared_model` for who gets which rows."""
+    """The state machine; see `daskxml.strategies.shared_model` for how rows are leased."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
     Config = Config  # at the end, where it hides nothing

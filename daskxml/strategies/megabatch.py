@@ -1,26 +1,24 @@
-"""The bookkeeping of a mega-batch that strategies with leases share.
+"""The bookkeeping that strategies with leases share: leased, finished and remaining rows.
 
-Who has been leased what, who did how much, when everything is back, and what a lost worker takes
-with it. The algorithm that uses it says how large batches are, at which rate, and with which
-weights the replicas merge. Scheduling is dynamic, whoever is free takes more, unless a subclass
+It counts leased and finished rows, finds out when a mega-batch is complete, and returns the rows of
+a lost worker. A subclass says how large batches are, at which rate they step, and with which
+weights the replicas merge. Scheduling is dynamic, a free worker takes more, unless a subclass
 assigns rows (`daskxml.strategies.quotas`). All functions return a new state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.dispatch import DEFAULT_PACE, Load, Pace, next_lease_rows
-from daskxml.strategies.members import Member, State, natural_order
+from daskxml.strategies.dispatch import DEFAULT_POLICY, LeasePolicy, Load, next_lease_rows
 from daskxml.strategies.protocol import (
     REPLICA,
+    BatchLimited,
     Begin,
-    Bounded,
     Command,
-    Device,
     Drain,
     Event,
     Lease,
@@ -30,21 +28,105 @@ from daskxml.strategies.protocol import (
     Merge,
     Merged,
     Started,
+    Strategy,
+    WorkerDevice,
     WorkerJoined,
     WorkerLost,
     WorkerView,
+    natural_order,
 )
 
-__all__ = ["MegabatchStrategy", "Member", "State", "natural_order"]
-
-NOT_MEASURED = Measured({}, 0)  # in the place of norms that are not asked for
 _SMOOTHING = 0.5  # share of the newest lease in the measured throughput
 
 
-def dismiss(state: State, worker: str, *, keeps_work: bool = False) -> State:
-    """Remove a lost worker; its unmerged rows are to be leased again, or what it had not done."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerState:
+    """What a strategy of leases records of a worker.
+
+    Attributes
+    ----------
+    batch_size
+        Its batch size, kept as a real number; a pool's is divided among its threads.
+    pool_threads
+        Threads of a pool; 0 for a replica.
+    updates, rows
+        Done since the last merge; a pool's updates are its batches, unless the strategy counts
+        those of its threads.
+    total_updates
+        Updates since the run began.
+    leased_rows, leases
+        Leased and not yet reported.
+    quota_rows
+        Assigned and not yet leased (static assignment only).
+    rows_per_s
+        Measured throughput; 0 before the first measurement.
+    came_late
+        Whether it joined in the middle of this mega-batch.
+    most_rows
+        The largest batch that its memory holds, an upper bound of ``batch_size``; 0: no bound.
+    """
+
+    batch_size: float
+    pool_threads: int = 0
+    updates: int = 0
+    rows: int = 0
+    total_updates: float = 0.0
+    leased_rows: int = 0
+    leases: int = 0
+    quota_rows: int = 0
+    rows_per_s: float = 0.0
+    came_late: bool = False
+    most_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.most_rows:
+            object.__setattr__(self, "batch_size", min(self.batch_size, float(self.most_rows)))
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Updates of a full batch: one, or one by every thread of a pool."""
+        return max(1, self.pool_threads)
+
+    @property
+    def batch_rows(self) -> int:
+        """The batch size in whole rows, the same for every thread of a pool."""
+        parts = self.updates_per_batch
+        return parts * max(1, round(self.batch_size / parts))
+
+    def with_lease(self, rows: int) -> WorkerState:
+        """Return the state after a lease of so many rows."""
+        return replace(self, leased_rows=self.leased_rows + rows, leases=self.leases + 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MegabatchState:
+    """The state of a strategy of leases.
+
+    Attributes
+    ----------
+    remaining_rows
+        Rows of this mega-batch that are neither leased nor assigned.
+    phase
+        ``"idle"``, ``"train"``, ``"measure"``, ``"merge"``, or one that a subclass adds.
+    is_draining
+        Whether nothing more is leased in this mega-batch.
+    merges
+        Merges since the run began.
+    members
+        Every worker, by name.
+    """
+
+    remaining_rows: int
+    phase: str = "idle"
+    is_draining: bool = False
+    merges: int = 0
+    members: Mapping[str, WorkerState] = field(default_factory=dict)
+
+
+def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
+    """Remove a lost worker and return its rows: the unmerged ones, or only the unfinished ones."""
     members = dict(state.members)
-    lost = members.pop(worker, None)
+    lost = members.pop(name, None)
     if lost is None:
         return state
     remaining = state.remaining_rows + lost.leased_rows + lost.quota_rows
@@ -54,184 +136,219 @@ def dismiss(state: State, worker: str, *, keeps_work: bool = False) -> State:
     return replace(state, remaining_rows=remaining, members=members, phase=phase)
 
 
-def count(state: State, done: LeaseDone, updates: int) -> State:
-    """Book a finished lease, as so many updates."""
-    member = state.members[done.worker]
-    measured = done.rows / done.busy_s if done.busy_s > 0.0 else member.rows_per_s
-    known = member.rows_per_s or measured
-    member = replace(
-        member,
-        updates=member.updates + updates,
-        rows=member.rows + done.rows,
-        total_updates=member.total_updates + updates,
-        leased_rows=member.leased_rows - done.rows,
-        leases=member.leases - 1,
+def record_lease(state: MegabatchState, done: LeaseDone, updates: int) -> MegabatchState:
+    """Count a finished lease, as so many updates."""
+    worker = state.members[done.worker]
+    measured = done.rows / done.busy_s if done.busy_s > 0.0 else worker.rows_per_s
+    known = worker.rows_per_s or measured
+    worker = replace(
+        worker,
+        updates=worker.updates + updates,
+        rows=worker.rows + done.rows,
+        total_updates=worker.total_updates + updates,
+        leased_rows=worker.leased_rows - done.rows,
+        leases=worker.leases - 1,
         rows_per_s=known + _SMOOTHING * (measured - known),
     )
-    return replace(state, members={**state.members, done.worker: member})
+    return replace(state, members={**state.members, done.worker: worker})
 
 
-def next_megabatch(batch_sizes: Mapping[str, float], state: State, rows: int) -> State:
-    """Start counting anew, with these batch sizes (the old one where none is given)."""
+def next_megabatch(
+    batch_sizes: Mapping[str, float], state: MegabatchState, rows: int
+) -> MegabatchState:
+    """Reset the counters of a mega-batch; batch sizes that are not given stay."""
     members = {
-        name: Member(
-            batch_size=batch_sizes.get(name, m.batch_size),
-            pool_threads=m.pool_threads,
-            total_updates=m.total_updates,
-            rows_per_s=m.rows_per_s,
-            most_rows=m.most_rows,
+        name: WorkerState(
+            batch_size=batch_sizes.get(name, worker.batch_size),
+            pool_threads=worker.pool_threads,
+            total_updates=worker.total_updates,
+            rows_per_s=worker.rows_per_s,
+            most_rows=worker.most_rows,
         )
-        for name, m in state.members.items()
+        for name, worker in state.members.items()
     }
-    return State(remaining_rows=rows, merges=state.merges + 1, members=members)
+    return MegabatchState(remaining_rows=rows, merges=state.merges + 1, members=members)
 
 
-def lease_out(
-    state: State, rate: Callable[[Member], float], pace: Pace = DEFAULT_PACE
-) -> tuple[State, tuple[Command, ...]]:
-    """Lease while anybody should take more."""
+def grant_leases(
+    state: MegabatchState,
+    rate: Callable[[WorkerState], float],
+    policy: LeasePolicy = DEFAULT_POLICY,
+) -> tuple[MegabatchState, tuple[Command, ...]]:
+    """Lease rows until no worker should take more."""
     leases: list[Command] = []
     members, remaining = dict(state.members), state.remaining_rows
-    while not state.is_draining and (lease := _next_lease(members, remaining, rate, pace)):
+    while not state.is_draining and (lease := _next_lease(members, remaining, rate, policy)):
         leases.append(lease)
-        members[lease.worker] = lend(members[lease.worker], lease.rows)
+        members[lease.worker] = members[lease.worker].with_lease(lease.rows)
         remaining -= lease.rows
     return replace(state, members=members, remaining_rows=remaining), tuple(leases)
 
 
-def lend(member: Member, rows: int) -> Member:
-    """Book a lease as handed out."""
-    return replace(member, leased_rows=member.leased_rows + rows, leases=member.leases + 1)
-
-
-def is_finished(state: State) -> bool:
-    """Whether everything that is to be done before the merge is back."""
-    members = state.members.values()
-    is_over = state.is_draining or not (state.remaining_rows or any(m.quota_rows for m in members))
-    return bool(members) and is_over and all(m.leases == 0 for m in members)
+def is_complete(state: MegabatchState) -> bool:
+    """Whether every lease that comes before the merge is finished."""
+    workers = state.members.values()
+    is_over = state.is_draining or not (state.remaining_rows or any(w.quota_rows for w in workers))
+    return bool(workers) and is_over and all(w.leases == 0 for w in workers)
 
 
 def _next_lease(
-    members: Mapping[str, Member],
+    members: Mapping[str, WorkerState],
     remaining_rows: int,
-    rate: Callable[[Member], float],
-    pace: Pace,
+    rate: Callable[[WorkerState], float],
+    policy: LeasePolicy,
 ) -> Lease | None:
     loads = {
-        name: Load(m.batch_rows, m.rows_per_s, m.leased_rows, m.leases)
-        for name, m in members.items()
+        name: Load(w.batch_rows, w.rows_per_s, w.leased_rows, w.leases)
+        for name, w in members.items()
     }
     for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
-        rows = next_lease_rows(name, loads, remaining_rows, pace)
+        rows = next_lease_rows(name, loads, remaining_rows, policy)
         if rows:
             return Lease(name, rows, loads[name].batch_rows, rate(members[name]))
     return None
 
 
-class MegabatchStrategy:
+def proportional_weights(
+    workers: Mapping[str, WorkerState], sizes: Mapping[str, float]
+) -> dict[str, float]:
+    """Return weights in proportion to ``sizes``, 0 for a replica without an update.
+
+    Where all are without, all count; where all sizes are 0, alike.
+
+    Examples
+    --------
+    >>> workers = {"a": WorkerState(batch_size=8, updates=2), "b": WorkerState(batch_size=8)}
+    >>> proportional_weights(workers, {"a": 1.0, "b": 1.0})
+    {'a': 1.0, 'b': 0.0}
+    >>> proportional_weights(workers, {"a": 0.0, "b": 0.0})
+    {'a': 1.0, 'b': 0.0}
+    """
+    updated = {name for name, worker in workers.items() if worker.updates} or workers.keys()
+    if not any(sizes[name] for name in updated):
+        sizes = dict.fromkeys(workers, 1.0)
+    total = sum(sizes[name] for name in updated)
+    return {name: sizes[name] / total if name in updated else 0.0 for name in workers}
+
+
+class MegabatchStrategy(Strategy):
     """A strategy of leases but for its rules, which a subclass adds.
 
     Parameters
     ----------
     config
         Rows between two merges, and the first and the largest batch of each kind of worker.
+
+    Attributes
+    ----------
+    needs_norms
+        Whether the weights of a merge depend on the norms of the replicas.
     """
 
-    is_joint = False
-    keeps_replicas = False
-    averages = False
-    shares_optimizer = False
-    shares_model = False
+    needs_norms: bool = True
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
-    def __init__(self, config: BatchConfig) -> None:
-        self._batches, self._rows = config, config.megabatch_rows
+    config: BatchConfig
 
-    def rate(self, member: Member) -> float:
-        """Return a worker's learning rate, in a pool that of each thread's part of a batch."""
+    def __init__(self, config: BatchConfig) -> None:
+        self.config = config
+
+    def rate(self, worker: WorkerState) -> float:
+        """Return a worker's learning rate; in a pool, that of each thread's part of a batch."""
         raise NotImplementedError
 
-    def count_updates(self, member: Member, done: LeaseDone) -> int:
-        """Return how many updates a lease is: of a pool whose replica is merged, its batches."""
-        return -(-done.updates // member.parts)
+    def count_updates(self, worker: WorkerState, done: LeaseDone) -> int:
+        """Return the updates of a lease: of a pool whose replica is merged, its batches."""
+        return -(-done.updates // worker.updates_per_batch)
 
-    def scale(self, state: State) -> dict[str, float]:
+    def scale(self, state: MegabatchState) -> dict[str, float]:
         """Return the next batch sizes; the old one stays where none is given."""
         return {}
 
-    def merge(self, members: Mapping[str, Member], measured: Measured) -> Merge:
+    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
         """Return how the replicas are merged."""
         raise NotImplementedError
 
-    def initial_state(self) -> State:
+    def initial_state(self) -> MegabatchState:
         """Return the state before any worker is known."""
-        return State(remaining_rows=self._rows)
+        return MegabatchState(remaining_rows=self.config.megabatch_rows)
 
-    def max_batch_rows(self, device: Device = REPLICA) -> int:
-        """Return the largest batch that is ever leased to such a worker."""
-        largest = float(self._batches.largest_size(device.pool_threads))
-        return replace(self._seat(None, device), batch_size=largest).batch_rows
+    def max_batch_rows(self, device: WorkerDevice = REPLICA) -> int:
+        """Return the rows of the largest batch that is ever leased to such a worker."""
+        largest = float(self.config.largest_size(device.pool_threads))
+        return replace(self._new_worker(device), batch_size=largest).batch_rows
 
-    def step(self, state: State, event: Event) -> tuple[State, tuple[Command, ...]]:
-        """Return the state after ``event``, and what is to be done."""
+    def step(
+        self, state: MegabatchState, event: Event
+    ) -> tuple[MegabatchState, tuple[Command, ...]]:
+        """Return the state after ``event``, and the commands that follow."""
         if isinstance(event, Merged):
-            return next_megabatch(self.scale(state), state, self._rows), ()
+            return next_megabatch(self.scale(state), state, self.config.megabatch_rows), ()
         if isinstance(event, Measured) and state.phase == "measure":
             return replace(state, phase="merge"), (self.merge(state.members, event),)
-        state = self.hear(state, event)
+        state = self.record(state, event)
         is_open = state.phase not in ("idle", "measure", "merge")
-        return self.go_on(state) if is_open else (state, ())
+        return self.schedule(state) if is_open else (state, ())
 
-    def hear(self, state: State, event: Event) -> State:
-        """Book an event that means the same to every strategy."""
+    def record(self, state: MegabatchState, event: Event) -> MegabatchState:
+        """Return the state updated by an event, before commands are decided."""
+        members = state.members
         match event:
-            case Started(workers, devices):
-                kinds = {name: devices.get(name, REPLICA) for name in workers}
-                known = state.members
-                members = {n: self._seat(known.get(n), kind) for n, kind in kinds.items()}
-                return replace(state, members=members)
+            case Started(names, devices):
+                present = {n: self._resumed(members.get(n), devices.get(n, REPLICA)) for n in names}
+                return replace(state, members=present)
             case Begin():
                 return replace(state, phase="train")
-            case WorkerJoined(worker, device):
-                member = replace(self._seat(None, device), came_late=state.phase != "idle")
-                return replace(state, members={**state.members, worker: member})
-            case WorkerLost(worker):
-                return dismiss(state, worker, keeps_work=self.shares_model)
-            case Bounded(worker, rows) if worker in state.members:
-                member = replace(state.members[worker], most_rows=rows)
-                return replace(state, members={**state.members, worker: member})
-            case LeaseDone(worker):
-                return count(state, event, self.count_updates(state.members[worker], event))
+            case WorkerJoined(name, device):
+                worker = replace(self._new_worker(device), came_late=state.phase != "idle")
+                return replace(state, members={**members, name: worker})
+            case WorkerLost(name):
+                return remove_worker(state, name, keeps_work=self.shares_model)
+            case BatchLimited(name, rows) if name in members:
+                worker = replace(members[name], most_rows=rows)
+                return replace(state, members={**members, name: worker})
+            case LeaseDone(name):
+                return record_lease(state, event, self.count_updates(members[name], event))
             case Drain() if state.phase != "idle":
                 return replace(state, is_draining=True)
         return state
 
-    def _seat(self, member: Member | None, device: Device) -> Member:
-        """Return a worker's member as it was; a new one for a new worker or another device."""
+    def _new_worker(self, device: WorkerDevice) -> WorkerState:
         threads = device.pool_threads
-        if member is not None and member.pool_threads == threads:
-            return member
-        return Member(batch_size=float(self._batches.first_size(threads)), pool_threads=threads)
+        size = float(self.config.first_size(threads))
+        return WorkerState(batch_size=size, pool_threads=threads)
 
-    def go_on(self, state: State) -> tuple[State, tuple[Command, ...]]:
-        """Lease what should be leased; once everything is back, ask for the replicas' norms."""
-        state, leases = lease_out(state, self.rate)
-        if is_finished(state):
+    def _resumed(self, known: WorkerState | None, device: WorkerDevice) -> WorkerState:
+        """Return a worker as it was; a new one for a new worker or another device."""
+        if known is not None and known.pool_threads == device.pool_threads:
+            return known
+        return self._new_worker(device)
+
+    def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
+        """Lease rows; once all are finished, ask for the replicas' norms, or merge."""
+        state, leases = self.lease(state)
+        if not is_complete(state):
+            return state, leases
+        if self.needs_norms:
             return replace(state, phase="measure"), (Measure(),)
-        return state, leases
+        return replace(state, phase="merge"), (self.merge(state.members, Measured({}, 0)),)
 
-    def view(self, state: State) -> dict[str, WorkerView]:
+    def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
+        """Lease rows to the workers that should have more."""
+        return grant_leases(state, self.rate)
+
+    def view(self, state: MegabatchState) -> dict[str, WorkerView]:
         """Return batch size, rate and throughput of every worker."""
         return {
-            name: WorkerView(m.batch_rows, self.rate(m), m.rows_per_s, m.pool_threads)
-            for name, m in state.members.items()
+            name: WorkerView(w.batch_rows, self.rate(w), w.rows_per_s, w.pool_threads)
+            for name, w in state.members.items()
         }
 
-    def plain(self, state: State) -> dict[str, Any]:
-        """Return the state as JSON values."""
+    def plain(self, state: MegabatchState) -> dict[str, Any]:
+        """Return the state as JSON values, for a checkpoint."""
         return asdict(state)
 
-    def restore(self, plain: dict[str, Any]) -> State:
+    def restore(self, plain: dict[str, Any]) -> MegabatchState:
         """Return the state that ``plain`` was made from."""
-        members = {name: Member(**member) for name, member in plain["members"].items()}
-        return State(**{**plain, "members": members})
+        members = {name: WorkerState(**worker) for name, worker in plain["members"].items()}
+        return MegabatchState(**{**plain, "members": members})

@@ -4,13 +4,13 @@ Chen, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD", 20
 of Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous
 Multi-GPU Servers", 2021, section 2.2 (Figure 2) and section 5.1.
 
-=======  ==========================  ========================================================
-symbol   here                        meaning
-=======  ==========================  ========================================================
-N        workers of the gang         each has a replica, all replicas are equal
-b        ``batch_max / N``           rows of each worker's batch; ``batch_max`` if not divided
-lr       ``lr * rows / batch_max``   rate of a step, by the rows that its gradient is a mean of
-=======  ==========================  ========================================================
+======  =========================  ==========================================================
+symbol  here                       meaning
+======  =========================  ==========================================================
+N       workers of the gang        each has a replica, all replicas are equal
+b       ``batch_max / N``          rows of each worker's batch; ``batch_max`` if not divided
+lr      ``lr * rows / batch_max``  rate of a step, by the rows that its gradient is a mean of
+======  =========================  ==========================================================
 
 A step is the mean of the gradients over all rows of all workers' batches. Section 5.1 divides the
 batch by the number of workers, so that there are as many updates as with one worker. Deviations:
@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from daskxml.strategies.batches import BatchConfig, apportion
-from daskxml.strategies.gangs import GangStrategy, Member, State
-from daskxml.strategies.schemes import Mirrored, Scheme
+from daskxml.strategies.gangs import GangState, GangStrategy, GangWorker
+from daskxml.strategies.protocol import Mirrored, SyncPattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +77,15 @@ class MirroredSgd(GangStrategy):
     shares_optimizer = True
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
-    def scheme(self, state: State) -> Scheme:
+    def pattern(self, state: GangState) -> SyncPattern:
         """Let all-reduce combine the gradients of all."""
         return Mirrored()
 
-    def batch_sizes(self, members: Mapping[str, Member]) -> dict[str, int]:
+    def batch_sizes(self, workers: Mapping[str, GangWorker]) -> dict[str, int]:
         """Divide the batch."""
-        return divided_batch(members, self.config)
+        return divided_batch(workers, self.config)
 
     def rate(self, sizes: Mapping[str, int]) -> float:
         """Scale the rate with the rows of a step."""

@@ -1,43 +1,49 @@
-"""What a strategy hears and says: events in, commands out, nothing else.
+"""Events that a strategy receives and commands that it returns.
 
-A strategy decides who works on how many rows at what rate and when the replicas merge. It has no
-clock, no arrays, no threads, no random numbers and no Dask: times, counts and norms arrive inside
-events. The same object therefore runs on a cluster and in a simulator, and a test can feed it a
-trace worked out by hand.
+A strategy is a pure state machine, ``step(state, event) -> (state, commands)``. It decides which
+worker steps through how many rows at what rate, and when the replicas merge. It has no clock, no
+arrays, no threads, no random numbers and no Dask: times, counts and norms arrive inside events. The
+same object therefore runs on a cluster and in a simulator, and a test can feed it a trace worked
+out by hand.
 
-The life of a mega-batch, phase by phase::
+The life of a mega-batch:
 
-    idle     Started, Merged   the replicas equal the global model; sizes and rates are set
-    train    Begin             -> Lease ... Lease, as long as rows of the mega-batch are left
-             LeaseDone         -> Lease, to whoever should take more
-    measure  last LeaseDone    -> Measure: everything is back, ask for the replicas' norms
-    merge    Measured          -> Merge, with the weights
-    idle     Merged            evaluation and checkpoints happen here, then Begin
+=======  ================  =======  ===========================================================
+phase    event             next     commands
+=======  ================  =======  ===========================================================
+idle     `Begin`           train    `Lease` to each worker, in `dispatch`'s order
+train    `LeaseDone`       train    `Lease`, as long as rows of the mega-batch are left
+train    last `LeaseDone`  measure  `Measure`: the norms of the replicas
+measure  `Measured`        merge    `Merge`, with the weights
+merge    `Merged`          idle     none: evaluation and checkpoints come before the next `Begin`
+=======  ================  =======  ===========================================================
 
-A worker that is lost takes its unmerged rows with it: they are leased again to the others, also
-when the merge had begun (the executor takes the merge back before it sends ``WorkerLost``). Where
-all workers update one model (``shares_model``), what it had finished is in that model and stays
-counted: only its leases under way are leased again.
+A run begins idle, with `Started`; replicas that are idle equal the global model. Strategies whose
+weights need no norms go from train to merge. After `Drain` nothing more is leased before the merge.
 
-Algorithms in which the workers exchange arrays at every step command a `Gang` in the place of
-leases: all workers go through so many batches together and reduce among themselves, and one
-``GangDone`` comes back. Between two merges they change one common model, so a lost worker takes the
-work of *all* with it: every row since the last merge is handed out again (the session sees to it
-for a strategy with ``is_joint``), and the next gang starts from the last merged model.
+A lost worker takes its unmerged rows with it: `WorkerLost` leads from measure or merge back to
+train, and they are leased again (the executor takes a merge back that has begun before it sends the
+event). Where all workers update one model (``shares_model``), finished leases are in that model and
+stay counted: only those under way are leased again.
+
+Where workers exchange arrays at every step, a `Gang` takes the place of leases: all workers go
+through so many batches together and reduce among themselves, and one `GangDone` comes back. Between
+two merges they change one common model, so a lost worker takes the work of *all* with it: the next
+gang starts from the last merged model, with every row since (the session rolls back what it has
+counted for a strategy with ``is_joint``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from daskxml.strategies.schemes import Scheme
-
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """What a worker steps with.
+class WorkerDevice:
+    """What a worker computes with.
 
     Attributes
     ----------
@@ -54,18 +60,18 @@ class Device:
         return self.pool_threads > 0
 
 
-REPLICA = Device()
+REPLICA = WorkerDevice()
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run begins, or goes on from a checkpoint, with these workers.
+    """The run begins, or resumes from a checkpoint, with these workers.
 
-    Those that ``devices`` does not name have a replica.
+    Workers that are not in ``devices`` have a replica.
     """
 
     workers: tuple[str, ...]
-    devices: Mapping[str, Device] = field(default_factory=dict)
+    devices: Mapping[str, WorkerDevice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +84,26 @@ class WorkerJoined:
     """A worker arrived; its replica equals the global model."""
 
     worker: str
-    device: Device = REPLICA
+    device: WorkerDevice = REPLICA
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker is gone, and with it every update since the last merge.
 
-    Where the model is shared its updates stay, and only its leases under way are gone.
+    Where the model is shared its updates stay, and only its leases under way are lost.
     """
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
-    """What a joint strategy's workers did since the last merge is lost; nobody of them is."""
+class GangRolledBack:
+    """The work of a joint strategy since the last merge is lost, but no worker is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class BatchLimited:
     """A worker's memory holds batches of at most ``rows`` rows: lease it no larger ones."""
 
     worker: str
@@ -127,12 +133,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Every replica is now the merged model; the next mega-batch waits for ``Begin``."""
+    """Every replica is the merged model; the next mega-batch waits for ``Begin``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Lease nothing more in this mega-batch: merge what is done (time is up, or a stop)."""
+    """Time is up, or the run was stopped: merge what is done, and lease nothing more before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +159,8 @@ Event = (
     | Begin
     | WorkerJoined
     | WorkerLost
-    | Undone
-    | Bounded
+    | GangRolledBack
+    | BatchLimited
     | LeaseDone
     | GangDone
     | Measured
@@ -177,7 +183,51 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Mirrored:
+    """Every step, an all-reduce combines the gradients of all; every worker applies the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Central:
+    """Every step, a server applies the combined gradient of all and gives all the new model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchronous:
+    """A server applies each gradient when it comes, and gives that worker the new model.
+
+    A worker that is ``staleness`` batches ahead of the slowest waits; below 0 none waits.
+    """
+
+    staleness: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps:
+    """After every ``steps`` batches, the changes of all replicas are combined into one."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """CROSSBOW: after every batch replicas are pulled to the average model, and it to them.
+
+    With ``w`` a replica, ``z`` the average model and ``c = pull * (w - z)``: ``w -= c`` and
+    ``z += sum of all c + momentum * (z - previous z)``. ``restarts``: replicas begin this gang as
+    the average model.
+    """
+
+    pull: float
+    momentum: float
+    restarts: bool
+
+
+SyncPattern = Mirrored | Central | Asynchronous | LocalSteps | Averaging
+
+
+@dataclass(frozen=True, slots=True)
+class GangPart:
     """One worker's part in a gang: ``rows`` rows in batches of ``batch_rows``, at ``lr``."""
 
     rows: int
@@ -187,14 +237,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Let these workers go through their batches together, exchanging arrays as ``scheme`` says.
+    """Let workers go through their batches together and exchange arrays by ``pattern``.
 
-    ``shares`` are in the order of the ranks; where they differ in their number of batches, those
-    that are through take part in the exchange with nothing to add.
+    ``parts`` are in the order of the ranks. Where their numbers of batches differ, workers without
+    a batch left take part in the exchange with nothing to add.
     """
 
-    shares: Mapping[str, Share]
-    scheme: Scheme
+    parts: Mapping[str, GangPart]
+    pattern: SyncPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +256,9 @@ class Measure:
 class Merge:
     """Merge to ``sum_i weights[i] * replica_i + momentum * (global - previous global)``.
 
-    ``perturbed`` tells the history whether the weights were perturbed. A strategy that is joint
-    has one model to spread: it gives its first worker the weight 1 and all others 0. Where the
-    model is shared nothing moves: the weights name who is there, with their shares of the updates.
+    ``perturbed`` is for the history: whether the weights were perturbed. A joint strategy has one
+    model to broadcast: its first worker has the weight 1 and all others 0. Where the model is
+    shared nothing moves: the weights are the shares of the updates of each worker that is present.
     """
 
     weights: Mapping[str, float]
@@ -221,7 +271,7 @@ Command = Lease | Gang | Measure | Merge
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """What the history shows of a worker: its batch size and rate in this mega-batch.
+    """Batch size, rate and throughput of a worker in this mega-batch, for the history.
 
     ``lr`` is the rate of one update: in a pool, of each thread's part of a batch.
     """
@@ -233,10 +283,7 @@ class WorkerView:
 
 
 class Strategy(Protocol):
-    """A pure state machine over a picklable state.
-
-    ``step`` returns the next state and the commands; the state it was given stays as it was.
-    ``plain`` and ``restore`` take a state to JSON values and back, for checkpoints.
+    """A pure state machine over a picklable state, which no method changes in place.
 
     Attributes
     ----------
@@ -245,46 +292,58 @@ class Strategy(Protocol):
     keeps_replicas
         Replicas stay what they are after a merge, instead of becoming the global model.
     averages
-        What a merge spreads is the average model of `schemes.Averaging`, with the one before it.
+        A merge broadcasts the average model of `Averaging`, with the one before it.
     shares_optimizer
-        Every worker's optimizer must hold the same state: a merge spreads it.
+        Every worker's optimizer must hold the same state: a merge broadcasts it.
     shares_model
-        All workers update one model in shared memory (others push what they change in a copy), so
-        a lost worker takes only its leases under way with it, and a merge only looks at the model.
+        All workers update one model, in shared memory or by pushing the changes of a copy, so a
+        lost worker takes only its leases under way with it, and a merge moves nothing.
     rules
-        The values of ``combine.rule`` that make sense; the first is what "auto" means.
+        The valid values of ``combine.rule``; the first is what "auto" stands for.
     """
 
-    is_joint: bool
-    keeps_replicas: bool
-    averages: bool
-    shares_optimizer: bool
-    shares_model: bool
-    rules: tuple[str, ...]
+    is_joint: bool = False
+    keeps_replicas: bool = False
+    averages: bool = False
+    shares_optimizer: bool = False
+    shares_model: bool = False
+    rules: tuple[str, ...] = ("mean",)
 
     def initial_state(self) -> Any:
         """Return the state before any worker is known."""
         ...
 
     def step(self, state: Any, event: Event) -> tuple[Any, tuple[Command, ...]]:
-        """Return the state after an event, and what is to be done."""
+        """Return the state after an event, and the commands that follow."""
         ...
 
     def view(self, state: Any) -> dict[str, WorkerView]:
-        """Return what each worker is set to now."""
+        """Return batch size, rate and throughput of every worker."""
         ...
 
-    def max_batch_rows(self, device: Device = REPLICA) -> int:
-        """Return the largest batch that such a worker will ever be leased, in rows.
+    def max_batch_rows(self, device: WorkerDevice = REPLICA) -> int:
+        """Return the rows of the largest batch that is ever leased to such a worker.
 
         A replica allocates for it; the threads of a pool divide it among themselves.
         """
         ...
 
     def plain(self, state: Any) -> dict[str, Any]:
-        """Return the state as JSON values."""
+        """Return the state as JSON values, for a checkpoint."""
         ...
 
     def restore(self, plain: dict[str, Any]) -> Any:
         """Return the state that ``plain`` was made from."""
         ...
+
+
+def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key that puts worker 2 before worker 10.
+
+    Examples
+    --------
+    >>> sorted(["10", "2", "gpu-b", "gpu-a"], key=natural_order)
+    ['2', '10', 'gpu-a', 'gpu-b']
+    """
+    parts = re.findall(r"\d+|\D+", name)
+    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts)

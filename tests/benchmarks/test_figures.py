@@ -1,11 +1,12 @@
 """What the figures are computed from: the study's settings, numbers off histories, the Hessian."""
 
+import numpy as np
+import pytest
+
 import adasum_fig02
 import curves
 import learning_rates
-import numpy as np
 import overlap
-import pytest
 import simulations
 import study
 import table

@@ -5,30 +5,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import check
 import gpu
 import learning
-import numpy as np
-import pytest
 import step_times
 import twins
-from cuda_on_host import NO_GPU, emulated, needs_compiler
+from daskxml.kernels import Kernels, get_kernels, registry
+from daskxml.kernels.optim import RowStepKernels
+from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
+from harness.cuda_on_host import NO_GPU, emulated, needs_compiler
 from roofline import SHAPES, Floor, Shape, floor_of
 from twin_cases import every_case
 from twin_operands import Sizes
-
-from daskxml.ops import Kernels, get_kernels, registry
-from daskxml.ops.row_protocol import RowKernels
-from daskxml.ops.row_sets_protocol import RowSetKernels
-from daskxml.ops.sampling_protocol import SamplingKernels
 
 CHECK = Path(check.__file__)
 TINY = Sizes(rows=37, features=50, labels=150, units=40, row_features=9)
 SMALL = Shape(name="small", features=300, labels=120, row_features=12, row_labels=3, hidden=16)
 NOT_CHECKED = {  # arrays and memory, and what a GPU refuses
-    "name", "lanes", "close", "empty", "zeros", "to_device", "to_host", "send", "settle", "reserve",
-    "release", "free_bytes", "cache_bytes", "scratch_bytes", "gradient_floats", "block_labels",
-    "for_label_blocks", "has_fused_softmax",
+    "name", "threads", "close", "empty", "zeros", "to_device", "to_host", "to_device_async",
+    "await_uploads", "reserve", "release", "free_bytes", "cache_bytes", "scratch_bytes",
+    "gradient_floats", "block_labels", "for_label_blocks", "has_fused_softmax",
 }  # fmt: skip
 
 
@@ -52,7 +51,7 @@ def test_every_kernel_is_right_and_none_is_left_out():
     kernels = Recorded(emulated())
     found = twins.check_kernels(kernels, 5, TINY, 1e-5)
     assert [row["kernel"] for row in found if not row["ok"]] == []
-    refused = public(RowKernels) | public(RowSetKernels) | public(SamplingKernels)
+    refused = public(RowStepKernels) | public(RowSamplingKernels) | public(SamplingKernels)
     assert public(Kernels) - refused - NOT_CHECKED - kernels.called == set()
 
 
@@ -191,7 +190,7 @@ def test_it_loads_without_numba_and_dask():
         "sys.meta_path.insert(0, Blocker())\n"
         f"sys.path.insert(0, {str(CHECK.parent)!r})\n"
         "import check\n"
-        "from daskxml.ops import cuda_kernels\n"
+        "from daskxml.kernels.cuda import kernels as cuda_kernels\n"
         "sizes = {'rows': 64, 'features': 20, 'labels': 5}\n"
         "rows = check.part_c(check.cpu_kernels(), check.Work(epochs=1, curve=sizes))\n"
         "print(check.cpu_kernels().name, 'left out' in rows[-1]['run'])\n"

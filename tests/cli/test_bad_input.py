@@ -1,6 +1,6 @@
 """Everything that may be wrong with what a user gives: one line, exit status 2, nothing written.
 
-All commands run as processes, several at a time, against one scheduler; then each is judged. One
+All commands run as processes, several at a time, against one scheduler; then each is checked. One
 of each kind is started anew, the others are forked (see `forked`).
 """
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bad_files import DAMAGED, FILES
 from distributed import LocalCluster
-from forked import Commands, Done
 
-from daskxml.gpus import find_gpus
-from daskxml.runtime.ucx import has_ucx
+from daskxml.core.hardware import find_gpus
+from daskxml.transport.ucx import has_ucx
+from harness.bad_files import DAMAGED, FILES
+from harness.forked import Commands, Done
 
 NUMBERS = itertools.count()
 
@@ -123,8 +123,8 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "no protocol": ((*train("good.txt"), "--scheduler", "foo://x:1"), "foo://x:1: not a sched"),
 }  # fmt: skip
 if not find_gpus():
-    told = "sees no GPU, and [cluster] device = 'cuda' needs one"
-    CASES["no GPU"] = train("good.txt", "--device", "cuda"), told
+    problem = "sees no GPU, and [cluster] device = 'cuda' needs one"
+    CASES["no GPU"] = train("good.txt", "--device", "cuda"), problem
     CASES["no GPU here"] = here("good.txt", "--device", "cuda"), "no GPU was found here (nvidia-smi"
 if not has_ucx():
     CASES["no UCX"] = (

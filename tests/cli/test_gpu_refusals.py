@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from distributed import Client, LocalCluster
-from small_data import data as data
 
 import daskxml
 from daskxml.cli import main
+from harness.small_data import data as data
 
 TABLE = "0, GPU-5c, NVIDIA A100-SXM4-40GB, 40960, 470.82.01"
 LISTING = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c)
@@ -65,11 +65,11 @@ def test_a_driver_older_than_the_packages(data: dict[str, Path], tmp_path: Path)
         "installed packages' CUDA 12: update the driver to 525 or newer; or take --device cpu\n"
     )
     assert not (tmp_path / "run").exists()
-    told = command(there, "doctor")
-    assert told.returncode == 2
-    assert "0: NVIDIA A100-SXM4-40GB, 40 GiB, GPU-5c\n" in told.stdout
-    assert "driver     470.82.01, CUDA 11.4\n" in told.stdout
-    assert "    update the driver to 525 or newer\n" in told.stdout
+    output = command(there, "doctor")
+    assert output.returncode == 2
+    assert "0: NVIDIA A100-SXM4-40GB, 40 GiB, GPU-5c\n" in output.stdout
+    assert "driver     470.82.01, CUDA 11.4\n" in output.stdout
+    assert "    update the driver to 525 or newer\n" in output.stdout
 
 
 def test_two_workers_on_one_slice(
@@ -93,7 +93,7 @@ def test_two_workers_on_one_slice(
         finally:
             process.terminate()
             process.wait(30)
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "is on the same MIG slice MIG-a1; start each with a slice of its own" in told
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert "is on the same MIG slice MIG-a1; start each with a slice of its own" in output
     assert not (tmp_path / "run").exists()

@@ -8,9 +8,8 @@ import sys
 import pytest
 
 import daskxml
-from daskxml.cli import generate as generate_command
-from daskxml.cli import main
-from daskxml.errors import ConfigError
+from daskxml.cli import data, main
+from daskxml.core.errors import ConfigError
 
 HEAVY = ("dask", "distributed", "numpy", "numba", "scipy", "rich", "cupy")
 
@@ -54,7 +53,7 @@ def test_interruption_is_130(capsys, monkeypatch):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generate_command, "run", interrupted)
+    monkeypatch.setattr(data, "generate", interrupted)
     assert main(["generate", "rows.txt"]) == 130
     assert capsys.readouterr().err == "daskxml: interrupted\n"
 
@@ -63,7 +62,7 @@ def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
     def refused(options):
         raise PermissionError(13, "Permission denied", "rows.txt")
 
-    monkeypatch.setattr(generate_command, "run", refused)
+    monkeypatch.setattr(data, "generate", refused)
     assert "rows.txt: Permission denied" in failure(capsys, "generate", "rows.txt")
 
 

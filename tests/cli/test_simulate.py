@@ -33,9 +33,9 @@ def test_a_simulated_run_is_evaluated_like_a_real_one(files, tmp_path, capsys):
     speeds = ["--speeds", "1,0.92,0.84,0.76"]
     command = ["simulate", "adaptive-sgd", *files, *speeds, *costs, "--out", str(out)]
     assert main(command) == 0
-    told = capsys.readouterr().out
-    assert "mega-batch 4" in told
-    assert "ended by  megabatches" in told
+    output = capsys.readouterr().out
+    assert "mega-batch 4" in output
+    assert "ended by  megabatches" in output
     assert sorted(history(out)[-1]["workers"]) == ["0", "1", "2", "3"]
     described = json.loads((out / "simulation.json").read_text())
     assert described["cost"]["jitter"] == 0.1

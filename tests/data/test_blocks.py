@@ -14,17 +14,19 @@ from fsspec.utils import read_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.core.errors import InputError
 from daskxml.data.blocks import (
     PADDING,
     Block,
     Header,
     count_lines_before,
+    inflate,
+    join_lines,
     plan_blocks,
+    prefetch,
     read_header,
     read_texts,
 )
-from daskxml.data.streams import inflate, join_lines, prefetch
-from daskxml.errors import InputError
 
 # Packed at no time: these bytes name tests, and parallel test processes must agree on the names.
 EMPTY_GZIP = gzip.compress(b"", mtime=0)
@@ -97,7 +99,7 @@ def test_globs_expand_in_order_and_paths_become_absolute(tmp_path, monkeypatch) 
 
 def test_a_block_can_be_pickled(tmp_path) -> None:
     (tmp_path / "a.txt").write_bytes(b"0 1:1\n")
-    [block] = plan_blocks([str(tmp_path / "a.txt")], 99, {"auto_mkdir": False})
+    [block] = plan_blocks([str(tmp_path / "a.txt")], 99)
     assert pickle.loads(pickle.dumps(block)) == block
     assert text_of(block) == b"0 1:1\n"
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.data.census import Counts, Spread
-from daskxml.data.inspection import inspect_file
-from daskxml.errors import InputError
+from daskxml.core.errors import InputError
+from daskxml.data.inspection import Counts, Spread, inspect_file
 
 TEXT = b"5 6 4\n0,2 0:1 3:2\n2 1:1\n 5:1 4:1 5:1\n2\n2,2 1:1\n"
 
@@ -86,7 +86,7 @@ def test_lines_and_dict_say_the_same(path: str) -> None:
     lines = found.lines()
     assert any(line.split() == ["rows", "5"] for line in lines)
     assert all(f"  - {problem}" in lines for problem in found.problems)
-    assert json.loads(json.dumps(found.as_dict()))["rows"] == 5
+    assert json.loads(json.dumps(asdict(found)))["rows"] == 5
 
 
 def test_a_malformed_row_is_refused(tmp_path) -> None:

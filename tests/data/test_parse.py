@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block, plan_blocks
-from daskxml.data.faults import Dialect
-from daskxml.data.parse import detect_feature_base, parse_block, parse_bytes, scan_block
-from daskxml.data.parse_naive import parse_bytes_naive
-from daskxml.errors import InputError
-from daskxml.types import Partition
+from daskxml.data.parse import (
+    Dialect,
+    detect_feature_base,
+    parse_block,
+    parse_bytes,
+    parse_pieces,
+)
+from harness.naive_parser import parse_bytes_naive
 
 SPACES = st.sampled_from([" ", "  ", "\t", " \t ", " \r "])
 ENDS = st.sampled_from(["", " ", "\t", "\r", " # a comment 1:2", "#"])
@@ -176,7 +181,6 @@ def test_untidy_rows_are_counted_and_set_in_order() -> None:
     assert parsed.partition.features.data.tolist() == [2, 1.5, 1, 1]
     assert parsed.partition.labels.indices.tolist() == [1, 3, 0]
     assert (parsed.unsorted_rows, parsed.merged_features, parsed.merged_labels) == (1, 1, 1)
-    assert (parsed.least_feature, parsed.least_label) == (1, 0)
 
 
 def test_the_base_is_one_only_without_an_id_zero() -> None:
@@ -187,7 +191,6 @@ def test_nothing_parses_to_no_rows() -> None:
     parsed = parse_bytes(b"")
     assert parsed.partition.rows == 0
     assert parsed.partition.features.columns == 0
-    assert parsed.least_feature is None
 
 
 ROWS = b"".join(b"%d,%d %d:0.%d\n" % (i % 7, i % 5, i % 50, i) for i in range(400))
@@ -213,15 +216,17 @@ def test_gzip_members_parse_like_the_plain_file(tmp_path) -> None:
 
 
 def test_a_stream_in_many_pieces_joins_them(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("daskxml.data.streams.TEXT_BYTES", 100)
+    monkeypatch.setattr("daskxml.data.blocks.TEXT_BYTES", 100)
     path = tmp_path / "rows.txt"
+    block = Block(str(path), 0, None, has_header=False)
     path.write_bytes(b"0 3:1\n" + ROWS + b"1 2:")
     with pytest.raises(InputError, match=r"rows\.txt:402: "):
-        scan_block(Block(str(path), 0, None, has_header=False), Dialect())
+        parse_block(block, Dialect())
     path.write_bytes(b"\xef\xbb\xbf0 3:1 2:1\n" + ROWS)
-    parsed = scan_block(Block(str(path), 0, None, has_header=False), Dialect())
-    assert_same(parsed.partition, parse_bytes_naive(b"0 3:1 2:1\n" + ROWS, Dialect()))
-    assert (parsed.unsorted_rows, parsed.least_feature) == (1, 0)
+    assert_same(parse_block(block, Dialect()), parse_bytes_naive(b"0 3:1 2:1\n" + ROWS, Dialect()))
+    unsorted = [piece.unsorted_rows for piece in parse_pieces(block, Dialect())]
+    assert len(unsorted) > 40
+    assert sum(unsorted) == unsorted[0] == 1
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.core.arrays import Csr, Partition
 from daskxml.data.rows import (
     concatenate,
     from_scipy,
@@ -19,7 +20,6 @@ from daskxml.data.rows import (
     to_scipy,
     unit_rows,
 )
-from daskxml.types import Csr, Partition
 
 
 @st.composite

@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse
 from sklearn.datasets import load_svmlight_file
 
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml, zipf_mandelbrot
-from daskxml.errors import ConfigError, InputError
 
 SMALL = SyntheticSpec(rows=300, test_rows=60, features=120, labels=25, seed=3)
 

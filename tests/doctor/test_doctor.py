@@ -1,4 +1,4 @@
-"""The examination of a machine: as it is here, with packages missing, and of made-up tables."""
+"""The examination of a machine: here, with packages missing, and with made-up versions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from packaging.requirements import Requirement
 
 import daskxml
 from daskxml.cli import main
-from daskxml.doctor import requirements
-from daskxml.doctor.devices import describe_gpus
-from daskxml.doctor.requirements import check_requirements, own_requirements
-from daskxml.gpus import Gpu
+from daskxml.core.hardware import Gpu
+from daskxml.doctor import packages
+from daskxml.doctor.machine import describe_gpus
+from daskxml.doctor.packages import check_requirements, own_requirements
 
 ROOT = Path(daskxml.__file__).parents[1]
 A100 = Gpu(index=0, uuid="GPU-a", name="A100", memory_bytes=40 << 30, driver="470.82.01")
@@ -30,11 +30,11 @@ def doctor(python: str, path: str, *options: str) -> subprocess.CompletedProcess
 
 def test_here_everything_is_found(capsys):
     assert main(["doctor"]) == 0
-    told = capsys.readouterr().out
-    assert f"daskxml    {daskxml.__version__}, {ROOT}" in told
+    output = capsys.readouterr().out
+    assert f"daskxml    {daskxml.__version__}, {ROOT}" in output
     for word in ("Python", "distributed", "dashboard", "cores", "BLAS", "memory", "disk", "GPUs"):
-        assert word in told
-    assert told.endswith("no problems\n")
+        assert word in output
+    assert output.endswith("no problems\n")
 
 
 def test_without_dask(tmp_path):
@@ -80,11 +80,11 @@ def test_packages_that_ask_for_each_other_are_looked_at_once():
 
 
 def test_what_the_source_says_can_be_read_as_what_is_installed(monkeypatch):
-    monkeypatch.setattr(requirements, "installed", lambda name: None)
+    monkeypatch.setattr(packages, "installed", lambda name: None)
     texts = own_requirements()
     assert all(Requirement(text).name for text in texts)
-    told = next(text for text in texts if "platform_system" in text)
-    assert told.endswith("(platform_system == 'Linux') and extra == 'test'")
+    output = next(text for text in texts if "platform_system" in text)
+    assert output.endswith("(platform_system == 'Linux') and extra == 'test'")
 
 
 def test_an_extra_counts_once_its_first_package_is_there():
@@ -95,21 +95,23 @@ def test_an_extra_counts_once_its_first_package_is_there():
     ]
 
 
-def told(gpus, variable, driver, cupy):
+def described(gpus, variable, driver, cupy):
     return [(it.text, it.level, it.remedy) for it in describe_gpus(gpus, variable, driver, cupy)]
 
 
 def test_a_driver_older_than_the_packages():
-    text, level, remedy = told([A100], None, (11, 4), [12])[-1]
+    text, level, remedy = described([A100], None, (11, 4), [12])[-1]
     assert text == "the driver runs CUDA 11.4, older than the installed packages' CUDA 12"
     assert (level, remedy) == ("problem", "update the driver to 525 or newer")
 
 
 def test_a_gpu_without_packages_is_only_a_hint():
-    assert told([A100], None, (13, 0), [])[-1] == (
+    assert described([A100], None, (13, 0), [])[-1] == (
         "CuPy is not installed", "hint", "pip install 'daskxml[cuda13]'",
     )  # fmt: skip
 
 
 def test_a_hidden_gpu_is_said_to_be():
-    assert told([A100], "", (12, 4), [])[0][0].endswith("GPU-a, hidden by CUDA_VISIBLE_DEVICES=")
+    assert described([A100], "", (12, 4), [])[0][0].endswith(
+        "GPU-a, hidden by CUDA_VISIBLE_DEVICES="
+    )

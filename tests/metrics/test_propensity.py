@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
 from daskxml.metrics import propensities
 
 

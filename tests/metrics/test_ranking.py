@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.errors import ConfigError, InputError
-from daskxml.metrics import MetricSums, metric_sums, propensities, top_k_dense
-from daskxml.metrics.ranking_naive import naive_metrics
-from daskxml.types import Csr
+from daskxml.core.arrays import Csr
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.metrics import MetricSums, metric_sums, propensities
+from harness.naive_metrics import naive_metrics, top_k_dense
 
 
 def labels_of(rows: list[list[int]], columns: int) -> Csr:

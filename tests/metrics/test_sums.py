@@ -1,11 +1,19 @@
+"""Sums of metrics and of losses add up exactly, in any order and any grouping."""
+
+from __future__ import annotations
+
 import pickle
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from daskxml.errors import ConfigError
-from daskxml.metrics import MetricSums
+from daskxml.core.errors import ConfigError
+from daskxml.metrics import LossSum, MetricSums
 from daskxml.metrics.sums import UNIT_BITS
+
+BATCHES = st.lists(st.tuples(st.floats(0.0, 1e6), st.integers(1, 512)), min_size=1, max_size=12)
 
 
 def one_row() -> MetricSums:
@@ -57,3 +65,19 @@ def test_different_cut_offs_do_not_add() -> None:
 def test_cut_offs_that_make_no_sense_are_refused(ks: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         MetricSums.zero(ks)
+
+
+@given(batches=BATCHES, split=st.integers(0, 12), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_order_and_any_split_give_the_same_sum(batches, split, data):
+    parts = [LossSum.of(loss_sum=loss, rows=rows) for loss, rows in batches]
+    whole = sum(parts, LossSum())
+    shuffled = data.draw(st.permutations(parts))
+    first, second = (sum(some, LossSum()) for some in (shuffled[:split], shuffled[split:]))
+    assert first + second == whole
+    exact, rows = sum(loss for loss, _ in batches), sum(rows for _, rows in batches)
+    assert abs(whole.mean - exact / rows) <= len(batches) * 2.0**-20 / rows + 1e-9 * exact / rows
+
+
+def test_no_rows_have_no_loss():
+    assert LossSum().mean == 0.0

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from daskxml.errors import ConfigError
-from daskxml.metrics import top_k_dense
+from daskxml.core.errors import ConfigError
+from harness.naive_metrics import top_k_dense
 
 
 def test_ties_go_to_the_lowest_id_and_missing_places_are_marked() -> None:

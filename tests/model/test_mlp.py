@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from daskxml.core.arrays import Csr, Partition, Segment
+from daskxml.kernels import Drop, get_kernels
 from daskxml.model.batch import Buffers, stream_key
 from daskxml.model.mlp import Mlp
-from daskxml.model.parameters import Layout
-from daskxml.model.spec import ModelSpec
-from daskxml.ops import Drop, get_kernels
-from daskxml.ops.naive import NaiveKernels, dense_rows, drop_factors, sigmoid
-from daskxml.types import Csr, Partition, Segment
+from daskxml.model.spec import Layout, ModelSpec
+from harness.naive_dense import drop_factors, sigmoid
+from harness.naive_kernels import NaiveKernels
+from harness.naive_sparse import dense_rows
 
 ROWS, KEY = 5, 12345
 
@@ -79,7 +80,7 @@ def test_loss_and_gradient(loss, activation, hidden, dropout, budget_bytes):
                      dropout=dropout, feature_dropout=dropout / 2)  # fmt: skip
     batch, layout, flat = make_case(spec)
     parameters = layout.views(flat)
-    kernels = NaiveKernels("float64", lanes=2, block=3)
+    kernels = NaiveKernels("float64", threads=2, block=3)
     mlp, updates = Mlp(spec, kernels, parameters, ROWS, budget_bytes), Collect(parameters)
     total = mlp.step(batch, 0.1, KEY, updates)
     assert total / ROWS == pytest.approx(reference_loss(spec, parameters, batch), rel=1e-10)
@@ -96,7 +97,7 @@ def test_the_loss_alone_is_the_loss_of_a_step_without_dropout(loss, hidden, budg
     spec = ModelSpec(features=6, labels=7, hidden=hidden, loss=loss, dropout=0.4,
                      feature_dropout=0.2)  # fmt: skip
     batch, layout, flat = make_case(spec)
-    mlp = Mlp(spec, NaiveKernels("float64", lanes=2, block=3), layout.views(flat), ROWS,
+    mlp = Mlp(spec, NaiveKernels("float64", threads=2, block=3), layout.views(flat), ROWS,
               budget_bytes)  # fmt: skip
     kept = replace(spec, dropout=0.0, feature_dropout=0.0)
     expected = reference_loss(kept, layout.views(flat), batch)

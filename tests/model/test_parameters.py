@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.model.parameters import Layout, initial_parameters
-from daskxml.model.spec import ModelSpec
+from daskxml.model.spec import Layout, ModelSpec, initial_parameters
 
 small = st.integers(1, 40)
 specs = st.builds(

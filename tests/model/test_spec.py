@@ -2,7 +2,7 @@
 
 import pytest
 
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
 from daskxml.model.spec import ModelSpec
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from daskxml.errors import ConfigError, ModelError
-from daskxml.model.parameters import Layout
-from daskxml.model.spec import ModelSpec
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.store import ModelHeader, _signature, holds_model, read_model, write_model
 
 SPEC = ModelSpec(features=5, labels=4, hidden=(3,))
@@ -180,7 +179,7 @@ def test_a_header_checks_itself(change: dict) -> None:
 WRITER = """
 import os, resource, signal, sys
 import numpy as np
-from daskxml.errors import ModelError
+from daskxml.core.errors import ModelError
 from daskxml.model import tensors
 from tests.model.test_store import COUNTS, HEADER, Path, parameters
 from daskxml.model.store import write_model

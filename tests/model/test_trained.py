@@ -5,15 +5,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from daskxml.errors import ConfigError, InputError, ModelError
-from daskxml.metrics import metric_sums, top_k_dense
-from daskxml.metrics.ranking_naive import naive_metrics
-from daskxml.model.matrices import BLOCK_ROWS, label_csr
-from daskxml.model.parameters import Layout
-from daskxml.model.spec import ModelSpec
+from daskxml.core.arrays import Csr, Partition
+from daskxml.core.errors import ConfigError, InputError, ModelError
+from daskxml.data.rows import BLOCK_ROWS, label_csr
+from daskxml.metrics import metric_sums
+from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model, evaluate_partitions
-from daskxml.types import Csr, Partition
+from harness.naive_metrics import naive_metrics, top_k_dense
 
 FEATURES, HIDDEN, LABELS = 12, 6, 9
 

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from formulas import Reference
 
-from daskxml.errors import ConfigError
-from daskxml.ops import KEEP_ALL, get_kernels, numpy_optim
-from daskxml.ops.naive import dense_rows
-from daskxml.ops.numpy_kernels import NumpyKernels
+from daskxml.core.arrays import Csr
+from daskxml.core.errors import ConfigError
+from daskxml.kernels import KEEP_ALL, get_kernels
+from daskxml.kernels.cpu import thread_team
+from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.optim import OPTIMIZERS, GradientBuffer, Optimizer, OptimizerConfig
-from daskxml.types import Csr
+from harness.formulas import Reference
+from harness.naive_sparse import dense_rows
 
 SHAPES = {"hidden0.weight": (30, 7), "hidden0.bias": (7,), "hidden1.weight": (7, 5),
           "hidden1.bias": (5,), "output.weight": (23, 5), "output.bias": (23,)}  # fmt: skip
@@ -17,7 +18,7 @@ SIZE = sum(int(np.prod(shape)) for shape in SHAPES.values())
 UNUSED = 25  # features from here on are in no batch
 ROWS = 12
 CHUNK_FLOATS = get_kernels("cpu", 1).gradient_floats
-KERNELS = {lanes: get_kernels("cpu", lanes) for lanes in (1, 2)}
+KERNELS = {threads: get_kernels("cpu", threads) for threads in (1, 2)}
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS)
 OPTIONS = {
     "plain": {},
@@ -37,10 +38,10 @@ def views(flat):
     return found
 
 
-def make(config, lanes=1, seed=0):
+def make(config, threads=1, seed=0):
     flat = np.random.default_rng(seed).standard_normal(SIZE).astype(np.float32)
     parameters = views(flat)
-    return flat, Optimizer(config, KERNELS[lanes], parameters, views, SIZE)
+    return flat, Optimizer(config, KERNELS[threads], parameters, views, SIZE)
 
 
 class Batch:
@@ -94,7 +95,7 @@ def stream(trained, steps, lr=0.1, first=0):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(NumpyKernels, "gradient_floats", 20)
+    monkeypatch.setattr(CpuKernels, "gradient_floats", 20)
 
 
 @EVERY
@@ -133,13 +134,13 @@ def test_apply_equals_the_stream(name, options):
 
 @EVERY
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_same_bits_on_one_lane_and_two(name, options, monkeypatch):
+def test_same_bits_with_one_thread_and_two(name, options, monkeypatch):
     config, runs = OptimizerConfig(name=name, **options), []
-    for lanes in (1, 2):
-        flat, trained = make(config, lanes)
+    for threads in (1, 2):
+        flat, trained = make(config, threads)
         stream(trained, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(numpy_optim, "_ROW_GRAIN", 1)
+            patch.setattr(thread_team, "ROW_GRAIN", 1)
             trained.begin_step()
             gradient = {n: np.float32(array) for n, array in Batch(9).dense().items()}
             trained.apply(gradient, 0.1)
@@ -148,9 +149,9 @@ def test_same_bits_on_one_lane_and_two(name, options, monkeypatch):
     assert runs[0] == runs[1]
 
 
-def test_chunks_wake_no_lane():
-    """A chunk is updated within a lane: sharing it among lanes again would wait for itself."""
-    assert CHUNK_FLOATS < 2 * numpy_optim._ROW_GRAIN
+def test_chunks_wake_no_thread():
+    """A chunk is updated within a thread: sharing it among threads again would wait for itself."""
+    assert CHUNK_FLOATS < 2 * thread_team.ROW_GRAIN
 
 
 @EVERY

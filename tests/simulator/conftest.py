@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from recording import RecordingSession
-from small_data import data as data
 
+from daskxml.session import setup
 from daskxml.simulator import CostModel, Network
-from daskxml.training import setup
+from harness.recording import RecordingSession
+from harness.small_data import data as data
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def costs() -> dict[str, Any]:
 
 @pytest.fixture
 def trace(monkeypatch):
-    """What sessions hear and say."""
+    """The results and the commands of sessions."""
     monkeypatch.setattr(setup, "Session", RecordingSession)
     RecordingSession.trace.clear()
     return RecordingSession.trace

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from daskxml.errors import ModelError
-from daskxml.simulator import CostModel, Network, simulate
+from daskxml.api.simulate import simulate
+from daskxml.core.errors import ModelError
+from daskxml.simulator import CostModel, Network
 from daskxml.simulator.calibration import fit_history, fit_run
 
 SPEEDS = {"0": 1.0, "1": 0.6, "2": 0.4}

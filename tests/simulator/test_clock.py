@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.combine.messages import Flush, Receive, ReceiveAny, Send, Worked
+from daskxml.collectives.messages import Flush, Receive, ReceiveAny, Send, Worked
 from daskxml.simulator.clock import run_programs
 from daskxml.simulator.cost import Network
 
@@ -27,11 +27,11 @@ def talk(rank, ranks, work_s, rounds=1):
     """Work, then pass blocks round a ring."""
     if work_s:
         yield Worked(rows=work_s, nonzeros=0)
-    heard = block()
+    arguments = block()
     for number in range(rounds):
         yield Send((rank + 1) % ranks, block(10 * rank + number))
-        yield Receive((rank - 1) % ranks, heard)
-    return heard[0]
+        yield Receive((rank - 1) % ranks, arguments)
+    return arguments[0]
 
 
 def test_a_ring_of_two():
@@ -50,18 +50,18 @@ def test_a_ring_of_three():
 
 
 def customer(server):
-    heard = block()
+    arguments = block()
     yield Send(server, block(1.0))
-    yield Receive(server, heard)
-    return heard[0]
+    yield Receive(server, arguments)
+    return arguments[0]
 
 
 def test_a_star_shares_the_ports_of_its_machine():
     def serve(ranks):
-        total, heard = 0.0, block()
+        total, arguments = 0.0, block()
         for rank in range(ranks):
-            yield Receive(rank, heard)
-            total += heard[0]
+            yield Receive(rank, arguments)
+            total += arguments[0]
         for rank in range(ranks):
             yield Send(rank, block(total))
         yield Flush()
@@ -81,12 +81,12 @@ def visitor(work_s, server):
 
 def test_the_earliest_message_is_chosen_and_at_equal_times_the_lowest_rank():
     def listen(ranks):
-        heard = block()
+        arguments = block()
         for rank in range(ranks):
-            yield Receive(rank, heard)
+            yield Receive(rank, arguments)
         chosen = []
         for _ in range(ranks):
-            source = yield ReceiveAny(heard)
+            source = yield ReceiveAny(arguments)
             chosen.append(source)
         return chosen
 
@@ -108,10 +108,10 @@ def test_a_flush_waits_until_the_last_byte_has_left():
         yield Flush()
 
     def drink():
-        heard = block()
+        arguments = block()
         yield Worked(rows=9, nonzeros=0)
-        yield Receive(0, heard)
-        yield Receive(0, heard)
+        yield Receive(0, arguments)
+        yield Receive(0, arguments)
 
     assert [end.end_s for end in run([pour(), drink()])] == [2.0, 9.0]
 
@@ -137,7 +137,7 @@ def test_a_message_of_another_size_is_an_error():
 
 @settings(max_examples=30, deadline=None)
 @given(work_s=st.lists(st.integers(0, 4), min_size=2, max_size=5), rounds=st.integers(1, 4))
-def test_nobody_hears_before_the_bytes_could_be_there(work_s, rounds):
+def test_no_message_arrives_before_its_bytes_could(work_s, rounds):
     ranks = len(work_s)
     done = run([talk(rank, ranks, s, rounds) for rank, s in enumerate(work_s)])
     assert [end.result for end in done] == [

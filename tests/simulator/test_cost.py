@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
 from daskxml.model.spec import ModelSpec
 from daskxml.simulator.cost import CostModel, Network, jitter_factor, v100_cost, whole_ticks
 

@@ -6,12 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from ledger import rows_of
-from overlap_replay import assert_repeats
 
+from daskxml.api.simulate import simulate
 from daskxml.config import load_run_config
 from daskxml.data.rows import concatenate
-from daskxml.simulator import Arrival, CostModel, Loss, Network, read_rows, simulate
+from daskxml.simulator import Arrival, CostModel, Loss, Network, read_rows
+from harness.ledger_check import rows_of
+from harness.overlap_replay import assert_repeats
 
 STRATEGIES = ["adaptive-sgd", "elastic", "static"]
 SLOW = Network(bandwidth_bytes_s=1e6, message_s=1e-3)  # a merge takes about as long as training
@@ -158,7 +159,7 @@ def test_a_run_that_is_resumed_from_a_checkpoint_is_the_same(data, values, tmp_p
     assert np.array_equal(flat(whole), flat(without))  # wherever it is written
 
 
-def test_all_are_lost_while_a_merge_travels_and_the_run_goes_on(data, values, tmp_path):
+def test_all_are_lost_during_a_merge_and_the_run_continues(data, values, tmp_path):
     given = {"cost": COST, "network": SLOW}
     plain = simulate(values, [1], **data, **given)
     late_s = plain.history[4]["wall_s"] - 0.001
@@ -173,9 +174,9 @@ def test_a_pool_is_corrected_between_its_leases(data, values):
     run = simulate(values, speeds, **data, cost=COST, network=SLOW, pools=pools)
     check_once(run.history, 1500)
     workers = [row["workers"]["cpu"] for row in run.history]
-    told = [worker for worker in workers if "corrected_after" in worker]
-    assert len(told) == 4
-    for worker in told:
+    counted = [worker for worker in workers if "corrected_after" in worker]
+    assert len(counted) == 4
+    for worker in counted:
         rows = [sum(span[3] - span[2] for span in lease) for lease in worker["leases"]]
         batches = [-(-count // worker["batch_rows"]) for count in rows]
         assert worker["corrected_after"] in np.cumsum([0, *batches])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from daskxml.api.simulate import simulate
 from daskxml.config import load_run_config
-from daskxml.errors import ConfigError
-from daskxml.simulator import simulate
+from daskxml.core.errors import ConfigError
 
 SAMPLING = {"active": 30, "l": 8, "k": 2, "rebuild_every": 300}
 

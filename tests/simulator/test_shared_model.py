@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ledger import check_ledger
-from twin import Twin
 
-from daskxml.errors import ConfigError
-from daskxml.model.parameters import Layout
-from daskxml.simulator import Arrival, CostModel, Loss, Network, cost_by_epochs, simulate
+from daskxml.api.run import resolve_run
+from daskxml.api.simulate import simulate
+from daskxml.core.errors import ConfigError
+from daskxml.model.spec import Layout
+from daskxml.simulator import Arrival, CostModel, Loss, Network, cost_by_epochs
 from daskxml.simulator.rows import read_rows
-from daskxml.training.run import resolve_run
+from harness.ledger_check import check_ledger
+from harness.twin import Twin
 
 SHARED = ["hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
 SPEEDS, POOLS = {"gpu": 1.0, "cpu": 1.0}, {"cpu": 4}
@@ -164,13 +165,13 @@ def test_the_model_is_lost_with_its_machine(data, shared, machine, tmp_path):
     plain = simulate(shared, SPEEDS, **data, **machine)
     late_s = plain.history[1]["wall_s"] + 0.5 * plain.history[2]["train_s"]
     for lost, is_home in (("gpu", False), ("cpu", True)):
-        told = []
+        counted = []
         run = simulate(
             shared, SPEEDS, **data, **machine, changes=[Loss(late_s, lost)],
-            out=tmp_path / lost, on_event=told.append,
+            out=tmp_path / lost, on_event=counted.append,
         )  # fmt: skip
         check_ledger(run.history, 1500)
-        warnings = [event["text"] for event in told if event["kind"] == "warning"]
+        warnings = [event["text"] for event in counted if event["kind"] == "warning"]
         assert any("shared model was lost" in text for text in warnings) == is_home
         assert len(run.history) == 3
         assert sorted(run.history[1]["workers"]) == ["cpu", "gpu"]
@@ -186,7 +187,7 @@ def test_a_pool_takes_part_in_merges_with_a_replica_of_its_own(data, machine, va
     assert first["updates"] == first["rows"]  # a row for every thread
 
 
-def test_a_pool_that_is_250_times_slower_is_busy_and_nobody_waits_for_it(data, shared):
+def test_a_pool_that_is_250_times_slower_is_busy_and_no_worker_waits_for_it(data, shared):
     shared["strategy"] |= {"batch_max": 256, "megabatch_batches": 24, "lr": 0.1}
     cost = CostModel(fixed_s=1e-3, per_row_s=1e-5)
     run = simulate(

@@ -7,13 +7,14 @@ import signal
 
 import numpy as np
 import pytest
-from ledger import check_ledger, rows_of
 
 import daskxml
 from daskxml import ClusterError, ConfigError, ModelError
+from daskxml.api.run import resolve_run
+from daskxml.api.simulate import simulate
 from daskxml.data.rows import concatenate, to_scipy
-from daskxml.simulator import Arrival, CostModel, Loss, Network, read_rows, simulate
-from daskxml.training.run import resolve_run
+from daskxml.simulator import Arrival, CostModel, Loss, Network, read_rows
+from harness.ledger_check import check_ledger, rows_of
 
 FILES = ("history.jsonl", "model.safetensors", "model.json", "run.toml", "simulation.json")
 
@@ -93,12 +94,12 @@ def test_a_loss_undoes_an_open_merge_but_not_one_that_all_have(data, values):
         changes = [Loss(at_s, "1")]
         run = simulate(values, [1, 1], **data, cost=cost, network=network, changes=changes)
         check_ledger(run.history, 1500)
-        told = [[event["kind"] for event in row["events"]] for row in run.history]
-        assert told == ([["lost"], []] if is_undone else [[], ["lost"]])
+        counted = [[event["kind"] for event in row["events"]] for row in run.history]
+        assert counted == ([["lost"], []] if is_undone else [[], ["lost"]])
         assert ("1" in run.history[0]["workers"]) != is_undone
 
 
-def test_all_are_lost_and_the_run_goes_on_from_its_checkpoint(data, values, costs, tmp_path):
+def test_all_are_lost_and_the_run_continues_from_its_checkpoint(data, values, costs, tmp_path):
     plain = simulate(values, [1], **data, **costs)
     late_s = plain.history[4]["wall_s"] + 0.01  # in the sixth mega-batch; 4 is on disk
     changes = [Loss(late_s, "0"), Arrival(late_s + 1.0, "1")]
@@ -115,7 +116,7 @@ def test_all_are_lost_and_the_run_goes_on_from_its_checkpoint(data, values, cost
         simulate(values, [1], **data, **costs, changes=changes[:1])
 
 
-def test_who_only_gets_ready_goes_on_when_all_others_are_lost(data, values, costs):
+def test_a_candidate_continues_the_run_when_all_workers_are_lost(data, values, costs):
     costs["network"] = Network(bandwidth_bytes_s=1e6, message_s=1e-3)  # 50 ms for the model
     changes = [Arrival(0.1, "1"), Loss(0.11, "0")]
     run = simulate(values, [1], **data, **costs, changes=changes)

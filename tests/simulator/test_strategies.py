@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ledger import check_ledger
 
-from daskxml.simulator import Arrival, Loss, simulate
+from daskxml.api.simulate import simulate
+from daskxml.simulator import Arrival, Loss
 from daskxml.strategies import STRATEGIES
+from harness.ledger_check import check_ledger
 
 
 @pytest.fixture(params=STRATEGIES)
@@ -37,7 +38,7 @@ def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):
 
 
 @pytest.mark.parametrize("share", [0.03, 0.1, 0.3, 0.55, 0.7])
-def test_a_worker_is_lost_and_another_comes(data, values, costs, share):
+def test_a_worker_is_lost_and_another_joins(data, values, costs, share):
     plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
     at_s = share * plain.history[-1]["wall_s"]
     changes = [Loss(at_s, "1"), Arrival(at_s * 1.2, "3", 0.9)]
@@ -72,7 +73,7 @@ def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path):
     assert np.array_equal(flat(whole), flat(resumed))
 
 
-def test_an_optimizer_with_state_goes_on_too(data, values, costs, tmp_path):
+def test_an_optimizer_with_state_continues_too(data, values, costs, tmp_path):
     values |= {"optimizer": {"name": "adam"}}
     values["strategy"]["lr"] = 0.01
     whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""The same events give the same commands, whether a cluster or the simulator carries them out."""
+"""The same events give the same commands, from a cluster and from the simulator."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
 
 import daskxml
+from daskxml.api.run import resolve_run
+from daskxml.api.simulate import simulate
+from daskxml.cluster.data_loading import LoadedData, ScatteredRows, Shards
+from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import load_run_config
-from daskxml.data.shuffle import Shards
-from daskxml.runtime.driver import Driver
-from daskxml.runtime.loading import Given, LoadedData
-from daskxml.simulator import Arrival, Loss, simulate
+from daskxml.records.run_dir import RunDir
+from daskxml.session.session import Session
+from daskxml.simulator import Arrival, Loss
 from daskxml.simulator.simulation import Simulation
-from daskxml.training.run import resolve_run
-from daskxml.training.run_dir import RunDir
-from daskxml.training.session import Session
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]
 WITH_POOL = ["adaptive-sgd", "hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
@@ -78,7 +78,7 @@ def as_the_simulator_builds_it(config):
 
 def as_the_driver_builds_it(config):
     config = load_run_config(json.loads(json.dumps(config.as_dict())))
-    driver, made = Driver(None, "run", config, Given()), simulation(config, ["0", "1"])
+    driver, made = RunDriver(None, "run", config, ScatteredRows()), simulation(config, ["0", "1"])
     where = made.rows.placement()
     driver.data = LoadedData(
         made.spec, made.rows.facts, Shards([], where.train_rows), Shards([], where.test_rows),
@@ -89,11 +89,11 @@ def as_the_driver_builds_it(config):
 
 def check_commands(recorded, session):
     assert len(recorded) > 10
-    for method, heard, said in recorded:
-        assert getattr(Session, method)(session, *heard) == said
+    for method, arguments, commands in recorded:
+        assert getattr(Session, method)(session, *arguments) == commands
 
 
-def test_what_a_cluster_reports_gives_the_same_orders(client, config, trace):
+def test_the_results_of_a_cluster_give_the_same_commands(client, config, trace):
     run = daskxml.train(config, client=client)
     recorded = list(trace)
     session = as_the_simulator_builds_it(config)
@@ -101,7 +101,7 @@ def test_what_a_cluster_reports_gives_the_same_orders(client, config, trace):
     assert session.history == run.history
 
 
-def test_what_the_simulator_reports_gives_the_same_orders(config, costs, trace):
+def test_the_results_of_the_simulator_give_the_same_commands(config, costs, trace):
     changes = [Loss(0.05, "1"), Arrival(0.08, "2")]
     run = simulate(config, [1, 0.6], **costs, changes=changes)
     recorded = list(trace)
@@ -110,7 +110,7 @@ def test_what_the_simulator_reports_gives_the_same_orders(config, costs, trace):
     assert session.history == run.history
 
 
-def test_a_pool_on_a_cluster_gives_the_same_orders(mixed_client, pool_config, trace):
+def test_a_pool_on_a_cluster_gives_the_same_commands(mixed_client, pool_config, trace):
     run = daskxml.train(pool_config, client=mixed_client)
     recorded = list(trace)
     assert recorded[0][1][2]["1"].pool_threads == 1
@@ -119,7 +119,7 @@ def test_a_pool_on_a_cluster_gives_the_same_orders(mixed_client, pool_config, tr
     assert session.history == run.history
 
 
-def test_a_pool_in_the_simulator_gives_the_same_orders(pool_config, costs, trace):
+def test_a_pool_in_the_simulator_gives_the_same_commands(pool_config, costs, trace):
     changes, pools = [Loss(0.05, "1"), Arrival(0.08, "2")], {"1": 4, "2": 2}
     run = simulate(pool_config, [1, 0.6], **costs, changes=changes, pools=pools)
     recorded = list(trace)

@@ -7,8 +7,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import daskxml
-from daskxml.simulator import read_rows, simulate
-from daskxml.training.run import resolve_run
+from daskxml.api.run import resolve_run
+from daskxml.api.simulate import simulate
+from daskxml.simulator import read_rows
 
 
 @pytest.fixture(scope="module")

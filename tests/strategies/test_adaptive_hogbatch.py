@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from every_strategy import follow, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cluster import VirtualCluster
 
 from daskxml.strategies.adaptive_hogbatch import Config, next_size, surviving_updates
 from daskxml.strategies.protocol import (
     Begin,
-    Device,
     LeaseDone,
     Merge,
     Merged,
     Started,
+    WorkerDevice,
     WorkerJoined,
     WorkerLost,
 )
+from harness.every_strategy import follow, make
+from harness.virtual_cluster import VirtualCluster
 
-STARTED = Started(("cpu", "gpu"), {"cpu": Device(2)})
+STARTED = Started(("cpu", "gpu"), {"cpu": WorkerDevice(2)})
 
 
 def strategy(**changes):
@@ -155,7 +155,7 @@ def test_lines_1_to_5(size, own, others, expected):
 # ------------------------------------------------------ workers come and go
 
 
-@pytest.mark.parametrize("device", [Device(), Device(2)])
+@pytest.mark.parametrize("device", [WorkerDevice(), WorkerDevice(2)])
 def test_a_newcomer_counts_as_the_one_with_the_least_updates(device):
     machine = strategy(beta=0.5)
     state = follow(machine, machine.initial_state(), TRACE[:2])
@@ -181,7 +181,7 @@ def test_a_resumed_run_with_another_worker():
     state, _ = machine.step(state, cpu(16))
     state, _ = machine.step(state, Merged())
     stored = machine.restore(machine.plain(state))
-    workers = Started(("cpu", "gpu", "new"), {"cpu": Device(2)})
+    workers = Started(("cpu", "gpu", "new"), {"cpu": WorkerDevice(2)})
     again, _ = machine.step(stored, workers)
     assert counts(again) == {"cpu": 10, "gpu": 12, "new": 10}
     # as another device it is another worker
@@ -196,7 +196,7 @@ def test_a_lost_worker_counts_no_more():
     state, _ = machine.step(state, WorkerLost("cpu"))
     state, _ = machine.step(state, gpu(64))
     assert sizes(state) == {"gpu": 64.0}  # alone: nobody to compare with
-    state, _ = machine.step(state, WorkerJoined("cpu", Device(2)))
+    state, _ = machine.step(state, WorkerJoined("cpu", WorkerDevice(2)))
     assert counts(state) == {"gpu": 1, "cpu": 1}  # back under its name, it is a newcomer
 
 
@@ -260,7 +260,7 @@ def test_bounds_are_never_left_and_updates_are_counted(
     )
     done = dict.fromkeys(speeds, 0)
     while len(cluster.merges) < 4:
-        if cluster.barrier is not None:
+        if cluster.collective is not None:
             for name, leases in cluster.done.items():
                 done[name] += sum(map(cluster.changes, leases))
         cluster.advance()

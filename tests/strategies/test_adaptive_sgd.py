@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, strategy
-from virtual_cluster import VirtualCluster
 
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
 from daskxml.strategies.adaptive_sgd import (
     Config,
     are_regularized,
@@ -16,7 +14,7 @@ from daskxml.strategies.adaptive_sgd import (
     perturb_weights,
     scale_batch_sizes,
 )
-from daskxml.strategies.megabatch import Member
+from daskxml.strategies.megabatch import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Lease,
@@ -27,6 +25,8 @@ from daskxml.strategies.protocol import (
     Merged,
     Started,
 )
+from harness.traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, strategy
+from harness.virtual_cluster import VirtualCluster
 
 
 def test_a_trace_of_two_megabatches_under_the_papers_rule():
@@ -287,5 +287,5 @@ def test_wrong_settings_are_refused(changes, message):
 def test_a_state_restored_is_the_state_that_was_stored():
     machine = strategy()
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:5])
-    assert isinstance(machine.restore(machine.plain(state)).members["a"], Member)
+    assert isinstance(machine.restore(machine.plain(state)).members["a"], WorkerState)
     assert machine.restore(machine.plain(state)) == state

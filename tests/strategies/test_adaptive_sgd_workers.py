@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, strategy
-from virtual_cluster import VirtualCluster
 
 from daskxml.strategies.adaptive_sgd import (
     AdaptiveSgd,
@@ -24,6 +22,8 @@ from daskxml.strategies.protocol import (
     WorkerJoined,
     WorkerLost,
 )
+from harness.traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, strategy
+from harness.virtual_cluster import VirtualCluster
 
 # --------------------------------------------------------- workers come and go
 
@@ -192,9 +192,9 @@ def test_every_megabatch_is_merged_whole_whoever_comes_and_goes(config, speeds, 
         there = sorted(cluster.queues)
         if action == "lose" and len(there) > 1:
             cluster.lose(there[number % len(there)])
-        elif action == "join" and cluster.barrier is None:
+        elif action == "join" and cluster.collective is None:
             cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number)
-        elif action == "drain" and cluster.barrier is None and any(cluster.updates().values()):
+        elif action == "drain" and cluster.collective is None and any(cluster.updates().values()):
             cluster.is_drained = True
             cluster.tell(Drain())
         assert all(low <= m.batch_size <= high for m in cluster.state.members.values())

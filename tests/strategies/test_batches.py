@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.strategies.batches import BatchConfig, apportion, deal_batches, deal_rows
+from daskxml.strategies.batches import BatchConfig, apportion, split_batches, split_rows
 
 SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=9).filter(any)
 
@@ -18,10 +18,10 @@ def test_by_hand():
     assert apportion(7, {"a": 3.0, "b": 1.0}) == {"a": 5, "b": 2}  # 5.25 and 1.75
     assert apportion(1, {"a": 1, "b": 1}) == {"a": 1, "b": 0}  # a tie: who comes first
     assert apportion(5, {"a": 0.0, "b": 2.0}) == {"a": 0, "b": 5}
-    assert deal_rows(512, {"a": 64, "b": 64, "c": 64}) == {"a": 171, "b": 171, "c": 170}
-    assert deal_rows(96, {"a": 64, "b": 32}) == {"a": 64, "b": 32}
-    assert deal_batches(256, 64, {"a": 2.0, "b": 1.0}) == {"a": 192, "b": 64}
-    assert deal_batches(200, 64, {"a": 1.0, "b": 1.0}) == {"a": 72, "b": 128}
+    assert split_rows(512, {"a": 64, "b": 64, "c": 64}) == {"a": 171, "b": 171, "c": 170}
+    assert split_rows(96, {"a": 64, "b": 32}) == {"a": 64, "b": 32}
+    assert split_batches(256, 64, {"a": 2.0, "b": 1.0}) == {"a": 192, "b": 64}
+    assert split_batches(200, 64, {"a": 1.0, "b": 1.0}) == {"a": 72, "b": 128}
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9))
@@ -36,7 +36,7 @@ def test_parts_are_within_one_of_their_share(total, weights):
 @given(st.integers(0, 10_000), SIZES)
 @settings(max_examples=100, deadline=None)
 def test_rows_are_dealt_in_equally_many_batches(rows, sizes):
-    dealt = deal_rows(rows, named(sizes))
+    dealt = split_rows(rows, named(sizes))
     assert sum(dealt.values()) == rows
     full = rows // sum(sizes)
     for share, size in zip(dealt.values(), sizes, strict=True):
@@ -46,7 +46,7 @@ def test_rows_are_dealt_in_equally_many_batches(rows, sizes):
 @given(st.integers(1, 10_000), st.integers(1, 300), SIZES)
 @settings(max_examples=100, deadline=None)
 def test_only_one_batch_is_smaller(rows, batch_rows, weights):
-    dealt = deal_batches(rows, batch_rows, named(weights))
+    dealt = split_batches(rows, batch_rows, named(weights))
     assert sum(dealt.values()) == rows
     assert min(dealt.values()) >= 0
     assert sum(share % batch_rows != 0 for share in dealt.values()) <= 1

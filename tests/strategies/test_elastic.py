@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from every_strategy import follow, make
-from virtual_cluster import VirtualCluster
 
 from daskxml.strategies.protocol import (
     Begin,
@@ -17,6 +15,8 @@ from daskxml.strategies.protocol import (
     WorkerJoined,
     WorkerLost,
 )
+from harness.every_strategy import follow, make
+from harness.virtual_cluster import VirtualCluster
 
 THIRDS = dict.fromkeys("abc", 1 / 3)
 FIRST_MEGABATCH = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from every_strategy import CASES, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cluster import VirtualCluster
 
-from daskxml.errors import ConfigError
+from daskxml.core.errors import ConfigError
 from daskxml.strategies import STRATEGIES
-from daskxml.strategies.protocol import Device, Drain, Started, WorkerLost
+from daskxml.strategies.protocol import Drain, Started, WorkerDevice, WorkerLost
+from harness.every_strategy import CASES, make
+from harness.virtual_cluster import VirtualCluster
 
 SPEEDS = {"a": 100.0, "b": 92.0, "c": 76.0}
 PHASES = ("idle", "train", "merge")
@@ -109,7 +109,9 @@ def test_a_worker_that_comes_back_as_another_device_begins_anew(case):
     cluster.run(4)
     cluster.until("idle")
     state = cluster.state
-    again, _ = cluster.strategy.step(state, Started(("a", "b"), {"a": Device(3), "b": Device(2)}))
+    again, _ = cluster.strategy.step(
+        state, Started(("a", "b"), {"a": WorkerDevice(3), "b": WorkerDevice(2)})
+    )
     assert again.members["b"] == state.members["b"]
     assert again.members["a"].pool_threads == 3
     assert again.members["a"].rows_per_s == 0.0
@@ -178,9 +180,9 @@ def test_drain_in_training_merges_what_is_done(case, steps):
 def test_drain_while_everything_is_merged_changes_nothing(case):
     cluster = VirtualCluster(make(case), SPEEDS)
     cluster.until("merge")
-    barrier = cluster.barrier
+    collective = cluster.collective
     cluster.drain()
-    assert cluster.barrier is barrier
+    assert cluster.collective is collective
     cluster.run(2)
 
 
@@ -298,10 +300,10 @@ def test_every_megabatch_is_done_whole_whoever_comes_and_goes(
         there = sorted(cluster.queues)
         if action == "lose" and len(there) > 1:
             cluster.lose(there[number % len(there)])
-        elif action == "join" and cluster.barrier is None:
+        elif action == "join" and cluster.collective is None:
             threads = 0 if machine.is_joint else number % 4
             cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number, threads)
-        elif action == "drain" and not cluster.is_idle and cluster.barrier is None:
+        elif action == "drain" and not cluster.is_idle and cluster.collective is None:
             cluster.drain()
         elif action == "break" and cluster.gang is not None:
             cluster.undo()

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from every_strategy import follow, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cluster import VirtualCluster
 
-from daskxml.strategies.gangs import State, next_steps
+from daskxml.strategies.gangs import GangState, next_steps
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
     GangDone,
+    GangRolledBack,
     Merge,
     Merged,
     Started,
-    Undone,
     WorkerJoined,
     WorkerLost,
 )
+from harness.every_strategy import follow, make
+from harness.virtual_cluster import VirtualCluster
 
 FIRST = [  # 512 rows, steps of 64: 22, 21 and 21 rows
     (Started(("c", "a", "b")), []),
@@ -99,7 +99,7 @@ def test_a_worker_that_waits_and_is_lost_undoes_the_work_too():
 
 def test_a_gang_that_breaks_begins_again():
     machine = make("mirrored")
-    state = follow(machine, after_first(machine), [(Undone(), ["a 44 b 42 c 42"])])
+    state = follow(machine, after_first(machine), [(GangRolledBack(), ["a 44 b 42 c 42"])])
     assert state.remaining_rows == 512 - 128
 
 
@@ -144,7 +144,7 @@ def test_without_workers_nothing_is_commanded():
 def test_gangs_last_about_a_second():
     cluster = VirtualCluster(make("mirrored", megabatch_batches=100), {"a": 320.0, "b": 640.0})
     cluster.run(3)  # steps of 0.1 s: ten seconds a mega-batch
-    steps = [gang.shares["a"].rows // 32 for gang in cluster.gangs]
+    steps = [gang.parts["a"].rows // 32 for gang in cluster.gangs]
     assert steps[0] == 2
     assert sum(steps[:11]) == 100
     assert all(9 <= count <= 11 for count in steps[1:])
@@ -153,7 +153,7 @@ def test_gangs_last_about_a_second():
 @given(st.integers(1, 10**6), st.floats(0.0, 100.0), st.integers(1, 5000), st.integers(1, 20))
 @settings(max_examples=100, deadline=None)
 def test_gangs_take_what_is_left_in_whole_rounds(rows, step_s, step_rows, round_steps):
-    state = State(remaining_rows=rows, step_s=step_s)
+    state = GangState(remaining_rows=rows, step_s=step_s)
     steps = next_steps(state, step_rows, round_steps)
     assert steps >= 1
     assert steps % round_steps == 0

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from every_strategy import follow, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cluster import VirtualCluster
 
 from daskxml.strategies.protocol import (
     Begin,
-    Device,
     Drain,
     Lease,
     LeaseDone,
     Merge,
     Merged,
     Started,
+    WorkerDevice,
     WorkerJoined,
     WorkerLost,
 )
+from harness.every_strategy import follow, make
+from harness.virtual_cluster import VirtualCluster
 
 FOUR = {"cpu": 4}  # threads
-STARTED = Started(("gpu", "cpu"), {"cpu": Device(4)})
+STARTED = Started(("gpu", "cpu"), {"cpu": WorkerDevice(4)})
 SHARED = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")
 
 
@@ -65,7 +65,7 @@ def test_a_trace_of_algorithm_1():
 
 def test_hogwild_is_one_row_a_thread():
     machine = make("hogbatch", lease_s=0.0, per_thread=True, batch_max=1, megabatch_batches=10)
-    state, _ = machine.step(machine.initial_state(), Started(("cpu",), {"cpu": Device(4)}))
+    state, _ = machine.step(machine.initial_state(), Started(("cpu",), {"cpu": WorkerDevice(4)}))
     state, leases = machine.step(state, Begin())
     assert leases == (Lease("cpu", 4, 4, 1.0),)
     state, leases = machine.step(state, LeaseDone("cpu", 4, 4, 1.0))
@@ -89,8 +89,8 @@ def test_without_scaling_every_update_has_the_same_rate(name):
 def test_a_batch_with_fewer_rows_than_threads_has_one_for_each():
     machine = make("hogbatch", batch_max=3)
     assert machine.max_batch_rows() == 3
-    assert machine.max_batch_rows(Device(4)) == 4
-    assert make("hogbatch", batch_max=62).max_batch_rows(Device(4)) == 64  # equal parts
+    assert machine.max_batch_rows(WorkerDevice(4)) == 4
+    assert make("hogbatch", batch_max=62).max_batch_rows(WorkerDevice(4)) == 64  # equal parts
 
 
 def test_minibatch_sgd_is_one_replica_alone():
@@ -159,7 +159,7 @@ def at_work(case):
     """Return a strategy in training: the replica has done one batch, the pool two."""
     machine = make(case, lease_s=0.0)
     state = machine.initial_state()
-    first = machine.max_batch_rows(Device(4)) if case == "hogbatch" else 4
+    first = machine.max_batch_rows(WorkerDevice(4)) if case == "hogbatch" else 4
     cpu = LeaseDone("cpu", first, 4, 0.5)
     for event in (STARTED, Begin(), cpu, gpu()):
         state, _ = machine.step(state, event)
@@ -188,8 +188,8 @@ def test_a_loss_at_the_merge_gives_nothing_back(case):
     leases = len(cluster.leases)
     cluster.lose("a")
     assert len(cluster.leases) == leases
-    assert cluster.barrier.weights.keys() == {"b", "cpu"}
-    assert sum(cluster.barrier.weights.values()) == pytest.approx(1.0)
+    assert cluster.collective.weights.keys() == {"b", "cpu"}
+    assert sum(cluster.collective.weights.values()) == pytest.approx(1.0)
     assert cluster.rows == 512
     cluster.run(3)
 
@@ -209,7 +209,7 @@ def test_all_updates_were_the_lost_workers(case):
 @pytest.mark.parametrize("case", SHARED)
 def test_a_newcomer_works_at_once(case):
     machine, state, _ = at_work(case)
-    _, leases = machine.step(state, WorkerJoined("new", Device(2)))
+    _, leases = machine.step(state, WorkerJoined("new", WorkerDevice(2)))
     assert [lease.worker for lease in leases] == ["new"]
     _, none = machine.step(machine.step(state, Drain())[0], WorkerJoined("new"))
     assert none == ()
@@ -243,9 +243,9 @@ def test_every_row_is_done_once_whoever_comes_and_goes(case, lease_s, workers, s
             name = there[number % len(there)]
             lost_rows += sum(lease.rows for lease in cluster.queues[name])
             cluster.lose(name)
-        elif action == "join" and cluster.barrier is None:
+        elif action == "join" and cluster.collective is None:
             cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number, number % 3)
-        elif action == "drain" and not cluster.is_idle and cluster.barrier is None:
+        elif action == "drain" and not cluster.is_idle and cluster.collective is None:
             cluster.drain()
     cluster.until("merge")
     merged = sum(rows for rows in cluster.merged_rows) + cluster.rows

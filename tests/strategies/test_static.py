@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from every_strategy import follow, make
-from virtual_cluster import VirtualCluster
 
 from daskxml.strategies.protocol import (
     Begin,
@@ -12,11 +10,13 @@ from daskxml.strategies.protocol import (
     LeaseDone,
     Merge,
     Merged,
+    Mirrored,
     Started,
     WorkerJoined,
     WorkerLost,
 )
-from daskxml.strategies.schemes import Mirrored
+from harness.every_strategy import follow, make
+from harness.virtual_cluster import VirtualCluster
 
 PROBE = [
     # 512 rows; two batches of 64 each for the probe
@@ -119,15 +119,15 @@ def test_a_trace_of_synchronous_steps():
     # 64 and 21.3 rows a second: batches of 48 and 16; six steps of a second each are left
     done = GangDone(2.0, both, {"a": 2, "b": 2}, {"a": 1.0, "b": 3.0})
     state, (gang,) = machine.step(state, done)
-    assert gang.scheme == Mirrored()
-    assert {n: (s.rows, s.batch_rows, s.lr) for n, s in gang.shares.items()} == {
+    assert gang.pattern == Mirrored()
+    assert {n: (s.rows, s.batch_rows, s.lr) for n, s in gang.parts.items()} == {
         "a": (48, 48, 0.5),
         "b": (16, 16, 0.5),
     }
     # whatever the speeds become: 0.1 s a step now, so that one gang takes the five that are left
     done = GangDone(0.1, {"a": 48, "b": 16}, {"a": 1, "b": 1}, {"a": 0.1, "b": 0.02})
     state, (gang,) = machine.step(state, done)
-    assert {n: (s.rows, s.batch_rows) for n, s in gang.shares.items()} == {
+    assert {n: (s.rows, s.batch_rows) for n, s in gang.parts.items()} == {
         "a": (5 * 48, 48),
         "b": (5 * 16, 16),
     }
@@ -137,11 +137,11 @@ def test_a_trace_of_synchronous_steps():
 def test_synchronous_steps_measure_a_new_worker_with_all_others():
     cluster = VirtualCluster(make("static", merge="step"), {"a": 640.0, "b": 160.0})
     cluster.run(2)
-    assert [s.batch_rows for s in cluster.gang.shares.values()] == [51, 13]  # 51.2 and 12.8
+    assert [s.batch_rows for s in cluster.gang.parts.values()] == [51, 13]  # 51.2 and 12.8
     cluster.until("idle")
     cluster.join("c", 400.0)
     cluster.advance()
-    assert [s.batch_rows for s in cluster.gang.shares.values()] == [22, 21, 21]
+    assert [s.batch_rows for s in cluster.gang.parts.values()] == [22, 21, 21]
     cluster.advance()
     # 640, 160 and 400 of 1200, times 64: 34.1, 8.5 and 21.3
-    assert [s.batch_rows for s in cluster.gang.shares.values()] == [34, 9, 21]
+    assert [s.batch_rows for s in cluster.gang.parts.values()] == [34, 9, 21]

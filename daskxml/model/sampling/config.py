@@ -1,4 +1,4 @@
-"""How the output layer is sampled: the ``[sampling]`` section of a run file."""
+"""Settings of label sampling: the ``[sampling]`` section of a run file."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from daskxml.errors import ConfigError
-from daskxml.fields import bounded, check_ranges
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges
 
-_BUCKET_LABELS = 16  # in a bucket on average, where the number of hash functions is chosen here
+_BUCKET_LABELS = 16  # mean labels of a bucket for the default number of hash functions
 MAX_BITS = 20  # of a key: a table has up to a million buckets
 WINNER_BITS = 3  # of a key, for each winner among 8 places
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Which labels a batch sees in training; evaluation always looks at all of them.
+    """Which labels a batch is trained on; evaluation always uses all of them.
 
     Attributes
     ----------
     method
-        ``none``: all labels. ``simhash`` and ``dwta`` choose those whose weights lie near the rows'
-        last hidden layer, by hash tables; ``random``, the control, draws evenly.
+        ``none``: all labels. ``simhash`` and ``dwta``: labels whose weights lie near the rows' last
+        hidden layer, by hash tables; ``random``: the control, uniform.
     sets
-        ``batch``: all rows of a batch see the same labels, by matrix products; ``row``: each row
-        sees labels of its own, as in SLIDE, which takes longer for as many
+        ``batch``: one sample for all rows of a batch, by matrix products; ``row``: a sample for
+        each row, as in SLIDE, which is slower for the same number of labels
         (``benchmarks/results/slide.md``).
     active
-        How many labels a batch, or each row, sees, the rows' own among them; up to 1 a share of all
-        labels. What has more labels of its own sees all of those.
+        Labels of a sample, the rows' own included; up to 1 a share of all labels. The rows' own
+        labels are always in the sample.
     random
-        The least share of the labels beside the rows' own that is drawn evenly from all others.
+        The least share of the labels beside the rows' own that is drawn uniformly.
     weighted
-        Count each label that was drawn evenly as often as there are labels that it stands for, so
-        that sums over labels are right on average; False counts each once, as SLIDE does, which
-        ranks labels better after the same time (``benchmarks/results/slide.md``).
+        Weight each uniformly drawn label by the number of labels that it stands for, so that sums
+        over labels are unbiased; False weights each by 1, as SLIDE does, which ranks labels better
+        after the same time (``benchmarks/results/slide.md``).
     k
         Hash functions in the key of a table: bits for ``simhash``, winners of 8 places for
-        ``dwta``; 0 chooses by the number of labels.
+        ``dwta``; 0 derives it from the number of labels.
     l
         Hash tables.
     rebuild_every
-        Rows until the tables are built anew for the first time.
+        Rows until the first rebuild of the tables.
     rebuild_growth
-        Each time is followed by this many times as many rows.
+        Factor on the rows until the next rebuild.
 
     Raises
     ------
@@ -72,17 +72,19 @@ class SamplingConfig:
         check_ranges(self)
         if self.active > 1 and self.active != int(self.active):
             raise ConfigError(
-                f"active = {self.active:g}: must be a share up to 1, or a whole number of labels"
+                f"active = {self.active:g}: must be a share up to 1, or a whole number of labels",
+                "active",
             )
         if self.method == "dwta" and self.k * WINNER_BITS > MAX_BITS:
             raise ConfigError(
                 f"k = {self.k}: must be at most {MAX_BITS // WINNER_BITS} for 'dwta', whose hash "
-                f"functions have {WINNER_BITS} bits each"
+                f"functions have {WINNER_BITS} bits each",
+                "k",
             )
 
     @property
     def is_on(self) -> bool:
-        """Whether training sees some labels only."""
+        """Whether training uses a sample of the labels."""
         return self.method != "none"
 
     @property
@@ -91,7 +93,7 @@ class SamplingConfig:
         return self.method in ("simhash", "dwta")
 
     def labels_of(self, labels: int) -> int:
-        """Return how many labels a batch, or each row, sees, of so many."""
+        """Return the size of a sample from so many labels."""
         wanted = self.active * labels if self.active <= 1 else self.active
         return max(1, min(labels, math.ceil(wanted)))
 

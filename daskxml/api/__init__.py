@@ -1,0 +1,1 @@
+"""What a user calls: train, launch, attach, stop and simulate runs."""

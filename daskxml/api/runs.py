@@ -1,0 +1,321 @@
+"""Runs on a scheduler: list, follow and stop them, through the handlers of its plugin."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from daskxml._version import __version__
+from daskxml.api.run import Run
+from daskxml.cluster.connection import page_link, running_cluster
+from daskxml.cluster.detached import model_of
+from daskxml.cluster.event_log import RunRecord, revive
+from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
+from daskxml.cluster.worker_info import daskxml_version, explain_import
+from daskxml.config import RunConfig, load_run_config
+from daskxml.core.errors import ClusterError, ModelError
+from daskxml.core.signals import defer_signals
+from daskxml.model.store import ModelHeader, read_model
+from daskxml.model.trained import Model
+from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
+from daskxml.observe.dashboard import DashboardPlugin
+from daskxml.observe.loggers import Logger
+from daskxml.records.checkpoint import checkpoints
+from daskxml.records.run_dir import HISTORY_FILE, RunDir, read_history
+
+NOWHERE = RunDir(None, None)
+
+
+def runs(client: Client | None = None, *, scheduler: str | None = None) -> list[RunRecord]:
+    """Return the runs of a scheduler: those under way, and detached runs that are over.
+
+    Parameters
+    ----------
+    client, scheduler
+        One of them: a synchronous Dask client, or a scheduler's address.
+
+    Raises
+    ------
+    ConfigError, ClusterError
+        If no scheduler answers, or it has no daskxml of this version.
+
+    Examples
+    --------
+    ::
+
+        [record.run for record in daskxml.runs(scheduler="tcp://scheduler:8786")]
+    """
+    with running_cluster(client, scheduler) as connected:
+        return _records(connected)
+
+
+def attach(
+    run: str,
+    *,
+    client: Client | None = None,
+    scheduler: str | None = None,
+    on_event: OnEvent | None = None,
+    on_megabatch: OnMegabatch | None = None,
+    loggers: Iterable[str | Logger] = (),
+) -> Run:
+    """Follow a run from its beginning to its end, and return its result.
+
+    The run's directory is written by the workers, or by the client that started the run; only
+    loggers write here, all mega-batches from the first one on. The model is read from the directory
+    if this machine sees it, else fetched from a worker. Interrupting this call does not affect the
+    run.
+
+    Parameters
+    ----------
+    run
+        Its name in `runs`, or the ``[run] name`` of its run file if no other run has that.
+    on_event, on_megabatch, loggers
+        Called during the run: see `daskxml.observe.callbacks`. If this call is interrupted and the
+        run continues, a logger ends with ``interrupt``.
+
+    Raises
+    ------
+    DaskxmlError
+        If there is no such run, or it failed: the error that ended it.
+    """
+    with running_cluster(client, scheduler) as connected:
+        found = find_run(run, _records(connected))
+        config, place = _settings(connected, found)
+        title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
+        callbacks = run_callbacks(config, place, on_event, on_megabatch, loggers, title)
+        with callbacks as publish:
+            return RunFollower(connected, publish).follow(found.run)
+
+
+def stop(
+    run: str,
+    *,
+    client: Client | None = None,
+    scheduler: str | None = None,
+    on_event: OnEvent | None = None,
+    forget_it: bool = False,
+) -> RunRecord:
+    """End a run at a merge, with a checkpoint if it has a directory; return once it is over.
+
+    Parameters
+    ----------
+    forget_it
+        Also remove the run from the scheduler, and its model from the workers.
+
+    Raises
+    ------
+    ClusterError
+        If there is no such run.
+    """
+    with running_cluster(client, scheduler) as connected:
+        found = find_run(run, _records(connected))
+        call(connected, "daskxml_stop", run=found.run, reason="stop")
+        _await_end(RunFollower(connected, on_event or ignore), found.run)
+        over = next((it for it in _records(connected) if it.run == found.run), None)
+        if forget_it:
+            forget(connected, found.run)
+        return over or dataclasses.replace(found, is_over=True, state="ended by stop")
+
+
+def _await_end(follower: RunFollower, run: str) -> None:
+    while follower.ended is None:
+        try:
+            follower.read(run)
+        except ClusterError:
+            if any(it.run == run for it in _records(follower.client)):
+                raise
+            return  # the client that owns it has read its end, and removed it
+
+
+def find_run(run: str, records: Sequence[RunRecord]) -> RunRecord:
+    """Return the run with this name.
+
+    Raises
+    ------
+    ClusterError
+        If there is none, or several have this ``[run] name``.
+    """
+    named = [it for it in records if it.run == run] or [it for it in records if it.name == run]
+    if len(named) == 1:
+        return named[0]
+    known = ", ".join(it.run for it in named or records) or "none"
+    what = "several runs have this name" if named else "no such run on this scheduler"
+    raise ClusterError(f"{run}: {what}; take one of: {known}")
+
+
+def _settings(client: Client, found: RunRecord) -> tuple[RunConfig, RunDir]:
+    """Return a run's run file, and its directory if loggers of this process can write there."""
+    answer = call(client, "daskxml_settings", run=found.run)
+    config, checkpoint = load_run_config(tomllib.loads(answer["config"])), answer["checkpoint"]
+    if not found.out or not os.access(found.out, os.W_OK):
+        return config, NOWHERE
+    is_there = checkpoint is not None and Path(checkpoint).is_file()
+    return config, RunDir(Path(found.out), checkpoint if is_there else None)
+
+
+def _records(client: Client) -> list[RunRecord]:
+    open_runs(client)
+    return [RunRecord(**record) for record in call(client, "daskxml_runs")]
+
+
+def open_runs(client: Client) -> None:
+    """Register the plugins for runs on a scheduler, unless they are there.
+
+    Raises
+    ------
+    ClusterError
+        If its daskxml is missing, or of another version.
+    """
+    try:
+        found = client.run_on_scheduler(daskxml_version)
+        if found == __version__:
+            client.register_plugin(RunSchedulerPlugin())
+            return client.register_plugin(DashboardPlugin())
+        problem = f"daskxml {found}"
+    except (ImportError, AttributeError) as error:
+        problem = explain_import(error)
+    raise ClusterError(
+        f"{client.scheduler.address}: the scheduler has {problem}, this client {__version__}; "
+        f"install daskxml {__version__} in its environment and start it again"
+    )
+
+
+def call(client: Client, handler: str, hint: str = "", **values: Any) -> Any:
+    """Call a handler of the scheduler's plugin.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler is gone; ``hint`` is added to the message.
+    """
+    if client.scheduler is None:
+        raise ClusterError(f"the client of the run was closed{hint}")
+    try:
+        return client.sync(getattr(client.scheduler, handler), **values)
+    except OSError as error:  # which Dask's CommClosedError is
+        problem = f"the scheduler does not answer any more{hint}"
+        raise ClusterError(f"{client.scheduler.address}: {problem}") from error
+
+
+def forget(client: Client, run: str) -> None:
+    """Remove a run from its scheduler; end it if it is under way."""
+    with contextlib.suppress(ClusterError, ModelError):
+        call(client, "daskxml_forget", run=run)
+
+
+def raise_failure(ended: Mapping[str, Any]) -> None:
+    """Raise the error that a run ended with, if it failed."""
+    if ended["reason"] == "error":
+        raise revive(ended["error"])
+
+
+class RunFollower:
+    """Reads a run's event log, passes events on, and writes the run's directory.
+
+    Parameters
+    ----------
+    client
+        A client of the run's scheduler.
+    on_event
+        Called with every event.
+    place
+        The directory, if this client writes it.
+    config
+        The run file to write there.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        on_event: OnEvent,
+        place: RunDir = NOWHERE,
+        config: RunConfig | None = None,
+    ) -> None:
+        self.client, self.on_event, self.place, self.config = client, on_event, place, config
+        self.history = place.history()
+        self.events, self.version = 0, -1  # read so far; of the last state
+        self.state = ""
+        self.page = ""  # path of the run's page on the scheduler
+        self.ended: Mapping[str, Any] | None = None
+        self.has_started = False  # the data is loaded, so there will be a model
+
+    def read(self, run: str) -> None:
+        """Wait for new events of a run, and pass them on."""
+        path = self.place.path
+        hint = f"; go on with --resume {path}" if path and checkpoints(path) else ""
+        known = {"since": self.events, "version": self.version}
+        answer = call(self.client, "daskxml_read", hint, run=run, **known)
+        self.version = answer["version"]
+        self.state = answer["status"]["state"]
+        with defer_signals():
+            if not any(event["kind"] == "ended" for event in answer["events"]):
+                self.on_event(answer["status"])
+            for event in answer["events"]:
+                self.events += 1
+                self._handle(event)
+
+    def follow(self, run: str) -> Run:
+        """Pass events on until the run is over; return its result.
+
+        Raises
+        ------
+        DaskxmlError
+            The error that the run ended with, if it failed.
+        """
+        while self.ended is None:  # the last call may have been interrupted
+            self.read(run)
+        raise_failure(self.ended)
+        run_dir, reason = self.ended.get("run_dir"), self.ended["reason"]
+        if run_dir is None or not Path(run_dir).is_dir():
+            return Run(self._fetch_model(run, run_dir), self.history, None, reason)
+        out = Path(run_dir)
+        history = self.history if self.place.path else read_history(out / HISTORY_FILE)
+        return Run(Model.load(out), history, out, reason)
+
+    def _handle(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "megabatch":
+            event["row"] = json.loads(json.dumps(event["row"]))  # messages make tuples of lists
+            self.history.append(event["row"])
+            self.place.append(event["row"])
+        elif event["kind"] == "rewound":
+            del self.history[event["megabatch"] :]
+            self.place.rewrite(self.history)
+        elif event["kind"] == "equipment":
+            self.place.record_workers(event["workers"])
+        elif event["kind"] == "page":
+            self.page = event["path"]
+        elif event["kind"] == "started":
+            self.has_started = True
+            event |= {"dashboard": page_link(self.client.dashboard_link, self.page)}
+            event["out"] = str(self.place.path or event.get("out", ""))
+        elif event["kind"] == "ready":
+            self._rewrite_directory()
+        elif event["kind"] == "ended":
+            self.ended = event
+        self.on_event(event)
+
+    def _rewrite_directory(self) -> None:
+        """Return a resumed run's directory to its checkpoint, which the workers have read now."""
+        if self.place.checkpoint is not None and self.config is not None:
+            self.place.begin(self.config)
+            self.place.rewrite(self.history)
+
+    def _fetch_model(self, run: str, run_dir: str | None) -> Model:
+        """Fetch the model from a worker, not through the scheduler if that can be avoided."""
+        if run_dir is not None:  # not visible on this machine
+            return Model(*self._on_worker(None, read_model, run_dir))
+        holder = call(self.client, "daskxml_holder", run=run)
+        arrays = self._on_worker(holder["address"], model_of, run)
+        return Model(ModelHeader.from_dict(holder["header"]), *arrays)
+
+    def _on_worker(self, address: str | None, task: Callable[..., Any], *args: Any) -> Any:
+        workers = None if address is None else [address]
+        return self.client.submit(task, *args, workers=workers, pure=False).result()

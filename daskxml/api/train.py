@@ -1,0 +1,242 @@
+"""Training: start a run on a Dask cluster, and follow it or leave it there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, Future
+
+from daskxml.api.run import Matrices, Paths, Run, resolve_run
+from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
+from daskxml.cluster.connection import Warn, connection
+from daskxml.config import RunConfig, load_run_config
+from daskxml.config.sections import ClusterSection
+from daskxml.core.errors import ConfigError
+from daskxml.model.trained import Model
+from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
+from daskxml.observe.loggers import Logger
+from daskxml.records.run_dir import RunDir
+
+INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
+
+Rows = Paths | Matrices
+Config = str | Path | Mapping[str, Any] | RunConfig
+
+
+def load(directory: str | Path) -> Model:
+    """Load the model of a run.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is damaged or of another version.
+    """
+    return Model.load(directory)
+
+
+def train(
+    config: Config,
+    *,
+    client: Client | None = None,
+    train: Rows | None = None,
+    test: Rows | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    on_event: OnEvent | None = None,
+    on_megabatch: OnMegabatch | None = None,
+    loggers: Iterable[str | Logger] = (),
+) -> Run:
+    """Train a model as a run file says, on any Dask cluster.
+
+    Parameters
+    ----------
+    config
+        A run file, the name of one that comes with daskxml, or a dictionary of its sections.
+    client
+        A synchronous Dask client. Without one, the call connects to `scheduler`, or creates a local
+        cluster of processes, which it closes at the end.
+    train, test
+        Files, globs or URLs that the workers can read, or `Matrices`, in the run file's place.
+    out
+        Directory of the run, visible to client and workers; None: all in memory, no checkpoints.
+    resume
+        Directory of a run to resume from its last checkpoint.
+    scheduler
+        Address of a running scheduler.
+    workers
+        Processes of the local cluster.
+    overrides
+        ``"section.key=value"`` texts, or a mapping; they win over the run file.
+    on_event, on_megabatch, loggers
+        Called during the run: see `daskxml.observe.callbacks`.
+
+    Raises
+    ------
+    ConfigError, InputError, ModelError, ClusterError, TrainingError
+        With a message of one line: what is wrong, where, and what to do.
+
+    Examples
+    --------
+    ::
+
+        run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
+        run.model.predict(X, top_k=5)
+    """
+    resolved, matrices = _resolve(config, train, test, overrides, workers)
+    place, section = RunDir.open(out, resume), _local_section(resolved)
+    callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers)
+    with (
+        place,
+        callbacks as publish,
+        connection(client, scheduler, section, _warner(publish)) as connected,
+    ):
+        open_runs(connected)
+        return _follow(RunFollower(connected, publish, place, resolved), resolved, matrices)
+
+
+def launch(
+    config: Config,
+    *,
+    client: Client | None = None,
+    train: Rows | None = None,
+    test: Rows | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    scheduler: str | None = None,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    on_event: OnEvent | None = None,
+) -> str:
+    """Start a run on your cluster, and leave it there; return its name.
+
+    `daskxml.attach` follows it, `daskxml.stop` ends it. Without ``out`` two workers keep its model
+    until the run is forgotten or the scheduler ends. Parameters and errors are those of `train`.
+    The call returns once the workers and the directory have been checked; ``on_event`` is called
+    until then.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither a client nor a scheduler: a local cluster would end with this process.
+
+    Examples
+    --------
+    ::
+
+        name = daskxml.launch("best", scheduler="tcp://host:8786", train="/shared/train.txt.gz")
+        run = daskxml.attach(name, scheduler="tcp://host:8786")
+    """
+    if client is None and scheduler is None:
+        raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
+    resolved, matrices = _resolve(config, train, test, overrides)
+    place, publish = RunDir.open(out, resume), on_event or ignore
+    cluster = connection(client, scheduler, resolved.cluster, _warner(publish))
+    with place, cluster as connected:
+        open_runs(connected)
+        return _launch(RunFollower(connected, publish, place, resolved), resolved, matrices)
+
+
+def _resolve(
+    config: Config,
+    train: Rows | None,
+    test: Rows | None,
+    overrides: Iterable[str] | Mapping[str, Any],
+    workers: int | None = None,
+) -> tuple[RunConfig, dict[str, Matrices]]:
+    """Return the resolved run file, and the matrices of this process by ``train`` and ``test``."""
+    matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
+    resolved = resolve_run(config, train, test, overrides)
+    if workers is not None:
+        resolved = load_run_config(resolved, {"cluster.workers": workers})
+    if not (resolved.data.train or "train" in matrices):
+        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+    return resolved, matrices
+
+
+def _warner(publish: OnEvent) -> Warn:
+    """Return a function that publishes a line of text as an event."""
+    return lambda text: publish({"kind": "warning", "text": text})
+
+
+def _local_section(config: RunConfig) -> ClusterSection:
+    """Return the settings of a local cluster; some runs require the CPU."""
+    section = config.cluster
+    needs_cpu = config.sampling.is_on or config.make_strategy().shares_model
+    if needs_cpu and section.device == "auto":
+        return dataclasses.replace(section, device="cpu")
+    return section
+
+
+Scattered = Mapping[str, list[Future]]  # rows on the workers; held until they have been read
+
+
+def _scatter(client: Client, matrices: Mapping[str, Matrices]) -> Scattered:
+    return {name: client.scatter(rows.partitions(), hash=False) for name, rows in matrices.items()}
+
+
+def _start(
+    follower: RunFollower, config: RunConfig, scattered: Scattered, is_detached: bool
+) -> str:
+    """Start a run on the follower's cluster; return its name."""
+    client, place = follower.client, follower.place
+    if place.checkpoint is None:  # a resumed run keeps its run file until it is ready
+        place.begin(config)
+    return str(
+        call(
+            client,
+            "daskxml_start",
+            config=config.to_toml(),
+            scattered={name: [part.key for part in parts] for name, parts in scattered.items()},
+            owner=client.id,
+            run_dir=place.path_for_workers,
+            checkpoint=place.checkpoint,
+            is_detached=is_detached,
+        )
+    )
+
+
+def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Matrices]) -> Run:
+    """Start a run and follow it to its end.
+
+    Ctrl-C makes the run end at a merge, with a checkpoint; a second one ends it at once, and so
+    does the first while the data is loading.
+    """
+    interrupts, scattered = 0, _scatter(follower.client, matrices)
+    run = _start(follower, config, scattered, is_detached=False)
+    try:
+        while True:
+            try:
+                return follower.follow(run)
+            except KeyboardInterrupt:
+                interrupts += 1
+                if interrupts > 1 or not follower.has_started:
+                    raise
+                call(follower.client, "daskxml_stop", run=run, reason="interrupt")
+                follower.on_event({"kind": "warning", "text": INTERRUPTED})
+    finally:
+        forget(follower.client, run)
+
+
+def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Matrices]) -> str:
+    """Start a run, and leave it once its workers and its directory have been checked.
+
+    Matrices of this process must have been read by the workers before.
+    """
+    scattered = _scatter(follower.client, matrices)
+    run = _start(follower, config, scattered, is_detached=True)
+    try:
+        follower.place.unlock()
+        while not (follower.has_started or (follower.state == "loading" and not scattered)):
+            follower.read(run)
+            if follower.ended is not None:
+                raise_failure(follower.ended)
+        call(follower.client, "daskxml_detach", run=run)
+    except BaseException:
+        forget(follower.client, run)
+        raise
+    return run

@@ -1,0 +1,113 @@
+"""``daskxml report`` and ``compare``: pages and tables about runs from their directories."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from daskxml.cli.arguments import Options
+from daskxml.core.errors import ConfigError
+from daskxml.observe.report import write_report
+from daskxml.observe.report.runs import StoredRun, best, check_metric, default_metric, read_runs
+from daskxml.observe.run_view import NEAR_BEST, Reached, reach
+from daskxml.observe.terminal import print_lines
+
+_TABLE_CHARACTERS = 80  # the least width, so that no column is cut
+
+
+def report(options: Options) -> int:
+    """Write a report; print where it is and what could not be read."""
+    written = write_report(
+        options.runs,
+        options.out,
+        metric=options.metric,
+        level=options.at,
+        pictures=not options.no_png,
+    )
+    for problem in written.problems:
+        print(f"daskxml: {problem}", file=sys.stderr)
+    if not (written.pictures or options.no_png):
+        print("daskxml: no PNGs: pip install 'daskxml[report]' brings them", file=sys.stderr)
+    places = {
+        "page": str(written.page),
+        "pictures": f"{len(written.pictures)} PNG files" if written.pictures else "",
+        "tables": ", ".join(path.name for path in written.tables),
+    }
+    print_lines(places)
+    return 0
+
+
+def compare(options: Options) -> int:
+    """Print when each run reached a level of a metric, as a table or one JSON object."""
+    runs = read_runs(options.runs)
+    metric = options.metric or default_metric(runs)
+    check_metric(runs, metric)
+    top = best(runs, metric)
+    if top is None:
+        raise ConfigError(f"no run measured {metric}")
+    level = options.at if options.at is not None else NEAR_BEST * top
+    found = {run.name: reach(run.history, metric, level) for run in runs}
+    for run in runs:
+        for problem in run.problems:
+            print(f"daskxml: {run.name}: {problem}", file=sys.stderr)
+    if options.json:
+        plain = {name: it and dataclasses.asdict(it) for name, it in found.items()}
+        print(json.dumps({"metric": metric, "level": level, "runs": plain}))
+        return 0
+    print_run_table(
+        ("reached", "with\nevaluation", "rows", "epochs", "mega-\nbatches"),
+        {run.name: _cells(found[run.name]) for run in runs},
+        title=f"{metric} of at least {level:.4g}",
+    )
+    for run in runs:
+        if remark := _remark(run, found[run.name]):
+            print(f"{run.name}: {remark}")
+    return 0
+
+
+def print_run_table(
+    titles: Iterable[str], rows: Mapping[str, Iterable[str]], title: str | None = None
+) -> None:
+    """Print a line of figures for each run, never narrower than its columns need.
+
+    Parameters
+    ----------
+    titles
+        Of the columns after the run's name.
+    rows
+        Cells by the name of the run.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    for name in titles:
+        table.add_column(name, justify="right", no_wrap=True)
+    for run, cells in rows.items():
+        table.add_row(run, *cells)
+    console = Console(highlight=False)
+    console.width = max(console.width, _TABLE_CHARACTERS)
+    console.print(table)
+
+
+def _cells(found: Reached | None) -> tuple[str, ...]:
+    if found is None or not found.is_reached:
+        return ("-",) * 5
+    times = (f"{found.train_s:,.4g} s", f"{found.wall_s:,.4g} s")
+    return (*times, f"{found.rows:,}", f"{found.epoch:.2f}", f"{found.megabatch:,}")
+
+
+def _remark(run: StoredRun, found: Reached | None) -> str:
+    """Return what the figures of the table leave open."""
+    words = [] if run.simulation is None else ["simulated"]
+    if found is None:
+        words.append("never measured")
+    elif not found.is_reached:
+        after = f"{found.train_s:,.4g} s, {found.rows:,} rows, {found.megabatch:,} mega-batches"
+        words.append(f"not reached, best {found.value:.4g} after {after}")
+    if run.state.startswith(("under way", "broken off")):
+        words.append(run.state)
+    return "; ".join(words)

@@ -1,0 +1,1 @@
+"""Dask: a run lives in the scheduler, its replicas in the workers."""

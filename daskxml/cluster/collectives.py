@@ -1,0 +1,215 @@
+"""Commands for all workers of a run together: measuring norms, merges, gangs.
+
+Merges are atomic: every worker combines into a scratch model, and commits it only when all have the
+result. The loss of a worker before that undoes the merge, a later one does not. Gangs are atomic as
+well: one loss ends the gang on every worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from distributed import Future
+from distributed.protocol import to_serialize
+
+from daskxml.cluster import worker_tasks as tasks
+from daskxml.cluster.worker_group import (
+    NOTICE_S,
+    WorkerGroup,
+    WorkerHandle,
+    first_failure,
+    gather_by_name,
+    is_broken,
+    loss_of_any,
+    lost_any,
+    raise_first_failure,
+    remaining,
+)
+from daskxml.core.errors import ClusterError, TrainingError
+from daskxml.core.work_stats import Means, merge_means
+from daskxml.session.commands import (
+    GangFailed,
+    GangResult,
+    MeasureNorms,
+    MergeReplicas,
+    MergeResult,
+    Result,
+    RunGang,
+)
+from daskxml.session.ledger import Span
+from daskxml.strategies.protocol import Measured
+from daskxml.transport.communicator import CollectiveId, ProcessGroup
+
+ATTEMPTS = 4
+MESSAGE_FLOATS = 1 << 24  # above, a merge is a task: Dask regards workers without one as idle
+
+Batches = Sequence[Sequence[Span]]
+Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
+CollectiveCommand = MeasureNorms | MergeReplicas | RunGang
+
+
+class Collectives:
+    """Executes collective commands, one after the other.
+
+    Parameters
+    ----------
+    group
+        The workers.
+    parameters
+        Number of model parameters.
+    fetch
+        Fetches rows that are not resident on a worker; returns their keys and futures.
+    """
+
+    def __init__(self, group: WorkerGroup, parameters: int, fetch: Fetch) -> None:
+        self.group, self.parameters, self._fetch = group, parameters, fetch
+        # The last generation that all workers received, the bytes sent for it, and its means.
+        self._merged: tuple[int, int, Means] = 0, 0, {}
+        self._failed = 0  # gangs in a row that failed without a loss
+        # The workers of the last merge, whose channels are open, and the merge's number.
+        self._connected: tuple[list[WorkerHandle], int] = [], 0
+
+    async def run(self, command: CollectiveCommand) -> Result | None:
+        """Return the result of a command; None if a worker was lost, which undoes it."""
+        match command:
+            case MeasureNorms():
+                return await self._measure(command)
+            case MergeReplicas():
+                return await self._merge(command)
+            case RunGang():
+                return await self._gang(command)
+
+    async def _measure(self, command: MeasureNorms) -> Result | None:
+        workers = [self.group.worker(name) for name in command.workers]
+        known = {
+            worker.name: norm for worker in workers if (norm := worker.squared_norm) is not None
+        }
+        others = [worker for worker in workers if worker.name not in known]
+        answers = await self.group.call_all(others, "daskxml_norm")
+        if lost_any(answers):
+            return None
+        raise_first_failure(answers)
+        norms = known | answers
+        if not all(map(math.isfinite, norms.values())):
+            raise TrainingError("the weights are not finite any more: lower strategy.lr")
+        return Measured(norms, self.parameters)
+
+    # ---------------------------------------------------------------- merging
+
+    async def _merge(self, command: MergeReplicas) -> Result | None:
+        workers = [self.group.worker(name) for name in command.weights]
+        generation = command.generation
+        if self._merged[0] != generation:
+            answers = await self._combine(command, workers)
+            if answers is None:
+                return None
+            sent_bytes = [part.sent_bytes for part in answers]
+            self.group.timeline.sent((worker.name for worker in workers), sent_bytes)
+            means = merge_means(part.result for part in answers)
+            self._merged = generation, sum(sent_bytes), means  # not undone from here on
+        committed = await self.group.call_all(workers, "daskxml_commit", generation=generation)
+        raise_first_failure(committed)
+        for worker in workers:
+            worker.generation, worker.squared_norm = generation, None
+        corrected = {name: done for name, done in committed.items() if isinstance(done, int)}
+        return MergeResult(*self._merged[1:], corrected if command.overlaps else {})
+
+    async def _combine(
+        self, command: MergeReplicas, workers: list[WorkerHandle]
+    ) -> list[Any] | None:
+        """Return the results of all workers; None if one was lost before all had the model."""
+        answers: dict[str, Any] = {}
+        for _ in range(ATTEMPTS):
+            connected, number = self._connected
+            follows = number if connected == workers else 0
+            peers = self._peers(f"merge {command.generation}", workers, follows)
+            self._connected = [], 0
+            parts = [self._merge_on(it, peers, command, rank) for rank, it in enumerate(workers)]
+            answers = await self._together(peers, workers, parts)
+            failure = first_failure(answers)
+            if failure is None and not lost_any(answers):
+                self._connected = workers, peers.id.number
+                return list(answers.values())
+            if failure is not None and not is_broken(failure):
+                raise failure
+            if await loss_of_any(workers, NOTICE_S):
+                return None
+            self.group.warn(f"merge {command.generation} is tried again: {failure}")
+        raise first_failure(answers) or ClusterError("the workers cannot merge")
+
+    async def _merge_on(
+        self, worker: WorkerHandle, peers: ProcessGroup, command: MergeReplicas, rank: int
+    ) -> Any:
+        """Let a worker take part: by a message, or by a task, which takes some 8 ms longer."""
+        if command.overlaps:
+            args = peers, command, rank, worker.snapshot_turn
+            return await self.group.ask(worker, "merge", tasks.merge_snapshot, *args)
+        if self.parameters > MESSAGE_FLOATS:
+            return await self.group.ask(worker, "merge", tasks.merge_replica, peers, command, rank)
+        values = {"peers": to_serialize(peers), "command": to_serialize(command), "rank": rank}
+        with self.group.timeline.doing("merge", worker.name, is_task=False):
+            return (await self.group.call(worker, "daskxml_merge", **values))["result"]
+
+    # ------------------------------------------------------------------ gangs
+
+    async def _gang(self, command: RunGang) -> Result | None:
+        workers = [self.group.worker(name) for name in command.workers]
+        peers = self._peers(f"gang {command.gang}", workers)
+        parts = []
+        for rank, worker in enumerate(workers):
+            fetched = self._fetch(worker, command.batches[rank])
+            args = (peers, command, rank, *fetched)
+            parts.append(self.group.ask(worker, "gang", tasks.run_gang, *args))
+        answers = await self._together(peers, workers, parts)
+        failure = first_failure(answers)
+        if failure is None and not lost_any(answers):
+            self._failed = 0
+            self.group.timeline.sent(
+                command.workers, (part.sent_bytes for part in answers.values())
+            )
+            return GangResult(command.gang, tuple(answers.values()))
+        if failure is not None and not is_broken(failure):
+            raise failure
+        if lost_any(answers) or await loss_of_any(workers, NOTICE_S):
+            return None
+        self._failed += 1
+        if failure is not None and self._failed >= ATTEMPTS:
+            raise failure
+        return GangFailed(command.gang)
+
+    # ------------------------------------------------------------------- both
+
+    def _peers(
+        self, what: str, workers: Sequence[WorkerHandle], follows: int | None = None
+    ) -> ProcessGroup:
+        number = next(self.group.collective_numbers)
+        return ProcessGroup(
+            id=CollectiveId(run=self.group.run, number=number, what=what),
+            addresses=tuple(worker.address for worker in workers),
+            hosts=tuple(worker.host for worker in workers),
+            follows=follows,
+        )
+
+    async def _together(
+        self,
+        peers: ProcessGroup,
+        workers: Sequence[WorkerHandle],
+        parts: Iterable[Coroutine[Any, Any, Any]],
+    ) -> dict[str, Any]:
+        """Wait for all workers; the first failure aborts the collective on all of them."""
+        running = [asyncio.ensure_future(part) for part in parts]
+        try:
+            _, pending = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+            if pending or any(part.exception() for part in running):  # tasks outlive their futures
+                handler, number = "daskxml_abort", peers.id.number
+                await self.group.call_all(remaining(workers), handler, number=number)
+        except asyncio.CancelledError:
+            for part in running:
+                part.cancel()
+            raise
+        finally:
+            answers = await gather_by_name(workers, running)
+        return answers

@@ -1,0 +1,404 @@
+"""The Dask cluster of a run: the user's, or processes on this machine's GPUs and cores."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dask
+from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed.comm.addressing import parse_address, parse_host_port
+from distributed.comm.registry import get_backend
+from distributed.utils import silence_logging_cmgr
+
+from daskxml.cluster.worker_info import POOL
+from daskxml.config.sections import ClusterSection
+from daskxml.core.errors import ClusterError, ConfigError
+from daskxml.core.hardware import (
+    VISIBLE,
+    Gpu,
+    cuda_problem,
+    driver_cuda,
+    fitting_cuda,
+    installed_cupy,
+    usable_cores,
+    usable_gpus,
+)
+from daskxml.core.signals import defer_signals, shield_children
+from daskxml.transport.ucx import SCHEMES, has_ucx, silence_ucx, ucx_missing
+
+HOST = "127.0.0.1"
+CONNECT_S = "10s"
+SILENT = 50  # log level: nothing from Dask
+DASHBOARD_PORT = 8787
+# Ctrl-C at a terminal is sent to the workers too: they ignore it, and the run ends at a merge.
+IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+SILENCE_UCX = "from daskxml.transport.ucx import silence_ucx; silence_ucx()"
+
+Warn = Callable[[str], None]
+
+
+def page_link(link: str | None, path: str) -> str:
+    """Return the URL of a run's page on the scheduler, or of Dask's dashboard if there is none.
+
+    Parameters
+    ----------
+    link
+        URL of Dask's status page, from Dask's setting ``distributed.dashboard.link``; None or ""
+        without a dashboard.
+    path
+        Path of the run's page on the scheduler; "" without one.
+
+    Examples
+    --------
+    >>> page_link("http://h:8787/status", "/me/daskxml")
+    'http://h:8787/me/daskxml'
+    >>> page_link("https://hub/user/me/proxy/8787/status", "/daskxml")
+    'https://hub/user/me/proxy/8787/daskxml'
+    """
+    base, _, page = (link or "").rpartition("/")
+    if not path or page != "status":
+        return link or ""
+    prefix, _, name = path.rpartition("/")
+    return f"{base.removesuffix(prefix)}{prefix}/{name}"
+
+
+@contextlib.contextmanager
+def connection(
+    client: Client | None, scheduler: str | None, section: ClusterSection, warn: Warn
+) -> Iterator[Client]:
+    """Yield a client: the user's own, one of a running scheduler, or of a new local cluster.
+
+    Raises
+    ------
+    ConfigError
+        If the cluster does not use the protocol in the run file.
+    ClusterError
+        If no scheduler answers, or the local workers cannot start.
+    """
+    if client is None and scheduler is None:
+        with local_cluster(section, warn) as cluster, Client(cluster) as connected:
+            yield connected
+    else:
+        with running_cluster(client, scheduler) as connected:
+            _check_protocol(connected, section)
+            yield connected
+
+
+@contextlib.contextmanager
+def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Client]:
+    """Yield a client of a running cluster: the user's own, or one of this scheduler.
+
+    Raises
+    ------
+    ConfigError, ClusterError
+        If neither is given, or it cannot be used.
+    """
+    if client is not None:
+        _check_client(client)
+        yield client
+    elif scheduler is not None:
+        # If the scheduler is gone, Dask would log a traceback; the error that is raised suffices.
+        with silence_logging_cmgr(SILENT), _client(scheduler) as connected:
+            yield connected
+    else:
+        raise ConfigError("no cluster: give --scheduler ADDRESS, or a Dask client")
+
+
+def _check_client(client: object) -> None:
+    if not isinstance(client, Client):
+        raise ConfigError(
+            f"client = {client!r}: must be a dask.distributed.Client; an address goes to scheduler"
+        )
+    if client.asynchronous:
+        raise ConfigError("an asynchronous client cannot be waited for: give a synchronous one")
+    if client.scheduler is None:
+        raise ClusterError("the client is closed: make another")
+
+
+def _check_protocol(client: Client, section: ClusterSection) -> None:
+    address = client.scheduler.address
+    actual, _ = parse_address(address)
+    accepted = SCHEMES if section.protocol == "ucx" else (section.protocol,)
+    if section.protocol != "auto" and actual not in accepted:
+        raise ConfigError(
+            f"[cluster] protocol = {section.protocol!r}: the scheduler at {address} speaks "
+            f"{actual}; start it with 'dask scheduler --protocol {section.protocol}', or leave "
+            "the protocol at auto"
+        )
+
+
+def _client(scheduler: str) -> Client:
+    _check_address(scheduler)
+    try:
+        return Client(scheduler, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"{scheduler}: no scheduler answers there; "
+            "start one with 'dask scheduler' or correct the address"
+        ) from error
+
+
+def _check_address(scheduler: str) -> None:
+    """Refuse an invalid address, which a client would retry for long."""
+    try:
+        scheme, place = parse_address(scheduler)
+        if scheme in SCHEMES and not has_ucx():
+            raise ClusterError(ucx_missing(scheduler))
+        if scheme in SCHEMES:
+            silence_ucx()
+        get_backend(scheme)
+        if scheme in ("tcp", "tls"):
+            parse_host_port(place)
+    except ValueError as error:
+        raise ClusterError(
+            f"{scheduler}: not a scheduler's address; give one like tcp://HOST:8786"
+        ) from error
+
+
+@contextlib.contextmanager
+def local_cluster(section: ClusterSection, warn: Warn) -> Iterator[SpecCluster]:
+    """Yield a cluster of processes on this machine, with a worker for each GPU if it has any.
+
+    Raises
+    ------
+    ConfigError, ClusterError
+        If the machine lacks what the run file requires, or the workers cannot start.
+    """
+    cores = usable_cores()
+    section.pool_threads_on(cores)  # refuses too many
+    gpus = choose_gpus(section, usable_gpus() if section.device != "cpu" else (), gpu_problem, warn)
+    protocol = choose_protocol(section, bool(gpus))
+    with (
+        tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        with defer_signals(), shield_children():  # else Ctrl-C in here leaves half a cluster
+            made = _new_cluster(section, gpus, cores, folder, protocol)
+            cluster = stack.enter_context(made)
+        yield cluster
+
+
+def gpu_problem() -> str:
+    """Return why workers cannot use this machine's GPUs, and what to do; "" if they can."""
+    driver = driver_cuda()
+    problem = cuda_problem(driver, installed_cupy())
+    missing = [name for name in ("dask_cuda", "rmm") if importlib.util.find_spec(name) is None]
+    if problem or not missing:
+        return problem
+    extra = f"pip install 'daskxml[cuda{fitting_cuda(driver)}]'"
+    return f"{missing[0].replace('_', '-')} is not installed: {extra}"
+
+
+def choose_gpus(
+    section: ClusterSection, gpus: Sequence[Gpu], problem: Callable[[], str], warn: Warn
+) -> tuple[Gpu, ...]:
+    """Return the GPUs that get a worker each.
+
+    Parameters
+    ----------
+    gpus
+        GPUs that this process may use.
+    problem
+        Returns why they cannot be used; called only if there are any.
+    warn
+        Called with one line if ``device = "auto"`` does not use them.
+
+    Raises
+    ------
+    ConfigError, ClusterError
+        If ``device = "cuda"`` and there are none, too few, or they cannot be used.
+
+    Examples
+    --------
+    >>> choose_gpus(ClusterSection(device="cuda"), (), str, print)
+    Traceback (most recent call last):
+    daskxml.core.errors.ConfigError: [cluster] device = 'cuda': no GPU was found here (nvidia-smi -L
+    lists them, CUDA_VISIBLE_DEVICES may hide them); take --device cpu, or --scheduler of a cluster
+    that has some
+    """
+    must = section.device == "cuda"
+    if must and not gpus:
+        raise ConfigError(
+            "[cluster] device = 'cuda': no GPU was found here (nvidia-smi -L lists them, "
+            "CUDA_VISIBLE_DEVICES may hide them); take --device cpu, or --scheduler of a cluster "
+            "that has some"
+        )
+    found = problem() if gpus else ""
+    if found and must:
+        raise ClusterError(f"[cluster] device = 'cuda': {found}; or take --device cpu")
+    if found:
+        warn(f"training on CPUs, not on {gpus[0].name}: {found} (--device cpu says nothing)")
+        return ()
+    if must and section.workers > len(gpus):
+        raise ConfigError(
+            f"[cluster] workers = {section.workers}: there are {len(gpus)} GPUs here; take fewer, "
+            "or --device auto, which lets the others step on the CPU"
+        )
+    return tuple(gpus[: section.workers or None])
+
+
+def choose_protocol(section: ClusterSection, with_gpus: bool) -> str:
+    """Return the workers' protocol: the run file's, else UCX between GPUs, else Dask's default.
+
+    Dask's default is its setting ``distributed.comm.default-scheme``, ``tcp`` unless changed.
+
+    Raises
+    ------
+    ConfigError
+        If that is UCX, and it is not installed.
+
+    Examples
+    --------
+    >>> choose_protocol(ClusterSection(), with_gpus=False)
+    'tcp'
+    """
+    if section.protocol == "auto" and with_gpus and has_ucx():
+        return "ucx"
+    chosen, where = section.protocol, f"[cluster] protocol = {section.protocol!r}"
+    if chosen == "auto":
+        chosen = dask.config.get("distributed.comm.default-scheme")
+        where = f"Dask's distributed.comm.default-scheme = {chosen!r}"
+    if chosen in SCHEMES and not has_ucx():
+        raise ConfigError(ucx_missing(where))
+    return chosen
+
+
+def _new_cluster(
+    section: ClusterSection, gpus: Sequence[Gpu], cores: int, folder: str, protocol: str
+) -> SpecCluster:
+    others = local_workers(section, cores, folder, len(gpus), protocol)
+    if protocol in SCHEMES:
+        silence_ucx()  # the scheduler is in this process
+    try:
+        if gpus:
+            return _gpu_cluster(section, gpus, others, folder, protocol)
+        options = {"host": HOST, "port": 0, "protocol": protocol}
+        options |= {"http_prefix": section.dashboard_prefix}
+        options |= {"dashboard_address": _dashboard_address()}
+        return SpecCluster(
+            workers=others,
+            scheduler={"cls": Scheduler, "options": options},
+            silence_logs=SILENT,
+            name="daskxml",
+        )
+    except (RuntimeError, OSError) as error:
+        raise ClusterError(
+            f"the local workers cannot start over {protocol} ({error}); a script must call "
+            "daskxml.train below 'if __name__ == \"__main__\":', since each worker imports it"
+        ) from error
+
+
+def _gpu_cluster(
+    section: ClusterSection,
+    gpus: Sequence[Gpu],
+    others: dict[int | str, Any],
+    folder: str,
+    protocol: str,
+) -> SpecCluster:
+    """Return a cluster with a worker for each GPU, and others beside them on the CPU."""
+    from dask_cuda import LocalCUDACluster
+
+    options = gpu_cluster_options(section, gpus, len(others), folder, protocol)
+    cluster = LocalCUDACluster(
+        dashboard_address=_dashboard_address(),
+        scheduler_kwargs={"http_prefix": section.dashboard_prefix},
+        **options,
+    )
+    if others:
+        cluster.worker_spec.update(others)
+        cluster.sync(cluster._correct_state)  # as dask-cuda itself starts its workers
+    return cluster
+
+
+def gpu_cluster_options(
+    section: ClusterSection, gpus: Sequence[Gpu], others: int, folder: str, protocol: str
+) -> dict[str, Any]:
+    """Return the arguments of ``dask_cuda.LocalCUDACluster``.
+
+    The choice of transports (NVLink, InfiniBand, shared memory) is left to UCX.
+
+    Parameters
+    ----------
+    others
+        Number of CPU workers beside those on GPUs.
+
+    Examples
+    --------
+    >>> gpu = Gpu(index=1, uuid="GPU-a", name="", memory_bytes=0, driver="")
+    >>> options = gpu_cluster_options(ClusterSection(), [gpu], 1, "/tmp", "ucx")
+    >>> options["CUDA_VISIBLE_DEVICES"], options["rmm_pool_size"], options["memory_limit"]
+    ([1], 0.7, 0.5)
+    """
+    is_cut = any(gpu.is_slice for gpu in gpus)  # then all by UUID: dask-cuda sorts these names
+    return {
+        "CUDA_VISIBLE_DEVICES": [gpu.uuid if is_cut else gpu.index for gpu in gpus],
+        "threads_per_worker": 1,
+        "memory_limit": _memory_share(section, len(gpus) + others),
+        "device_memory_limit": section.device_memory_limit,
+        "rmm_pool_size": section.rmm_pool or None,
+        "rmm_allocator_external_lib_list": ["cupy"] if section.rmm_pool else None,
+        "rmm_track_allocations": bool(section.rmm_pool),  # to report how much is free
+        "protocol": protocol,
+        "local_directory": folder,
+        "host": HOST,
+        "silence_logs": SILENT,
+        "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
+    }
+
+
+def local_workers(
+    section: ClusterSection, cores: int, folder: str, gpus: int = 0, protocol: str = "tcp"
+) -> dict[int | str, Any]:
+    """Return Dask's specification of each local CPU process by its name: pools come last.
+
+    Parameters
+    ----------
+    gpus
+        Number of workers on GPUs, which are not included.
+
+    Examples
+    --------
+    >>> workers = local_workers(ClusterSection(workers=1, pools=1), 4, "/tmp")
+    >>> list(workers), workers["pool-0"]["options"]["resources"]
+    ([0, 'pool-0'], {'cpu-pool': 3})
+    >>> list(local_workers(ClusterSection(workers=3), 4, "/tmp", gpus=1))
+    ['cpu-0', 'cpu-1']
+    """
+    is_free = not (section.workers or section.pool_threads)  # leave a core to each GPU worker
+    usable = max(1, cores - gpus) if is_free else cores
+    count = section.workers - gpus if gpus else section.workers_on(cores)
+    replicas: list[int | str] = [f"cpu-{i}" if gpus else i for i in range(max(0, count))]
+    pools = [f"pool-{number}" for number in range(section.pools)]
+    common = {
+        "host": HOST,
+        "protocol": protocol,
+        "nthreads": 1,
+        "memory_limit": _memory_share(section, gpus + len(replicas) + len(pools)),
+        "local_directory": folder,
+        "silence_logs": SILENT,
+        "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
+        "env": {VISIBLE: ""},  # no GPU
+    }
+    pool = {**common, "resources": {POOL: section.pool_threads_on(usable)}} if pools else {}
+    kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)
+    return {name: {"cls": Nanny, "options": options} for name, options in kinds.items()}
+
+
+def _memory_share(section: ClusterSection, workers: int) -> float:
+    """Return the share of the machine's memory for each worker."""
+    return section.memory_limit or 1.0 / workers
+
+
+def _dashboard_address() -> str:
+    """Return Dask's default port if it is free, else any, which avoids Dask's warning."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, DASHBOARD_PORT))
+        except OSError:
+            return f"{HOST}:0"
+    return f"{HOST}:{DASHBOARD_PORT}"

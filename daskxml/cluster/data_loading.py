@@ -1,0 +1,288 @@
+"""Loading a run's data onto its workers, as Dask tasks; no rows pass through the scheduler.
+
+A block of text is parsed by a task; only a few counts of each block come back. Published files are
+sorted by label or by time, so the training rows are shuffled once: row ``i`` of all files moves to
+position ``perm(i)``, a seeded permutation that every task can evaluate for its own rows. Blocks are
+split by destination, and the pieces joined::
+
+    block ─▶ split_block ─▶ getitem ─▶ join_pieces ─▶ partition
+
+The order is the same for any number of workers, blocks and partitions. Without a shuffle key rows
+keep their order, as test rows do. Dask recomputes blocks and partitions that are lost with a worker
+by reading the files again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import getitem
+
+import numpy as np
+from distributed import Client, Future, wait
+
+from daskxml.config import RunConfig
+from daskxml.core.arrays import Array, Partition
+from daskxml.core.errors import TrainingError
+from daskxml.data.blocks import Block
+from daskxml.data.parse import Dialect, parse_block
+from daskxml.data.reading import (
+    BlockCounts,
+    DataSource,
+    Facts,
+    ReadPlan,
+    Recipe,
+    count_block,
+    join_pieces,
+    matrix_facts,
+    plan_source,
+    split_block,
+)
+from daskxml.data.rows import label_counts
+from daskxml.model.spec import Layout, ModelSpec
+from daskxml.session.placement import Placement
+from daskxml.session.setup import (
+    DataLayout,
+    check_labels,
+    evaluation_recipe,
+    make_source,
+    place_rows,
+    source_like,
+    training_recipe,
+)
+
+COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, the next one
+
+
+@dataclass(frozen=True)
+class ScatteredRows:
+    """Keys of partitions that the client has put on the workers, instead of files."""
+
+    train: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ParsedBlocks:
+    """Blocks on the workers, in the order of the files; ``shift`` is still to be subtracted."""
+
+    blocks: list[Future]
+    block_rows: list[int]
+    facts: Facts
+    shift: int
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Partitions on the workers."""
+
+    futures: list[Future]
+    rows: tuple[int, ...]
+
+    def divide(self, parts: int) -> tuple[Shards, Shards]:
+        """Return the first ``parts`` and the others."""
+        first = Shards(self.futures[:parts], self.rows[:parts])
+        return first, Shards(self.futures[parts:], self.rows[parts:])
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """A run's data: its sizes, and the futures that keep it on the workers.
+
+    Attributes
+    ----------
+    spec
+        The model for this data.
+    facts
+        Sizes of all training rows.
+    train, test
+        Partitions on the workers; held-out rows are test rows.
+    label_counts
+        Future of ``(labels,)`` int64, of the training rows without those held out.
+    is_replicated
+        Every worker holds every row.
+    """
+
+    spec: ModelSpec
+    facts: Facts
+    train: Shards
+    test: Shards
+    label_counts: Future
+    is_replicated: bool
+
+    def release(self) -> None:
+        """Release the rows on the workers, even if this object is still referenced."""
+        for future in (*self.train.futures, *self.test.futures, self.label_counts):
+            future.release()
+
+    def placement(self) -> Placement:
+        """Return a placement with no owners yet."""
+        return Placement(self.is_replicated, self.train.rows, self.test.rows)
+
+
+async def load(
+    client: Client,
+    config: RunConfig,
+    run: str,
+    workers: int,
+    scattered: ScatteredRows,
+    stored: DataLayout | None,
+) -> LoadedData:
+    """Read the training and the test rows and place them as partitions on the workers.
+
+    Parameters
+    ----------
+    workers
+        Their number, which determines the number of partitions.
+    scattered
+        Rows to use instead of files.
+    stored
+        The layout of a resumed run, which must not change.
+
+    Raises
+    ------
+    InputError
+        The first problem in the order of the files, training files first.
+    TrainingError
+        If a worker's memory cannot hold the model.
+    """
+    data = config.data
+    source = make_source(data, data.train)
+    train = await _read(client, source, scattered.train, f"train-{run}")
+    test = None
+    if (data.test or scattered.test) and not data.validation:
+        source = source_like(data, data.test, train.facts)
+        test = await _read(client, source, scattered.test, f"test-{run}")
+    nbytes = train.facts.nbytes + (test.facts.nbytes if test else 0)
+    layout = stored or place_rows(config, train.facts.rows, nbytes, workers)
+    check_labels(train.facts, data.train)
+    spec = config.model_spec(train.facts.features, train.facts.labels)
+    await _check_model_fits(client, spec)
+    recipe = training_recipe(config, train.facts, train.shift, layout.parts)
+    shards, tests = make_shards(client, train, recipe, f"train-{run}").divide(recipe.parts)
+    if test is not None:
+        recipe = evaluation_recipe(config, test.facts, test.shift, layout.parts)
+        tests = make_shards(client, test, recipe, f"test-{run}")
+    counts = count_labels(client, shards, spec.labels, run)
+    await _wait_for_all([*shards.futures, *tests.futures, counts])
+    return LoadedData(spec, train.facts, shards, tests, counts, layout.is_replicated)
+
+
+async def _read(
+    client: Client, source: DataSource, keys: tuple[str, ...], name: str
+) -> ParsedBlocks:
+    if not keys:
+        return await parse_source(client, source, name)
+    blocks = [Future(key, client=client) for key in keys]
+    return await describe_blocks(client, blocks, source, name)
+
+
+async def parse_source(client: Client, source: DataSource, name: str) -> ParsedBlocks:
+    """Read and parse all files of a source, one task per block.
+
+    Raises
+    ------
+    InputError
+        The first problem in the order of the files.
+    """
+    plan: ReadPlan = await client.submit(plan_source, source, key=f"plan-{name}", pure=False)
+    blocks, counts = await _parse(client, plan.blocks, plan.dialect, name)
+    shift = plan.find_shift(counts)
+    strict = plan.stricter_dialect(counts, shift)
+    if strict is not None:
+        await _parse(client, plan.blocks, strict, f"check-{name}")  # raises
+    facts = plan.facts(counts, shift)
+    return ParsedBlocks(blocks, [block.rows for block in counts], facts, shift)
+
+
+async def describe_blocks(
+    client: Client, blocks: list[Future], source: DataSource, name: str
+) -> ParsedBlocks:
+    """Describe blocks that are already on the workers, such as a user's matrices.
+
+    Raises
+    ------
+    InputError
+        If they have no rows, or more columns than ``source`` says.
+    """
+    counts = await _count(client, blocks, name)
+    facts = matrix_facts(counts, source)
+    return ParsedBlocks(blocks, [block.rows for block in counts], facts, 0)
+
+
+async def _parse(
+    client: Client, blocks: Sequence[Block], dialect: Dialect, name: str
+) -> tuple[list[Future], list[BlockCounts]]:
+    parsed = [
+        client.submit(parse_block, block, dialect, key=f"parse-{name}-{i}", pure=False)
+        for i, block in enumerate(blocks)
+    ]
+    return parsed, await _count(client, parsed, name)
+
+
+async def _count(client: Client, blocks: list[Future], name: str) -> list[BlockCounts]:
+    counts = [
+        client.submit(count_block, block, key=f"describe-{name}-{i}", pure=False)
+        for i, block in enumerate(blocks)
+    ]
+    await _wait_for_all(counts)
+    return list(await client.gather(counts))
+
+
+async def _wait_for_all(futures: Sequence[Future]) -> None:
+    """Wait until all are computed, without fetching them; raise the first error in the list."""
+    await wait(futures)
+    for future in futures:
+        if future.status == "error":
+            raise await future.exception()
+
+
+def make_shards(client: Client, parsed: ParsedBlocks, recipe: Recipe, name: str) -> Shards:
+    """Shuffle parsed rows into ``recipe.pieces`` partitions that stay on the workers."""
+    starts = np.concatenate([[0], np.cumsum(parsed.block_rows)])
+    split = [
+        client.submit(split_block, block, int(start), recipe, key=f"split-{name}-{i}", pure=False)
+        for i, (block, start) in enumerate(zip(parsed.blocks, starts[:-1], strict=True))
+    ]
+    futures = []
+    for part in range(recipe.pieces):
+        pieces = [
+            client.submit(getitem, pieces, part, key=f"pick-{name}-{i}-{part}", pure=False)
+            for i, pieces in enumerate(split)
+        ]
+        key = f"join-{name}-{part}"
+        futures.append(client.submit(join_pieces, pieces, part, recipe, key=key, pure=False))
+    bounds = [recipe.bounds(part) for part in range(recipe.pieces)]
+    return Shards(futures, tuple(stop - start for start, stop in bounds))
+
+
+def count_labels(client: Client, shards: Shards, labels: int, name: str) -> Future:
+    """Return how often each label occurs, ``(labels,)`` int64, as a future."""
+    counts = [
+        client.submit(_count_labels, part, labels, key=f"count-{name}-{i}", pure=False)
+        for i, part in enumerate(shards.futures)
+    ]
+    return client.submit(_sum, counts, key=f"counts-{name}", pure=False)
+
+
+def _count_labels(partition: Partition, labels: int) -> Array:
+    return label_counts(partition.labels, labels)
+
+
+def _sum(counts: list[Array]) -> Array:
+    return np.sum(counts, axis=0, dtype=np.int64)
+
+
+async def _check_model_fits(client: Client, spec: ModelSpec) -> None:
+    """Refuse a model larger than a worker's memory: a wrong number in a header can ask for one."""
+    identity = await client.scheduler.identity()
+    limits = [worker["memory_limit"] for worker in identity["workers"].values()]
+    memory_bytes = min((limit for limit in limits if limit), default=0)
+    model_bytes = COPIES * FLOAT_BYTES * Layout(spec).size
+    if memory_bytes and model_bytes > memory_bytes:
+        raise TrainingError(
+            f"a model of {spec.features:,} features, {spec.labels:,} labels and hidden layers "
+            f"{list(spec.hidden)} takes {model_bytes / 2**30:,.1f} GiB on each worker, which has "
+            f"{memory_bytes / 2**30:,.1f}: correct the data's header, make model.hidden smaller, "
+            "or give workers more memory"
+        )

@@ -1,0 +1,315 @@
+"""A detached run: workers write its history, and keep its model when it is over.
+
+The scheduler has one worker write the run's directory. That worker locks it, so that it has one
+owner at any time. If the worker is lost, so is its lock, and another worker locks the directory;
+what the first had begun to write is written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from daskxml.cluster.event_log import EventLog
+from daskxml.cluster.worker_group import WorkerGone, WorkerGroup, WorkerHandle
+from daskxml.cluster.worker_info import WorkerInfo
+from daskxml.cluster.worker_plugin import RunStorage, worker_plugin
+from daskxml.cluster.worker_tasks import model_arrays
+from daskxml.config import RunConfig
+from daskxml.core.arrays import Array
+from daskxml.core.errors import ClusterError, DaskxmlError, ModelError
+from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, RunDir, extend_history
+
+KEEPERS = 2  # workers that keep the model of a run without a directory
+WORKER_TIMEOUT_S = 60.0  # for a worker to arrive
+LOCK_TIMEOUT_S = 10.0  # for the previous process to unlock the directory
+RETRY_S = 0.25
+READ_TIMEOUT_S = 3600.0  # the log is read on this event loop: waiting costs nothing
+
+
+class HistoryWriter:
+    """Writes a run's directory from its event log.
+
+    Parameters
+    ----------
+    group
+        The run's workers and its client.
+    event_log
+        The events to write.
+    config, run_dir, checkpoint
+        The run file, the directory, and the checkpoint that the run resumes from.
+    infos
+        Returns the workers of the cluster.
+    on_error
+        Called with an exception that ends the writing.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        event_log: EventLog,
+        config: RunConfig,
+        run_dir: str,
+        checkpoint: str | None,
+        infos: Callable[[], Sequence[WorkerInfo]],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self._group, self._event_log, self._config = group, event_log, config
+        self._run_dir, self._checkpoint = run_dir, checkpoint
+        self._infos, self._on_error = infos, on_error
+        self._worker: WorkerHandle | None = None
+        self._ends: list[int] = []  # of each row, in bytes
+        self._written = 0  # events
+        self._task: asyncio.Task[None] | None = None
+
+    def worker_removed(self, address: str) -> None:
+        """Note that a worker was lost."""
+        if self._worker is not None and self._worker.address == address:
+            self._worker.lost.set()
+
+    async def open(self) -> None:
+        """Lock the directory, once the client has unlocked it.
+
+        Raises
+        ------
+        ModelError
+            If another process has locked it, or it cannot be written to.
+        ClusterError
+            If there is no worker.
+        """
+        await self._owner()
+
+    def start(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Write every event from now on; ``history`` is that of a resumed run."""
+        self._task = asyncio.create_task(self._write(list(history)))
+
+    async def close(self, has_failed: bool) -> None:
+        """Write the remaining events, and unlock the directory."""
+        if self._task is not None:
+            while not self._task.done() and self._written < len(self._event_log.events):
+                await asyncio.wait({self._task}, timeout=RETRY_S)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._worker is not None and not self._worker.is_lost:
+            release = self._group.ask(
+                self._worker, "write", release_directory, self._group.run, has_failed
+            )
+            with contextlib.suppress(WorkerGone, DaskxmlError):  # a lock ends with its process
+                await release
+        self._worker = None
+
+    def cancel(self) -> None:
+        """Stop writing, as the scheduler ends."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _write(self, history: list[Mapping[str, Any]]) -> None:
+        try:
+            if history:
+                self._ends = await self._ask(begin_directory, self._config, history)
+            while True:
+                new = await self._event_log.read(self._written, None, READ_TIMEOUT_S)
+                for event in new["events"]:
+                    await self._write_event(event)
+                    self._written += 1
+        except Exception as error:
+            self._on_error(error)
+
+    async def _write_event(self, event: Mapping[str, Any]) -> None:
+        if event["kind"] == "rewound":
+            del self._ends[event["megabatch"] :]
+            await self._write_rows([])
+        elif event["kind"] == "megabatch":
+            await self._write_rows([event["row"]])
+        elif event["kind"] == "equipment":
+            await self._ask(record_workers, event["workers"])
+
+    async def _write_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        offset = self._ends[-1] if self._ends else 0
+        self._ends += await self._ask(write_rows, offset, rows)
+
+    async def _ask(self, task: Callable[..., Any], *args: Any) -> Any:
+        """Run a task on the worker that owns the directory; if it is lost, on the next owner."""
+        while True:
+            worker = await self._owner()
+            with contextlib.suppress(WorkerGone):
+                return await self._group.ask(worker, "write", task, self._group.run, *args)
+
+    async def _owner(self) -> WorkerHandle:
+        """Return the worker that has locked the directory."""
+        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+        while self._worker is None or self._worker.is_lost:
+            try:
+                self._worker = await self._lock()
+            except WorkerGone:
+                continue
+            except ModelError:  # the client, or the previous worker, has not unlocked it yet
+                if time.monotonic() > deadline_s:
+                    raise
+                await asyncio.sleep(RETRY_S)
+        return self._worker
+
+    async def _lock(self) -> WorkerHandle:
+        """Let some worker lock the directory."""
+        worker = self._worker = WorkerHandle(await self._first_worker())
+        args = (self._group.run, self._run_dir, self._checkpoint)
+        try:
+            await self._group.ask(worker, "write", lock_directory, *args)
+        except BaseException:
+            self._worker = None
+            raise
+        return worker
+
+    async def _first_worker(self) -> WorkerInfo:
+        deadline_s = time.monotonic() + WORKER_TIMEOUT_S
+        while not (infos := self._infos()):
+            if time.monotonic() > deadline_s:
+                raise ClusterError("no worker is there to write the run's history")
+            await asyncio.sleep(RETRY_S)
+        return infos[0]
+
+
+class DetachedRun:
+    """What a detached run leaves: a directory written by a worker, or a model kept by some.
+
+    Parameters
+    ----------
+    group
+        The run's workers.
+    writer
+        Writes the run's directory; None if it has none, and workers keep its model.
+    """
+
+    def __init__(self, group: WorkerGroup, writer: HistoryWriter | None) -> None:
+        self._group, self._writer = group, writer
+        self._keepers: list[WorkerHandle] = []
+
+    def worker_removed(self, address: str) -> None:
+        """Note that a worker was lost."""
+        if self._writer is not None:
+            self._writer.worker_removed(address)
+        for keeper in self._keepers:
+            if keeper.address == address:
+                keeper.lost.set()
+
+    async def open(self) -> None:
+        """Lock the directory.
+
+        Raises
+        ------
+        ModelError, ClusterError
+            If that is not possible.
+        """
+        if self._writer is not None:
+            await self._writer.open()
+
+    def begin(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Write every event from now on; ``history`` is that of a resumed run."""
+        if self._writer is not None:
+            self._writer.start(history)
+
+    async def end(self, has_failed: bool) -> None:
+        """Write the remaining events, or let workers keep the model."""
+        if self._writer is not None:
+            await self._writer.close(has_failed)
+        elif not has_failed and not self._keepers:
+            handles = list(self._group.workers.values())[:KEEPERS]
+            answers = await self._group.ask_all(handles, "model", keep_model, self._group.run)
+            self._keepers = [handle for handle in handles if answers[handle.name] is None]
+
+    def cancel(self) -> None:
+        """Stop, as the scheduler ends."""
+        if self._writer is not None:
+            self._writer.cancel()
+
+    @property
+    def keepers(self) -> list[WorkerHandle]:
+        """The workers that keep the model, once the run is over."""
+        return [handle for handle in self._keepers if not handle.is_lost]
+
+    async def forget(self) -> None:
+        """Let workers drop the model."""
+        await self._group.ask_all(self.keepers, "end", drop_model, self._group.run)
+        self._keepers = []
+
+
+# ----------------------------------------------------------------- tasks on workers
+
+
+def lock_directory(run: str, run_dir: str, checkpoint: str | None) -> None:
+    """Lock a run's directory for this worker.
+
+    Raises
+    ------
+    ModelError
+        If another process has locked it.
+    ClusterError
+        If this worker does not see it.
+    """
+    storage = _storage(run)
+    if storage.run_dir is None:
+        if not (Path(run_dir) / RUN_FILE).exists():
+            raise ClusterError(f"not all workers see {run_dir}: choose a folder that they share")
+        directory = RunDir(Path(run_dir), checkpoint)
+        directory.lock()
+        storage.run_dir = directory
+
+
+def begin_directory(run: str, config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Write the run file, and the history so far; return the end of each row in bytes."""
+    _directory(run).begin(config)
+    return write_rows(run, 0, rows)
+
+
+def record_workers(run: str, workers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Record the hardware of workers, by their names."""
+    _directory(run).record_workers(workers)
+
+
+def write_rows(run: str, offset: int, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Continue the history after ``offset`` bytes; return the end of each row in bytes."""
+    path = _directory(run).path
+    assert path is not None
+    return extend_history(path / HISTORY_FILE, offset, rows)
+
+
+def release_directory(run: str, has_failed: bool) -> None:
+    """Unlock the directory; a run that failed before its first merge leaves nothing behind."""
+    storage = worker_plugin().storage.pop(run, None)
+    if storage is not None and storage.run_dir is not None:
+        storage.run_dir.release(has_failed)
+
+
+def keep_model(run: str) -> None:
+    """Keep the model of a run that is over, before its `TrainingWorker` is removed."""
+    _storage(run).model = model_arrays(run)
+
+
+def model_of(run: str) -> tuple[dict[str, Array], Array]:
+    """Return the parameters and label counts of a run that is over."""
+    storage = worker_plugin().storage.get(run)
+    kept = None if storage is None else storage.model
+    return model_arrays(run) if kept is None else kept
+
+
+def drop_model(run: str) -> None:
+    """Drop everything that is stored of a run."""
+    storage = worker_plugin().storage.pop(run, None)
+    if storage is not None:
+        storage.close()
+
+
+def _storage(run: str) -> RunStorage:
+    return worker_plugin().storage.setdefault(run, RunStorage())
+
+
+def _directory(run: str) -> RunDir:
+    directory = _storage(run).run_dir
+    if directory is None:
+        raise ClusterError(f"the directory of run {run} is not kept by this worker")
+    return directory

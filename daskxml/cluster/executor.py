@@ -1,0 +1,295 @@
+"""Executes a session's commands as Dask tasks and messages.
+
+A lease is pinned to its worker, and reported through Dask's event log when it is done. Its future
+is then released at once: Dask would compute a held future again if its worker died. Commands for
+all workers together (norms, merges, gangs) are in `daskxml.cluster.collectives`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Future
+
+from daskxml.cluster import worker_tasks as tasks
+from daskxml.cluster.collectives import Batches, Collectives
+from daskxml.cluster.data_loading import LoadedData
+from daskxml.cluster.worker_group import (
+    BackgroundTasks,
+    WorkerGone,
+    WorkerGroup,
+    WorkerHandle,
+    lost_any,
+    raise_first_failure,
+)
+from daskxml.core.errors import ClusterError, DaskxmlError
+from daskxml.records import checkpoint
+from daskxml.session.commands import (
+    CheckpointWritten,
+    Command,
+    Evaluate,
+    EvaluationResult,
+    MeasureNorms,
+    MergeReplicas,
+    Piece,
+    Rebalance,
+    Result,
+    RunGang,
+    RunLease,
+    WriteCheckpoint,
+)
+from daskxml.session.ledger import Span
+from daskxml.session.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """The scheduler has lost a worker."""
+
+    worker: WorkerHandle
+
+
+@dataclass(frozen=True, slots=True)
+class TaskErred:
+    """A lease raised an exception, which its future holds."""
+
+    future: Future
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """An exception was raised that ends the run."""
+
+    error: BaseException
+
+
+Event = Result | WorkerDied | TaskErred | RunFailed
+
+
+class Executor:
+    """Executes the commands of one session.
+
+    Parameters
+    ----------
+    group
+        The workers.
+    session
+        Read for its placement, its strategy and its state, never changed.
+    data
+        The partitions on the workers.
+    seed
+        The run's seed.
+    emit
+        Called with every event.
+    warn
+        Called with one line for the user.
+
+    Attributes
+    ----------
+    store
+        Run directory, and number of checkpoints to keep; None without a directory.
+    stored
+        The session and the path of the last checkpoint.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        session: Session,
+        data: LoadedData,
+        seed: int,
+        emit: Callable[[Event], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.group, self.session, self.emit = group, session, emit
+        self.train, self.test, self.label_counts = data.train, data.test, data.label_counts
+        self.store: tuple[str, int] | None = None
+        self.stored: tuple[dict[str, Any], str] | None = None
+        self._seed, self._warn = seed, warn
+        self._leases: dict[int, tuple[WorkerHandle, Future]] = {}
+        self._tasks = BackgroundTasks(self._deliver)
+        self._collective: asyncio.Task[None] | None = None
+        self._collectives = Collectives(group, session.parameters, self._fetch)
+        self._has_local_state = True  # unless the first checkpoint shows that there is none
+        self._is_closing = False
+
+    def execute(self, command: Command) -> None:
+        """Start a command; an event reports its result."""
+        match command:
+            case RunLease():
+                self._lease(command)
+            case MeasureNorms() | MergeReplicas() | RunGang():
+                if isinstance(command, MergeReplicas) and command.overlaps:
+                    self._plan_snapshots(command)
+                self._collective = self._tasks.start(self._collectives.run(command))
+            case Evaluate():
+                self._tasks.start(self._evaluate(command))
+            case WriteCheckpoint():
+                self._tasks.start(self._checkpoint(command))
+            case Rebalance():
+                for worker in list(self.group.workers.values()):
+                    self._tasks.start(self.load_rows(worker))
+
+    def _plan_snapshots(self, command: MergeReplicas) -> None:
+        """Reserve turns for snapshots before the leases of the next mega-batch take theirs."""
+        for worker in (self.group.workers.get(name) for name in command.weights):
+            if worker is not None:
+                worker.plan_snapshot(command.generation)
+
+    # ---------------------------------------------------------------- leases
+
+    def _lease(self, command: RunLease) -> None:
+        worker = self.group.worker(command.worker)
+        if worker.is_lost:  # the loss returns its rows; a later worker may be at its address
+            return
+        fetched, parts = self._fetch(worker, command.batches)
+        args = (self.group.run, worker.turns, command, fetched, parts)
+        # Dask does not keep the order of tasks that are submitted within a tenth of a second.
+        future = self.group.submit(worker, "lease", tasks.run_lease, *args, priority=-worker.turns)
+        worker.turns += 1
+        worker.squared_norm = None
+        self._leases[command.lease] = worker, future
+        self.group.timeline.lease_given(worker.name)
+
+    def _fetch(
+        self, worker: WorkerHandle, batches: Batches
+    ) -> tuple[tasks.FetchedKeys, list[Future]]:
+        """Fetch the rows of batches that are not resident on a worker."""
+        if self.session.placement.is_replicated:
+            return tasks.FetchedKeys(()), []
+        every = (span for batch in batches for span in batch)
+        spans = tuple(span for span in every if span.stream not in worker.train_shards)
+        return tasks.FetchedKeys(spans), [self._fetch_span(span) for span in spans]
+
+    def _fetch_span(self, span: Span) -> Future:
+        run = self.group.run
+        return self.group.client.submit(
+            tasks.fetch_rows,
+            self.train.futures[span.stream],
+            tasks.FetchedKeys((span,)),
+            self.train.rows[span.stream],
+            self._seed,
+            pure=False,
+            key=f"daskxml-fetch-{run}-{span.epoch}-{span.stream}-{span.start}-{span.stop}",
+        )
+
+    def lease_ended(
+        self, lease: int, busy_s: float = 0.0, squared_norm: float | None = None
+    ) -> None:
+        """Release a lease's future; ``busy_s`` is how long it took, 0 if it was abandoned."""
+        if lease in self._leases:
+            worker, future = self._leases.pop(lease)
+            worker.squared_norm = squared_norm
+            future.release()
+            self.group.timeline.lease_done(worker.name, busy_s)
+
+    def lease_of(self, key: str) -> Future | None:
+        """Return the future of a lease under way by its key."""
+        return next((f for _, f in self._leases.values() if f.key == key), None)
+
+    def remove(self, worker: str) -> bool:
+        """Remove a lost worker and its leases; return whether the shared model is lost with it."""
+        lost = self.group.worker(worker)
+        self.group.forget(lost)
+        for lease in [n for n, (handle, _) in self._leases.items() if handle is lost]:
+            self.lease_ended(lease)  # else Dask keeps it waiting for the worker
+        return bool(self.group.model_host) and not self.group.model_holders()
+
+    # ------------------------------------------------------------ collectives
+
+    def has_collective(self) -> bool:
+        """Return whether a norm, a merge or a gang is being computed."""
+        return self._collective is not None and not self._collective.done()
+
+    async def settle_collective(self) -> None:
+        """Wait until the last collective is done, or undone."""
+        if self._collective is not None:
+            await asyncio.wait({self._collective})
+
+    # ------------------------------------------------------- other long tasks
+
+    async def _evaluate(self, command: Evaluate) -> Result:
+        worker = self.group.worker(command.worker)
+        shards = tasks.ShardIds((), ())
+        if not self.session.placement.is_replicated:
+            shards = tasks.ShardIds(
+                train=_missing(command.train_pieces, worker.train_shards),
+                test=_missing(command.pieces, worker.test_shards),
+            )
+        test = [self.test.futures[shard] for shard in shards.test]
+        train = [self.train.futures[shard] for shard in shards.train]
+        args = (self.group.run, command, shards, test, train)
+        result: EvaluationResult = await self.group.ask(
+            worker, "eval", tasks.evaluate_pieces, *args
+        )
+        return result
+
+    async def _checkpoint(self, command: WriteCheckpoint) -> Result:
+        assert self.store is not None
+        run_dir, keep = self.store
+        worker = self.group.worker(command.worker)
+        session = self.session.plain()
+        try:
+            session["local"] = await self._store_local(run_dir, command)
+            args = (self.group.run, run_dir, command.megabatch, session, keep)
+            path = await self.group.ask(worker, "save", tasks.store_checkpoint, *args)
+            self.stored = (session, path)
+        except DaskxmlError as error:
+            self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
+            await self.group.ask(worker, "save", checkpoint.drop_local, run_dir, command.megabatch)
+        return CheckpointWritten()
+
+    async def _store_local(self, run_dir: str, command: WriteCheckpoint) -> dict[str, int]:
+        """Let every worker write its local state; return numbers by worker."""
+        if not self._has_local_state:
+            return {}
+        workers, run = list(self.group.workers.values()), self.group.run
+        args = [(run, run_dir, command.megabatch, number) for number in range(len(workers))]
+        answers = await self.group.ask_each(workers, "save", tasks.store_local, args)
+        raise_first_failure(answers)
+        self._has_local_state = lost_any(answers) or any(answers.values())
+        return {worker.name: n for n, worker in enumerate(workers) if answers[worker.name] is True}
+
+    async def load_rows(self, worker: WorkerHandle) -> None:
+        """Load a worker's rows onto it."""
+        placement, shards = self.session.placement, None
+        train, test = self.train.futures, self.test.futures
+        if not placement.is_replicated:
+            own = placement.train_shards(worker.name), placement.test_shards(worker.name)
+            shards = tasks.ShardIds(*map(tuple, own))
+            train, test = [train[i] for i in shards.train], [test[i] for i in shards.test]
+        args = (self.group.run, shards, train, test, self.label_counts)
+        await self.group.ask(worker, "load", tasks.hold_rows, *args)
+        if shards is not None:
+            worker.train_shards.update(shards.train)
+            worker.test_shards.update(shards.test)
+
+    async def _deliver(self, work: Coroutine[Any, Any, Result | None]) -> None:
+        try:
+            result = await work
+        except WorkerGone:
+            return  # `WorkerDied` follows
+        except asyncio.CancelledError:
+            if self._is_closing:
+                raise
+            self.emit(RunFailed(ClusterError("Dask gave up a task of the run; start it again")))
+        except Exception as error:
+            self.emit(RunFailed(error))
+        else:
+            if result is not None:
+                self.emit(result)
+
+    async def close(self) -> None:
+        """Stop everything under way."""
+        self._is_closing = True
+        await self._tasks.cancel()
+        for lease in list(self._leases):
+            self.lease_ended(lease)
+
+
+def _missing(pieces: Sequence[Piece], held: set[int]) -> tuple[int, ...]:
+    """Return the shards of pieces that a worker does not hold."""
+    return tuple(sorted({shard for shard, _, _ in pieces} - held))

@@ -1,0 +1,345 @@
+"""How a worker joins a run: it creates a `TrainingWorker`, loads rows, and gets the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Sized
+from typing import Any
+
+from distributed import Client
+
+from daskxml.cluster import worker_tasks as tasks
+from daskxml.cluster.data_loading import LoadedData
+from daskxml.cluster.executor import Executor
+from daskxml.cluster.worker_group import (
+    NOTICE_S,
+    BackgroundTasks,
+    WorkerGone,
+    WorkerGroup,
+    WorkerHandle,
+    first_failure,
+    is_broken,
+    loss_of_any,
+    raise_first_failure,
+    remaining,
+)
+from daskxml.cluster.worker_info import (
+    Capabilities,
+    WorkerInfo,
+    choose_model_host,
+    kernel_device,
+    kernel_threads,
+    probe_process,
+    problem_with,
+    unfit_workers,
+)
+from daskxml.config import RunConfig
+from daskxml.core.errors import ClusterError, DaskxmlError
+from daskxml.session.commands import JoinPending
+from daskxml.strategies.protocol import natural_order
+from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
+
+MAX_OUTRUN = 3  # merges committed while a worker copies the model, before the run waits for it
+CATCH_UP_S = 5.0
+ARRIVAL_TIMEOUT_S = 60.0  # for the first worker of a cluster
+ATTEMPTS = 5  # at opening the shared model, each ended by the loss of a worker that has it
+
+
+class Membership:
+    """Prepares workers to take part in a session, and admits them.
+
+    Parameters
+    ----------
+    group, executor
+        The workers, and what loads rows onto them.
+    config, data
+        The run file, and the loaded data.
+    publish
+        Called with the kind and the values of events.
+    warn
+        Called with one line for the user.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        executor: Executor,
+        config: RunConfig,
+        data: LoadedData,
+        publish: Callable[..., None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.group, self.executor, self.config, self.data = group, executor, config, data
+        self._publish, self._warn = publish, warn
+        self._ready: list[WorkerHandle] = []  # hold rows, and asked for a model
+        self._tasks = BackgroundTasks(self._guard)
+        self._copies: dict[WorkerHandle, asyncio.Task[None]] = {}  # of a newer model
+
+    async def create_first(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
+        """Prepare the workers of a new session; return those that are not lost meanwhile.
+
+        Return none if the worker is lost that created a shared model.
+        """
+        workers = sorted(map(WorkerHandle, present), key=lambda worker: natural_order(worker.name))
+        self.group.workers = {worker.name: worker for worker in workers}
+        workers = await self._choose(workers, present)
+        founders = [worker for worker in workers if worker.host == self.group.model_host][:1]
+        if not await self._create(workers, founders, present):
+            return []
+        self.executor.session.placement.spread({it.name: it.speed for it in remaining(workers)})
+        await _wait_for_all(self.executor.load_rows(worker) for worker in remaining(workers))
+        await self._load_model(remaining(workers))
+        self.group.workers = {worker.name: worker for worker in remaining(workers)}
+        return [] if _any_lost(founders) else list(self.group.workers.values())
+
+    async def _choose(
+        self, workers: Sequence[WorkerHandle], present: Sequence[WorkerInfo]
+    ) -> list[WorkerHandle]:
+        """Return the workers that can take part, and choose the machine of a shared model."""
+        self.group.model_host = ""
+        known = self.group.capabilities
+        await _wait_for_all(self._probe(it) for it in workers if it.address not in known)
+        fit = self._without_problem(workers, present)
+        if fit and self.executor.session.strategy.shares_model:
+            self.group.model_host = choose_model_host(worker.info for worker in fit)
+        return self._without_problem(fit, present)
+
+    def _without_problem(
+        self, workers: Sequence[WorkerHandle], present: Sequence[WorkerInfo]
+    ) -> list[WorkerHandle]:
+        problems = {worker: self._problem(worker, present) for worker in remaining(workers)}
+        fit = [worker for worker, problem in problems.items() if problem is None]
+        for problem in filter(None, problems.values()):
+            if not fit:
+                raise problem
+            self._warn(f"a worker is left out: {problem}")
+        return fit
+
+    def _problem(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> DaskxmlError | None:
+        group = self.group
+        return problem_with(worker.info, self.config, present, group.model_host, group.capabilities)
+
+    async def _probe(self, worker: WorkerHandle) -> None:
+        """Get the capabilities of a worker.
+
+        Raises
+        ------
+        WorkerGone, ClusterError
+            If it is lost, or has another version of daskxml.
+        """
+        try:
+            found = await self.group.ask(worker, "start", probe_process)
+        except (ImportError, AttributeError, TypeError) as error:  # another version, or none
+            found = error
+        problem = unfit_workers({worker.address: found})
+        if problem:
+            raise ClusterError(problem)
+        self.group.capabilities[worker.address] = found
+
+    async def _create(
+        self,
+        workers: Sequence[WorkerHandle],
+        founders: Sequence[WorkerHandle],
+        present: Sequence[WorkerInfo],
+    ) -> bool:
+        """Create each `TrainingWorker`, first the founder's, which creates a shared model.
+
+        Return False if the founder was lost.
+        """
+        for wave in (founders, [worker for worker in workers if worker not in founders]):
+            donors = [worker.address for worker in founders if worker.is_created]
+            args = [(self.group.run, self._settings(worker, present), donors) for worker in wave]
+            speeds = await self.group.ask_each(wave, "start", tasks.create_worker, args)
+            failure = first_failure(speeds)
+            if founders and failure is not None and is_broken(failure):
+                await loss_of_any(founders, NOTICE_S)
+            if _any_lost(founders):
+                return False
+            raise_first_failure(speeds)
+            for worker in remaining(wave):
+                worker.speed, worker.memory, worker.budget = speeds[worker.name]
+                worker.is_created = True
+        return True
+
+    async def _load_model(self, workers: list[WorkerHandle]) -> None:
+        """Load the checkpoint's model if there is one; a new worker has the seed's."""
+        stored, generation = self.executor.stored, self.executor.session.generation
+        if stored is not None:
+            session, path = stored
+            local = session.get("local", {})
+            args = [
+                (self.group.run, path, generation, local.get(worker.name)) for worker in workers
+            ]
+            raise_first_failure(
+                await self.group.ask_each(workers, "start", tasks.load_checkpoint, args)
+            )
+        for worker in workers:
+            worker.generation = generation
+
+    def prepare(self, info: WorkerInfo, present: Sequence[WorkerInfo]) -> None:
+        """Start to prepare a worker that arrives during the run."""
+        worker = WorkerHandle(info)
+        self.group.candidates[info.address] = worker
+        self._tasks.start(self._prepare(worker, present))
+
+    async def _prepare(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
+        await self._probe(worker)
+        problem = self._problem(worker, present)
+        if problem is not None:
+            raise problem
+        await self._create_late(worker, present)
+        await self.executor.load_rows(worker)
+        await self._copy_model(worker)
+
+    async def _create_late(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
+        """Create the `TrainingWorker` of a late worker, with the shared model if there is one."""
+        settings = self._settings(worker, present)
+        for _ in range(ATTEMPTS):
+            holders = self.group.model_holders()
+            if self.group.model_host and not holders:
+                break  # the run restarts, with this worker
+            args = (self.group.run, settings, [holder.address for holder in holders])
+            try:
+                created = await self.group.ask(worker, "start", tasks.create_worker, *args)
+                worker.speed, worker.memory, worker.budget = created
+                worker.is_created = True
+                return
+            except ClusterError:
+                if not holders or not await loss_of_any(holders, NOTICE_S):
+                    raise
+        raise WorkerGone(worker.name)
+
+    async def _copy_model(self, worker: WorkerHandle) -> None:
+        """Copy the global model from some worker; `admit` repeats it for an older model."""
+        for donor in remaining(self.group.workers.values()):
+            args = (self.group.run, donor.address)
+            try:
+                worker.generation = await self.group.ask(worker, "start", tasks.copy_model, *args)
+                break
+            except OSError:  # the donor is gone
+                continue
+        self._ready.append(worker)
+        if worker.generation == self.executor.session.generation:
+            self.executor.emit(JoinPending())  # otherwise the result of a merge follows anyway
+
+    def has_candidates(self) -> bool:
+        """Return whether a worker waits to join, or copies a newer model to join with."""
+        candidates = remaining(self.group.candidates.values())
+        return any(worker in self._ready or worker.outrun for worker in candidates)
+
+    def admit(self, generation: int, may_join: bool) -> list[WorkerHandle]:
+        """Return the workers that hold the model of this generation and take part from now on.
+
+        Workers with an older model copy the newer one. A worker with the name of a lost one waits
+        until the session has handled that loss, as it identifies workers by name.
+        """
+        if not may_join:
+            return []
+        waiting, names = remaining(self._ready), self.group.workers.keys()
+        ready = [worker for worker in waiting if worker.name not in names]
+        self._ready = [worker for worker in waiting if worker.name in names]
+        for worker in ready:
+            if worker.generation != generation:
+                worker.outrun += 1
+                self._copies[worker] = self._tasks.start(self._copy_model(worker))
+        fresh = [worker for worker in ready if worker.generation == generation]
+        for worker in fresh:
+            del self.group.candidates[worker.address]
+            self.group.workers[worker.name] = worker
+        self.publish_hardware(fresh)
+        return fresh
+
+    def publish_hardware(self, workers: Iterable[WorkerHandle]) -> None:
+        """Publish the capabilities of workers that take part."""
+        known = self.group.capabilities
+        found = {w.name: known[w.address].as_record() for w in workers if w.address in known}
+        if found:
+            self._publish("equipment", workers=found)
+
+    async def catch_up(self, generation: int) -> None:
+        """Wait, for a limited time, for workers whose copies of the model were outdated repeatedly.
+
+        This happens where merges are quicker than a copy. To be called while no merge can begin.
+        """
+        candidates = remaining(self.group.candidates.values())
+        outrun = [worker for worker in candidates if worker.outrun >= MAX_OUTRUN]
+        if outrun:
+            copies = [self._tasks.start(self._update(worker, generation)) for worker in outrun]
+            await asyncio.wait(copies, timeout=CATCH_UP_S)
+
+    async def _update(self, worker: WorkerHandle, generation: int) -> None:
+        if worker in self._copies:
+            await asyncio.wait({self._copies[worker]})
+        if worker in self._ready and worker.generation != generation:
+            self._ready.remove(worker)
+            await self._copy_model(worker)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except WorkerGone:
+            pass
+        except (DaskxmlError, OSError, ValueError, MemoryError) as error:
+            self._warn(f"a worker cannot join: {error}")
+
+    def _settings(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> WorkerSettings:
+        config, capabilities = self.config, self.group.capabilities
+        own = capabilities.get(worker.address, Capabilities())
+        placement = self.executor.session.placement
+        facts = DataFacts.of(self.data.spec, placement, self.data.facts)
+        slot = WorkerSlot(
+            device=kernel_device(config, worker.info, own),
+            threads=kernel_threads(config, worker.info, present, capabilities),
+            pool_threads=worker.device.pool_threads,
+            host=worker.host,
+            model_host=self.group.model_host,
+        )
+        return WorkerSettings.of(config, facts, slot)
+
+    async def close(self) -> None:
+        """Stop preparing workers."""
+        await self._tasks.cancel()
+
+
+async def wait_for_worker(client: Client, present: Sized, arrived: asyncio.Event) -> None:
+    """Wait until the cluster has a worker.
+
+    A task waits as well: without one an adaptive cluster (``cluster.adapt``) would not start any.
+
+    Parameters
+    ----------
+    client
+        Asynchronous client on the scheduler's loop.
+    present
+        The workers of the cluster.
+    arrived
+        Set when one arrives.
+
+    Raises
+    ------
+    ClusterError
+        If none arrives within a minute.
+    """
+    demand = client.submit(bool, pure=False)
+    try:
+        async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
+            while not present:
+                arrived.clear()
+                await arrived.wait()
+    except TimeoutError:
+        raise ClusterError(
+            f"no worker came within {ARRIVAL_TIMEOUT_S:.0f} s; start some with 'dask worker'"
+        ) from None
+    finally:
+        demand.release()
+
+
+async def _wait_for_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all calls of workers; raise the first failure that is not the loss of a worker."""
+    for answer in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(answer, BaseException) and not isinstance(answer, WorkerGone):
+            raise answer
+
+
+def _any_lost(workers: Sequence[WorkerHandle]) -> bool:
+    return any(worker.is_lost for worker in workers)

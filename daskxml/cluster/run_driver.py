@@ -1,0 +1,397 @@
+"""Drives a run on the scheduler's event loop: loads data, prepares workers, runs sessions.
+
+The driver owns the futures and the events of a run, which so does not depend on the client that
+started it. It only handles arrivals and losses of workers; the session decides everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+import traceback
+from typing import Any
+
+from distributed import Client
+
+from daskxml.cluster import worker_tasks as tasks
+from daskxml.cluster.data_loading import ScatteredRows, load
+from daskxml.cluster.detached import DetachedRun, HistoryWriter
+from daskxml.cluster.event_log import EventLog, explained
+from daskxml.cluster.executor import Event, Executor, RunFailed, TaskErred, WorkerDied
+from daskxml.cluster.membership import Membership, wait_for_worker
+from daskxml.cluster.worker_group import WorkerGone, WorkerGroup, WorkerHandle, result_of
+from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
+from daskxml.config import RunConfig
+from daskxml.core.errors import ClusterError, DaskxmlError
+from daskxml.model.store import ModelHeader
+from daskxml.session.commands import (
+    Command,
+    EndRun,
+    JoinPending,
+    LeaseResult,
+    RunGang,
+    RunLease,
+    StopRequest,
+)
+from daskxml.session.run_loop import RESTART, RunLoop
+from daskxml.session.session import Session
+from daskxml.session.setup import DataLayout, describe_run, make_session, model_header
+
+MIN_WAIT_S = 0.001  # for a deadline that rounding has put slightly too early
+
+
+class RunDriver:
+    """Drives one run.
+
+    Parameters
+    ----------
+    client
+        Asynchronous client on the scheduler's loop.
+    run
+        Name of the run.
+    config
+        The resolved run file, with paths that the workers can read.
+    scattered
+        Rows that the client has put on the workers, instead of files.
+    run_dir
+        Directory for checkpoints and the model; None for none.
+    checkpoint
+        Path of the checkpoint to resume from.
+    is_detached
+        No client follows the run: workers write its directory, or keep its model.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run: str,
+        config: RunConfig,
+        scattered: ScatteredRows,
+        run_dir: str | None = None,
+        checkpoint: str | None = None,
+        is_detached: bool = False,
+    ) -> None:
+        self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
+        self.checkpoint, self._scattered = checkpoint, scattered
+        self.group = WorkerGroup(client, run, self._warn)
+        self.event_log = EventLog()
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.stored: tuple[dict[str, Any], str] | None = None
+        self.executor: Executor | None = None
+        self.membership: Membership | None = None
+        self.is_loading, self._is_ready = True, False
+        self._stop_reason = ""
+        self._published = 0  # mega-batches in the event log
+        self._present: dict[str, WorkerInfo] = {}  # by address: all workers of the cluster
+        self._arrived = asyncio.Event()
+        self.detached: DetachedRun | None = None
+        if is_detached:
+            writer = self._new_history_writer(run_dir) if run_dir is not None else None
+            self.detached = DetachedRun(self.group, writer)
+
+    # ---------------------------------------------- called by the scheduler plugin
+
+    def worker_added(self, info: WorkerInfo) -> None:
+        """Note an arrival; the worker is prepared to join if a session is under way."""
+        self._present[info.address] = info
+        self._arrived.set()
+        if self.membership is not None:
+            self.membership.prepare(info, self._infos)
+
+    def worker_removed(self, address: str) -> None:
+        """Note the loss of a worker."""
+        self._present.pop(address, None)
+        worker = self.group.at(address)
+        if worker is not None and not worker.is_lost:
+            worker.lost.set()
+            self.events.put_nowait(WorkerDied(worker))
+        self.group.capabilities.pop(address, None)
+        if self.detached is not None:
+            self.detached.worker_removed(address)
+
+    def task_failed(self, key: str) -> None:
+        """Note that a task raised an exception, if it is one of the run's leases."""
+        future = self.executor.lease_of(key) if self.executor else None
+        if future is not None:
+            self.events.put_nowait(TaskErred(future))
+
+    def lease_reported(self, result: LeaseResult) -> None:
+        """Note that a lease is done."""
+        self.events.put_nowait(result)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the fields of a `daskxml.cluster.event_log.RunRecord`."""
+        return {
+            "run": self.run,
+            "name": self.config.run.name,
+            "strategy": self.config.strategy_name,
+            "is_detached": self.detached is not None,
+            "out": self.run_dir or "",
+            **self.event_log.summary(),
+        }
+
+    def stop(self, reason: str) -> None:
+        """End the run at the next merge."""
+        self._stop_reason = self._stop_reason or reason
+        self.events.put_nowait(StopRequest(reason))
+
+    # ------------------------------------------------------------- life cycle
+
+    async def drive(self) -> None:
+        """Execute the run; the event log says how it ended."""
+        try:
+            await self._drive()
+        except DaskxmlError as error:
+            self.event_log.end_badly(error)
+        except Exception as error:
+            known = explained(error)
+            self.event_log.end_badly(known or error, "" if known else traceback.format_exc())
+
+    async def _drive(self) -> None:
+        await self._await_workers()
+        check_workers(self.config, self._infos, self.group.capabilities)
+        for text in crowded_gpus(self.config, self._infos, self.group.capabilities):
+            self._warn(text)
+        await self._check_run_dir()
+        if self.detached is not None:
+            await self.detached.open()
+        if self.checkpoint:
+            session = await self._on_some_worker(tasks.read_session, self.checkpoint)
+            self.stored = (session, self.checkpoint)
+        self.event_log.state("loading")
+        placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
+        self.data = await load(
+            self.client, self.config, self.run, len(self._present), self._scattered, placed
+        )
+        self.is_loading = False
+        devices = {info.name: info.device for info in sorted(self._infos, key=lambda i: i.name)}
+        self.event_log.event(
+            "started",
+            run=self.run,
+            **describe_run(self.config, self.data.spec, self.data.placement(), devices),
+        )
+        reason = RESTART
+        while reason == RESTART:
+            await self._await_workers()
+            reason = await self._run_session()
+            if reason == RESTART or self.run_dir is not None:
+                await self._remove_from_workers()
+        if self.detached is not None:
+            await self.clean_up()
+        self.event_log.end_well(reason, run_dir=self.run_dir)
+
+    async def _await_workers(self) -> None:
+        if not self._present:
+            self.event_log.state("waiting for workers")
+            await wait_for_worker(self.client, self._present, self._arrived)
+
+    @property
+    def _infos(self) -> list[WorkerInfo]:
+        return list(self._present.values())
+
+    async def _on_some_worker(self, task: Any, *args: Any) -> Any:
+        """Run a small task on a worker that Dask chooses."""
+        return await result_of(self.client.submit(task, *args, pure=False))
+
+    async def _check_run_dir(self) -> None:
+        if self.run_dir is None:
+            return
+        path = f"{self.run_dir}/run.toml"
+        if not await self._on_some_worker(os.path.exists, path):
+            raise ClusterError(
+                f"the workers do not see {path}: choose a folder that they share with this machine"
+            )
+
+    # ---------------------------------------------------------------- session
+
+    async def _run_session(self) -> str:
+        """Run a session from the last checkpoint, if there is one; return why it ended."""
+        session = self.session = self._new_session()
+        executor = self.executor = self._new_executor(session)
+        membership = Membership(
+            self.group, executor, self.config, self.data, self.event_log.event, self._warn
+        )
+        workers = await membership.create_first(self._infos)
+        self.membership = membership
+        if not workers:
+            return RESTART
+        self._publish_ready()
+        for text in dict.fromkeys(worker.memory for worker in workers):
+            self.event_log.event("memory", text=text)
+        # Those that arrived while the first were prepared.
+        for address in self._present.keys() - {worker.address for worker in workers}:
+            membership.prepare(self._present[address], self._infos)
+        if self._stop_reason:
+            self.events.put_nowait(StopRequest(self._stop_reason))
+        loop = RunLoop(session, executor, membership, self.event_log.event, self.event_log.state)
+        reason = await self._run_loop(loop, membership)
+        self._published, self.stored = loop.published, executor.stored
+        if reason == RESTART:
+            self._warn(f"{self.group.loss()}; going back to the last checkpoint")
+        else:
+            await self._store_model(reason)
+        return reason
+
+    async def _run_loop(self, loop: RunLoop, membership: Membership) -> str:
+        """Pass events to the loop as they come; return why the session ended."""
+        workers = self.group.workers
+        membership.publish_hardware(workers.values())
+        commands = loop.start(workers, time.monotonic())
+        while True:
+            has_work = any(isinstance(command, RunLease | RunGang) for command in commands)
+            if has_work and loop.session.may_join:  # so no merge can begin now
+                await membership.catch_up(loop.session.generation)
+                commands = [*commands, *loop.admit(time.monotonic())]
+            if reason := loop.execute(commands):
+                return reason
+            commands = [*await self._next_commands(loop), *loop.admit(time.monotonic())]
+
+    async def _next_commands(self, loop: RunLoop) -> list[Command]:
+        """Wait for an event, or for the run's time limit; return the commands that follow."""
+        now_s, session = time.monotonic(), loop.session
+        if commands := session.tick(now_s):
+            return commands
+        left_s = session.time_left_s(now_s)
+        try:
+            async with asyncio.timeout(max(left_s, MIN_WAIT_S) if left_s < math.inf else None):
+                event = await self.events.get()
+        except TimeoutError:
+            return []
+        if isinstance(event, WorkerDied):
+            return await self._lose(event.worker, loop)
+        return await self._handle(event, loop)
+
+    async def _handle(self, event: Event, loop: RunLoop) -> list[Command]:
+        match event:
+            case TaskErred(future):
+                raise await future.exception()
+            case RunFailed(error):
+                raise error
+            case JoinPending():  # a candidate is ready: `RunLoop.admit` follows
+                return []
+            case LeaseResult() if self.executor is not None:
+                self.executor.lease_ended(event.lease, event.work.busy_s, event.squared_norm)
+        assert not isinstance(event, WorkerDied | TaskErred | RunFailed)
+        return loop.handle(event, time.monotonic())
+
+    async def _lose(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
+        """Handle a loss, after the events before it: a merge may have been committed."""
+        executor = self.executor
+        if executor is None or self.group.workers.get(worker.name) is not worker:
+            self.group.forget(worker)  # it had not joined yet
+            return []
+        losses: list[WorkerDied] = []
+        ends: list[Command] = []
+        while executor.has_collective() or not self.events.empty():
+            await executor.settle_collective()
+            while not self.events.empty():
+                event = self.events.get_nowait()
+                if isinstance(event, WorkerDied):
+                    losses.append(event)
+                    continue
+                for command in await self._handle(event, loop):
+                    if isinstance(command, EndRun):
+                        ends.append(command)
+                    elif not isinstance(command, RunGang):  # which the loss would undo
+                        executor.execute(command)
+        for loss in losses:
+            self.events.put_nowait(loss)
+        commands = loop.lose(worker.name, time.monotonic())
+        return ends or commands
+
+    def _publish_ready(self) -> None:
+        """Allow changes of a resumed run's directory: its workers have read the checkpoint."""
+        if not self._is_ready:
+            self._is_ready = True
+            self.event_log.event("ready")
+            if self.detached is not None:
+                self.detached.begin(self.stored[0]["history"] if self.stored else [])
+
+    def _new_history_writer(self, run_dir: str) -> HistoryWriter:
+        return HistoryWriter(
+            self.group, self.event_log, self.config, run_dir, self.checkpoint,
+            infos=lambda: self._infos,
+            on_error=lambda error: self.events.put_nowait(RunFailed(error)),
+        )  # fmt: skip
+
+    def _new_executor(self, session: Session) -> Executor:
+        executor = Executor(
+            self.group, session, self.data, self.config.run.seed, self.events.put_nowait, self._warn
+        )
+        executor.stored = self.stored
+        executor.store = (self.run_dir, self.config.checkpoint.keep) if self.run_dir else None
+        return executor
+
+    def _new_session(self) -> Session:
+        session = make_session(
+            self.config,
+            self.data.spec,
+            self.data.placement(),
+            can_checkpoint=self.run_dir is not None,
+            stored=self.stored[0] if self.stored else None,
+        )
+        if self._published > session.generation:
+            self.event_log.event("rewound", megabatch=session.generation)
+        self._published = session.generation
+        return session
+
+    def _warn(self, text: str) -> None:
+        self.event_log.event("warning", text=text)
+
+    # ----------------------------------------------------------------- result
+
+    async def _store_model(self, reason: str) -> None:
+        """Let the first worker that is not lost write the model."""
+        if self.run_dir is None:
+            return
+        self.event_log.state("writing the model")
+        header = self.header(reason)
+        for worker in list(self.group.workers.values()):
+            with contextlib.suppress(WorkerGone):
+                args = (self.run, self.run_dir, header)
+                return await self.group.ask(worker, "model", tasks.store_model, *args)
+        raise ClusterError("every worker was lost before the model was written; resume the run")
+
+    def header(self, reason: str) -> ModelHeader:
+        """Return the header of the model's files."""
+        return model_header(
+            self.config,
+            self.data.spec,
+            training_rows=sum(self.data.train.rows),
+            feature_base=self.data.facts.feature_base,
+            ended=reason,
+            megabatches=len(self.session.history),
+        )
+
+    async def clean_up(self) -> None:
+        """Release what a run that is over does not need any more; model and record stay."""
+        if self.detached is not None:
+            await self.detached.end(self.event_log.has_failed)
+            if not self.is_loading:
+                self.data.release()
+        await self._remove_from_workers()
+
+    async def close(self) -> None:
+        """Release everything."""
+        if self.detached is not None:
+            await self.detached.end(has_failed=not self.event_log.is_over)
+            await self.detached.forget()
+        await self._remove_from_workers()
+        if not self.is_loading:
+            self.data.release()
+
+    async def _remove_from_workers(self) -> None:
+        """Stop the session, and remove the run from its workers."""
+        ending = [it for it in (self.membership, self.executor) if it is not None]
+        self.membership = self.executor = None  # new workers are for the next session
+        for part in ending:
+            await part.close()
+        workers = [*self.group.workers.values(), *self.group.candidates.values()]
+        await self.group.call_all(workers, "daskxml_close")  # ends leases that wait
+        await self.group.ask_all(workers, "end", tasks.remove_worker, self.run)
+        self.group.workers, self.group.candidates = {}, {}
+        while not self.events.empty():
+            self.events.get_nowait()

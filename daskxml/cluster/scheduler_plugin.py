@@ -1,0 +1,237 @@
+"""The scheduler plugin, which executes runs in the scheduler.
+
+It gives each run an asynchronous client on the scheduler's own loop, passes the scheduler's events
+on (arrivals and losses of workers, failed tasks, reports of leases), and answers clients, which
+start runs, read their event logs, list and stop them. A run ends with the client that owns it. A
+detached run has no owner, and its record is kept for a while after its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+from distributed import Client, Scheduler, SchedulerPlugin
+from distributed.scheduler import WorkerState
+
+from daskxml.cluster.data_loading import ScatteredRows
+from daskxml.cluster.remote_model import HOLDERS
+from daskxml.cluster.run_driver import RunDriver
+from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
+from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
+from daskxml.config import load_run_config
+from daskxml.core.errors import ClusterError
+from daskxml.core.work_stats import WorkStats
+from daskxml.session.commands import LeaseResult
+
+BATCH_INTERVAL_S = 0.001  # Dask's 10 ms between messages are longer than a short lease
+MAX_CONNECTIONS = 1 << 14  # a merge needs one to each worker at once; Dask's limit is 512
+KEPT_RUNS = 20  # detached runs that are over; older ones are forgotten
+READ_TIMEOUT_S = 10.0  # for a client that waits for new events
+
+
+class RunSchedulerPlugin(SchedulerPlugin):
+    """All runs of a scheduler."""
+
+    name = PLUGIN
+    idempotent = True  # every client registers it; the first one stays
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Register the handlers for clients."""
+        self.scheduler = scheduler
+        self.drivers: dict[str, RunDriver] = {}
+        self.owners: dict[str, str] = {}  # by run: the client that it ends with; "": which is gone
+        self.watchers: list[Callable[[RunDriver], None]] = []  # called with every new run
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self._client: Client | None = None
+        self._opening = asyncio.Lock()
+        scheduler.handlers |= {
+            "daskxml_start": self.start_run,
+            "daskxml_read": self.read_run,
+            "daskxml_stop": self.stop_run,
+            "daskxml_detach": self.detach_run,
+            "daskxml_runs": self.list_runs,
+            "daskxml_settings": self.settings_of,
+            "daskxml_holder": self.holder_of,
+            "daskxml_forget": self.forget_run,
+            HOLDERS: self.holders_of,
+        }
+
+    async def close(self) -> None:
+        """End every run, and close the client."""
+        for task in self._tasks.values():
+            task.cancel()
+        for driver in self.drivers.values():
+            if driver.detached is not None:
+                driver.detached.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    # ----------------------------------------------------------------- clients
+
+    async def start_run(
+        self,
+        config: str,
+        scattered: dict[str, list[str]],
+        owner: str,
+        run_dir: str | None,
+        checkpoint: str | None,
+        is_detached: bool = False,
+    ) -> str:
+        """Start a run from a resolved run file in TOML; return its name.
+
+        ``scattered`` holds the keys of partitions to use instead of files. A detached run ends with
+        its owner as well until `detach_run`.
+        """
+        async with self._opening:
+            client = await self._own_client()
+            capabilities = await probe_workers(client)
+            await client.register_plugin(RunWorkerPlugin())  # also for later workers
+        run = secrets.token_hex(4)
+        resolved = load_run_config(tomllib.loads(config))
+        rows = ScatteredRows(**{name: tuple(keys) for name, keys in scattered.items()})
+        driver = RunDriver(client, run, resolved, rows, run_dir, checkpoint, is_detached)
+        driver.group.capabilities |= capabilities
+        for state in self.scheduler.workers.values():
+            driver.worker_added(_info(state))
+        self.drivers[run], self.owners[run] = driver, owner
+        for watcher in self.watchers:
+            watcher(driver)
+        self._tasks[run] = asyncio.create_task(self._drive(run, driver))
+        return run
+
+    async def _drive(self, run: str, driver: RunDriver) -> None:
+        with driver.client.as_current():
+            await driver.drive()
+            if driver.event_log.has_failed:
+                await driver.clean_up()
+        if self.owners.get(run) == "":
+            self._forget_soon(run)
+        ended = [name for name, it in self.drivers.items() if it.detached and it.event_log.is_over]
+        for old in ended[:-KEPT_RUNS]:
+            self._forget_soon(old)
+
+    async def _own_client(self) -> Client:
+        """Return the client on this loop."""
+        if self._client is None:
+            self._client = await Client(
+                self.scheduler.address,
+                asynchronous=True,
+                name="daskxml",
+                security=self.scheduler.security,
+                set_as_default=False,
+                connection_limit=MAX_CONNECTIONS,
+            )
+            self._client.scheduler_comm.interval = BATCH_INTERVAL_S
+        return self._client
+
+    async def read_run(self, run: str, since: int, version: int) -> dict[str, Any]:
+        """Return new events of a run, and wait for them if there are none."""
+        return await self._driver(run).event_log.read(since, version, READ_TIMEOUT_S)
+
+    async def stop_run(self, run: str, reason: str) -> None:
+        """End a run at the next merge; a detached one that is loading data ends at once."""
+        driver = self._driver(run)
+        if driver.is_loading and driver.detached is not None and not driver.event_log.is_over:
+            await self._cancel(run)
+            driver.event_log.end_badly(ClusterError("stopped before the first mega-batch"))
+            await driver.clean_up()
+        elif not driver.event_log.is_over:
+            driver.stop(reason)
+
+    async def detach_run(self, run: str) -> None:
+        """Let a run continue without the client that started it."""
+        self._driver(run)
+        self.owners.pop(run, None)
+
+    async def list_runs(self) -> list[dict[str, Any]]:
+        """Return the fields of a `RunRecord` for every run, in the order in which they began."""
+        return [driver.summary() for driver in self.drivers.values()]
+
+    async def settings_of(self, run: str) -> dict[str, Any]:
+        """Return a run's resolved run file in TOML, and the checkpoint that it resumed from."""
+        driver = self._driver(run)
+        return {"config": driver.config.to_toml(), "checkpoint": driver.checkpoint}
+
+    async def holder_of(self, run: str) -> dict[str, Any]:
+        """Return the address of a worker that holds the model of a run that is over."""
+        driver = self._driver(run)
+        keepers = driver.detached.keepers if driver.detached else []
+        handle = next(iter([*driver.group.workers.values(), *keepers]), None)
+        if handle is None:
+            raise ClusterError("every worker was lost before the model was fetched")
+        return {"address": handle.address, "header": driver.header("").as_dict()}
+
+    async def holders_of(self, run: str) -> list[str]:
+        """Return the addresses of the workers that have a run's shared model in memory."""
+        driver = self.drivers.get(run)
+        return [handle.address for handle in driver.group.model_holders()] if driver else []
+
+    async def forget_run(self, run: str) -> None:
+        """Release all resources of a run, and remove it."""
+        driver = self.drivers.pop(run, None)
+        self.owners.pop(run, None)
+        await self._cancel(run)
+        if driver is not None:
+            await driver.close()
+
+    async def _cancel(self, run: str) -> None:
+        task = self._tasks.pop(run, None)
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _forget_soon(self, run: str) -> None:
+        task = asyncio.create_task(self.forget_run(run))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    def _driver(self, run: str) -> RunDriver:
+        if run not in self.drivers:
+            raise ClusterError(f"no run {run} on this scheduler; 'daskxml runs' lists those it has")
+        return self.drivers[run]
+
+    # ---------------------------------------------------- events of the scheduler
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Pass on that a worker was added."""
+        info = _info(scheduler.workers[worker])
+        for driver in self.drivers.values():
+            driver.worker_added(info)
+
+    def remove_worker(
+        self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
+        """Pass on that a worker was removed."""
+        for driver in self.drivers.values():
+            driver.worker_removed(worker)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """End the runs of a client that is gone; only their checkpoints remain."""
+        for run in [run for run, owner in self.owners.items() if owner == client]:
+            driver, self.owners[run] = self.drivers[run], ""
+            driver.stop("client gone")
+            if driver.event_log.is_over or driver.is_loading:
+                self._forget_soon(run)
+
+    def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Pass on that a task failed."""
+        if finish == "erred":
+            for driver in self.drivers.values():
+                driver.task_failed(key)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Pass on the result of a lease."""
+        if topic == TOPIC and msg.get("run") in self.drivers:
+            work = WorkStats(**msg["work"])
+            result = LeaseResult(msg["lease"], work, msg["squared_norm"])
+            self.drivers[msg["run"]].lease_reported(result)
+
+
+def _info(state: WorkerState) -> WorkerInfo:
+    return WorkerInfo(str(state.name), state.address, device_of(state.resources))

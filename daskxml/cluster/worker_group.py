@@ -1,0 +1,360 @@
+"""The workers of a run as the scheduler sees them, and how tasks and messages reach them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed import Client, Future
+
+from daskxml.cluster.timeline import Timeline
+from daskxml.cluster.worker_info import Capabilities, WorkerInfo
+from daskxml.core.errors import ClusterError
+from daskxml.strategies.protocol import WorkerDevice
+from daskxml.worker.memory import LogitsBudget
+
+CALLS = 3
+NOTICE_S = 3.0  # the scheduler notices a lost worker that much later than a peer
+
+
+class WorkerGone(Exception):  # noqa: N818 - an event, not an error
+    """The worker was lost before it answered."""
+
+
+@dataclass(eq=False)
+class WorkerHandle:
+    """One worker process.
+
+    Attributes
+    ----------
+    info
+        Its name in the history, its address, and its device.
+    lost
+        Set once the scheduler has lost it.
+    is_created
+        It has a `TrainingWorker` of the run.
+    turns
+        Leases submitted to it so far; they run in this order.
+    generation, outrun
+        Generation of its global model, -1 before it has one; merges committed while it copied a
+        model to join with.
+    snapshot_for, snapshot_turn
+        The last merge that overlaps with training, and the turn in which it takes its snapshot.
+    squared_norm
+        Of its replica after its last lease, if it is known and no merge has changed it since.
+    speed, memory, budget
+        Rows a second in the warm-up, its memory plan in words, and its budget for logits.
+    train_shards, test_shards
+        The shards that it holds, if the data is sharded.
+    """
+
+    info: WorkerInfo
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    is_created: bool = False
+    turns: int = 0
+    generation: int = -1
+    outrun: int = 0
+    snapshot_for: int = -1
+    snapshot_turn: int = -1
+    squared_norm: float | None = None
+    speed: float = 0.0
+    memory: str = ""
+    budget: LogitsBudget | None = None
+    train_shards: set[int] = field(default_factory=set)
+    test_shards: set[int] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """Its name in the history."""
+        return self.info.name
+
+    @property
+    def address(self) -> str:
+        """Its Dask address."""
+        return self.info.address
+
+    @property
+    def host(self) -> str:
+        """Its machine."""
+        return self.info.host
+
+    @property
+    def device(self) -> WorkerDevice:
+        """Whether it is a replica or a pool of threads."""
+        return self.info.device
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the scheduler has lost it."""
+        return self.lost.is_set()
+
+    @property
+    def autotune_event(self) -> dict[str, Any] | None:
+        """The event of the history about its budget for logits; None if there was no choice."""
+        return None if self.budget is None else self.budget.event(self.name)
+
+    def plan_snapshot(self, generation: int) -> None:
+        """Reserve a turn for its snapshot, after all its leases so far; once for each merge."""
+        if self.snapshot_for != generation:
+            self.snapshot_for, self.snapshot_turn = generation, self.turns
+            self.turns += 1
+
+
+class WorkerGroup:
+    """The workers of one run.
+
+    Parameters
+    ----------
+    client
+        Asynchronous client on the scheduler's loop.
+    run
+        Name of the run; part of every key.
+    warn
+        Called with one line for the user.
+    """
+
+    def __init__(
+        self, client: Client, run: str, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.client, self.run, self.warn = client, run, warn
+        self.timeline = Timeline()
+        self.workers: dict[str, WorkerHandle] = {}  # by name: taking part
+        self.candidates: dict[str, WorkerHandle] = {}  # by address: preparing to join
+        self.capabilities: dict[str, Capabilities] = {}  # by address, once probed
+        self.model_host = ""  # the machine of a shared model; "": each worker has its own
+        self._task_numbers = itertools.count()
+        self.collective_numbers = itertools.count(1)  # one for each attempt at a merge or a gang
+
+    def at(self, address: str) -> WorkerHandle | None:
+        """Return the worker at an address, not one that was lost there before."""
+        found = (it for it in remaining(self.workers.values()) if it.address == address)
+        return self.candidates.get(address) or next(found, None)
+
+    def worker(self, name: str) -> WorkerHandle:
+        """Return a worker that takes part.
+
+        Raises
+        ------
+        WorkerGone
+            If it was lost.
+        """
+        if name not in self.workers:
+            raise WorkerGone(name)
+        return self.workers[name]
+
+    def model_holders(self) -> list[WorkerHandle]:
+        """Return the workers with the shared model in memory, in the order in which they joined."""
+        workers = remaining(self.workers.values())
+        return [it for it in workers if it.is_created and it.host == self.model_host]
+
+    def loss(self) -> str:
+        """Return the loss that ends a session, in words."""
+        if self.workers:
+            return f"every worker on {self.model_host}, where the shared model is, was lost"
+        return "every worker was lost"
+
+    def forget(self, worker: WorkerHandle) -> None:
+        """Remove a lost worker, not a later one with its address or name."""
+        if self.candidates.get(worker.address) is worker:
+            del self.candidates[worker.address]
+        if self.workers.get(worker.name) is worker:
+            del self.workers[worker.name]
+
+    def submit(
+        self,
+        worker: WorkerHandle,
+        what: str,
+        task: Callable[..., Any],
+        *args: Any,
+        priority: int = 0,
+    ) -> Future:
+        """Submit a task pinned to a worker; ``what`` is its name on the dashboard."""
+        return self.client.submit(
+            task,
+            *args,
+            key=f"daskxml-{what}-{self.run}-{next(self._task_numbers)}",
+            workers=[worker.address],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+            priority=priority,
+        )
+
+    async def ask(
+        self, worker: WorkerHandle, what: str, task: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run a task on this worker and return its result.
+
+        Raises
+        ------
+        WorkerGone
+            If the worker is lost first.
+        """
+        if worker.is_lost:
+            raise WorkerGone(worker.name)
+        future = self.submit(worker, what, task, *args)
+        try:
+            with self.timeline.doing(what, worker.name):
+                return await self._unless_lost(worker, asyncio.ensure_future(result_of(future)))
+        finally:
+            future.release()
+
+    async def call(self, worker: WorkerHandle, handler: str, **values: Any) -> Any:
+        """Call a message handler of the worker: quicker than a task, and answered while tasks run.
+
+        A handler may be called twice, if the connection breaks before the answer arrives. No
+        handler returns None: Dask answers None for a worker that is closing and has removed its
+        handlers.
+
+        Raises
+        ------
+        WorkerGone
+            If the worker is lost first.
+        ClusterError
+            If the worker cannot be reached, and is not lost either.
+        """
+        for _ in range(CALLS):
+            if worker.is_lost:
+                raise WorkerGone(worker.name)
+            remote = getattr(self.client.rpc(worker.address), handler)
+            answer = asyncio.ensure_future(remote(run=self.run, **values))
+            try:
+                if (result := await self._unless_lost(worker, answer)) is not None:
+                    return result
+            except OSError:  # the connection broke; a peer notices a loss before the scheduler
+                pass
+            await loss_of_any([worker], NOTICE_S)
+        raise ClusterError(f"worker {worker.name} at {worker.address} does not answer")
+
+    async def call_all(
+        self, workers: Iterable[WorkerHandle], handler: str, **values: Any
+    ) -> dict[str, Any]:
+        """Call a handler of several workers; return results or exceptions by name."""
+        workers = list(workers)
+        calls = [self.call(worker, handler, **values) for worker in workers]
+        return await gather_by_name(workers, calls)
+
+    @staticmethod
+    async def _unless_lost(worker: WorkerHandle, answer: asyncio.Future[Any]) -> Any:
+        """Wait for a worker's answer, or for its loss."""
+        lost = asyncio.ensure_future(worker.lost.wait())
+        try:
+            await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and not answer.done():
+                raise WorkerGone(worker.name)
+            if answer.cancelled():  # by Dask: a CancelledError would look like a cancellation here
+                raise ClusterError(f"Dask gave up what worker {worker.name} was asked")
+            return await answer
+        finally:
+            for waiting in (answer, lost):
+                waiting.cancel()
+            await asyncio.gather(answer, lost, return_exceptions=True)
+
+    async def ask_all(
+        self, workers: Iterable[WorkerHandle], what: str, task: Callable[..., Any], *args: Any
+    ) -> dict[str, Any]:
+        """Run a task on several workers at once; return results or exceptions by name."""
+        workers = list(workers)
+        return await self.ask_each(workers, what, task, [args] * len(workers))
+
+    async def ask_each(
+        self,
+        workers: Sequence[WorkerHandle],
+        what: str,
+        task: Callable[..., Any],
+        args: Sequence[Any],
+    ) -> dict[str, Any]:
+        """Run a task on several workers at once, each with its own tuple of arguments."""
+        asked = [self.ask(h, what, task, *own) for h, own in zip(workers, args, strict=True)]
+        return await gather_by_name(workers, asked)
+
+
+class BackgroundTasks:
+    """Coroutines that run in the background until they end or all are cancelled.
+
+    Parameters
+    ----------
+    guard
+        Awaits a coroutine, and handles its exceptions.
+    """
+
+    def __init__(self, guard: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, None]]):
+        self._guard = guard
+        self._running: set[asyncio.Task[None]] = set()  # asyncio itself keeps weak references
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
+        """Start a coroutine."""
+        task = asyncio.create_task(self._guard(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
+        return task
+
+    async def cancel(self) -> None:
+        """Cancel all, and wait until they have ended."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def gather_by_name(
+    workers: Sequence[WorkerHandle], calls: Iterable[Awaitable[Any]]
+) -> dict[str, Any]:
+    """Wait for one call for each worker; return results or exceptions by the workers' names."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    return {worker.name: answer for worker, answer in zip(workers, answers, strict=True)}
+
+
+async def result_of(future: Future) -> Any:
+    """Wait for a future's result, shielded from a cancellation of this call.
+
+    Dask's client requests the results of several futures at once; cancelling one of those that wait
+    would cancel the request for all.
+    """
+    result = asyncio.ensure_future(future.result())
+    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark as retrieved
+    return await asyncio.shield(result)
+
+
+def remaining(workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
+    """Return the workers that are not lost."""
+    return [worker for worker in workers if not worker.is_lost]
+
+
+async def loss_of_any(workers: Sequence[WorkerHandle], timeout_s: float) -> bool:
+    """Wait until the scheduler loses one of the workers; return whether it did in time."""
+    waits = [asyncio.ensure_future(worker.lost.wait()) for worker in workers]
+    done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for waiting in waits:
+        waiting.cancel()
+    return bool(done)
+
+
+def first_failure(answers: Mapping[str, Any]) -> BaseException | None:
+    """Return an exception among the answers that is not the loss of a worker.
+
+    A broken connection is returned only if there is no other, as it may be the effect of another.
+    """
+    failures = [a for a in answers.values() if isinstance(a, BaseException)]
+    return min((a for a in failures if not isinstance(a, WorkerGone)), key=is_broken, default=None)
+
+
+def raise_first_failure(answers: Mapping[str, Any]) -> None:
+    """Raise `first_failure`, if there is one."""
+    failure = first_failure(answers)
+    if failure is not None:
+        raise failure
+
+
+def lost_any(answers: Mapping[str, Any]) -> bool:
+    """Return whether a worker was lost before it answered."""
+    return any(isinstance(answer, WorkerGone) for answer in answers.values())
+
+
+def is_broken(failure: BaseException) -> bool:
+    """Return whether a merge or a gang failed because a worker could not be reached."""
+    return isinstance(failure, ClusterError)

@@ -1,0 +1,323 @@
+"""The worker plugin: a Dask worker's part in every run, and the messages that it answers.
+
+Leases of a run are executed in the order of their turns, whatever the number of threads of the Dask
+worker. Merges that overlap with training are committed between two batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from distributed import Worker, WorkerPlugin, get_worker, secede
+from distributed.protocol import to_serialize
+from distributed.utils import offload
+
+from daskxml.cluster.remote_model import HANDLE, PULL, PUSH, RemoteStore
+from daskxml.collectives.messages import ProgramResult
+from daskxml.core.arrays import Array
+from daskxml.core.errors import ClusterError
+from daskxml.core.work_stats import Means
+from daskxml.records.run_dir import RunDir
+from daskxml.session.commands import MergeReplicas
+from daskxml.transport.communicator import Communicator, ProcessGroup
+from daskxml.worker.merge_program import merge_program
+from daskxml.worker.shared_model import LocalStore, SharedModel
+from daskxml.worker.training_worker import TrainingWorker
+
+TOPIC = "daskxml"
+PLUGIN = "daskxml"
+
+
+class LeaseQueue:
+    """Gives the leases of a run, one at a time, access to its `TrainingWorker`.
+
+    Attributes
+    ----------
+    worker, store
+        Executes leases; the store from which it pulls a shared model on another machine.
+    pushed
+        By pusher: the number of the last push that was added to the shared model here.
+    """
+
+    def __init__(self, worker: TrainingWorker, store: RemoteStore | None = None) -> None:
+        self.worker, self.store = worker, store
+        self.pushed: dict[str, int] = {}
+        self.turn = threading.Condition()
+        self.next_lease = 0  # snapshots take their turns among the leases
+        self.is_closed = self._is_working = False
+        self._pauses = 0  # commits that wait for a batch to end
+        self._batches = self._corrected_after = 0  # since the snapshot
+
+    def acquire_turn(self, number: int) -> None:
+        """Wait until all leases before ``number`` are done.
+
+        A lease may start before an earlier one, whose rows are still being fetched: it then leaves
+        its slot in the Dask worker's thread pool to that one.
+        """
+        with self.turn:
+            is_early = self.next_lease != number
+        if is_early:
+            secede()
+        self._await_turn(number)
+
+    def _await_turn(self, number: int) -> None:
+        with self.turn:
+            self._wait(lambda: self.next_lease == number and not self._pauses)
+            self._is_working = True
+
+    def _wait(self, is_due: Callable[[], bool]) -> None:
+        self.turn.wait_for(lambda: self.is_closed or is_due())
+        if self.is_closed:
+            raise ClusterError("the run is over on this worker")
+
+    def release_turn(self) -> None:
+        """Let the next lease begin."""
+        with self.turn:
+            self.next_lease += 1
+            self._is_working = False
+            self.turn.notify_all()
+
+    def take_snapshot(self, number: int, command: MergeReplicas) -> None:
+        """Take the replica's snapshot for a merge, in its turn; do nothing if that is past."""
+        if self.next_lease > number:
+            return
+        self._await_turn(number)
+        try:
+            self.worker.take_snapshot(command)
+            self._batches = 0
+        finally:
+            self.release_turn()
+
+    def batch_boundary(self, batches: int) -> None:
+        """Count batches of a lease, and let a merge be committed before the next batch."""
+        with self.turn:
+            self._batches += batches
+            if self._pauses:
+                self._is_working = False
+                self.turn.notify_all()
+                self.turn.wait_for(lambda: self.is_closed or not self._pauses)
+                self._is_working = True
+
+    def commit(self, generation: int) -> int:
+        """Commit a merge between two batches; return how many were done since the snapshot."""
+        with self._between_batches():
+            if self.worker.generation != generation:  # the message may come twice
+                self._corrected_after = self._batches
+            self.worker.commit(generation)
+            return self._corrected_after
+
+    @contextmanager
+    def _between_batches(self) -> Iterator[None]:
+        with self.turn:
+            self._pauses += 1
+            try:
+                self._wait(lambda: not self._is_working)
+                yield
+            finally:
+                self._pauses -= 1
+                self.turn.notify_all()
+
+    def close(self) -> None:
+        """Make everything that waits fail, and close the worker with its shared model."""
+        with self.turn:
+            self.is_closed = True
+            self.turn.notify_all()
+        if self.store is not None:
+            self.store.close()
+        self.worker.close()
+
+
+@dataclass
+class RunStorage:
+    """What this worker stores of a detached run.
+
+    Attributes
+    ----------
+    run_dir
+        The run's directory, which this worker writes.
+    model
+        Parameters and label counts of a run that is over.
+    """
+
+    run_dir: RunDir | None = None
+    model: tuple[dict[str, Array], Array] | None = None
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        if self.run_dir is not None:
+            self.run_dir.unlock()
+
+
+class RunWorkerPlugin(WorkerPlugin):
+    """A worker's part in every run, and its communicator for merges and gangs."""
+
+    name = PLUGIN
+    idempotent = True  # sent for every run; the first one stays
+
+    def setup(self, worker: Worker) -> None:
+        """Open the communicator, and register the message handlers."""
+        self.queues: dict[str, LeaseQueue] = {}  # by run
+        self.removals: Counter[str] = Counter()  # by run: how often it was removed
+        self._lock = threading.Lock()
+        self.storage: dict[str, RunStorage] = {}  # by run
+        self.communicator = Communicator(worker)
+        worker.handlers |= self.handlers()
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the handlers of messages, which are answered while tasks run."""
+        return {
+            "daskxml_models": self.send_models,
+            "daskxml_norm": self.measure,
+            "daskxml_merge": self.merge,
+            "daskxml_commit": self.commit,
+            "daskxml_abort": self.abort,
+            "daskxml_close": self.close,
+            HANDLE: self.send_handle,
+            PULL: self.pull,
+            PUSH: self.push,
+        }
+
+    async def teardown(self, worker: Worker) -> None:
+        """Close everything."""
+        for queue in self.queues.values():
+            queue.close()
+        for storage in self.storage.values():
+            storage.close()
+        for name in self.handlers():
+            worker.handlers.pop(name, None)
+        await self.communicator.close()
+
+    def add_queue(self, run: str, queue: LeaseQueue, removals: int) -> None:
+        """Keep the queue of a worker that was created while the run had so many removals.
+
+        Raises
+        ------
+        ClusterError
+            If the run was removed meanwhile: its next session may have a queue here already.
+        """
+        with self._lock:
+            if self.removals[run] == removals:
+                self.queues[run] = queue
+                return
+        queue.close()
+        raise ClusterError("the run is over on this worker")
+
+    def remove_queue(self, run: str) -> None:
+        """Close a run's queue, and let a worker that is being created for it not be kept."""
+        with self._lock:
+            self.removals[run] += 1
+            queue = self.queues.pop(run, None)
+        if queue is not None:
+            queue.close()
+
+    def queue_of(self, run: str) -> LeaseQueue:
+        """Return the lease queue of a run.
+
+        Raises
+        ------
+        ClusterError
+            If the run is not on this worker.
+        """
+        if run not in self.queues:
+            raise ClusterError(f"run {run} is not on this worker")
+        return self.queues[run]
+
+    async def measure(self, run: str) -> float:
+        """Return the squared norm of the replica."""
+        norm: float = await offload(self.queues[run].worker.squared_norm)
+        return norm
+
+    async def merge(
+        self, run: str, peers: ProcessGroup, command: MergeReplicas, rank: int
+    ) -> dict[str, Any]:
+        """Take part in a merge; see `take_part`."""
+        return {"result": to_serialize(await self.take_part(peers, command, rank))}
+
+    async def take_part(
+        self, peers: ProcessGroup, command: MergeReplicas, rank: int
+    ) -> ProgramResult[Means]:
+        """Take part in a merge, whose result is left in ``scratch``."""
+        worker = self.queue_of(peers.id.run).worker
+        program = merge_program(worker, command, rank, peers.hosts)
+        (result,) = await self.communicator.run_programs(
+            peers.id, peers.addresses, {rank: program}, follows=peers.follows
+        )
+        return result
+
+    async def commit(self, run: str, generation: int) -> int:
+        """Make the merged model the global one; see `LeaseQueue.commit`.
+
+        It may wait for a batch, so it has a thread of its own rather than one of a shared pool.
+        """
+        return await asyncio.to_thread(self.queues[run].commit, generation)
+
+    async def abort(self, run: str, number: int) -> bool:
+        """Make this worker's part in a merge or a gang fail; return when it has ended."""
+        await self.communicator.abort(run, number)
+        return True
+
+    async def close(self, run: str) -> bool:
+        """End what a run still does here; `worker_tasks.remove_worker` removes it later."""
+        if run in self.queues:
+            self.queues[run].close()
+        return True
+
+    async def send_models(self, run: str) -> dict[str, Any]:
+        """Send the global model to a worker that joins."""
+        if run not in self.queues:
+            return {"generation": -1}
+        generation, models = self.queues[run].worker.host_models()
+        return {"generation": generation, **{n: to_serialize(m) for n, m in models.items()}}
+
+    # ------------------------------------------------------------- shared model
+
+    def _shared(self, run: str) -> SharedModel | None:
+        return self.queues[run].worker.shared if run in self.queues else None
+
+    async def send_handle(self, run: str) -> dict[str, Any]:
+        """Send the shared model's handle to a worker on this machine."""
+        shared = self._shared(run)
+        return {"handle": None if shared is None else asdict(shared.handle)}
+
+    async def pull(self, run: str) -> dict[str, Any]:
+        """Send the shared model to a worker on another machine."""
+        shared = self._shared(run)
+        if shared is None:
+            return {"is_here": False}
+        return {"is_here": True, "model": to_serialize(await offload(shared.flat.copy))}
+
+    async def push(self, run: str, delta: Array, pusher: str, number: int) -> dict[str, Any]:
+        """Add the changes of a worker on another machine to the shared model.
+
+        A push may arrive twice, if the connection breaks before it is answered.
+        """
+        shared = self._shared(run)
+        if shared is None:
+            return {"is_here": False}
+        pushed = self.queues[run].pushed
+        if pushed.get(pusher, 0) < number:
+            pushed[pusher] = number
+            await offload(LocalStore(shared).push, delta)
+        return {"is_here": True}
+
+
+def worker_plugin() -> RunWorkerPlugin:
+    """Return the plugin of the Dask worker that this task runs on."""
+    plugin: RunWorkerPlugin = get_worker().plugins[PLUGIN]
+    return plugin
+
+
+def queue_of(run: str) -> LeaseQueue:
+    """Return the lease queue of a run on the Dask worker that this task runs on."""
+    return worker_plugin().queue_of(run)
+
+
+def training_worker(run: str) -> TrainingWorker:
+    """Return the `TrainingWorker` of a run on the Dask worker that this task runs on."""
+    return queue_of(run).worker

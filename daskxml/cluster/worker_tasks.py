@@ -1,0 +1,275 @@
+"""The Dask tasks of a run: module-level functions that find their `TrainingWorker` by its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from distributed import get_worker, secede
+
+from daskxml.cluster.remote_model import RemoteStore
+from daskxml.cluster.worker_plugin import (
+    TOPIC,
+    LeaseQueue,
+    queue_of,
+    training_worker,
+    worker_plugin,
+)
+from daskxml.collectives.messages import ProgramResult
+from daskxml.core.arrays import Array, Partition
+from daskxml.core.errors import ClusterError
+from daskxml.core.work_stats import Means, WorkStats
+from daskxml.data.rows import take_rows
+from daskxml.model.store import ModelHeader, write_model
+from daskxml.records import checkpoint
+from daskxml.session.commands import (
+    Evaluate,
+    EvaluationResult,
+    MergeReplicas,
+    RunGang,
+    RunLease,
+)
+from daskxml.transport.channels.shm_arrays import shared_zeros
+from daskxml.transport.communicator import ProcessGroup, Timeouts
+from daskxml.worker.batch_runner import warm_up
+from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
+from daskxml.worker.memory import LogitsBudget
+from daskxml.worker.resident_rows import span_rows
+from daskxml.worker.settings import WorkerSettings
+from daskxml.worker.shared_model import SharedHandle, SharedModel
+from daskxml.worker.training_worker import TrainingWorker
+
+Answer = TypeVar("Answer")
+Created = tuple[float, str, LogitsBudget]
+
+HANDLE_S = 5.0  # for a message to a worker on the same machine
+QUICK_FLOATS = 1 << 20  # size of a model whose norm takes less than a hundredth of a lease
+GANG_TIMEOUTS = Timeouts(idle_s=600.0)  # a batch may take long
+
+
+def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> Created:
+    """Create this process's `TrainingWorker`.
+
+    Parameters
+    ----------
+    donors
+        Addresses of workers on this machine that have the shared model in memory; without one, a
+        shared model is created here.
+
+    Returns
+    -------
+    tuple
+        Its speed in rows a second, its memory plan in words, and its budget for logits.
+    """
+    plugin = worker_plugin()
+    removals = plugin.removals[run]
+    shared = store = None
+    if settings.strategy.shares_model and not settings.slot.is_on_model_host:
+        store = RemoteStore(get_worker(), run)
+    elif settings.strategy.shares_model and donors:
+        shared = open_shared(run, donors)
+    worker = TrainingWorker(
+        settings, shared, store, shared_zeros if settings.slot.device == "cpu" else None
+    )
+    speed = warm_up(worker.replica, worker.settings)
+    worker.initialize()
+    plugin.add_queue(run, LeaseQueue(worker, store), removals)
+    return speed, worker.memory.announce(), worker.budget
+
+
+def open_shared(run: str, donors: Sequence[str]) -> SharedModel:
+    """Open the model that the run's workers on this machine share.
+
+    Raises
+    ------
+    ClusterError
+        If no donor sends its handle, or it cannot be opened.
+    """
+    problem = "it is over there"
+    for donor in donors:
+        try:
+            answer = get_worker().rpc(donor).daskxml_handle(run=run)
+            handle = _on_loop(asyncio.wait_for(answer, HANDLE_S))["handle"]
+            if handle is not None:
+                return SharedModel.open(SharedHandle(**handle))
+        except (OSError, ClusterError) as error:  # the donor was lost, or is closing
+            problem = str(error)
+    raise ClusterError(f"the shared model cannot be had from {', '.join(donors)}: {problem}")
+
+
+async def remove_worker(run: str) -> None:
+    """Remove a run from this process, and abort what it still does here."""
+    plugin = worker_plugin()
+    plugin.remove_queue(run)
+    await plugin.communicator.forget(run)
+
+
+def hold_rows(
+    run: str, shards: ShardIds | None, train: Sequence[Partition], test: Sequence[Partition],
+    label_counts: Array,
+) -> None:  # fmt: skip
+    """Add shards to those on this worker; None: these are all rows."""
+    worker = training_worker(run)
+    if shards is None:
+        worker.rows.hold_all(train, test)
+    else:
+        parts = zip((shards.train, shards.test), (train, test), strict=True)
+        worker.rows.hold(*(dict(zip(ids, held, strict=True)) for ids, held in parts))
+    worker.count_labels(label_counts)
+
+
+def load_checkpoint(run: str, path: str, generation: int, number: int | None) -> None:
+    """Start from a checkpoint's model, and from the local state ``number`` if it has one."""
+    models, _ = checkpoint.read_checkpoint(path)
+    worker = training_worker(run)
+    worker.set_model(models["current"], models["previous"], generation)
+    if number is not None:
+        worker.set_local_state(checkpoint.read_local(path, number))
+
+
+def read_session(path: str) -> dict[str, Any]:
+    """Return the session that a checkpoint holds."""
+    return checkpoint.read_checkpoint(path)[1]
+
+
+async def copy_model(run: str, donor: str) -> int:
+    """Copy the global model from another worker; return its generation, -1 if it has none."""
+    models = await get_worker().rpc(donor).daskxml_models(run=run)
+    if models["generation"] >= 0:
+        training_worker(run).set_model(models["current"], models["previous"], models["generation"])
+    return int(models["generation"])
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedKeys:
+    """Keys of the rows fetched for a task; an opaque value, which Dask does not traverse."""
+
+    keys: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIds:
+    """Shards to hold, or fetched for a task."""
+
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+
+
+def run_lease(
+    run: str, turn: int, command: RunLease, spans: FetchedKeys, fetched: Sequence[Partition]
+) -> None:
+    """Execute a lease, and report it to the scheduler."""
+    queue = queue_of(run)
+    queue.acquire_turn(turn)
+    try:
+        rows = dict(zip(spans.keys, fetched, strict=True))
+        work = queue.worker.lease(command.batches, command.lr, rows, queue.batch_boundary)
+        message = {"run": run, "lease": command.lease, "squared_norm": quick_norm(queue.worker)}
+    finally:
+        queue.release_turn()
+    get_worker().log_event(TOPIC, message | {"work": asdict(work)})
+
+
+def quick_norm(worker: TrainingWorker) -> float | None:
+    """Return the replica's squared norm if computing it is quicker than a message; else None.
+
+    None also if a merge may change the replica between two leases.
+    """
+    settings = worker.settings
+    is_settled = not (settings.strategy.shares_model or settings.config.combine.overlap)
+    return worker.squared_norm() if is_settled and worker.layout.size <= QUICK_FLOATS else None
+
+
+def fetch_rows(partition: Partition, span: FetchedKeys, stream_rows: int, seed: int) -> Partition:
+    """Return a span's rows, in its order, for a worker that does not hold its shard."""
+    return take_rows(partition, span_rows(span.keys[0], stream_rows, seed))
+
+
+async def merge_replica(
+    peers: ProcessGroup, command: MergeReplicas, rank: int
+) -> ProgramResult[Means]:
+    """Take part in a merge."""
+    return await worker_plugin().take_part(peers, command, rank)
+
+
+def merge_snapshot(
+    peers: ProcessGroup, command: MergeReplicas, rank: int, turn: int
+) -> ProgramResult[Means]:
+    """Take part in a merge that overlaps with training, with a snapshot taken in this turn.
+
+    The task leaves its slot in the thread pool to the leases of the next mega-batch.
+    """
+    secede()
+    queue_of(peers.id.run).take_snapshot(turn, command)
+    return _on_loop(worker_plugin().take_part(peers, command, rank))
+
+
+def run_gang(
+    peers: ProcessGroup,
+    command: RunGang,
+    rank: int,
+    spans: FetchedKeys,
+    fetched: Sequence[Partition],
+) -> WorkStats:
+    """Take part in a gang.
+
+    The task leaves its slot in the thread pool: rows for another worker may be fetched here.
+    """
+    secede()
+    rows = dict(zip(spans.keys, fetched, strict=True))
+    worker = training_worker(peers.id.run)
+    programs = {rank: gang_program(worker, command, rank, peers.hosts, rows)}
+    addresses = peers.addresses
+    if needs_server(command.pattern):
+        addresses = (*addresses, addresses[0])
+        if rank == 0:
+            programs[len(peers.addresses)] = server_program(worker, command)
+    work = worker_plugin().communicator.run_programs(peers.id, addresses, programs, GANG_TIMEOUTS)
+    return rank_stats(_on_loop(work))
+
+
+def _on_loop(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run a coroutine on the Dask worker's event loop, and wait for it in a task's thread."""
+    return asyncio.run_coroutine_threadsafe(work, get_worker().loop.asyncio_loop).result()
+
+
+def evaluate_pieces(
+    run: str, command: Evaluate, shards: ShardIds,
+    test: Sequence[Partition], train: Sequence[Partition],
+) -> EvaluationResult:  # fmt: skip
+    """Score test rows, and sum the loss of training rows; ``shards`` were fetched for this."""
+    worker = training_worker(run)
+    sums = worker.evaluate(command.pieces, dict(zip(shards.test, test, strict=True)))
+    loss = worker.training_loss(command.train_pieces, dict(zip(shards.train, train, strict=True)))
+    return EvaluationResult(command.number, sums, loss)
+
+
+def store_local(run: str, run_dir: str, megabatch: int, number: int) -> bool:
+    """Write this worker's local state for a checkpoint; return whether it has any."""
+    state = training_worker(run).local_state()
+    if state:
+        checkpoint.write_local(run_dir, megabatch, number, state)
+    return bool(state)
+
+
+def store_checkpoint(
+    run: str, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
+) -> str:
+    """Write a checkpoint; return its path."""
+    _, models = training_worker(run).host_models()
+    return str(checkpoint.write_checkpoint(run_dir, megabatch, models, session, keep))
+
+
+def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
+    """Write the global model into the run's directory."""
+    parameters, label_counts = model_arrays(run)
+    write_model(run_dir, header, parameters, label_counts, overwrite=True)
+
+
+def model_arrays(run: str) -> tuple[dict[str, Array], Array]:
+    """Return the global model's parameters by name, and the label counts."""
+    worker = training_worker(run)
+    flat = worker.kernels.to_host(worker.current)
+    return worker.layout.views(flat), worker.label_counts

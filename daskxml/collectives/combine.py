@@ -1,0 +1,320 @@
+"""The rules by which models and gradients of workers are combined: the ``[combine]`` section.
+
+The mean and the sum are ring all-reduces. Adasum runs among all workers, or hierarchically (Maleki
+et al. 2021, section 4.2.2): a reduce-scatter inside each machine, Adasum between machines on the
+parts, and at the end an all-gather inside each machine. Their implementation takes the dot products
+of a layer part by part; here they are of whole layers, because all ranks of the machines that
+exchange sum up theirs. Machines may have different numbers of workers. Every part of the result
+is sent from its machine to each other one once.
+
+Merges that are linear in the models have a factor for each model. Algorithm 2 of Ma et al.,
+"Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous Multi-GPU Servers", 2021
+(section 3.3, normalized model merging), with ``w_i`` the replicas, ``alpha_i`` their weights, ``w``
+and ``w_p`` the present and the previous global model, is
+
+    w' = sum_i alpha_i * w_i + gamma * (w - w_p)
+
+The outer optimizer of DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of
+Language Models", 2023) applies Nesterov momentum to the merged change. With weights that sum to 1,
+``lr`` its rate and ``mu`` its momentum, it is
+
+    x' = w + lr * (sum_i alpha_i * w_i - w)        (x starts as w)
+    w' = x' + mu * (x' - x)
+
+Both have the form ``sum_i a_i * replica_i + b * current + c * previous``, so that one ring
+all-reduce computes either. The outer optimizer is Nesterov's method in its first form, in which
+``w`` is the point where gradients are taken. PyTorch's ``SGD(nesterov=True)`` gives the same
+sequence of ``w`` on the gradients ``w - sum_i alpha_i * w_i``: its buffer is ``(x - x') / lr`` and
+its first step has no momentum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from daskxml.collectives.adasum import ParameterSpan, Tree, balanced, chain
+from daskxml.collectives.adasum_linear import adasum_linear
+from daskxml.collectives.adasum_tree import PIECE_FLOATS, adasum_tree, combine_along
+from daskxml.collectives.messages import Program
+from daskxml.collectives.ring import ring_all_reduce
+from daskxml.core.arrays import Array
+from daskxml.core.fields import bounded, check_ranges
+from daskxml.kernels import Kernels
+
+Rule = Literal["auto", "mean", "sum", "adasum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombineConfig:
+    """The rule by which arrays of several workers become one.
+
+    Attributes
+    ----------
+    rule
+        ``mean``: with the strategy's weights; ``sum``: without weights (gradients, and what local
+        steps changed); ``adasum``: Maleki et al., "Scaling Distributed Training with Adaptive
+        Summation", 2021, layer by layer; ``auto``: what the strategy's paper does.
+    order
+        Of Adasum: ``tree`` (recursive vector halving, its Algorithm 1) or ``linear``.
+    inside
+        The rule among workers of one machine, before Adasum runs between machines: ``adasum``,
+        ``mean`` or ``sum`` (hierarchical all-reduce, section 4.2.2).
+    transfer
+        ``bfloat16`` halves the bytes that models, gradients and changes of them take between
+        workers; ``float16``, scaled to the range of each message, does so for Adasum only.
+    outer
+        ``nesterov``: the merged change of a mega-batch is a gradient for an outer optimizer with
+        Nesterov momentum (DiLoCo), instead of the strategy's own momentum.
+    outer_lr, outer_momentum
+        Of the outer optimizer.
+    overlap
+        Workers continue with the next mega-batch during the merge of the last one, whose changes
+        are added to their replicas when it is complete (see `daskxml.session.overlapped`). For
+        strategies that lease batches and merge replicas; takes memory for one more model.
+
+    Examples
+    --------
+    >>> CombineConfig(rule="adasum").order
+    'tree'
+    """
+
+    rule: Rule = "auto"
+    order: Literal["tree", "linear"] = "tree"
+    inside: Literal["adasum", "mean", "sum"] = "adasum"
+    transfer: Literal["float32", "float16", "bfloat16"] = "float32"
+    outer: Literal["none", "nesterov"] = "none"
+    outer_lr: float = bounded(0.7, above=0)
+    outer_momentum: float = bounded(0.9, low=0, below=1)
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def combine_changes(
+    rank: int,
+    hosts: Sequence[str],
+    x: Array,
+    weights: Sequence[float],
+    spans: Sequence[ParameterSpan],
+    kernels: Kernels,
+    config: CombineConfig,
+    rule: str,
+    work: Array | None = None,
+) -> Program[dict[str, float]]:
+    """Replace every rank's ``x`` by the combination of all of them, the same bits everywhere.
+
+    Parameters
+    ----------
+    rank
+        This rank, ``0 .. n - 1``.
+    hosts
+        The machine of every rank ``(n,)``.
+    x
+        ``(size,)`` float32: this rank's gradient or change, overwritten.
+    weights
+        The weight of every rank in the mean ``(n,)``. The sum ignores them, and so does Adasum but
+        for the mean inside machines.
+    spans
+        The layers of ``x``, ascending.
+    kernels
+        The arithmetic.
+    config
+        Adasum's order, transfer, and the rule inside machines.
+    rule
+        ``mean``: ``sum_i weights[i] * x_i``; ``sum``: ``sum_i x_i``; ``adasum``.
+    work
+        ``(size,)`` float32, overwritten by Adasum; by default it is allocated.
+
+    Returns
+    -------
+    dict
+        For Adasum: the orthogonality of every layer that is not zero. Else empty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.kernels import get_kernels
+    >>> x = np.array([[1, 1], [3, 3]], "f4")
+    >>> run_together([combine_changes(r, ["here"] * 2, x[r], [0.5, 0.5], [("all", 0, 2)],
+    ...     get_kernels("cpu", 1), CombineConfig(), "mean") for r in range(2)])
+    [{}, {}]
+    >>> x[0]
+    array([2., 2.], dtype=float32)
+    """
+    ranks, machines, transfer = len(hosts), len(set(hosts)), config.transfer
+    if rule != "adasum":
+        weight = weights[rank] if rule == "mean" else 1.0
+        transfer = "float32" if transfer == "float16" else transfer
+        yield from ring_all_reduce(rank, ranks, x, x, weight, kernels, transfer=transfer)
+        return {}
+    if machines == ranks or (machines == 1 and config.inside == "adasum"):
+        adasum = adasum_tree if config.order == "tree" else adasum_linear
+        return (yield from adasum(rank, ranks, x, spans, kernels, transfer, work))
+    return (yield from hierarchical(rank, hosts, x, spans, kernels, config, weights, work))
+
+
+def hierarchical(
+    rank: int,
+    hosts: Sequence[str],
+    x: Array,
+    spans: Sequence[ParameterSpan],
+    kernels: Kernels,
+    config: CombineConfig,
+    weights: Sequence[float] | None = None,
+    work: Array | None = None,
+    piece_size: int = PIECE_FLOATS,
+) -> Program[dict[str, float]]:
+    """Combine ``x`` inside machines as ``config.inside`` says, between them by Adasum.
+
+    Parameters
+    ----------
+    rank
+        This rank.
+    hosts
+        The machine of every rank.
+    x
+        ``(size,)`` float32: this rank's vector, overwritten with the result.
+    spans, kernels, work, piece_size
+        As for `adasum_tree`, and so is the return value.
+    config
+        ``inside``, ``order`` (of machines, and of workers where Adasum runs inside as well), and
+        ``transfer``, which applies to messages between machines, or to all where there is but one
+        machine, with Adasum inside.
+    weights
+        For ``inside = "mean"``: the weight of every rank in its machine's mean, relative to the
+        others there; equal by default, and where all of a machine's are 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.kernels import get_kernels
+    >>> x = np.array([[1, 0], [3, 0], [0, 5]], "f4")
+    >>> run_together([hierarchical(r, ["here", "here", "there"], x[r], [("layer", 0, 2)],
+    ...     get_kernels("cpu", 1), CombineConfig(inside="mean")) for r in range(3)])[0]
+    {'layer': 1.0}
+    >>> x[1]
+    array([2., 5.], dtype=float32)
+    """
+    machines = _machines(hosts)
+    if config.inside == "mean":
+        kernels.scale(x, x, _share(rank, machines, weights or [1.0] * len(hosts)))
+    tree, units = _tree(machines, config), machines
+    if config.inside == "adasum" and len(machines) == 1:
+        units = tuple((one,) for one in machines[0])
+    return (
+        yield from combine_along(
+            tree, units, rank, x, spans, kernels, config.transfer, work, piece_size
+        )
+    )
+
+
+def _machines(hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each machine, in the order of their first ranks."""
+    machines: dict[str, tuple[int, ...]] = {}
+    for rank, host in enumerate(hosts):
+        machines[host] = (*machines.get(host, ()), rank)
+    return tuple(machines.values())
+
+
+def _tree(machines: Sequence[Sequence[int]], config: CombineConfig) -> Tree:
+    order = balanced if config.order == "tree" else chain
+    inside = order if config.inside == "adasum" else balanced
+    return order([inside(machine, config.inside == "adasum") for machine in machines])
+
+
+def _share(rank: int, machines: Sequence[Sequence[int]], weights: Sequence[float]) -> float:
+    machine = next(machine for machine in machines if rank in machine)
+    whole = sum(weights[one] for one in machine)
+    return weights[rank] / whole if whole else 1.0 / len(machine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFactors:
+    """``merged = sum_i replicas[i] * replica_i + current * w + previous * p``.
+
+    Attributes
+    ----------
+    replicas
+        A factor for every replica, in the order of their ranks.
+    current
+        Of the global model.
+    previous
+        Of ``p``: the global model before ``w`` (momentum), or ``x`` (outer optimizer).
+
+    Examples
+    --------
+    >>> MergeFactors.momentum([0.5, 0.5], 0.9)
+    MergeFactors(replicas=(0.5, 0.5), current=0.9, previous=-0.9)
+    """
+
+    replicas: tuple[float, ...]
+    current: float
+    previous: float
+
+    @classmethod
+    def momentum(cls, weights: Sequence[float], gamma: float) -> MergeFactors:
+        """Return the factors of Algorithm 2, line 11: ``sum_i alpha_i w_i + gamma (w - w_p)``."""
+        return cls(replicas=tuple(weights), current=gamma, previous=-gamma)
+
+    @classmethod
+    def outer_nesterov(cls, weights: Sequence[float], lr: float, mu: float) -> MergeFactors:
+        """Return the factors of the outer optimizer; the weights sum to 1.
+
+        Examples
+        --------
+        >>> MergeFactors.outer_nesterov([0.25, 0.75], lr=1.0, mu=0.5)
+        MergeFactors(replicas=(0.375, 1.125), current=0.0, previous=-0.5)
+        """
+        replicas = tuple((1.0 + mu) * lr * weight for weight in weights)
+        return cls(replicas=replicas, current=(1.0 + mu) * (1.0 - lr), previous=-mu)
+
+
+def merge_factors(config: CombineConfig, weights: Sequence[float], momentum: float) -> MergeFactors:
+    """Return the factors of replicas and global models in a merge by the mean.
+
+    Parameters
+    ----------
+    config
+        Whether there is an outer optimizer, which replaces ``momentum``.
+    weights
+        Of the replicas, in the order of their ranks.
+    momentum
+        Of the global model.
+
+    Examples
+    --------
+    >>> merge_factors(CombineConfig(), [1.0], 0.9)
+    MergeFactors(replicas=(1.0,), current=0.9, previous=-0.9)
+    """
+    if config.outer == "nesterov":
+        return MergeFactors.outer_nesterov(weights, config.outer_lr, config.outer_momentum)
+    return MergeFactors.momentum(weights, momentum)
+
+
+def outer_memory(previous: Array, merged: Array, mu: float, kernels: Kernels) -> None:
+    """Update the outer optimizer's state after a merge.
+
+    Parameters
+    ----------
+    previous
+        ``(size,)`` float32: ``x``, overwritten with ``x' = (w' + mu * x) / (1 + mu)``.
+    merged
+        ``(size,)`` float32: the merged model ``w'``.
+    mu
+        The outer optimizer's momentum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.kernels import get_kernels
+    >>> x = np.zeros(1, "f4")
+    >>> outer_memory(x, np.full(1, 3, "f4"), 0.5, get_kernels("cpu", 1))
+    >>> x
+    array([2.], dtype=float32)
+    """
+    kernels.axpby(previous, merged, 1.0 / (1.0 + mu), previous, mu / (1.0 + mu))

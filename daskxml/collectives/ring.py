@@ -1,0 +1,172 @@
+"""The ring all-reduce of one rank, as a program of messages.
+
+`daskxml.collectives.ring_order` says which piece travels when. Every piece is added to while it is
+in the cache, and forwarded to the next rank while the one after it arrives.
+
+Memory is ``out``, and one piece where the result overwrites this rank's own term. Partial sums live
+in ``out`` from the moment they arrive, so receiving never waits for sending. An element of ``out``
+that has been sent is overwritten once, by its final value in the all-gather. That value contains
+this rank's own term, so the partial sum that carried it has arrived by then: no `Flush` is needed
+in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from daskxml.collectives.codec import Codec, make_codec
+from daskxml.collectives.messages import Flush, Program, Send
+from daskxml.collectives.ring_order import Transfer, incoming, outgoing, pieces
+from daskxml.core.arrays import Array
+from daskxml.kernels import Kernels
+
+PIECE_FLOATS = 1 << 18  # 1 MiB: stays in a cache, and is worth its system calls
+_IN_FLIGHT = 2  # own pieces that are sent before the first one is received
+
+Finish = Callable[[slice], None]
+
+
+def ring_all_reduce(
+    rank: int,
+    ranks: int,
+    out: Array,
+    term: Array,
+    weight: float,
+    kernels: Kernels,
+    finish: Finish | None = None,
+    piece_size: int = PIECE_FLOATS,
+    transfer: str = "float32",
+) -> Program[None]:
+    """Write ``sum_i weight_i * term_i`` into every rank's ``out``, the same bits on all of them.
+
+    Terms of partition ``p`` are added in the order of the ranks from ``p`` on. ``ranks``,
+    ``piece_size``, ``transfer`` and sizes must be the same on every rank.
+
+    Parameters
+    ----------
+    rank, ranks
+        This rank and the number of ranks.
+    out
+        ``(size,)`` float32, overwritten; either ``term`` itself or memory of its own.
+    term, weight
+        What this rank adds: ``(size,)`` float32 and its factor.
+    kernels
+        The arithmetic.
+    finish
+        Called once for each piece of the sum, on the rank that completes it, with the piece's slice
+        of ``out``: what it adds there (momentum, say) reaches all ranks.
+    piece_size
+        Elements of a piece, at most; 1 or more.
+    transfer
+        ``bfloat16`` halves the bytes: every partial sum that is forwarded is rounded, and so is the
+        result. Messages in flight then take half a vector of memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.kernels import get_kernels
+    >>> terms = [np.ones(3, "f4"), np.full(3, 3, "f4")]
+    >>> outs = [np.empty(3, "f4"), np.empty(3, "f4")]
+    >>> _ = run_together([ring_all_reduce(r, 2, outs[r], terms[r], 0.5, get_kernels("cpu", 1))
+    ...     for r in range(2)])
+    >>> outs
+    [array([2., 2., 2.], dtype=float32), array([2., 2., 2.], dtype=float32)]
+    """
+    codec = make_codec(transfer, kernels, min(piece_size, int(out.shape[0])))
+    ring = _Ring(rank, ranks, out, term, weight, kernels, finish, piece_size, codec)
+    if ranks == 1:
+        ring.scale_all()
+    else:
+        yield from ring.reduce()
+    yield Flush()
+
+
+@dataclass
+class _Ring:
+    rank: int
+    ranks: int
+    out: Array
+    term: Array
+    weight: float
+    kernels: Kernels
+    finish: Finish | None
+    piece_size: int
+    codec: Codec
+    forwards: deque[Array] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.size = int(self.out.shape[0])
+        self.next = (self.rank + 1) % self.ranks
+        self.arrived = None  # a partial sum, where ``out`` still holds this rank's own term
+        if self.out is self.term and self.ranks > 1:
+            self.arrived = self.kernels.empty(min(self.piece_size, self.size))
+
+    def scale_all(self) -> None:
+        """Scale the only term there is."""
+        for start, stop in pieces(0, self.size, self.piece_size):
+            piece = slice(start, stop)
+            self._scale(piece)
+            if self.finish is not None:
+                self.finish(piece)
+
+    def reduce(self) -> Program[None]:
+        """Receive every piece, add to it, forward it; send an own piece for each one received.
+
+        Messages to the next rank keep the order of `outgoing`: pieces to forward wait until all own
+        pieces are sent. A rank with own pieces left has sent more than it has received, so the
+        ranks cannot all wait at once.
+        """
+        own = self._own_pieces()
+        for _, piece in zip(range(_IN_FLIGHT), own, strict=False):
+            yield Send(self.next, piece)
+        for transfer in incoming(self.rank, self.ranks, self.size, self.piece_size):
+            yield from self._receive(transfer)
+            piece = next(own, None)
+            if piece is not None:
+                yield Send(self.next, piece)
+                continue
+            while self.forwards:
+                yield Send(self.next, self.forwards.popleft())
+        for piece in (*own, *self.forwards):
+            yield Send(self.next, piece)
+
+    def _own_pieces(self) -> Iterator[Array]:
+        for transfer in outgoing(self.rank, self.ranks, self.size, self.piece_size):
+            if transfer.step:
+                return
+            piece = slice(transfer.start, transfer.stop)
+            self._scale(piece)
+            yield self.codec.encode(self.out[piece])
+
+    def _scale(self, piece: slice) -> None:
+        if self.out is not self.term or self.weight != 1.0:
+            out = self.out[piece]
+            term = out if self.out is self.term else self.term[piece]
+            self.kernels.scale(out, term, self.weight)
+
+    def _receive(self, transfer: Transfer) -> Program[None]:
+        piece = slice(transfer.start, transfer.stop)
+        out, source = self.out[piece], (self.rank - 1) % self.ranks
+        if transfer.reduces:
+            yield from self._add(source, out, piece)
+        else:
+            yield from self.codec.receive(source, out)
+        if transfer.completes and self.finish is not None:
+            self.finish(piece)
+        if transfer.forwards:
+            is_partial = transfer.reduces and not transfer.completes
+            encode = self.codec.encode if is_partial else self.codec.encode_rounding
+            self.forwards.append(encode(out))
+
+    def _add(self, source: int, out: Array, piece: slice) -> Program[None]:
+        """Add this rank's term to a partial sum, which is read where it is."""
+        into = out if self.arrived is None else self.arrived[: out.shape[0]]
+        arrived = yield from self.codec.borrow(source, into)
+        if arrived is out:
+            self.kernels.add_scaled(out, self.term[piece], self.weight)
+        else:
+            term = out if self.arrived is not None else self.term[piece]
+            self.kernels.axpby(out, arrived, 1.0, term, self.weight)

@@ -1,0 +1,367 @@
+"""Settings in TOML: files and options to tables, tables to checked dataclasses, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import parse_size, size_text
+
+Section = TypeVar("Section")
+Tables = dict[str, dict[str, Any]]
+
+_NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+
+
+def decode(kind: type[Section], table: Mapping[str, Any], skip: Iterable[str] = ()) -> Section:
+    """Build the dataclass `kind` from a table.
+
+    Parameters
+    ----------
+    kind
+        A dataclass whose fields are annotated with the types that TOML has, tuples, literals
+        and unions of them.
+    table
+        Values by field; absent fields keep their defaults.
+    skip
+        Fields that the table may not contain.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown key (with the nearest valid one), a wrong type, or a value that the
+        dataclass itself refuses.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Oven:
+    ...     trays: tuple[int, ...] = (1,)
+    >>> decode(Oven, {"trays": [2, 3]})
+    Oven(trays=(2, 3))
+    >>> decode(Oven, {"tray": [2, 3]})
+    Traceback (most recent call last):
+    daskxml.core.errors.ConfigError: unknown key 'tray', did you mean 'trays'?
+    """
+    hidden = frozenset(skip)
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.name not in hidden}  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        if key not in fields:
+            raise ConfigError(f"unknown key {key!r}{suggestion(key, fields)}", key)
+        values[key] = _decode_field(fields[key], hints[key], value)
+    return kind(**values)
+
+
+def encode(section: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the table that `decode` turns into `section` again, in the order of its fields.
+
+    Examples
+    --------
+    >>> from daskxml.config.sections import CheckpointSection
+    >>> encode(CheckpointSection(keep=3))
+    {'every': 10, 'keep': 3}
+    """
+    hidden = frozenset(skip)
+    table = {}
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if field.name in hidden or value is None:  # TOML has no null: absent is the default
+            continue
+        if field.metadata.get("unit") == "bytes" and isinstance(value, int):
+            value = size_text(value)
+        table[field.name] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def suggestion(name: str, valid: Iterable[str]) -> str:
+    """Return how an error about an unknown `name` ends: the nearest valid name, or all of them.
+
+    Examples
+    --------
+    >>> suggestion("wokers", ["workers", "threads"])
+    ", did you mean 'workers'?"
+    >>> suggestion("gpu", ["workers", "threads"])
+    '; valid are workers, threads'
+    """
+    names = list(valid)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    return f", did you mean {nearest[0]!r}?" if nearest else "; valid are " + ", ".join(names)
+
+
+def _decode_field(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+    words = field.metadata.get("words", ())
+    if field.metadata.get("unit") == "bytes" and isinstance(value, str) and value not in words:
+        try:
+            return parse_size(value)
+        except ConfigError as error:
+            others = "".join(f", or {word}" for word in words)
+            raise ConfigError(f"{field.name}: {error}{others}", field.name) from error
+    try:
+        return _convert(hint, value)
+    except TypeError as error:
+        problem = f"{field.name} = {_shown(value)}: must be {error}"
+        if isinstance(value, str) and get_origin(hint) is Literal:
+            choices = [choice for choice in get_args(hint) if isinstance(choice, str)]
+            if difflib.get_close_matches(value, choices):
+                problem += suggestion(value, choices)
+        raise ConfigError(problem, field.name) from error
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    """Return `value` in the type of `hint`; a TypeError says what it must be."""
+    convert = _CONVERTERS.get(get_origin(hint))
+    if convert is not None:
+        return convert(get_args(hint), value)
+    if hint is float and type(value) is int:  # `minutes = 2`, but never `workers = 2.0`
+        return float(value)
+    if type(value) is not hint:
+        raise TypeError(_NOUNS.get(hint, str(hint)))
+    return value
+
+
+def _convert_literal(choices: tuple[Any, ...], value: Any) -> Any:
+    for choice in choices:
+        if type(value) is type(choice) and value == choice:
+            return value
+    raise TypeError("one of " + ", ".join(_shown(choice) for choice in choices))
+
+
+def _convert_tuple(items: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    item = items[0]
+    if item is str and isinstance(value, str):  # train = "one.txt"
+        return (value,)
+    noun = f"a list, each item {_NOUNS.get(item, item)}"
+    if not isinstance(value, list | tuple):
+        raise TypeError(noun)
+    try:
+        return tuple(_convert(item, part) for part in value)
+    except TypeError as error:
+        raise TypeError(noun) from error
+
+
+def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
+    nouns = []
+    for kind in kinds:
+        if kind is type(None):
+            continue
+        try:
+            return _convert(kind, value)
+        except TypeError as error:
+            nouns.append(str(error))
+    raise TypeError(" or ".join(nouns))
+
+
+_CONVERTERS: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
+    Literal: _convert_literal,
+    tuple: _convert_tuple,
+    Union: _convert_union,
+    types.UnionType: _convert_union,
+}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, bool) else str(value).lower()
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def one_line_lists(toml: str) -> str:
+    """Join the lists that tomli-w writes with a line for each item; texts have no line breaks.
+
+    Examples
+    --------
+    >>> one_line_lists("k = [\\n    1,\\n    3,\\n]")
+    'k = [1, 3]'
+    """
+
+    def join(match: re.Match[str]) -> str:
+        lines = match[1][:-1].split("\n")
+        return "[" + ", ".join(line.strip().removesuffix(",") for line in lines) + "]"
+
+    return re.sub(r"(?<== )\[\n((?:    .*,\n)+)\]$", join, toml, flags=re.MULTILINE)
+
+
+@dataclass
+class Source:
+    """The tables of one run, and where each value was given.
+
+    Attributes
+    ----------
+    name
+        The file, or a substitute for messages.
+    tables
+        Values by section and key.
+    text
+        The file's text, for line numbers; empty for a dictionary.
+    overridden
+        ``(section, key)`` to the option that set it.
+    """
+
+    name: str
+    tables: Tables
+    text: str = ""
+    overridden: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+
+    def place(self, section: str, key: str = "") -> str:
+        """Return ``file:line: [section]``, or the option that gave a value."""
+        if (section, key) in self.overridden:
+            return self.overridden[section, key]
+        line = find_line(self.text, section, key)
+        return f"{self.name}{f':{line}' if line else ''}: [{section}]"
+
+    @contextlib.contextmanager
+    def located(self, section: str) -> Iterator[None]:
+        """Prefix the errors of a block with the place of the key that they carry."""
+        try:
+            yield
+        except ConfigError as error:
+            key = error.key if error.key in self.tables.get(section, {}) else ""
+            problem = str(error).removeprefix(f"{section}.")
+            raise ConfigError(f"{self.place(section, key)} {problem}") from error
+
+    def override(self, overrides: Iterable[str] | Mapping[str, Any]) -> None:
+        """Set ``section.key`` to values, given as ``"section.key=value"`` or as a mapping."""
+        if isinstance(overrides, str):
+            overrides = [overrides]
+        given = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides)
+        for dotted, value in given:
+            section, dot, key = dotted.partition(".")
+            if not (section and dot and key) or "." in key:
+                raise ConfigError(f"--set {dotted}: must be section.key=value")
+            if section not in self.tables:
+                self.tables[section] = {}
+                self.overridden[section, ""] = f"--set {dotted}: [{section}]"
+            self.tables[section][key] = value
+            self.overridden[section, key] = f"--set {dotted}:"
+
+
+def read_source(given: str | Path | Mapping[str, Any]) -> Source:
+    """Read a run file, a packaged run file by its bare name, or a dictionary of sections.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, if it is not TOML, or if a section is not a table.
+
+    Examples
+    --------
+    >>> read_source({"training": {"epochs": 2}}).tables
+    {'training': {'epochs': 2}}
+    """
+    if isinstance(given, Mapping):
+        name, text, tables = "run configuration", "", dict(given)
+    else:
+        name, text = str(given), _read_text(_find_file(given))
+        tables = _parse(name, text)
+    for section, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{name}: {section!r} stands outside a section like [training]")
+    return Source(name, {section: dict(table) for section, table in tables.items()}, text)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read any TOML file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or with the line where it is not TOML.
+    """
+    return _parse(str(path), _read_text(path))
+
+
+def packaged_run_files() -> dict[str, Path]:
+    """Return the run files that come with daskxml, by name.
+
+    Examples
+    --------
+    >>> "quickstart" in packaged_run_files()
+    True
+    """
+    package = Path(__file__).parents[1]
+    # In the wheel they lie inside the package, in a source tree beside it.
+    for folder in (package / "pipelines", package.parent / "pipelines"):
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return {}
+
+
+def find_line(text: str, section: str, key: str = "") -> int | None:
+    """Return the line, counted from 1, of a key in a section, or of the section itself.
+
+    Examples
+    --------
+    >>> find_line("[a]\\nx = 1\\n[b]\\nx = 2", "b", "x"), find_line("[a]", "b")
+    (4, None)
+    """
+    current, found = "", None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if header := re.match(r"\s*\[\s*([\w-]+)\s*\]", line):
+            current = header[1]
+            found = number if current == section else found
+        elif key and current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+            return number
+    return found
+
+
+def _find_file(given: str | Path) -> Path:
+    path, packaged = Path(given), packaged_run_files()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ConfigError(f"{given}: a directory, not a run file; give the TOML file in it")
+    bare = str(given).removesuffix(".toml")
+    if bare in packaged:
+        return packaged[bare]
+    hint = suggestion(path.stem, packaged)
+    raise ConfigError(f"{given}: no such run file{hint} (the run files that come with daskxml)")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file in UTF-8, so not TOML") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _parse(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        place = f"{name}:{line[1]}" if line else name
+        raise ConfigError(f"{place}: not valid TOML: {error}") from error
+
+
+def _split(option: str) -> tuple[str, Any]:
+    dotted, equals, text = option.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {option}: must be section.key=value")
+    return dotted.strip(), parse_value(text.strip())
+
+
+def parse_value(text: str) -> Any:
+    """Return a TOML value, or the text itself where it is none (``adam`` needs no quotes).
+
+    Examples
+    --------
+    >>> parse_value("[1, 3]"), parse_value("2e-3"), parse_value("adam")
+    ([1, 3], 0.002, 'adam')
+    """
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if set(table) == {"value"} else text

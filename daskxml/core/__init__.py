@@ -1,0 +1,1 @@
+"""What every room may use: errors, sparse arrays, bounded fields, files, hardware."""

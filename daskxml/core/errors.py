@@ -1,0 +1,64 @@
+"""The exceptions that daskxml raises on purpose; the command line prints each as one line."""
+
+from __future__ import annotations
+
+
+class DaskxmlError(Exception):
+    """An error that the user can fix: the message says what, where, and what to do."""
+
+    @property
+    def message(self) -> str:
+        """The one line that the command line prints."""
+        return " ".join(str(self).split())
+
+
+class InputError(DaskxmlError):
+    """Data that cannot be read.
+
+    Parameters
+    ----------
+    problem
+        What is wrong and what to do, without the location.
+    path, line
+        The file (or URL) and the line, counted from 1, where it is wrong.
+    """
+
+    def __init__(self, problem: str, path: str | None = None, line: int | None = None) -> None:
+        super().__init__(problem, path, line)  # all three, so that pickling keeps them
+        self.problem, self.path, self.line = problem, path, line
+
+    def __str__(self) -> str:
+        place = [str(part) for part in (self.path, self.line) if part is not None]
+        return ":".join(place) + ": " + self.problem if place else self.problem
+
+
+class ConfigError(DaskxmlError):
+    """A run file, or an option, with a wrong key or value.
+
+    Parameters
+    ----------
+    problem
+        What is wrong and what is allowed.
+    key
+        The key of the section that the problem is about, if it is one.
+    """
+
+    def __init__(self, problem: str, key: str = "") -> None:
+        super().__init__(problem)
+        self.key = key
+
+
+class ModelError(DaskxmlError):
+    """A file or directory that is damaged, of another version, or cannot be written."""
+
+
+class TrainingError(DaskxmlError):
+    """A run that cannot continue: its loss is not finite, or its model does not fit."""
+
+
+class ClusterError(DaskxmlError):
+    """A scheduler that cannot be reached, or workers that cannot take part."""
+
+
+class CallbackWarning(UserWarning):
+    """A callback or a logger has failed; the run continues."""

@@ -1,0 +1,158 @@
+"""Settings that state their own range: a default and its bounds, side by side in a dataclass.
+
+The sections of a run file are such dataclasses, wherever in the package they stand. A size in bytes
+may be written as text, such as ``"16MiB"``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from daskxml.core.errors import ConfigError
+
+_BOUNDS = {
+    "above": (operator.gt, "above"),
+    "low": (operator.ge, "at least"),
+    "high": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+}
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)}
+_UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)}
+
+
+def bounded(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """Give a dataclass field a default and a range, both checked by `check_ranges`.
+
+    Parameters
+    ----------
+    default
+        The value if the run file does not set the field; `dataclasses.MISSING` if it must.
+    low, high
+        The smallest and the largest allowed value; for a tuple, of each of its elements.
+    above, below
+        Exclusive bounds.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Oven:
+    ...     shelves: int = bounded(2, low=1)
+    ...     def __post_init__(self):
+    ...         check_ranges(self)
+    >>> Oven(shelves=0)
+    Traceback (most recent call last):
+    daskxml.core.errors.ConfigError: shelves = 0: must be at least 1
+    """
+    limits = {"low": low, "high": high, "above": above, "below": below}
+    return dataclasses.field(default=default, metadata=limits)
+
+
+def check_ranges(section: Any) -> None:
+    """Refuse a dataclass with a field outside the range of `bounded`, or none of its `Literal`.
+
+    Raises
+    ------
+    ConfigError
+        Naming the field, the value and what is allowed.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Oven:
+    ...     heat: Literal["air", "top"] = "air"
+    >>> check_ranges(Oven(heat="gas"))
+    Traceback (most recent call last):
+    daskxml.core.errors.ConfigError: heat = 'gas': must be one of 'air', 'top'
+    """
+    hints = get_type_hints(type(section))
+    for field in dataclasses.fields(section):
+        value, hint = getattr(section, field.name), hints[field.name]
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            choices = ", ".join(map(repr, get_args(hint)))
+            raise ConfigError(f"{field.name} = {value!r}: must be one of {choices}", field.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number in field.metadata.get("words", ()):
+                continue
+            if "low" in field.metadata and not _within(number, field.metadata):
+                problem = f"{field.name} = {value}: must be {_allowed(field.metadata)}"
+                raise ConfigError(problem, field.name)
+
+
+def _within(number: float, limits: Mapping[str, Any]) -> bool:
+    return (
+        all(
+            is_kept(number, limits[name])
+            for name, (is_kept, _) in _BOUNDS.items()
+            if limits.get(name) is not None
+        )
+        and abs(number) < float("inf")  # false for a NaN as well
+    )
+
+
+def _allowed(limits: Mapping[str, Any]) -> str:
+    low, high = limits["low"], limits["high"]
+    if low is not None and high is not None:
+        return f"from {low} to {high}"
+    given = [name for name in _BOUNDS if limits.get(name) is not None]
+    return ", ".join(f"{_BOUNDS[name][1]} {limits[name]}" for name in given)
+
+
+def size(default: str) -> Any:
+    """Give a dataclass field of type int a default in bytes; a run file may also say ``"1GiB"``.
+
+    If the default is ``"auto"``, a run file may also say that.
+
+    Examples
+    --------
+    >>> size("1KiB").default, size("auto").default
+    (1024, 'auto')
+    """
+    words = ("auto",) if default == "auto" else ()
+    metadata = {"low": 1, "high": None, "above": None, "unit": "bytes", "words": words}
+    return dataclasses.field(default=default if words else parse_size(default), metadata=metadata)
+
+
+def parse_size(text: str) -> int:
+    """Parse a size such as ``"256MiB"``, ``"1.5 GB"`` or ``"4096"``; return the number of bytes.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a number with a unit of bytes.
+
+    Examples
+    --------
+    >>> parse_size("16MiB"), parse_size("1.5 kB"), parse_size("7")
+    (16777216, 1500, 7)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ConfigError(f"{text!r} is not a size: write it like 256MiB, 1.5GB or 4096")
+    return round(Fraction(match[1]) * _UNITS[match[2].lower()])
+
+
+def size_text(count: int) -> int | str:
+    """Write a number of bytes in the largest binary unit that divides it, else return it as is.
+
+    Examples
+    --------
+    >>> size_text(2**30), size_text(1000)
+    ('1GiB', 1000)
+    """
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if count and count % _UNITS[unit.lower()] == 0:
+            return f"{count // _UNITS[unit.lower()]}{unit}"
+    return count

@@ -1,0 +1,122 @@
+"""Files that are replaced whole or not at all, and folders that one process at a time writes to.
+
+A file is written under another name beside its place, flushed to the disk, and renamed. Whatever
+happens before the rename, a full disk or a killed process, leaves the old file as it was; the
+unfinished one ends in ``.partial``, is never read, and is overwritten by the next attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from daskxml.core.errors import ModelError
+
+LOCK_FILE = ".lock"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file there replaces ``path`` when the block ends well.
+
+    The directory of ``path`` must exist.
+
+    Raises
+    ------
+    ModelError
+        If the disk is full or the directory cannot be written to; ``path`` is as it was.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "greeting"
+    >>> with replacing(target) as partial:
+    ...     _ = partial.write_text("hello")
+    >>> target.read_text()
+    'hello'
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+        replace_durably(partial, path)
+    except OSError as error:
+        raise ModelError(
+            f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged: "
+            "free space, or choose another directory"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def replace_durably(source: Path, target: Path) -> None:
+    """Rename a file over another so that not even a power cut leaves half of it."""
+    _flush(source)
+    source.replace(target)
+    _flush(target.parent)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file's bytes, or a directory's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lock_folder(folder: Path, busy: str) -> IO[str]:
+    """Create a folder, and lock it until the returned file is closed or the process ends.
+
+    Parameters
+    ----------
+    busy
+        The message of the error if another process holds the lock.
+
+    Raises
+    ------
+    ModelError
+        If the folder cannot be created or written to, or is locked.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name, lock_folder(Path(name), "in use"):
+    ...     is_locked(Path(name))
+    True
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK_FILE).open("w")
+    except OSError as error:
+        raise ModelError(_cannot_write(folder, error)) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ModelError(f"{folder}: {busy}") from None
+    return lock
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process on this machine has locked a folder."""
+    try:
+        with (folder / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or a file system without locks
+        return False
+    return False
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    """Explain why a folder that the user named cannot be written to."""
+    file = next((part for part in (path, *path.parents) if part.is_file()), None)
+    if file is not None:
+        return f"{path}: cannot be made, {file} is a file; choose another --out"
+    return f"{path}: cannot be written to ({error.strerror}); choose another --out"

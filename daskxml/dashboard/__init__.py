@@ -1,5 +1,0 @@
-"""Watching runs: a page in Dask's dashboard, and figures for Prometheus."""
-
-from daskxml.dashboard.plugin import DashboardPlugin, dismiss
-
-__all__ = ["DashboardPlugin", "dismiss"]

@@ -1,0 +1,1 @@
+"""Kernels on CPUs: NumPy, Numba and BLAS."""

@@ -1,0 +1,190 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""The optimizers' kernels on a CPU: one pass over weights, gradient and moments, row by row.
+
+Every loop covers a range of the gradient's rows, which no two threads share, so there are no locks
+and the bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from daskxml.core.arrays import Array
+from daskxml.kernels.cpu.dense import sum64
+from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
+from daskxml.kernels.optim import AdamStep, RowGradient
+
+f32 = np.float32
+_ZERO = f32(0.0)
+_NO_IDS = np.empty(0, np.int32)
+
+
+@njit(nogil=True, cache=True)
+def _is_zero(row: Any) -> bool:
+    for value in row:  # noqa: SIM110 (Numba has no generators here)
+        if value != _ZERO:  # true for a NaN: it must not hide
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def sgd_step(
+    weight: Any, grad: Any, ids: Any, has_ids: bool, skips: bool, scale: Any,
+    start: int, stop: int, lr: Any, keep: Any,
+) -> None:  # fmt: skip
+    """``w = keep * w - lr * g``."""
+    for k in range(start, stop):
+        g = grad[k]
+        if skips and _is_zero(g):
+            continue
+        w = weight[ids[k] if has_ids else k]
+        for c in range(g.shape[0]):
+            w[c] = keep * w[c] - lr * (scale * g[c])
+
+
+@njit(nogil=True, cache=True)
+def momentum_step(
+    weight: Any, buffer: Any, grad: Any, ids: Any, has_ids: bool, skips: bool, scale: Any,
+    start: int, stop: int, lr: Any, keep: Any, rate: Any, nesterov: bool,
+) -> None:  # fmt: skip
+    """``b = rate * b + g``; ``w = keep * w - lr * b``, with Nesterov ``g + rate * b`` for ``b``."""
+    for k in range(start, stop):
+        g = grad[k]
+        if skips and _is_zero(g):
+            continue
+        row = ids[k] if has_ids else k
+        w, b = weight[row], buffer[row]
+        for c in range(g.shape[0]):
+            slope = scale * g[c]
+            b[c] = rate * b[c] + slope
+            move = slope + rate * b[c] if nesterov else b[c]
+            w[c] = keep * w[c] - lr * move
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def adam_step(
+    weight: Any, first: Any, second: Any, grad: Any, ids: Any, has_ids: bool, skips: bool,
+    scale: Any, start: int, stop: int, lr: Any, keep: Any, beta1: Any, rest1: Any, beta2: Any,
+    rest2: Any, root: Any, epsilon: Any,
+) -> None:  # fmt: skip
+    """Moments, then ``w = keep * w - lr * m / (root * sqrt(v) + epsilon)``."""
+    for k in range(start, stop):
+        g = grad[k]
+        if skips and _is_zero(g):
+            continue
+        row = ids[k] if has_ids else k
+        w, m, v = weight[row], first[row], second[row]
+        for c in range(g.shape[0]):
+            slope = scale * g[c]
+            mean = beta1 * m[c] + rest1 * slope
+            square = beta2 * v[c] + rest2 * (slope * slope)
+            m[c] = mean
+            v[c] = square
+            w[c] = keep * w[c] - lr * mean / (root * sqrt(square) + epsilon)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+def lamb_moments(
+    norms: Any, weight: Any, first: Any, second: Any, grad: Any, ids: Any, has_ids: bool,
+    skips: bool, scale: Any, start: int, stop: int, factor: Any, decay: Any, beta1: Any,
+    rest1: Any, beta2: Any, rest2: Any, root: Any, epsilon: Any,
+) -> None:  # fmt: skip
+    """Moments, and the squares of each row's weights and update."""
+    for k in range(start, stop):
+        g = grad[k]
+        norms[0, k], norms[1, k] = 0.0, 0.0
+        if skips and _is_zero(g):
+            continue
+        row = ids[k] if has_ids else k
+        w, m, v = weight[row], first[row], second[row]
+        weights, updates = 0.0, 0.0
+        for c in range(g.shape[0]):
+            slope = scale * g[c]
+            mean = beta1 * m[c] + rest1 * slope
+            square = beta2 * v[c] + rest2 * (slope * slope)
+            m[c] = mean
+            v[c] = square
+            move = factor * mean / (root * sqrt(square) + epsilon) + decay * w[c]
+            weights += np.float64(w[c]) * np.float64(w[c])
+            updates += np.float64(move) * np.float64(move)
+        norms[0, k], norms[1, k] = weights, updates
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def lamb_step(
+    weight: Any, first: Any, second: Any, grad: Any, ids: Any, has_ids: bool, skips: bool,
+    scale: Any, start: int, stop: int, lr: Any, factor: Any, decay: Any, root: Any, epsilon: Any,
+) -> None:  # fmt: skip
+    """``w -= lr * (factor * m / (root * sqrt(v) + epsilon) + decay * w)``, without ``scale``."""
+    for k in range(start, stop):
+        if skips and _is_zero(grad[k]):
+            continue
+        row = ids[k] if has_ids else k
+        w, m, v = weight[row], first[row], second[row]
+        for c in range(w.shape[0]):
+            w[c] -= lr * (factor * m[c] / (root * sqrt(v[c]) + epsilon) + decay * w[c])
+
+
+class CpuOptim:
+    """Implements :class:`daskxml.kernels.optim.OptimKernels` for host memory."""
+
+    _team: ThreadTeam
+
+    def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
+        self._step(sgd_step, (weight,), gradient, f32(lr), f32(keep))
+
+    def momentum_rows(
+        self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
+        momentum: float, nesterov: bool,
+    ) -> None:  # fmt: skip
+        rates = f32(lr), f32(keep), f32(momentum), nesterov
+        self._step(momentum_step, (weight, buffer), gradient, *rates)
+
+    def adam_rows(
+        self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        rates = f32(adam.lr * adam.first_factor), f32(adam.keep), *_constants(adam)
+        self._step(adam_step, (weight, first, second), gradient, *rates)
+
+    def lamb_moments(
+        self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
+        adam: AdamStep,
+    ) -> None:  # fmt: skip
+        rates = f32(adam.first_factor), f32(adam.weight_decay), *_constants(adam)
+        self._step(lamb_moments, (norms, weight, first, second), gradient, *rates)
+
+    def lamb_trust(self, trust: Array, norms: Array) -> None:
+        weights, updates = (float(sum64(squares)) for squares in norms)
+        trust[0] = math.sqrt(weights / updates) if weights > 0.0 and updates > 0.0 else 1.0
+
+    def lamb_rows(
+        self, weight: Array, first: Array, second: Array, gradient: RowGradient,
+        adam: AdamStep, trust: Array,
+    ) -> None:  # fmt: skip
+        factors = f32(adam.lr * float(trust[0])), f32(adam.first_factor), f32(adam.weight_decay)
+        roots = f32(adam.second_root), f32(adam.epsilon)
+        self._step(lamb_step, (weight, first, second), gradient, *factors, *roots)
+
+    def _step(
+        self, kernel: Callable[..., None], arrays: tuple[Array, ...], gradient: RowGradient,
+        *rates: Any,
+    ) -> None:  # fmt: skip
+        ids, (count, width) = gradient.ids, gradient.values.shape
+        operands = (
+            *arrays, gradient.values, _NO_IDS if ids is None else ids, ids is not None,
+            gradient.skip_zero_rows, f32(gradient.scale),
+        )  # fmt: skip
+        self._team.run(
+            count, row_grain(width),
+            lambda _, start, stop: kernel(*operands, start, stop, *rates),
+        )  # fmt: skip
+
+
+def _constants(adam: AdamStep) -> tuple[Any, ...]:
+    return *(f32(rate) for rate in adam.rates), f32(adam.second_root), f32(adam.epsilon)

@@ -1,0 +1,303 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""Sampled losses on a CPU, where each row has labels of its own: choice, loss and gradient.
+
+One thread takes a row from its logits to its gradient, so the weights that it gathers for the
+logits are still in the cache for the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from daskxml.core.arrays import Array, Csr
+from daskxml.kernels.cpu.numba_math import exp32, hash64
+from daskxml.kernels.cpu.thread_team import ThreadTeam
+from daskxml.kernels.sampling import Lookup, RowSamples
+
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
+_SHARED_LOG = 512  # factors of at most 2 for each logarithm
+_PAIR_GRAIN = 1 << 13  # labels chosen, a tenth of a millisecond: fewer wake no other thread
+_FLOAT_GRAIN = 1 << 19  # floats multiplied in the same time
+
+
+@njit(nogil=True, cache=True)
+def size_row_samples(starts: Any, indptr: Any, rows: Any, active: int) -> None:
+    """Prefix sums of the number of labels of each row."""
+    for i in range(rows.shape[0]):
+        own = indptr[rows[i] + 1] - indptr[rows[i]]
+        starts[i + 1] = starts[i] + max(active, own)
+
+
+@njit(nogil=True, cache=True)
+def draw_row_samples(
+    starts: Any, ids: Any, sample_rows: Any, own: Any, certain: Any, indptr: Any, indices: Any,
+    rows: Any, first_row: int, keys: Any, bucket_starts: Any, members: Any, random: float,
+    key: Any, marks: Any, start: int, stop: int,
+) -> None:  # fmt: skip
+    """Labels of ``rows[start:stop]``. A mark is -1 for a chosen label, else its votes."""
+    mark, candidates = marks[0], marks[1]
+    levels = np.zeros(keys.shape[0] + 1, np.int64)
+    for i in range(start, stop):
+        row = first_row + i
+        chosen = ids[starts[row] : starts[row + 1]]
+        sample_rows[starts[row] : starts[row + 1]] = row
+        count = 0
+        for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            chosen[count] = indices[j]
+            mark[indices[j]] = -1
+            count += 1
+        own[row] = count
+        most = chosen.shape[0] - int(random * (chosen.shape[0] - count) + 0.5)
+        if keys.shape[0] > 0 and count < most:
+            found = _count_votes(mark, candidates, keys[:, row], bucket_starts, members)
+            ties = hash64(key, 2 * row)
+            count = _add_popular(chosen, count, most, mark, candidates[:found], levels, ties)
+        certain[row] = count
+        _add_random(chosen, count, mark, hash64(key, 2 * row + 1))
+        for label in chosen:
+            mark[label] = 0
+
+
+@njit(nogil=True, cache=True)
+def _count_votes(mark: Any, candidates: Any, keys: Any, starts: Any, members: Any) -> int:
+    """Count in how many buckets of a row each label is; returns the number of ``candidates``."""
+    count = 0
+    for t in range(keys.shape[0]):
+        for j in range(starts[t, keys[t]], starts[t, keys[t] + 1]):
+            label = members[t, j]
+            if mark[label] == 0:
+                candidates[count] = label
+                count += 1
+            if mark[label] >= 0:
+                mark[label] += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _add_popular(
+    chosen: Any, count: int, most: int, mark: Any, candidates: Any, levels: Any, key: Any
+) -> int:
+    """Find the number of votes of the last label; take all above it, and some of those at it."""
+    levels[:] = 0
+    for label in candidates:
+        levels[mark[label]] += 1
+    cut, wanted = levels.shape[0] - 1, most - count
+    while cut > 1 and levels[cut] <= wanted:
+        wanted -= levels[cut]
+        cut -= 1
+    left, wanted = levels[cut], min(wanted, levels[cut])
+    for label in candidates:
+        votes = mark[label]
+        mark[label] = 0
+        if votes < cut:
+            continue
+        if votes == cut:  # each of those left has the same chance (Knuth's algorithm S)
+            taken = hash64(key, left) % np.uint64(left) < np.uint64(wanted)
+            left -= 1
+            if not taken:
+                continue
+            wanted -= 1
+        mark[label] = -1
+        chosen[count] = label
+        count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _add_random(chosen: Any, count: int, mark: Any, key: Any) -> None:
+    """Draw labels to take; or, if most are to be taken, draw those to leave out."""
+    labels = mark.shape[0]
+    takes = chosen.shape[0] - count <= labels - chosen.shape[0]
+    left = chosen.shape[0] - count if takes else labels - chosen.shape[0]
+    draw = 0
+    while left > 0:
+        drawn = np.int64(hash64(key, draw) % np.uint64(labels))
+        draw += 1
+        if mark[drawn] != 0:
+            continue
+        left -= 1
+        mark[drawn] = -1 if takes else -2
+        if takes:
+            chosen[count] = drawn
+            count += 1
+    if takes:
+        return
+    for label in range(labels):
+        if mark[label] == 0:
+            mark[label] = -1
+            chosen[count] = label
+            count += 1
+        elif mark[label] == -2:
+            mark[label] = 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def softmax_row_samples(
+    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
+    hidden: Any, weight: Any, bias: Any, weighted: bool, start: int, stop: int,
+) -> None:  # fmt: skip
+    """Rows ``start`` to ``stop``."""
+    rows = np.float64(hidden.shape[0])
+    for i in range(start, stop):
+        z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
+        if own[i] == 0:
+            z[:] = _ZERO
+            gradient[i] = _ZERO
+            loss[i] = 0.0
+            continue
+        _logits(z, ids, hidden[i], weight, bias)
+        target = 0.0
+        for logit in z[: own[i]]:
+            target += logit
+        if weighted and certain[i] < ids.shape[0]:
+            z[certain[i] :] += np.float32(np.log(_stands_for(weight, ids, certain[i])))
+        peak = z[0]
+        for logit in z:
+            peak = peak if logit <= peak else logit  # NaN stays
+        _exponentials(z, peak)
+        total = np.float64(_sum(z))
+        loss[i] = peak + np.log(total) - target / own[i]
+        z *= np.float32(1.0 / (rows * total))
+        z[: own[i]] -= np.float32(1.0 / (rows * own[i]))
+        _gradient(gradient[i], z, ids, weight)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def sigmoid_row_samples(
+    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
+    hidden: Any, weight: Any, bias: Any, weighted: bool, start: int, stop: int,
+) -> None:  # fmt: skip
+    """Rows ``start`` to ``stop``."""
+    factor = 1.0 / hidden.shape[0]
+    for i in range(start, stop):
+        z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
+        _logits(z, ids, hidden[i], weight, bias)
+        target = 0.0
+        for logit in z[: own[i]]:
+            target += logit
+        times = 1.0
+        if weighted and certain[i] < ids.shape[0]:
+            times = _stands_for(weight, ids, certain[i])
+        once = _sigmoids(z[: certain[i]], np.float32(factor))
+        others = _sigmoids(z[certain[i] :], np.float32(factor * times))
+        loss[i] = once + times * others - target
+        z[: own[i]] -= np.float32(factor)
+        _gradient(gradient[i], z, ids, weight)
+
+
+@njit(inline="always", cache=True)
+def _stands_for(weight: Any, ids: Any, certain: int) -> float:
+    """How many labels each drawn one stands for."""
+    return (weight.shape[0] - certain) / (ids.shape[0] - certain)
+
+
+@njit(nogil=True, cache=True)
+def _logits(z: Any, ids: Any, hidden: Any, weight: Any, bias: Any) -> None:
+    for e in range(ids.shape[0]):
+        z[e] = _dot(hidden, weight[ids[e]]) + bias[ids[e]]
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _dot(a: Any, b: Any) -> Any:
+    total = _ZERO
+    for c in range(a.shape[0]):
+        total += a[c] * b[c]
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def _sum(x: Any) -> Any:
+    total = _ZERO
+    for value in x:
+        total += value
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _exponentials(z: Any, peak: Any) -> None:
+    for e in range(z.shape[0]):
+        z[e] = exp32(z[e] - peak)
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+def _sigmoids(z: Any, factor: Any) -> float:
+    """``z = factor * sigmoid(z)``; the sum of ``log(1 + exp(z))``."""
+    loss = 0.0
+    for first in range(0, z.shape[0], _SHARED_LOG):
+        product, positive = 1.0, 0.0
+        for e in range(first, min(first + _SHARED_LOG, z.shape[0])):
+            above = max(z[e], _ZERO)
+            small = exp32(z[e] - above - above)
+            product *= _ONE + small
+            positive += above
+            z[e] = (small if z[e] <= _ZERO else _ONE) * (factor / (_ONE + small))
+        loss += np.log(product) + positive
+    return loss
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _gradient(out: Any, slopes: Any, ids: Any, weight: Any) -> None:
+    """``out = slopes @ weight[ids]``, in order."""
+    out[:] = _ZERO
+    for e in range(ids.shape[0]):
+        slope, source = slopes[e], weight[ids[e]]
+        for c in range(out.shape[0]):
+            out[c] += slope * source[c]
+
+
+class CpuRowSampling:
+    """Implements :class:`daskxml.kernels.sampling.RowSamplingKernels` for host memory."""
+
+    _team: ThreadTeam
+
+    def size_row_samples(self, starts: Array, y: Csr, rows: Array, active: int) -> None:
+        size_row_samples(starts, y.indptr, rows, active)
+
+    def draw_row_samples(
+        self, samples: RowSamples, y: Csr, rows: Array, first_row: int, found: Lookup,
+        random: float, key: int, marks: Array,
+    ) -> None:  # fmt: skip
+        operands = (
+            samples.starts, samples.ids, samples.rows, samples.own, samples.certain, y.indptr,
+            y.indices, rows, first_row, found.keys, found.starts, found.members, float(random),
+            np.uint64(key),
+        )  # fmt: skip
+        self._team.run(
+            rows.shape[0], _rows_worth(samples, _PAIR_GRAIN),
+            lambda thread, *span: draw_row_samples(*operands, marks[thread], *span),
+        )  # fmt: skip
+
+    def softmax_row_samples(
+        self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
+        weight: Array, bias: Array, weighted: bool,
+    ) -> None:  # fmt: skip
+        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, weighted
+        self._each_row(samples, hidden, lambda *span: softmax_row_samples(*operands, *span))
+
+    def sigmoid_row_samples(
+        self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
+        weight: Array, bias: Array, weighted: bool,
+    ) -> None:  # fmt: skip
+        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, weighted
+        self._each_row(samples, hidden, lambda *span: sigmoid_row_samples(*operands, *span))
+
+    def _each_row(
+        self, samples: RowSamples, hidden: Array, work: Callable[[int, int], object]
+    ) -> None:
+        rows, units = hidden.shape
+        grain = _rows_worth(samples, _FLOAT_GRAIN // max(1, units))
+        self._team.run(rows, grain, lambda _, start, stop: work(start, stop))
+
+
+def _by_row(samples: RowSamples) -> tuple[Array, Array, Array, Array]:
+    return samples.starts, samples.ids, samples.own, samples.certain
+
+
+def _rows_worth(samples: RowSamples, pairs: int) -> int:
+    """How many rows have ``pairs`` labels together."""
+    return max(1, pairs * samples.own.shape[0] // max(1, samples.ids.shape[0]))

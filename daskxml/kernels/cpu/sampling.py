@@ -1,0 +1,294 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""Hash tables over labels, and the choice of a batch's labels, on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from daskxml.core.arrays import Array, Csr
+from daskxml.kernels.cpu.numba_math import hash64
+from daskxml.kernels.cpu.thread_team import ThreadTeam
+
+_ZERO = np.float32(0.0)
+_TRIES = 1000  # random ones of an empty bin, before it tries all others in turn
+_GRAIN = 1 << 17  # elements read, a tenth of a millisecond: fewer wake no other thread
+
+
+@njit(nogil=True, cache=True)
+def sign_keys(out: Any, projected: Any, extra: Any, weights: Any, start: int, stop: int) -> None:
+    """Pack the signs of rows ``start`` to ``stop``."""
+    tables = out.shape[0]
+    bits = projected.shape[1] // tables
+    for i in range(start, stop):
+        row, more = projected[i], extra[i]
+        for t in range(tables):
+            key = 0
+            for j in range(t * bits, (t + 1) * bits):
+                key = 2 * key + (1 if row[j] + more * weights[j] > _ZERO else 0)
+            out[t, i] = key
+
+
+@njit(nogil=True, cache=True)
+def winner_keys(out: Any, x: Any, bins: Any, skips_zeros: bool, start: int, stop: int) -> None:
+    """Winners of the nonempty bins, then of the empty ones, then the digits."""
+    tables, digits, size = bins.shape
+    columns = bins.reshape(tables * digits, size)
+    winners = np.empty(tables * digits, np.int32)
+    filled = np.empty(tables * digits, np.int32)
+    for i in range(start, stop):
+        row = x[i]
+        empty = 0
+        for b in range(columns.shape[0]):
+            winner = -1
+            best = _ZERO
+            for j in range(size):
+                value = row[columns[b, j]]
+                if skips_zeros and value == _ZERO:
+                    continue
+                if winner < 0 or value > best:
+                    winner, best = j, value
+            winners[b] = winner
+            filled[b] = winner
+            empty += winner < 0
+        if empty > 0:
+            _densify(filled, winners)
+        for t in range(tables):
+            key = 0
+            for b in range(t * digits, (t + 1) * digits):
+                key = size * key + filled[b]
+            out[t, i] = key
+
+
+@njit(nogil=True, cache=True)
+def _densify(filled: Any, winners: Any) -> None:
+    """Give each empty bin the winner of another one."""
+    bins = winners.shape[0]
+    for b in range(bins):
+        if winners[b] >= 0:
+            continue
+        filled[b] = 0
+        for attempt in range(_TRIES + bins):
+            if attempt < _TRIES:
+                other = hash64(b, attempt) % np.uint64(bins)
+            else:
+                other = np.uint64(attempt - _TRIES)
+            if winners[other] >= 0:
+                filled[b] = winners[other]
+                break
+
+
+@njit(nogil=True, cache=True)
+def fill_buckets(starts: Any, members: Any, keys: Any, start: int, stop: int) -> None:
+    """Sort by counting, tables ``start`` to ``stop``."""
+    buckets = starts.shape[1] - 1
+    free = np.empty(buckets, np.int32)
+    for t in range(start, stop):
+        free[:] = 0
+        for key in keys[t]:
+            free[key] += 1
+        total = 0
+        for b in range(buckets):
+            starts[t, b] = total
+            total += free[b]
+            free[b] = starts[t, b]
+        starts[t, buckets] = total
+        for label in range(keys.shape[1]):
+            key = keys[t, label]
+            members[t, free[key]] = label
+            free[key] += 1
+
+
+@njit(nogil=True, cache=True)
+def count_votes(votes: Any, keys: Any, starts: Any, members: Any, start: int, stop: int) -> None:
+    """Votes of tables ``start`` to ``stop``; rows of one bucket are counted together."""
+    votes[:] = 0
+    tally = np.zeros(starts.shape[1] - 1, np.int32)
+    for t in range(start, stop):
+        for key in keys[t]:
+            tally[key] += 1
+        for key in keys[t]:
+            rows = tally[key]
+            if rows == 0:
+                continue
+            tally[key] = 0
+            for j in range(starts[t, key], starts[t, key + 1]):
+                votes[members[t, j]] += rows
+
+
+@njit(nogil=True, cache=True)
+def add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any, rows: Any) -> int:
+    """Append the labels of rows."""
+    for row in rows:
+        for j in range(indptr[row], indptr[row + 1]):
+            label = indices[j]
+            if positions[label] < 0:
+                positions[label] = count
+                ids[count] = label
+                count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def add_popular(ids: Any, positions: Any, count: int, votes: Any, most: int, key: Any) -> int:
+    """Find the number of votes of the last label; take all above it, and some of those at it."""
+    if count >= most:
+        return count
+    levels = np.zeros(votes.max() + 2, np.int64)
+    for label in range(votes.shape[0]):
+        if votes[label] > 0 and positions[label] < 0:
+            levels[votes[label]] += 1
+    cut, wanted = levels.shape[0] - 1, most - count
+    while cut > 1 and levels[cut] <= wanted:
+        wanted -= levels[cut]
+        cut -= 1
+    left, wanted = levels[cut], min(wanted, levels[cut])
+    for label in range(votes.shape[0]):
+        if votes[label] < cut or positions[label] >= 0:
+            continue
+        if votes[label] == cut:  # each of those left has the same chance (Knuth's algorithm S)
+            taken = hash64(key, left) % np.uint64(left) < np.uint64(wanted)
+            left -= 1
+            if not taken:
+                continue
+            wanted -= 1
+        positions[label] = count
+        ids[count] = label
+        count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def add_random(ids: Any, positions: Any, count: int, most: int, key: Any) -> int:
+    """Draw labels to take; or, if most are to be taken, draw those to leave out."""
+    labels = positions.shape[0]
+    most = min(most, labels)
+    if count >= most:
+        return count
+    takes = most - count <= labels - most
+    left = most - count if takes else labels - most
+    draw = 0
+    while left > 0:
+        drawn = np.int64(hash64(key, draw) % np.uint64(labels))
+        draw += 1
+        if positions[drawn] != -1:
+            continue
+        left -= 1
+        if takes:
+            positions[drawn] = count
+            ids[count] = drawn
+            count += 1
+        else:
+            positions[drawn] = -2
+    if not takes:
+        for label in range(labels):
+            if positions[label] == -1:
+                positions[label] = count
+                ids[count] = label
+                count += 1
+            elif positions[label] == -2:
+                positions[label] = -1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def write_target_positions(
+    out_indptr: Any, out_indices: Any, positions: Any, indptr: Any, indices: Any, rows: Any
+) -> None:
+    """Insertion sort: rows have few labels."""
+    end = out_indptr[0]
+    for i in range(rows.shape[0]):
+        begin = end
+        for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            value = positions[indices[j]]
+            k = end
+            while k > begin and out_indices[k - 1] > value:
+                out_indices[k] = out_indices[k - 1]
+                k -= 1
+            out_indices[k] = value
+            end += 1
+        out_indptr[i + 1] = end
+
+
+@njit(nogil=True, cache=True)
+def clear_positions(positions: Any, ids: Any) -> None:
+    """``positions[ids] = -1``."""
+    for label in ids:
+        positions[label] = -1
+
+
+@njit(nogil=True, cache=True)
+def take_rows(out: Any, x: Any, ids: Any, start: int, stop: int) -> None:
+    """``out[i] = x[ids[i]]`` for ``start <= i < stop``."""
+    for i in range(start, stop):
+        source, target = x[ids[i]], out[i]
+        for c in range(target.shape[0]):
+            target[c] = source[c]
+
+
+class CpuSampling:
+    """Implements :class:`daskxml.kernels.sampling.SamplingKernels` for host memory."""
+
+    _team: ThreadTeam
+    clear_positions = staticmethod(clear_positions)
+
+    def sign_keys(self, out: Array, projected: Array, extra: Array, weights: Array) -> None:
+        self._team.run(
+            out.shape[1], _items(projected.shape[1]),
+            lambda _, *span: sign_keys(out, projected, extra, weights, *span),
+        )  # fmt: skip
+
+    def winner_keys(self, out: Array, x: Array, bins: Array, skips_zeros: bool) -> None:
+        self._team.run(
+            out.shape[1], _items(bins.size),
+            lambda _, *span: winner_keys(out, x, bins, skips_zeros, *span),
+        )  # fmt: skip
+
+    def fill_buckets(self, starts: Array, members: Array, keys: Array) -> None:
+        tables, labels = keys.shape
+        self._team.run(
+            tables, _items(labels),
+            lambda _, *span: fill_buckets(starts, members, keys, *span),
+        )  # fmt: skip
+
+    def count_votes(self, votes: Array, keys: Array, starts: Array, members: Array) -> None:
+        tables, rows = keys.shape
+        met = rows * max(1, members.shape[1] // (starts.shape[1] - 1))  # in one table, at least
+        used = self._team.run(
+            tables, _items(met),
+            lambda thread, *span: count_votes(
+                votes[thread], keys, starts, members, *span
+            ),
+        )  # fmt: skip
+        for thread in range(1, used):
+            votes[0] += votes[thread]
+
+    def add_targets(self, ids: Array, positions: Array, count: int, y: Csr, rows: Array) -> int:
+        return int(add_targets(ids, positions, count, y.indptr, y.indices, rows))
+
+    def add_popular(
+        self, ids: Array, positions: Array, count: int, votes: Array, most: int, key: int
+    ) -> int:
+        return int(add_popular(ids, positions, count, votes, most, np.uint64(key)))
+
+    def add_random(self, ids: Array, positions: Array, count: int, most: int, key: int) -> int:
+        return int(add_random(ids, positions, count, most, np.uint64(key)))
+
+    def write_target_positions(
+        self, indptr: Array, indices: Array, positions: Array, y: Csr, rows: Array
+    ) -> None:
+        write_target_positions(indptr, indices, positions, y.indptr, y.indices, rows)
+
+    def take_rows(self, out: Array, x: Array, ids: Array) -> None:
+        into, source = (a if a.ndim > 1 else a.reshape(-1, 1) for a in (out, x))
+        self._team.run(
+            into.shape[0], _items(into.shape[1]),
+            lambda _, *span: take_rows(into, source, ids, *span),
+        )  # fmt: skip
+
+
+def _items(each: int) -> int:
+    """How many items of ``each`` elements make waking a thread worthwhile."""
+    return max(1, _GRAIN // max(1, each))

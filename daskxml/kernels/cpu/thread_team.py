@@ -1,0 +1,68 @@
+"""A fixed number of threads, each with its own share of a range.
+
+The shares depend on the range and on the number of threads only, so that sums are always formed in
+the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+ROW_GRAIN = 1 << 18  # floats: below, waking a thread costs more than it saves
+
+
+def row_grain(width: int) -> int:
+    """How many rows of so many floats make waking a thread worthwhile."""
+    return max(1, ROW_GRAIN // max(1, width))
+
+
+class ThreadTeam:
+    """``count`` threads, the caller's own among them.
+
+    Parameters
+    ----------
+    count
+        At least 1; 1 starts no thread at all.
+
+    Examples
+    --------
+    >>> team, calls = ThreadTeam(2), []
+    >>> team.run(10, 3, lambda *call: calls.append(call))
+    2
+    >>> sorted(calls)
+    [(0, 0, 5), (1, 5, 10)]
+    >>> team.close()
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count - 1, "daskxml-kernel") if count > 1 else None
+
+    def run(self, items: int, grain: int, work: Callable[[int, int, int], object]) -> int:
+        """Call ``work(thread, start, stop)`` over ``range(items)``, at least ``grain`` items each.
+
+        Returns how many threads had a share (one, the caller's, for few items).
+        """
+        used = max(1, min(self.count, items // max(1, grain)))
+        cuts = [items * thread // used for thread in range(used + 1)]
+        if self._pool is None or used == 1:
+            work(0, 0, items)
+            return 1
+        others = [
+            self._pool.submit(work, thread, cuts[thread], cuts[thread + 1])
+            for thread in range(1, used)
+        ]
+        try:
+            work(0, 0, cuts[1])
+        finally:  # never return while another thread still writes
+            errors = [future.exception() for future in others]
+        for error in errors:
+            if error is not None:
+                raise error
+        return used
+
+    def close(self) -> None:
+        """Stop the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -1,0 +1,1 @@
+"""Kernels on GPUs: CUDA sources, compiled at run time and launched through CuPy."""

@@ -1,0 +1,237 @@
+# ruff: noqa: D102 (the methods are documented once, in `daskxml.kernels.cuda.device.CudaDevice`)
+"""A GPU through CuPy: the only module that imports it.
+
+Each device has a stream for all of its work, and another for asynchronous uploads. Memory comes
+from CuPy's allocator: its pool, or RMM's if that is set. The sources are compiled once for a GPU;
+CuPy caches the result on disk. CuPy's own kernels, which need CUDA's headers, are not used.
+"""
+
+from __future__ import annotations
+
+from threading import Lock, get_ident
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+from daskxml.core.arrays import Array
+from daskxml.core.errors import ConfigError
+from daskxml.kernels.cuda.device import Arena, MakeArray, Product, Shape, cuda_source, product_of
+from daskxml.kernels.cuda.kernels import CudaKernels
+
+_PINNED_BYTES = 1 << 24
+_REMEDY = 'or give device "cpu"'
+
+
+def open_gpu(exact: bool = False) -> CudaKernels:
+    """The kernels of this process's first GPU.
+
+    Parameters
+    ----------
+    exact
+        Whether products are of float32; otherwise their operands are rounded to TF32 (10 bits
+        behind the point) where the GPU has it, several times faster.
+
+    Raises
+    ------
+    ConfigError
+        If CuPy is not installed, or there is no GPU that it can use.
+    """
+    try:
+        import cupy
+
+        count = int(cupy.cuda.runtime.getDeviceCount())
+        if count == 0:
+            raise ConfigError(f'device "cuda": no GPU is visible: make one visible, {_REMEDY}')
+        return CudaKernels(CupyDevice(cupy, exact))
+    except ImportError as error:  # CuPy, or a library that it loads lazily
+        problem = f"CuPy cannot be loaded ({error}): install cupy-cuda12x[ctk]"
+    except RuntimeError as error:  # includes CuPy's driver errors
+        problem = f"no GPU can be used ({error}): mend the driver"
+    raise ConfigError(f'device "cuda": {problem}, {_REMEDY}')
+
+
+class CupyDevice:
+    """Implements :class:`daskxml.kernels.cuda.device.CudaDevice` for the current GPU.
+
+    Parameters
+    ----------
+    cupy
+        The module.
+    exact
+        See `open_gpu`.
+    """
+
+    def __init__(self, cupy: Any, exact: bool) -> None:
+        from cupy_backends.cuda.api import runtime
+        from cupy_backends.cuda.libs import cublas
+
+        self._cupy, self._cublas, self._runtime = cupy, cublas, runtime
+        self._arena, self._owner = Arena(self.empty), get_ident()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._copies = cupy.cuda.Stream(non_blocking=True)
+        self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++17",))
+        self._module.compile()  # now, not in the first step
+        self._kernels: dict[str, Any] = {}
+        exactly = cublas.CUBLAS_COMPUTE_32F
+        quickly = exactly if exact else cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+        self._products = {  # of operands of a dtype: its name in cuBLAS, and the type of sums
+            "float32": (runtime.CUDA_R_32F, quickly),
+            "uint16": (runtime.CUDA_R_16BF, exactly),  # bfloat16
+            "float16": (runtime.CUDA_R_16F, exactly),
+        }
+        self._lock, self._handle = Lock(), cublas.create()  # CuPy's is one for each thread
+        finalize(self, cublas.destroy, self._handle).atexit = False
+        few = self.empty((8, 8), "float32")
+        self.gemm(product_of(few, few, few), 1.0, 0.0)  # cuBLAS allocates its workspace now
+
+    @property
+    def cache_bytes(self) -> int:
+        runtime = self._runtime
+        device = runtime.getDevice()
+        return int(runtime.deviceGetAttribute(runtime.cudaDevAttrL2CacheSize, device))
+
+    def empty(self, shape: Shape, dtype: str) -> Array:
+        with self._stream:
+            return self._cupy.empty(shape, dtype)
+
+    def free_bytes(self) -> int:
+        """The driver's free memory, and the unused part of the pool, CuPy's or RMM's."""
+        free, _ = self._runtime.memGetInfo()
+        unused = int(self._cupy.get_default_memory_pool().free_bytes())
+        if (self._cupy.cuda.get_allocator().__module__ or "").startswith("rmm"):
+            import rmm
+
+            unused += unused_bytes(rmm.mr.get_current_device_resource())
+        return int(free) + unused
+
+    def release(self) -> None:
+        self._stream.synchronize()
+        self._arena.release()
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def reserve(self, nbytes: int) -> None:
+        """For this thread: a parameter server may step in another thread at the same time."""
+        self._arena.reserve(nbytes)
+        self._owner = get_ident()
+
+    def scratch(self) -> MakeArray:
+        if get_ident() != self._owner:
+            return self.empty
+        self._arena.reset()
+        return self._arena.take
+
+    def clear(self, out: Array) -> None:
+        if out.nbytes:
+            self._runtime.memsetAsync(out.data.ptr, 0, out.nbytes, self._stream.ptr)
+
+    def copy(self, out: Array, x: Array) -> None:
+        if out.nbytes != x.nbytes:
+            raise ValueError(f"copy: {x.nbytes} bytes into {out.nbytes}")
+        kind = self._runtime.memcpyDeviceToDevice
+        if out.nbytes:
+            self._runtime.memcpyAsync(out.data.ptr, x.data.ptr, x.nbytes, kind, self._stream.ptr)
+
+    def holds(self, value: Array) -> bool:
+        return isinstance(value, self._cupy.ndarray)
+
+    def upload(self, value: Array) -> Array:
+        """Through pinned memory unless it is large: CuPy caches that, up to twice as much.
+
+        Either way the host's array has been read when this returns.
+        """
+        if value.nbytes <= _PINNED_BYTES:
+            with self._stream:
+                return self._cupy.asarray(value)
+        out, kind = self.empty(value.shape, str(value.dtype)), self._runtime.memcpyHostToDevice
+        place = out.data.ptr, value.ctypes.data, value.nbytes
+        self._runtime.memcpyAsync(*place, kind, self._stream.ptr)
+        self._stream.synchronize()
+        return out
+
+    def upload_async(self, value: Array) -> Array:
+        """Through pinned memory, in its own stream, concurrently with work that is queued later.
+
+        It waits for work that is queued already, which may still use the memory that is reused.
+        """
+        self._copies.wait_event(self._event(self._stream))
+        with self._copies:
+            return self._cupy.asarray(value)
+
+    def await_uploads(self) -> None:
+        self._stream.wait_event(self._event(self._copies))
+
+    def _event(self, stream: Any) -> Any:
+        """An event after all work that is in a stream now."""
+        return stream.record(self._cupy.cuda.Event(disable_timing=True))
+
+    def download(self, value: Array) -> Array:
+        return self._cupy.asnumpy(value, stream=self._stream)
+
+    def launch(
+        self, name: str, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments: Any
+    ) -> None:
+        if min(blocks) == 0:
+            return
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            kernel = self._kernels[name] = self._module.get_function(name)
+        kernel(blocks, threads, arguments, stream=self._stream)
+
+    def gemm(self, product: Product, alpha: float, beta: float) -> None:
+        """One handle for all threads: there is one stream, so the workspace is used in order."""
+        if product.m == 0 or product.n == 0:
+            return
+        cublas, p = self._cublas, product
+        scalars = np.array([alpha, beta], np.float32)  # read by the call itself
+        first = scalars.ctypes.data
+        transposed = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
+        kind, adds = self._products[str(p.a.dtype)]
+        out_kind, _ = self._products[str(p.out.dtype)]
+        try:
+            with self._lock, self._stream:
+                cublas.gemmEx(
+                    self._handle, transposed[p.transpose_b], transposed[p.transpose_a],
+                    p.n, p.m, p.k, first, p.b.data.ptr, kind, p.b_stride,
+                    p.a.data.ptr, kind, p.a_stride, first + 4,
+                    p.out.data.ptr, out_kind, p.n, adds, cublas.CUBLAS_GEMM_DEFAULT,
+                )  # fmt: skip
+        except cublas.CUBLASError as error:
+            if "ALLOC_FAILED" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
+
+    def close(self) -> None:
+        self._copies.synchronize()
+        self._stream.synchronize()
+
+
+def unused_bytes(resource: Any) -> int:
+    """Return the unused bytes of an RMM memory resource's pool; 0 without a pool.
+
+    The driver counts all of a pool as used.
+
+    Parameters
+    ----------
+    resource
+        ``rmm.mr.get_current_device_resource()``: adaptors over a pool. How much is
+        allocated is known only if one of them counts (dask-cuda's ``rmm_track_allocations``);
+        otherwise the whole pool counts as unused.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Resource
+    >>> pool = Resource(pool_size=lambda: 100)
+    >>> unused_bytes(pool), unused_bytes(Resource(upstream_mr=None))
+    (100, 0)
+    >>> unused_bytes(Resource(get_allocated_bytes=lambda: 30, upstream_mr=pool))
+    70
+    """
+    allocated = 0
+    while resource is not None and not hasattr(resource, "pool_size"):
+        if hasattr(resource, "get_allocated_bytes"):
+            allocated = int(resource.get_allocated_bytes())
+        elif hasattr(resource, "allocation_counts"):
+            allocated = int(resource.allocation_counts.current_bytes)
+        resource = getattr(resource, "upstream_mr", None)
+    return 0 if resource is None else max(0, int(resource.pool_size()) - allocated)

@@ -1,0 +1,371 @@
+"""What the CUDA kernels need: a device, their sources, and arrays beside their operands.
+
+`daskxml.kernels.cuda.cupy_device` implements the device for a GPU; the tests have another
+implementation, which runs the same sources on the host, so that they are checked without a GPU as
+well. The sources, in `src` beside this module, use no headers and only what a small shim for a
+host compiler can offer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Protocol
+from weakref import finalize
+
+import numpy as np
+
+from daskxml.core.arrays import Array
+
+Shape = int | tuple[int, ...]
+MakeArray = Callable[[Shape, str], Array]
+NULL = np.uintp(0)  # a null pointer
+_FILES = (
+    "prelude", "half", "flat", "dense", "sparse", "group", "labels", "targets", "ranks", "optim",
+)  # fmt: skip
+_KERNEL = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
+_ALIGNED_BYTES = 256  # as CUDA's own allocations are
+_GRAIN_BYTES = 1 << 20
+_SLOTS = 1024  # deferred sums at a time
+
+
+class CudaDevice(Protocol):
+    """Memory and a queue of work, done in order; only ``download`` synchronizes."""
+
+    def empty(self, shape: Shape, dtype: str) -> Array:
+        """A new array, aligned to 64 bytes.
+
+        Raises
+        ------
+        MemoryError
+            If the device does not have enough memory.
+        """
+
+    @property
+    def cache_bytes(self) -> int:
+        """Size of the L2 cache."""
+
+    def free_bytes(self) -> int:
+        """How much can still be allocated."""
+
+    def release(self) -> None:
+        """Free reserved memory and cached memory that is not in use."""
+
+    def reserve(self, nbytes: int) -> None:
+        """Allocate memory for so many bytes of temporary arrays."""
+
+    def scratch(self) -> MakeArray:
+        """An allocator of temporary arrays like `empty`, reusing the memory of the call before."""
+
+    def clear(self, out: Array) -> None:
+        """``out = 0``, contiguous."""
+
+    def copy(self, out: Array, x: Array) -> None:
+        """``out = x``, both on the device and contiguous."""
+
+    def holds(self, value: Array) -> bool:
+        """Whether an array is on the device."""
+
+    def upload(self, value: Array) -> Array:
+        """A copy of a host array on the device; the host's may be changed afterwards."""
+
+    def upload_async(self, value: Array) -> Array:
+        """As `upload`, concurrently with queued work: readable after `await_uploads`.
+
+        The array must be kept until the work that reads it is queued.
+        """
+
+    def await_uploads(self) -> None:
+        """Make work that is queued from now on wait for asynchronous uploads."""
+
+    def download(self, value: Array) -> Array:
+        """A device array as a NumPy array; waits for the work queued before."""
+
+    def launch(
+        self, name: str, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments: Any
+    ) -> None:
+        """Run a kernel over contiguous arrays and NumPy scalars; nothing where a size is 0."""
+
+    def gemm(self, product: Product, alpha: float, beta: float) -> None:
+        """``out = alpha * a @ b + beta * out``."""
+
+    def close(self) -> None:
+        """Wait for the queued work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of C-ordered matrices in terms of BLAS, which is column-major.
+
+    BLAS computes ``out.T = b.T @ a.T``: C-ordered operands are transposed already.
+
+    Attributes
+    ----------
+    out, a, b
+        The arrays.
+    m, n, k
+        ``out`` is ``(m, n)``, ``a`` ``(m, k)`` and ``b`` ``(k, n)``.
+    transpose_a, transpose_b
+        Whether the operand is a transposed view.
+    a_stride, b_stride
+        The leading dimensions; that of ``out`` is n.
+    """
+
+    out: Array
+    a: Array
+    b: Array
+    m: int
+    n: int
+    k: int
+    transpose_a: bool
+    transpose_b: bool
+    a_stride: int
+    b_stride: int
+
+
+def product_of(out: Array, a: Array, b: Array) -> Product:
+    """The product ``a @ b`` into ``out`` in terms of BLAS.
+
+    Raises
+    ------
+    ValueError
+        If ``out`` is not contiguous, or an operand neither that nor a transposed view of one.
+
+    Examples
+    --------
+    >>> a, b = np.zeros((2, 3)), np.zeros((4, 3))
+    >>> product = product_of(np.zeros((2, 4)), a, b.T)
+    >>> product.transpose_a, product.a_stride, product.transpose_b, product.b_stride
+    (False, 3, True, 3)
+    """
+    if not out.flags.c_contiguous:
+        raise ValueError("gemm writes into contiguous rows only")
+    m, k = (int(size) for size in a.shape)
+    transpose_a, a_stride = _orientation(a)
+    transpose_b, b_stride = _orientation(b)
+    return Product(out, a, b, m, int(b.shape[1]), k, transpose_a, transpose_b, a_stride, b_stride)
+
+
+def _orientation(matrix: Array) -> tuple[bool, int]:
+    """Whether a matrix is a transposed view, and the distance of its rows, or columns."""
+    if matrix.flags.c_contiguous:
+        return False, max(1, int(matrix.shape[1]))
+    if matrix.T.flags.c_contiguous:
+        return True, max(1, int(matrix.shape[0]))
+    raise ValueError("gemm reads matrices in C or F order only")
+
+
+@cache
+def cuda_source() -> str:
+    """The source of all kernels.
+
+    Examples
+    --------
+    >>> "KERNEL sparse_forward" in cuda_source()
+    True
+    """
+    folder = resources.files("daskxml.kernels.cuda") / "src"
+    return "\n".join((folder / f"{name}.cu").read_text("utf-8") for name in _FILES)
+
+
+def kernel_names() -> list[str]:
+    """The names of all kernels, in the order of the source.
+
+    Examples
+    --------
+    >>> kernel_names()[0]
+    'scale'
+    """
+    return _KERNEL.findall(cuda_source())
+
+
+def aligned(nbytes: int) -> int:
+    """The bytes that an array takes in an arena.
+
+    Examples
+    --------
+    >>> aligned(0), aligned(1), aligned(256)
+    (0, 256, 256)
+    """
+    return -(-nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
+
+
+class Arena:
+    """A block of memory for temporary arrays, all of which is reused after `reset`.
+
+    Work that was queued before `reset` may still use its arrays: the queue is in order, so work
+    that reuses the memory runs later.
+
+    Parameters
+    ----------
+    make
+        Allocates an array; the block is one of uint8.
+
+    Examples
+    --------
+    >>> arena = Arena(lambda shape, dtype: np.zeros(shape, dtype))
+    >>> arena.reserve(1000)
+    >>> first, second = arena.take((2, 3), "float32"), arena.take(4, "int64")
+    >>> arena.reset()
+    >>> np.shares_memory(first, arena.take(1, "uint8")), first.shape, second.dtype.name
+    (True, (2, 3), 'int64')
+    """
+
+    def __init__(self, make: MakeArray) -> None:
+        self._make, self._used = make, 0
+        self._block: Array = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the block."""
+        return 0 if self._block is None else int(self._block.shape[0])
+
+    def reserve(self, nbytes: int) -> None:
+        """Grow the block to at least so many bytes; the old one is freed before.
+
+        Raises
+        ------
+        MemoryError
+            If the device does not have enough memory.
+        """
+        if nbytes > self.nbytes:
+            self._block = None
+            self._block = self._make(-(-nbytes // _GRAIN_BYTES) * _GRAIN_BYTES, "uint8")
+
+    def release(self) -> None:
+        """Free the block."""
+        self._block = None
+
+    def reset(self) -> None:
+        """Reuse the whole block."""
+        self._used = 0
+
+    def take(self, shape: Shape, dtype: str) -> Array:
+        """A new aligned array; allocated separately where the block is full."""
+        size = shape if isinstance(shape, int) else math.prod(shape)
+        start, nbytes = self._used, size * np.dtype(dtype).itemsize
+        if self._block is None or start + nbytes > self.nbytes:
+            return self._make(shape, dtype)
+        self._used = start + aligned(nbytes)
+        return self._block[start : start + nbytes].view(dtype).reshape(shape)
+
+
+@dataclass(slots=True)
+class Deferred:
+    """A sum on the device; converting it to float synchronizes.
+
+    Attributes
+    ----------
+    place
+        ``(1,)`` float64 on the device, where kernels add to it; 0 at first.
+    """
+
+    sums: DeferredSums
+    place: Array
+    value: float | None = None
+
+    def __float__(self) -> float:
+        """The sum; waits for the work queued before."""
+        if self.value is None:
+            self.sums.read()
+        assert self.value is not None
+        return self.value
+
+
+class DeferredSums:
+    """Deferred sums in one array, read together in one copy.
+
+    Examples
+    --------
+    `daskxml.kernels.cuda.dense.CudaDense.deferred_sum` uses one::
+
+        loss = sums.new()
+        device.launch("add_sum", (1,), (32,), loss.place, x, np.float64(1), np.int64(x.size))
+        mean = float(loss) / rows
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._places: Array = None
+        self._open: list[Deferred] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, allocated or not yet."""
+        return 8 * _SLOTS
+
+    def reserve(self) -> None:
+        """Allocate the array."""
+        if self._places is None:
+            self._places = self._device.empty(_SLOTS, "float64")
+
+    def new(self) -> Deferred:
+        """A new sum, 0; with too many open ones, synchronizes."""
+        if len(self._open) == _SLOTS:
+            self.read()
+        self.reserve()
+        if not self._open:
+            self._device.clear(self._places)
+        place = len(self._open)
+        self._open.append(Deferred(self, self._places[place : place + 1]))
+        return self._open[-1]
+
+    def read(self) -> None:
+        """Synchronize, and give all open sums their values."""
+        values = self._device.download(self._places[: len(self._open)])
+        for deferred, value in zip(self._open, values.tolist(), strict=True):
+            deferred.value = value
+        self._open.clear()
+
+
+class HostCopies:
+    """Host copies of arrays that were uploaded, as long as those exist.
+
+    Row numbers and offsets come from the host; keeping them there avoids synchronizing each time
+    they are needed.
+
+    Examples
+    --------
+    >>> copies, there, here = HostCopies(), np.zeros(2), np.ones(2)
+    >>> copies.add(there, here)
+    >>> copies.find(there) is here, copies.find(here) is None
+    (True, True)
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[int, Array] = {}
+
+    def add(self, there: Array, here: Array) -> None:
+        """Keep the host copy of a device array, which must not be changed in place."""
+        self._copies[id(there)] = here
+        finalize(there, self._copies.pop, id(there), None)
+
+    def find(self, there: Array) -> Array | None:
+        """The host copy, or None."""
+        return self._copies.get(id(there))
+
+
+class ZeroedScratch:
+    """Scratch arrays by name that are zero before and after every kernel.
+
+    Examples
+    --------
+    >>> scratch = ZeroedScratch(lambda size, dtype: np.zeros(size, dtype))
+    >>> scratch.zeros("counts", 3, "int32") is scratch.zeros("counts", 2, "int32")
+    True
+    """
+
+    def __init__(self, make: Callable[[int, str], Array]) -> None:
+        self._make = make
+        self._arrays: dict[str, Array] = {}
+
+    def zeros(self, name: str, size: int, dtype: str) -> Array:
+        """An array of at least ``size`` zeros, to be zero again after use."""
+        array = self._arrays.get(name)
+        if array is None or array.shape[0] < size:
+            array = self._arrays[name] = self._make(max(1, size), dtype)
+        return array

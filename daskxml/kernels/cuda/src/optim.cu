@@ -1,0 +1,182 @@
+// Optimizers: one pass over weights, gradient and moments, a thread for each number.
+// `ids` are the rows of a gradient, or null for all; `skipped[i]` says that row i of the gradient
+// is not applied, or is null.
+
+// Where number i of the gradient lies among the weights, or -1 if its row is skipped.
+__device__ inline int64 place_of(int64 i, int width, const int* ids, const unsigned char* skipped) {
+    if (!ids && !skipped) return i;
+    int64 row = i / width;
+    if (skipped && skipped[row]) return -1;
+    return ids ? (int64)ids[row] * width + i % width : i;
+}
+
+// A weight; bfloat16 is the upper half of a float's bits.
+__device__ inline float load(const float* weight, int64 at) { return weight[at]; }
+__device__ inline float load(const unsigned short* weight, int64 at) {
+    return __uint_as_float((unsigned)weight[at] << 16);
+}
+
+// bfloat16 weights use stochastic rounding, so that steps smaller than half a unit in the last
+// place count on average. `key` is its random stream.
+__device__ inline void store(float* weight, int64 at, float value, uint64 key) {
+    weight[at] = value;
+}
+__device__ inline void store(unsigned short* weight, int64 at, float value, uint64 key) {
+    unsigned bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
+    if (magnitude < 0x7f800000u) bits += (unsigned)(hash64(key, at) >> 48);
+    else if (magnitude > 0x7f800000u) bits |= 0x00400000u;  // NaN stays NaN
+    weight[at] = bits >> 16;
+}
+
+// Flags of rows that are zero throughout, or beyond the count: one warp for a row.
+KERNEL find_zero_rows(
+    unsigned char* skipped, const float* grad, const int* device_count, int first, int width,
+    int64 count) {
+    int64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+    if (row >= count) return;
+    bool exists = !device_count || first + row < *device_count;
+    int is_used = 0;
+    for (int c = threadIdx.x % 32; c < width && exists; c += 32)
+        is_used |= grad[row * width + c] != 0.0f;
+    is_used = __any_sync(ALL_LANES, is_used);
+    if (threadIdx.x % 32 == 0) skipped[row] = !is_used;
+}
+
+template <class W>
+__device__ inline void step_sgd(
+    W* weight, const float* grad, const int* ids, const unsigned char* skipped, float scale,
+    int width, int64 n, uint64 key, float lr, float keep) {
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, skipped);
+        if (at >= 0) store(weight, at, keep * load(weight, at) - lr * (scale * grad[i]), key);
+    }
+}
+
+template <class W>
+__device__ inline void step_momentum(
+    W* weight, float* buffer, const float* grad, const int* ids, const unsigned char* skipped,
+    float scale, int width, int64 n, uint64 key, float lr, float keep, float rate, int nesterov) {
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, skipped);
+        if (at < 0) continue;
+        float slope = scale * grad[i], held = rate * buffer[at] + slope;
+        buffer[at] = held;
+        float move = nesterov ? slope + rate * held : held;
+        store(weight, at, keep * load(weight, at) - lr * move, key);
+    }
+}
+
+template <class W>
+__device__ inline void step_adam(
+    W* weight, float* first, float* second, const float* grad, const int* ids,
+    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
+    float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, skipped);
+        if (at < 0) continue;
+        float slope = scale * grad[i];
+        float mean = beta1 * first[at] + rest1 * slope;
+        float square = beta2 * second[at] + rest2 * (slope * slope);
+        first[at] = mean;
+        second[at] = square;
+        float move = mean / (root * sqrtf(square) + epsilon);
+        store(weight, at, keep * load(weight, at) - lr * move, key);
+    }
+}
+
+KERNEL sgd(
+    float* weight, const float* grad, const int* ids, const unsigned char* skipped, float scale,
+    int width, int64 n, uint64 key, float lr, float keep) {
+    step_sgd(weight, grad, ids, skipped, scale, width, n, key, lr, keep);
+}
+
+KERNEL sgd_bfloat16(
+    unsigned short* weight, const float* grad, const int* ids, const unsigned char* skipped,
+    float scale, int width, int64 n, uint64 key, float lr, float keep) {
+    step_sgd(weight, grad, ids, skipped, scale, width, n, key, lr, keep);
+}
+
+KERNEL momentum(
+    float* weight, float* buffer, const float* grad, const int* ids, const unsigned char* skipped,
+    float scale, int width, int64 n, uint64 key, float lr, float keep, float rate, int nesterov) {
+    step_momentum(weight, buffer, grad, ids, skipped, scale, width, n, key, lr, keep,
+        rate, nesterov);
+}
+
+KERNEL momentum_bfloat16(
+    unsigned short* weight, float* buffer, const float* grad, const int* ids,
+    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
+    float rate, int nesterov) {
+    step_momentum(weight, buffer, grad, ids, skipped, scale, width, n, key, lr, keep,
+        rate, nesterov);
+}
+
+KERNEL adam(
+    float* weight, float* first, float* second, const float* grad, const int* ids,
+    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
+    float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
+    step_adam(weight, first, second, grad, ids, skipped, scale, width, n, key, lr,
+        keep, beta1, rest1, beta2, rest2, root, epsilon);
+}
+
+KERNEL adam_bfloat16(
+    unsigned short* weight, float* first, float* second, const float* grad, const int* ids,
+    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
+    float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
+    step_adam(weight, first, second, grad, ids, skipped, scale, width, n, key, lr,
+        keep, beta1, rest1, beta2, rest2, root, epsilon);
+}
+
+// Moments, and the squares of each row's weights and update, (2, count): one warp for a row.
+KERNEL lamb_moments(
+    double* norms, const float* weight, float* first, float* second, const float* grad,
+    const int* ids, const unsigned char* skipped, float scale, int width, int64 count, float factor,
+    float decay, float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
+    int64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+    if (row >= count) return;
+    double weights = 0.0, updates = 0.0;
+    bool moves = !(skipped && skipped[row]);
+    for (int c = threadIdx.x % 32; c < width && moves; c += 32) {
+        int64 at = (ids ? (int64)ids[row] : row) * width + c;
+        float slope = scale * grad[row * width + c];
+        float mean = beta1 * first[at] + rest1 * slope;
+        float square = beta2 * second[at] + rest2 * (slope * slope);
+        first[at] = mean;
+        second[at] = square;
+        float move = factor * mean / (root * sqrtf(square) + epsilon) + decay * weight[at];
+        weights += (double)weight[at] * weight[at];
+        updates += (double)move * move;
+    }
+    weights = warp_sum(weights);
+    updates = warp_sum(updates);
+    if (threadIdx.x % 32 == 0) {
+        norms[row] = weights;
+        norms[count + row] = updates;
+    }
+}
+
+// ||weights|| / ||update|| from sums (2, blocks) of their rows' squares; 1 where one is zero.
+KERNEL lamb_trust(double* trust, const double* parts, int blocks) {
+    double weights = 0.0, updates = 0.0;
+    for (int b = threadIdx.x; b < blocks; b += blockDim.x) {
+        weights += parts[b];
+        updates += parts[blocks + b];
+    }
+    weights = block_sum(weights);
+    updates = block_sum(updates);
+    if (threadIdx.x == 0)
+        *trust = weights > 0.0 && updates > 0.0 ? sqrt(weights / updates) : 1.0;
+}
+
+KERNEL lamb(
+    float* weight, const float* first, const float* second, const int* ids,
+    const unsigned char* skipped, int width, int64 n, double lr, const double* trust, float factor,
+    float decay, float root, float epsilon) {
+    float rate = lr * *trust;
+    EACH(i, n) {
+        int64 at = place_of(i, width, ids, skipped);
+        if (at < 0) continue;
+        float move = factor * first[at] / (root * sqrtf(second[at]) + epsilon);
+        weight[at] -= rate * (move + decay * weight[at]);
+    }
+}

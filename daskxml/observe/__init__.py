@@ -1,0 +1,1 @@
+"""Showing runs: terminal, dashboard, notebook, loggers and reports."""

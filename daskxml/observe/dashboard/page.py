@@ -1,0 +1,325 @@
+"""The page: one document for each browser, updated while the browser keeps up.
+
+The browser confirms every update, and gets the next one only then: what is slow, hidden or gone
+costs nothing. Updates are also spaced so that making them takes a small share of the time. All
+names that users or workers have given are escaped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import distributed
+from bokeh.document import Document
+from bokeh.models import CustomJS, Div
+from jinja2 import Environment, FileSystemLoader
+
+from daskxml.observe.dashboard.charts import (
+    Charts,
+    colors,
+    has_device,
+    learning_columns,
+    memory_columns,
+    perturbed_columns,
+    score_columns,
+    window_s,
+    work_columns,
+    worker_columns,
+    worker_count,
+    worker_names,
+)
+from daskxml.observe.dashboard.series import RunSeries
+from daskxml.observe.run_view import rows_per_s
+from daskxml.observe.wording import duration, limit_label
+
+PERIOD_MS = 500
+SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
+TEMPLATES = Path(__file__).parent / "templates"
+
+# Colours of the charts for the browser's theme, now and whenever it changes.
+PAINT = """
+const dark = window.matchMedia("(prefers-color-scheme: dark)")
+const paint = () => {
+  const text = dark.matches ? "#c5ccd5" : "#3a424d", line = dark.matches ? "#343a43" : "#e3e6ea"
+  for (const chart of charts) {
+    chart.title.setv({text_color: text}, {sync: false})
+    for (const part of [...chart.below, ...chart.left]) {
+      part.setv({axis_label_text_color: text, major_label_text_color: text,
+                 major_tick_line_color: line}, {sync: false})
+    }
+    for (const part of chart.center) {
+      if ("grid_line_color" in part) part.setv({grid_line_color: line}, {sync: false})
+    }
+    for (const part of [...chart.above, ...chart.center]) {
+      if ("label_text_color" in part) {
+        part.setv({label_text_color: text, background_fill_color: null}, {sync: false})
+      }
+    }
+  }
+}
+dark.addEventListener("change", paint)
+paint()
+confirmed.tags = [0]
+"""
+CONFIRM = """
+if (cb_obj.tags[1] === "reload") window.location.reload()
+else confirmed.tags = [cb_obj.tags[0]]
+"""
+
+
+class Page:
+    """One browser's view of one run.
+
+    Parameters
+    ----------
+    all_series
+        Every run that there is, by name, oldest first; read at each update.
+    doc
+        What the browser shows.
+    wanted
+        The run to show; "" follows the newest.
+    """
+
+    _open: ClassVar[set[Page]] = set()  # all that this process shows
+
+    def __init__(self, all_series: Mapping[str, RunSeries], doc: Document, wanted: str) -> None:
+        self.all_series, self.doc, self.follows = all_series, doc, wanted not in all_series
+        self.series = list(all_series.values())[-1] if self.follows else all_series[wanted]
+        self.charts = Charts(_metrics(self.series))
+        css = (TEMPLATES / "texts.css").read_text()
+        self.headline, self.legend, self.events = (
+            Div(name=name, stylesheets=[css], sizing_mode="stretch_width", margin=0)
+            for name in ("headline", "legend", "events")
+        )
+        self._open.add(self)
+        doc.on_session_destroyed(lambda context: self._open.discard(self))
+        self._sent, self._confirmed = 0, -1
+        self._not_before_s = 0.0
+        self._shown: tuple[int, ...] = ()
+        self._workers: list[str] = []
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        doc = self.doc
+        for name, chart in self.charts.charts.items():
+            chart.name = name
+        with doc.models.freeze():  # else all models are counted again with every root
+            for root in (*self.charts.charts.values(), self.headline, self.legend, self.events):
+                doc.add_root(root)
+        self.events.on_change("tags", self._on_confirm)
+        confirm = CustomJS(args={"confirmed": self.events}, code=CONFIRM)
+        self.headline.js_on_change("tags", confirm)
+        args = {"charts": list(self.charts.charts.values()), "confirmed": self.events}
+        doc.js_on_event("document_ready", CustomJS(args=args, code=PAINT))
+        doc.title = f"daskxml: {self.series.run}"
+        doc.add_periodic_callback(self.update, PERIOD_MS)
+
+    def _on_confirm(self, name: str, old: Any, new: Sequence[Any]) -> None:
+        is_first = self._confirmed < 0
+        self._confirmed = int(new[0])
+        if is_first:
+            self.update()
+
+    def update(self) -> None:
+        """Send what is new, if the browser has what was sent before."""
+        began_s = time.thread_time()
+        if self._confirmed != self._sent or time.monotonic() < self._not_before_s:
+            return
+        newest = [self.series, *self.all_series.values()][-1]
+        if self.follows and newest is not self.series:
+            return self._number("reload")
+        self.series.update()
+        self._send()
+        self._number()
+        took_s = time.thread_time() - began_s
+        self._not_before_s = time.monotonic() + took_s * len(self._open) / SHARE
+
+    def _number(self, *more: str) -> None:
+        """Number the update, for the browser to confirm."""
+        self._sent += 1
+        self.headline.tags = [self._sent, *more]
+
+    def _send(self) -> None:
+        series, charts, now_s = self.series, self.charts, self.series.now_s()
+        self.headline.text = headline_html(series, self.all_series.values(), now_s)
+        versions = series.version, series.memory.count
+        if versions[0] not in self._shown[:1]:
+            self._send_names()
+            self._send_megabatches()
+        if versions != self._shown:
+            lines = memory_columns(series, self._workers)
+            charts.memory.sent.data = lines | {"color": colors(len(self._workers))}
+            charts.charts["device_mib"].visible = has_device(series.memory)
+        if versions != self._shown or not series.view.is_over:
+            self._send_work(now_s)
+        self._shown = versions
+
+    def _send_names(self) -> None:
+        series = self.series
+        workers = worker_names(series)
+        shades, count = colors(len(workers)), worker_count(series)
+        self.legend.text = legend_html(workers, shades, series.view.lost, count)
+        self.events.text = events_html(series.lines)
+        if workers != self._workers:
+            self._workers = workers
+            axis = self.charts.timeline.yaxis[0]
+            axis.ticker.ticks = list(range(len(workers)))
+            axis.major_label_overrides = dict(enumerate(workers))
+            self.charts.timeline.y_range.end = max(1, len(workers)) - 0.4
+            self.charts.timeline.height = max(260, min(640, 60 + 18 * len(workers)))
+
+    def _send_megabatches(self) -> None:
+        series, charts = self.series, self.charts
+        charts.learning.data = learning_columns(series)
+        charts.scores.data = score_columns(series, charts.metrics)
+        charts.perturbed.data = perturbed_columns(series)
+        lines = worker_columns(series, self._workers)
+        charts.workers.sent.data = lines | {"color": colors(len(self._workers))}
+
+    def _send_work(self, now_s: float) -> None:
+        long_s = window_s(self.series)
+        work = self.series.timeline.recent(now_s - long_s, now_s)
+        found = work_columns(work, self._workers, now_s, long_s)
+        self.charts.work.data = found
+        self.charts.timeline.x_range.start = -long_s
+
+
+def _metrics(series: RunSeries) -> tuple[str, ...]:
+    """Return what the chart of metrics shows: precision at every rank, and the run's target."""
+    names = [f"P@{k}" for k in series.config.evaluation.k]
+    limits = series.config.training
+    return tuple(dict.fromkeys([*names, *([limits.target_metric] if limits.target else [])]))
+
+
+def document(
+    all_series: Mapping[str, RunSeries], variables: Mapping[str, Any], doc: Document
+) -> None:
+    """Fill the document of a browser that has connected.
+
+    Parameters
+    ----------
+    all_series
+        Every run that there is, at least one.
+    variables
+        Of Dask's templates: the pages in the navigation bar, and so on.
+    """
+    asked = doc.session_context.request.arguments.get("run", [b""])
+    doc.template = _templates().get_template("daskxml.html")
+    doc.template_variables.update(variables)
+    doc.template_variables["daskxml_css"] = (TEMPLATES / "page.css").read_text()
+    Page(all_series, doc, asked[0].decode(errors="replace"))
+
+
+def _templates() -> Environment:
+    dask_templates = Path(distributed.__file__).parent / "http" / "templates"
+    return Environment(loader=FileSystemLoader([TEMPLATES, dask_templates]))
+
+
+def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: float) -> str:
+    """Return a run at a glance, with links to the other runs.
+
+    Parameters
+    ----------
+    series, all_series
+        The run that is shown, and all that there are, oldest first.
+    now_s
+        The moment it is shown at, in seconds since the epoch.
+    """
+    view = series.view
+    progress, left_s = view.progress(), series.left_s(now_s)
+    left = "" if left_s is None else f", about {duration(left_s)} left"
+    facts = {
+        "progress": limit_label(view) + left,
+        "time": duration(now_s - series.begun_s),
+        "speed": f"{rows_per_s(view.row) or 0.0:,.0f} rows/s",
+        "best": best_label(series) or "not evaluated yet",
+    }
+    shown = "".join(
+        f"<span><span class=soft>{name}</span> <b>{escape(text)}</b></span>"
+        for name, text in facts.items()
+    )
+    return (
+        f"<div class=head><h1>{escape(series.title)}</h1>"
+        f"<span class=state>{escape(series.state)}</span>"
+        f"<span>{escape(series.config.strategy_name)}</span>"
+        f"<span>{escape(data_label(series))}</span>"
+        f"<span class=soft>run {escape(series.run)}</span></div>"
+        f"<div class=bar><div style='width:{100 * (1.0 if progress is None else progress):.1f}%'>"
+        f"</div></div><div class=facts>{shown}</div>{_links(series, list(all_series))}"
+    )
+
+
+def data_label(series: RunSeries) -> str:
+    """Return the name of the run's data set, or of its files, and their size once it is known."""
+    data, started = series.config.data, series.view.started
+    names = [PurePosixPath(path).name for path in data.train]
+    name = data.card or (names[0] if names else "matrices")
+    if len(names) > 1 and not data.card:
+        name += f" and {len(names) - 1} more"
+    if not started:
+        return name
+    return (
+        f"{name}: {started['rows']:,} rows, {started['features']:,} features, "
+        f"{started['labels']:,} labels"
+    )
+
+
+def best_label(series: RunSeries) -> str:
+    """Return the best value of the metric that the run aims at, or of another; or ``""``."""
+    best = series.view.best
+    name = series.view.metric if series.view.metric in best else next(iter(best), "")
+    if not name:
+        return ""
+    value, megabatch = best[name]
+    return f"{name} {value:.4f} (mega-batch {megabatch:,})"
+
+
+def _links(shown: RunSeries, all_series: Sequence[RunSeries]) -> str:
+    """Return a link to every other run, newest first; nothing where there is only one."""
+    if len(all_series) < 2:
+        return ""
+    links = [
+        f"<span><a href='?run={quote(it.run)}'>{escape(it.title)} {escape(it.run)}</a> "
+        f"<span class=soft>{'over' if it.view.is_over else 'under way'}</span></span>"
+        for it in reversed(all_series)
+        if it.run != shown.run
+    ]
+    return f"<div class=runs><span class=soft>other runs</span> {' '.join(links)}</div>"
+
+
+def legend_html(
+    workers: Sequence[str], colors: Sequence[str], lost: Mapping[str, None], count: int
+) -> str:
+    """Return which colour is which worker's.
+
+    Parameters
+    ----------
+    workers, colors
+        Those that have lines, and their colours.
+    lost
+        Workers that are gone.
+    count
+        Workers of the run, of which some may have no line.
+    """
+    chips = [
+        f"<span{' class=gone' if name in lost else ''}><i style='background:{color}'></i>"
+        f"{escape(name)}</span>"
+        for name, color in zip(workers, colors, strict=True)
+    ]
+    hidden = count - len(workers)
+    more = [f"<span>and {hidden} more without lines</span>"] if hidden > 0 else []
+    return f"<div class=legend>{''.join(chips + more)}</div>"
+
+
+def events_html(lines: Iterable[tuple[float, str]]) -> str:
+    """Return lines of text with their times (seconds since the epoch), the latest first."""
+    shown = [
+        f"<div><time>{time.strftime('%H:%M:%S', time.localtime(at_s))}</time>{escape(text)}</div>"
+        for at_s, text in reversed(list(lines))
+    ]
+    return f"<div class=events>{''.join(shown) or 'nothing has happened yet'}</div>"

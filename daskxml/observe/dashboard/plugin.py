@@ -1,0 +1,250 @@
+"""The scheduler plugin that watches runs: it keeps a series of each, and shows them.
+
+It works beside `daskxml.cluster.scheduler_plugin.RunsPlugin`, which only calls it for every run
+that starts. All its errors are logged, and no run is affected.
+
+The page ``/daskxml`` is in the HTTP server of Dask's dashboard, with a link in its navigation bar.
+Dask has no interface for further pages. What is used of it: the scheduler's `http_application`
+takes applications at any time, `distributed.dashboard.core.BokehApplication` makes one as Dask
+makes its own, and the list of pages that its templates show can be added to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from distributed import Client, Scheduler, SchedulerPlugin
+from distributed.diagnostics.task_stream import TaskStreamPlugin
+from tornado.ioloop import IOLoop, PeriodicCallback
+
+from daskxml.cluster.run_driver import RunDriver
+from daskxml.cluster.timeline import Work
+from daskxml.cluster.worker_plugin import PLUGIN
+from daskxml.observe.dashboard.prometheus import export, withdraw
+from daskxml.observe.dashboard.series import MemorySample, RunSeries
+
+logger = logging.getLogger(__name__)
+
+PAGE = "daskxml"
+POLL_MS = 2000  # between readings of events and of memory, whether or not a page is open
+KEPT = 20  # runs that are over
+NO_BOKEH = (
+    "the scheduler has no Bokeh, so there is no page to watch the run on: install "
+    "'bokeh>=3.1' in its environment and start it again"
+)
+
+
+def dismiss(client: Client, run: str | None = None) -> list[str]:
+    """Let a cluster's dashboard forget a run that is over, or all that are.
+
+    The page and its link go with the last run; a run under way stays.
+
+    Parameters
+    ----------
+    client
+        A synchronous client of the cluster.
+    run
+        Its name, as the page shows it; None for all.
+
+    Returns
+    -------
+    The names of the runs that are forgotten.
+    """
+    return list(client.sync(client.scheduler.daskxml_dismiss, run=run))
+
+
+class DashboardPlugin(SchedulerPlugin):
+    """The series of a scheduler's runs, its page ``/daskxml``, and its figures in ``/metrics``.
+
+    Attributes
+    ----------
+    series
+        By the run's name, oldest first: those under way, and the last that are over.
+    site
+        The page; None while there is no run to show, or no dashboard.
+    """
+
+    name = "daskxml-dashboard"
+    idempotent = True  # every client registers it; the first one stays
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Watch every run from now on."""
+        self.scheduler, self.runs = scheduler, scheduler.plugins[PLUGIN]
+        self.series: dict[str, RunSeries] = {}
+        self.site: Site | None = None
+        self._drivers: dict[str, RunDriver] = {}  # of runs under way
+        self._polling = PeriodicCallback(self.poll, POLL_MS)
+        self._numbers = itertools.count()
+        scheduler.handlers["daskxml_dismiss"] = self.dismiss
+        export(self)
+        for driver in self.runs.drivers.values():
+            self.watch(driver)
+        self.runs.watchers.append(self.watch)
+
+    async def before_close(self) -> None:
+        """Take the page away, and the figures."""
+        self._polling.stop()
+        if self.watch in self.runs.watchers:
+            self.runs.watchers.remove(self.watch)
+        withdraw(self)
+        self._take_down()
+
+    async def dismiss(self, run: str | None = None) -> list[str]:
+        """Forget a run that is over, or all of them; return which. The page goes with the last."""
+        self._poll()
+        gone = [name for name in self._over() if run in (None, name)]
+        for name in gone:
+            del self.series[name]
+        if not self.series:
+            self._take_down()
+        return gone
+
+    def _over(self) -> list[str]:
+        return [run for run, series in self.series.items() if series.view.is_over]
+
+    def _take_down(self) -> None:
+        if self.site is not None:
+            self.site.close()
+            self.site = None
+
+    def watch(self, driver: RunDriver) -> None:
+        """Keep a series of a run, and show it."""
+        try:
+            log, timeline = driver.event_log, driver.group.timeline
+            self.series[driver.run] = RunSeries(driver.run, driver.config, log, timeline)
+            self._drivers[driver.run] = driver
+            timeline.watchers.append(lambda work: self._draw(driver, work))
+            self._polling.start()
+            if self.site is None and has_dashboard(self.scheduler):
+                self.site = Site(self.scheduler, self.series)
+            if self.site is not None:
+                log.event("page", path=self.site.path)
+            elif not has_bokeh():
+                log.event("warning", text=NO_BOKEH)
+        except Exception:
+            logger.exception("run %s cannot be watched", driver.run)
+
+    def poll(self) -> None:
+        """Bring the series up to date."""
+        try:
+            self._poll()
+        except Exception:
+            logger.exception("the records of runs cannot be brought up to date")
+
+    def _poll(self) -> None:
+        for run, driver in list(self._drivers.items()):
+            series = self.series[run]
+            series.update()
+            if not series.view.is_over and run not in self.runs.drivers:
+                series.give_up()
+            if series.view.is_over:
+                del self._drivers[run]
+            elif driver.group.workers:
+                series.memory.append(self._measure(driver))
+        if not self._drivers:
+            self._polling.stop()
+        for run in self._over()[:-KEPT]:
+            del self.series[run]
+
+    def _measure(self, driver: RunDriver) -> MemorySample:
+        """Return what the run's workers use, from their last heartbeats."""
+        workers = list(driver.group.workers.values())
+        states = [self.scheduler.workers.get(worker.address) for worker in workers]
+        metrics = [state.metrics if state is not None else {} for state in states]
+        host = [measured.get("memory", math.nan) for measured in metrics]
+        device = [measured.get("gpu_memory_used", math.nan) for measured in metrics]
+        sent = [driver.group.timeline.sent_bytes[worker.name] for worker in workers]
+        return MemorySample(
+            at_s=time.time(),
+            workers=tuple(worker.name for worker in workers),
+            host_bytes=np.array(host, dtype=np.float64),
+            device_bytes=np.array(device, dtype=np.float64),
+            sent_bytes=np.array(sent, dtype=np.float64),
+        )
+
+    def _draw(self, driver: RunDriver, work: Work) -> None:
+        """Draw work that is no task of Dask's on Dask's task stream, if that has been opened.
+
+        Without it merges would be gaps there.
+        """
+        try:
+            worker = driver.group.workers.get(work.worker)
+            stream = self.scheduler.plugins.get(TaskStreamPlugin.name)
+            if worker is None or not isinstance(stream, TaskStreamPlugin):
+                return
+            of_worker = (it for it in reversed(stream.buffer) if it.get("worker") == worker.address)
+            thread = next((it["thread"] for it in of_worker if "thread" in it), 0)  # its line
+            span = {"action": "compute", "start": work.begin_s, "stop": work.end_s}
+            key = f"daskxml-{work.what}-{driver.run}-message-{next(self._numbers)}"
+            drawn = {"worker": worker.address, "thread": thread, "status": "OK"}
+            stream.transition(key, "processing", "memory", startstops=[span], **drawn)
+        except Exception:
+            logger.exception("Dask's task stream does not show all of run %s", driver.run)
+
+
+class Site:
+    """The page of a scheduler that has a dashboard.
+
+    Parameters
+    ----------
+    scheduler
+        Its dashboard is on.
+    series
+        Every run that there is, by name; read whenever the page is.
+    """
+
+    def __init__(self, scheduler: Scheduler, series: Mapping[str, RunSeries]) -> None:
+        from distributed.dashboard.core import BokehApplication
+        from distributed.dashboard.scheduler import template_variables
+
+        from daskxml.observe.dashboard.page import document
+
+        self._server = scheduler.http_application
+        self._variables = template_variables(scheduler)
+
+        def show(scheduler: Scheduler, variables: Mapping[str, Any], doc: Any) -> None:
+            document(series, variables, doc)
+
+        prefix = bokeh_prefix(scheduler)
+        self._page = BokehApplication({f"/{PAGE}": show}, scheduler, prefix, self._variables)
+        self._page.initialize(IOLoop.current())
+        self._page.start()
+        self._server.add_application(self._page)
+        self._variables["pages"].append(PAGE)
+        self.path = f"{prefix}/{PAGE}"
+
+    def close(self) -> None:
+        """Take the page and its link away."""
+        self._variables["pages"].remove(PAGE)
+        self._server.applications.remove(self._page)
+        self._page.stop()
+
+
+def has_bokeh() -> bool:
+    """Whether Bokeh can be imported."""
+    try:
+        import bokeh  # noqa: F401 - it may be installed and broken
+    except ImportError:
+        return False
+    return True
+
+
+def has_dashboard(scheduler: Scheduler) -> bool:
+    """Whether the scheduler shows Dask's own pages."""
+    return any(map(_is_bokeh, scheduler.http_application.applications))
+
+
+def bokeh_prefix(scheduler: Scheduler) -> str:
+    """Return what the paths of Dask's pages begin with: "" or like "/user/me"."""
+    page = next(filter(_is_bokeh, scheduler.http_application.applications))
+    return str(page.prefix)
+
+
+def _is_bokeh(application: Any) -> bool:
+    return hasattr(application, "app_paths")

@@ -1,0 +1,5 @@
+"""Reports of runs from their directories alone: pages, pictures, tables, times to a level."""
+
+from daskxml.observe.report.write import write_report
+
+__all__ = ["write_report"]

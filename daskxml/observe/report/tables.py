@@ -1,0 +1,215 @@
+"""The tables of reports: what runs reached, where their settings differ, and CSV of all rows."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from daskxml.core.errors import ModelError
+from daskxml.observe.report.runs import StoredRun, measured_metrics
+from daskxml.observe.run_view import (
+    NEAR_BEST,
+    History,
+    Row,
+    best_value,
+    elapsed,
+    first_at,
+    phases,
+    reach,
+    spent_s,
+)
+from daskxml.observe.wording import dotted
+
+Cells = dict[str, Any]
+_UNIQUE = ("run.name",)  # settings that differ in all runs
+
+
+def summary(runs: Sequence[StoredRun], metric: str, level: float | None) -> list[Cells]:
+    """Return a row for every run: how it ended, how far it came, and when it reached a level.
+
+    Seconds are of training and merging; ``wall_s`` includes evaluation. Missing values are None.
+    """
+    return [_summary_row(run, metric, level) for run in runs]
+
+
+def _summary_row(run: StoredRun, metric: str, level: float | None) -> Cells:
+    last = run.history[-1] if run.history else {}
+    train_s = elapsed(run.history)[-1] if run.history else 0.0
+    spent = phases(run.history)
+    training_s = spent["computing"] + spent["waiting"]
+    reached = reach(run.history, metric, level) if level is not None else None
+    if reached is not None and not reached.is_reached:
+        reached = None
+    return {
+        "run": run.name,
+        "strategy": run.config.get("strategy", {}).get("name"),
+        "workers": len(run.workers) or None,
+        "time": "real" if run.simulation is None else "virtual",
+        "state": run.state,
+        "megabatches": len(run.history),
+        "epochs": last.get("epoch"),
+        "rows": last.get("rows"),
+        "train_s": train_s,
+        "wall_s": last.get("wall_s"),
+        "rows_per_s": last["rows"] / train_s if train_s else None,
+        "waiting_share": spent["waiting"] / training_s if training_s else None,
+        "last": run.metrics.get(metric),
+        "best": best_value(run.history, metric),
+        "reached_s": reached.train_s if reached else None,
+        "reached_rows": reached.rows if reached else None,
+        "reached_megabatches": reached.megabatch if reached else None,
+    }
+
+
+def metrics_table(runs: Sequence[StoredRun]) -> list[Cells]:
+    """Return a row for every metric, with the last value of each run by the run's name."""
+    names = dict.fromkeys(name for run in runs for name in run.metrics if "@" in name)
+    return [{"metric": n, **{run.name: run.metrics.get(n) for run in runs}} for n in names]
+
+
+def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same in all runs, with each run's value.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> first, second = ({"optimizer": {"name": n}, "run": {"seed": 0}} for n in ("sgd", "adam"))
+    >>> differences([StoredRun(name="a", directory=Path(), config=first),
+    ...              StoredRun(name="b", directory=Path(), config=second)])
+    {'optimizer.name': ['sgd', 'adam']}
+    """
+    flat = [dotted(run.config) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    values = {key: [settings.get(key) for settings in flat] for key in keys}
+    return {
+        key: found
+        for key, found in values.items()
+        if key not in _UNIQUE and any(value != found[0] for value in found)
+    }
+
+
+def compare(histories: Mapping[str, History], metric: str = "P@1") -> list[Cells]:
+    """Return a row for every simulated run.
+
+    Parameters
+    ----------
+    histories
+        By the name of the run.
+    metric
+        What is compared.
+
+    Returns
+    -------
+    list of dict
+        ``run``; the ``best`` metric; ``near_best_s`` and ``near_best_rows``, when 95 % of it was
+        reached; ``near_top_s``, when 95 % of the best of all runs was, None if never;
+        ``megabatches``; ``train_s``, the time of the whole run; ``idle_share`` of the workers'
+        time in training. Seconds are of training and merging, without evaluation.
+
+    Examples
+    --------
+    >>> workers = {"0": {"busy_s": 1.5, "idle_s": 0.0}, "1": {"busy_s": 0.5, "idle_s": 2.0}}
+    >>> row = {"rows": 10, "train_s": 2.5, "merge_s": 0.5, "metrics": {"P@1": 0.5}}
+    >>> compare({"first": [{**row, "workers": workers}]})[0]["idle_share"]
+    0.5
+    """
+    best = {name: best_value(history, metric) for name, history in histories.items()}
+    top = max((value for value in best.values() if value is not None), default=None)
+    table = []
+    for name, history in histories.items():
+        near_s, near_rows = _near(history, metric, best[name])
+        table.append(
+            {
+                "run": name,
+                "best": best[name],
+                "near_best_s": near_s,
+                "near_best_rows": near_rows,
+                "near_top_s": _near(history, metric, top)[0],
+                "megabatches": len(history),
+                "train_s": sum(map(spent_s, history)),
+                "idle_share": _idle_share(history),
+            }
+        )
+    return table
+
+
+def _near(history: History, metric: str, best: float | None) -> tuple[float | None, int | None]:
+    """Return the seconds and the rows after which the metric came near ``best``."""
+    found = first_at(history, metric, NEAR_BEST * best) if best is not None else None
+    if found is None:
+        return None, None
+    row, until_s = found
+    return until_s + row.get("overlapped_s", 0.0), row["rows"]  # when the merged model was there
+
+
+def _idle_share(history: History) -> float:
+    workers = [worker for row in history for worker in row["workers"].values()]
+    busy_s = sum(worker["busy_s"] for worker in workers)
+    idle_s = sum(worker["idle_s"] for worker in workers)
+    return float(idle_s / (busy_s + idle_s)) if busy_s + idle_s else 0.0
+
+
+# -------------------------------------------------------------------------------- CSV
+
+
+def history_rows(runs: Sequence[StoredRun]) -> list[Cells]:
+    """Return a row for every mega-batch of every run, with all metrics that any run has."""
+    metrics = measured_metrics(runs)
+    return [
+        _history_row(run, row, until_s, metrics)
+        for run in runs
+        for row, until_s in zip(run.history, elapsed(run.history), strict=True)
+    ]
+
+
+def _history_row(run: StoredRun, row: Row, until_s: float, metrics: Sequence[str]) -> Cells:
+    plain = ("rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "training_loss")
+    moved = ("merged_bytes", "moved_bytes", "perturbed")
+    return {
+        "run": run.name,
+        "megabatch": row["megabatch"],
+        "train_and_merge_s": until_s,
+        **{key: row.get(key) for key in (*plain, *moved)},
+        **{name: row["metrics"].get(name) for name in metrics},
+    }
+
+
+def worker_rows(runs: Sequence[StoredRun]) -> list[Cells]:
+    """Return a row for every worker of every mega-batch, without its leases."""
+    counts = ("rows", "updates", "nonzeros", "batch_rows", "lr", "weight", "pool_threads")
+    keys = (*counts, "busy_s", "idle_s")
+    return [
+        {"run": run.name, "megabatch": row["megabatch"], "worker": name}
+        | {key: worker.get(key) for key in keys}
+        for run in runs
+        for row in run.history
+        for name, worker in row["workers"].items()
+    ]
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], header: Sequence[str] = ()) -> None:
+    """Write rows that have the same columns; None is an empty field.
+
+    Parameters
+    ----------
+    path
+        Replaced if it is there.
+    rows
+        By column.
+    header
+        The columns, where there may be no rows.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+    """
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else list(header))
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,385 @@
+"""One reading of a run's events: every figure that is derived from them is computed here.
+
+A run emits events, dictionaries with a ``kind``; other kinds are ignored.
+
+===========  ====================================================================================
+kind         keys
+===========  ====================================================================================
+started      ``workers`` (names), ``rows``, ``test_rows``, ``features``, ``labels``, ``parameters``,
+             ``tested_on``: test, or validation where rows are held out; ``pools``: threads of the
+             workers that are pools, by name; ``limits``: when the run ends, see
+             `daskxml.session.stopping`
+status       ``state``: loading, training, merging, ...; ``megabatch``, ``rows``, ``epoch`` so far
+megabatch    ``row``: one of ``history.jsonl``, see `daskxml.session.history`
+worker       ``event``: joined or lost; ``worker``
+memory       ``text``: what a worker needs, before it begins
+warning      ``text``
+rewound      ``megabatch`` of the checkpoint that the run continues from
+ended        ``reason``; ``error`` if that is ``error``
+===========  ====================================================================================
+
+Any event may have ``dashboard``, the address of Dask's, and ``at_s``, seconds since the epoch.
+
+`RunView` takes events one by one, in bounded memory; the functions below it take rows of a history,
+whose optional keys earlier versions may not have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+Event = Mapping[str, Any]
+Row = Mapping[str, Any]  # of a history
+Worker = Mapping[str, Any]  # of a row
+History = Sequence[Row]
+
+LOST, JOINED = "lost", "joined"
+KEPT_WORKERS = 1000  # that were lost, by name
+NEAR_BEST = 0.95
+_MEASURED = ("training_loss", "metrics")  # parts of a row that not every row has
+_ADDED_UP = ("train_s", "merge_s", "eval_s", "merged_bytes", "moved_bytes")
+
+
+@dataclass
+class RunView:
+    """The state of a run, from the events so far.
+
+    Attributes
+    ----------
+    limits
+        When the run ends; zero is no limit. Those of the ``started`` event replace them.
+    dashboard
+        Address of Dask's dashboard, or ``""``.
+    state
+        What the run does now, or how it ended.
+    rows, epoch
+        Done so far, including the mega-batch under way.
+    started, ended
+        The events; empty, and None, before they come.
+    row, row_at_s
+        The last of the history, and when it came (seconds since the epoch).
+    measured
+        ``metrics`` and ``training_loss`` of the last evaluation that found them.
+    best
+        By metric: the best value so far and its mega-batch.
+    totals
+        Seconds and bytes of all rows so far, and numbers of workers ``lost`` and ``joined``.
+    workers
+        By name: ``""``, or that the worker was lost or has joined since the last row. Replaced and
+        never changed, because a display reads it from another thread.
+    lost
+        Workers that are gone; at most the last `KEPT_WORKERS`.
+
+    Examples
+    --------
+    >>> view = RunView(limits={"epochs": 4.0})
+    >>> view.apply({"kind": "status", "state": "training", "epoch": 1.0})
+    >>> view.state, view.progress()
+    ('training', 0.25)
+    """
+
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    dashboard: str = ""
+    state: str = "starting"
+    rows: int = 0
+    epoch: float = 0.0
+    started: Event = field(default_factory=dict)
+    ended: Event | None = None
+    row: Row = field(default_factory=dict)
+    row_at_s: float = 0.0
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    best: dict[str, tuple[float, int]] = field(default_factory=dict)
+    totals: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys((*_ADDED_UP, LOST, JOINED), 0.0)
+    )
+    workers: Mapping[str, str] = field(default_factory=dict)
+    lost: dict[str, None] = field(default_factory=dict)
+    _earlier_s: float = 0.0  # of training and merging, before a resumed run's first event
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.ended is not None
+
+    @property
+    def megabatch(self) -> int:
+        """Mega-batches merged so far."""
+        return int(self.row.get("megabatch", 0))
+
+    @property
+    def metric(self) -> str:
+        """The metric that the run aims at."""
+        return str(self.limits.get("target_metric", "P@1"))
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of training and merging so far."""
+        return self._earlier_s + self.totals["train_s"] + self.totals["merge_s"]
+
+    def apply(self, event: Event) -> None:
+        """Update the view with one event."""
+        self.dashboard = event.get("dashboard") or self.dashboard
+        match event.get("kind"):
+            case "status" if not self.is_over:
+                self.state = event.get("state", self.state)
+                self.rows = event.get("rows", self.rows)
+                self.epoch = event.get("epoch", self.epoch)
+            case "started":
+                self.started, self.limits = event, event.get("limits", self.limits)
+                self.workers = dict.fromkeys(map(str, event.get("workers", ())), "")
+            case "megabatch":
+                self._add_row(event["row"], event.get("at_s", 0.0))
+            case "worker":
+                self._change_worker(str(event["worker"]), event["event"])
+            case "rewound":
+                done = event["megabatch"]
+                self.best = {name: best for name, best in self.best.items() if best[1] <= done}
+            case "ended":
+                self.ended = event
+                self.state = f"ended: {event.get('reason', '')}".rstrip(": ")
+
+    def _add_row(self, row: Row, at_s: float) -> None:
+        if not self.row and row.get("megabatch", 1) > 1:
+            evaluated_s = row.get("wall_s", 0.0) - row.get("eval_s", 0.0)
+            self._earlier_s = max(0.0, evaluated_s - spent_s(row))
+        self.row, self.row_at_s = row, at_s
+        found = {name: row[name] for name in _MEASURED if row.get(name) not in (None, {})}
+        self.measured = {**self.measured, **found}
+        for name, value in scores(row).items():
+            if name not in self.best or value > self.best[name][0]:
+                self.best[name] = value, self.megabatch
+        for name in _ADDED_UP:
+            self.totals[name] += row.get(name, 0.0)
+        self.epoch = max(self.epoch, row.get("epoch", 0.0))
+        present = dict.fromkeys(map(str, row.get("workers", ())), "")
+        absent = [(n, what) for n, what in self.workers.items() if what and n not in present]
+        self.workers = present | dict(absent[-KEPT_WORKERS:])
+
+    def _change_worker(self, worker: str, what: str) -> None:
+        self.totals[what] += 1
+        self.workers = {**self.workers, worker: what}
+        self.lost.pop(worker, None)
+        if what == LOST:
+            self.lost[worker] = None
+            if len(self.lost) > KEPT_WORKERS:
+                del self.lost[next(iter(self.lost))]
+
+    def limit_shares(self) -> dict[str, float]:
+        """Return how much of each limit is used up, by its name: ``epochs``, ``minutes``, ..."""
+        done = {"epochs": self.epoch, "megabatches": self.megabatch, "minutes": self.spent_s / 60.0}
+        return {n: value / self.limits[n] for n, value in done.items() if self.limits.get(n)}
+
+    def progress(self) -> float | None:
+        """Return how much of the run is done, from 0 to 1; None where only a target ends it."""
+        shares = self.limit_shares().values()
+        return min(1.0, max(shares)) if shares else None
+
+    def left_s(self, since_row_s: float = 0.0) -> float | None:
+        """Return the seconds left at the pace so far, with evaluation; None where unknown.
+
+        Parameters
+        ----------
+        since_row_s
+            How long ago the last row came.
+        """
+        progress, wall_s = self.progress(), self.row.get("wall_s", 0.0) + since_row_s
+        return wall_s * (1.0 - progress) / progress if progress and wall_s else None
+
+
+# ------------------------------------------------------------------------------ one row
+
+
+def spent_s(row: Row) -> float:
+    """Return a mega-batch's seconds of training and merging."""
+    return float(row.get("train_s", 0.0) + row.get("merge_s", 0.0))
+
+
+def rows_per_s(row: Row) -> float | None:
+    """Return a mega-batch's rows over its time in training and merging; None without a time.
+
+    Examples
+    --------
+    >>> rows_per_s({"train_s": 1.5, "merge_s": 0.5, "workers": {"a": {"rows": 60}}})
+    30.0
+    """
+    rows = sum(worker.get("rows", 0) for worker in row.get("workers", {}).values())
+    return _ratio(rows, spent_s(row))
+
+
+def scores(row: Row) -> dict[str, float]:
+    """Return a row's metrics at their ranks, without the numbers of rows evaluated."""
+    return {name: value for name, value in row.get("metrics", {}).items() if "@" in name}
+
+
+def busy_share(worker: Worker) -> float | None:
+    """Return the share of the training time in which a worker computed, from 0 to 1."""
+    return _ratio(worker.get("busy_s", 0.0), _present_s(worker))
+
+
+def computed_rows_per_s(worker: Worker) -> float | None:
+    """Return a worker's rows over the time in which it computed."""
+    return _ratio(worker.get("rows", 0), worker.get("busy_s", 0.0))
+
+
+def trained_rows_per_s(worker: Worker) -> float | None:
+    """Return a worker's rows over the training time, including the time it waited."""
+    return _ratio(worker.get("rows", 0), _present_s(worker))
+
+
+def _present_s(worker: Worker) -> float:
+    return float(worker.get("busy_s", 0.0) + worker.get("idle_s", 0.0))
+
+
+def _ratio(amount: float, time_s: float) -> float | None:
+    return amount / time_s if time_s > 0.0 else None
+
+
+def mean_busy_s(row: Row) -> float:
+    """Return the mean worker's seconds of computing, at most those of the training phase."""
+    busy = [worker.get("busy_s", 0.0) for worker in row["workers"].values()]
+    return min(sum(busy) / len(busy), row["train_s"]) if busy else 0.0
+
+
+def by_rank(metrics: Mapping[str, float]) -> tuple[list[int], dict[str, dict[int, float]]]:
+    """Return the ranks of ``{"P@1": 0.6, ...}``, and the values by metric and rank.
+
+    Examples
+    --------
+    >>> by_rank({"P@1": 0.5, "P@3": 0.25, "rows": 8})
+    ([1, 3], {'P': {1: 0.5, 3: 0.25}})
+    """
+    cells: dict[str, dict[int, float]] = {}
+    for name, value in metrics.items():
+        metric, at, rank = name.partition("@")
+        if at:
+            cells.setdefault(metric, {})[int(rank)] = value
+    return sorted({rank for row in cells.values() for rank in row}), cells
+
+
+# --------------------------------------------------------------------- a whole history
+
+
+def elapsed(history: History) -> list[float]:
+    """Return the seconds of training and merging until the end of every mega-batch.
+
+    Examples
+    --------
+    >>> elapsed([{"train_s": 1.0, "merge_s": 0.5}, {"train_s": 2.0, "merge_s": 0.0}])
+    [1.5, 3.5]
+    """
+    return list(accumulate(map(spent_s, history)))
+
+
+def last_metrics(history: History) -> dict[str, float]:
+    """Return the metrics of the last evaluation; empty without one."""
+    return dict(next((row["metrics"] for row in reversed(history) if row.get("metrics")), {}))
+
+
+def worker_names(history: History) -> list[str]:
+    """Return the names of all workers that took part, in the order in which they first did."""
+    return list(dict.fromkeys(name for row in history for name in row["workers"]))
+
+
+def best_value(history: History, metric: str) -> float | None:
+    """Return the best value of a metric, or None if it was never measured."""
+    values = (row["metrics"][metric] for row in history if metric in row["metrics"])
+    return max(values, default=None)
+
+
+def first_at(history: History, metric: str, level: float) -> tuple[Row, float] | None:
+    """Return the first row whose metric is at least ``level``, and `elapsed` there; or None."""
+    return next(
+        (
+            (row, until_s)
+            for row, until_s in zip(history, elapsed(history), strict=True)
+            if metric in row["metrics"] and row["metrics"][metric] >= level
+        ),
+        None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The first evaluation at or over a level; where none was, the best one.
+
+    Attributes
+    ----------
+    is_reached
+        Whether the level was reached; else all that follows is of the best evaluation.
+    value
+        Of the metric.
+    train_s
+        Seconds of training and merging until then, without evaluation.
+    wall_s
+        Seconds since the run began training, with evaluation.
+    rows, epoch, megabatch
+        Of training until then.
+    """
+
+    is_reached: bool
+    value: float
+    train_s: float
+    wall_s: float
+    rows: int
+    epoch: float
+    megabatch: int
+
+
+def reach(history: History, metric: str, level: float) -> Reached | None:
+    """Return when a metric reached a level, or its best; None if it was never measured.
+
+    Examples
+    --------
+    >>> row = {"train_s": 1.0, "merge_s": 0.5, "wall_s": 2.0, "epoch": 0.5}
+    >>> history = [{**row, "megabatch": i, "rows": 10 * i, "metrics": {"P@1": 0.2 * i}}
+    ...            for i in (1, 2, 3)]
+    >>> found = reach(history, "P@1", 0.4)
+    >>> found.is_reached, found.megabatch, found.rows, found.train_s
+    (True, 2, 20, 3.0)
+    >>> reach(history, "P@1", 0.9).is_reached, reach(history, "P@9", 0.9)
+    (False, None)
+    """
+    best = best_value(history, metric)
+    if best is None:
+        return None
+    found = first_at(history, metric, min(level, best))
+    assert found is not None, "the best value is among the measured ones"
+    row, until_s = found
+    return Reached(
+        is_reached=best >= level,
+        value=row["metrics"][metric],
+        train_s=until_s,
+        wall_s=row.get("wall_s", 0.0),
+        rows=row["rows"],
+        epoch=row.get("epoch", 0.0),
+        megabatch=row["megabatch"],
+    )
+
+
+def phases(history: History) -> dict[str, float]:
+    """Return the seconds of a run by what they were spent on.
+
+    ``computing`` is the mean worker's, and ``waiting`` the rest of the training phases; ``other``
+    is between the phases: leases on their way, checkpoints, lost workers.
+
+    Examples
+    --------
+    >>> phases([{"train_s": 3.0, "merge_s": 0.5, "eval_s": 1.0, "wall_s": 5.0,
+    ...          "workers": {"a": {"busy_s": 2.0}, "b": {"busy_s": 3.0}}}])
+    {'computing': 2.5, 'waiting': 0.5, 'merging': 0.5, 'evaluating': 1.0, 'other': 0.5}
+    """
+    train_s = sum(row["train_s"] for row in history)
+    computed_s = sum(map(mean_busy_s, history))
+    merge_s = sum(row["merge_s"] for row in history)
+    eval_s = sum(row.get("eval_s", 0.0) for row in history)
+    wall_s = history[-1].get("wall_s", 0.0) if history else 0.0
+    return {
+        "computing": computed_s,
+        "waiting": max(0.0, train_s - computed_s),
+        "merging": merge_s,
+        "evaluating": eval_s,
+        "other": max(0.0, wall_s - train_s - merge_s - eval_s),
+    }

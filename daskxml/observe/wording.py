@@ -1,0 +1,189 @@
+"""The texts that are shown of a run: numbers, durations, workers and events."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from daskxml.observe.run_view import LOST, Event, Row, RunView
+
+# Events that the terminal shows as a line.
+_NOTES = {
+    "started": (
+        "{rows:,} rows and {test_rows:,} {tested_on} rows, {features:,} features, "
+        "{labels:,} labels, {parameters:,} parameters"
+    ),
+    "worker": "worker {worker} {event}",
+    "memory": "{text}",
+    "warning": "{text}",
+    "rewound": "going on after mega-batch {megabatch}",
+}
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time in its two largest units.
+
+    Examples
+    --------
+    >>> duration(7.6), duration(125), duration(7325), duration(200_000)
+    ('8 s', '2 min 5 s', '2 h 2 min', '2 d 7 h')
+    """
+    whole = max(0, round(seconds))
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    for (name, size), (smaller, part) in itertools.pairwise(units):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {name}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def exact(value: float) -> str:
+    """Return a number with all its digits, grouped by thousands.
+
+    Examples
+    --------
+    >>> [exact(v) for v in (0.0, 0.25, 1500.0, 2e6, 1e-5)]
+    ['0', '0.25', '1,500', '2,000,000', '1e-05']
+    """
+    if value and not 1e-4 <= abs(value) < 1e9:
+        return f"{value:g}"
+    return f"{value:,.10g}" if value % 1 else f"{value:,.0f}"
+
+
+def rounded(value: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits, and all of those before the point.
+
+    Examples
+    --------
+    >>> rounded(1234567), rounded(0.123456), rounded(12345.6)
+    ('1,234,567', '0.1235', '12,346')
+    """
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return exact(float(f"{value:.{digits}g}"))
+
+
+def worker_label(name: str, pool_threads: int) -> str:
+    """Return a worker's name, with its threads if it is a pool.
+
+    Examples
+    --------
+    >>> worker_label("0", 0), worker_label("pool-0", 4)
+    ('0', 'pool-0 (4 threads)')
+    """
+    threads = f" ({pool_threads} thread{'s' * (pool_threads > 1)})"
+    return name + threads * (pool_threads > 0)
+
+
+def dotted(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return settings by ``section.key``.
+
+    Examples
+    --------
+    >>> dotted({"run": {"seed": 3}, "model": {"hidden": [8]}})
+    {'run.seed': 3, 'model.hidden': [8]}
+    """
+    return {f"{name}.{key}": table[key] for name, table in config.items() for key in table}
+
+
+def limit_label(view: RunView) -> str:
+    """Return how far a run has come towards its nearest limit.
+
+    Examples
+    --------
+    >>> limit_label(RunView(limits={"epochs": 4}, epoch=1.0))
+    'epoch 1.00 of 4'
+    """
+    shares, limits = view.limit_shares(), view.limits
+    match max(shares, key=lambda name: shares[name], default=""):
+        case "epochs":
+            return f"epoch {view.epoch:.2f} of {limits['epochs']:g}"
+        case "megabatches":
+            return f"mega-batch {view.megabatch:,} of {limits['megabatches']:,}"
+        case "minutes":
+            return f"minute {view.spent_s / 60:.1f} of {limits['minutes']:g}"
+    return f"epoch {view.epoch:.2f}, until {view.metric} is {limits['target']:g}"
+
+
+# --------------------------------------------------------------------------------- events
+
+
+def note(event: Event) -> str:
+    """Return the line that the terminal shows for an event, or ``""``.
+
+    Examples
+    --------
+    >>> note({"kind": "worker", "event": "lost", "worker": "1"})
+    'worker 1 lost'
+    """
+    kind = event.get("kind", "")
+    if kind not in _NOTES:
+        return ""
+    pools = [worker_label(name, threads) for name, threads in event.get("pools", {}).items()]
+    text = _NOTES[kind].format_map({"tested_on": "test", **event})
+    return text + (f"; pools: {', '.join(pools)}" if pools else "")
+
+
+def event_lines(event: Event) -> Iterator[str]:
+    """Yield the lines that the dashboard shows for an event; mostly one or none.
+
+    Examples
+    --------
+    >>> list(event_lines({"kind": "worker", "event": "lost", "worker": "1"}))
+    ['worker 1 was lost']
+    """
+    match event["kind"]:
+        case "started":
+            workers = len(event["workers"])
+            yield f"training begins with {workers} worker{'s' * (workers != 1)}"
+        case "worker":
+            yield f"worker {event['worker']} {'was lost' if event['event'] == LOST else 'joined'}"
+        case "megabatch":
+            for it in event["row"]["events"]:
+                if it.get("rows_returned"):
+                    yield (
+                        f"{it['rows_returned']:,} rows of worker {it['worker']} were leased again, "
+                        f"in mega-batch {event['row']['megabatch']}"
+                    )
+        case "rewound":
+            yield f"the run goes on after mega-batch {event['megabatch']}, from its checkpoint"
+        case "warning":
+            yield str(event["text"])
+        case "ended":
+            yield ending(event)
+
+
+def ending(event: Event) -> str:
+    """Return why a run is over.
+
+    Examples
+    --------
+    >>> ending({"reason": "epochs"})
+    'ended: epochs'
+    >>> ending({"reason": "error", "error": {"type": "", "args": ["no worker"]}})
+    'failed: no worker'
+    """
+    if event["reason"] != "error":
+        return f"ended: {event['reason']}"
+    return f"failed: {': '.join(str(part) for part in event['error']['args'] if part is not None)}"
+
+
+def history_event(row: Row, event: Event) -> str:
+    """Return the line that a report shows for an event of a history's row.
+
+    Examples
+    --------
+    >>> history_event({"megabatch": 3}, {"kind": "lost", "worker": "1", "after_s": 2.5,
+    ...                                  "rows_returned": 640})
+    'mega-batch 3, after 2.5 s: worker 1 lost, 640 rows given to others'
+    """
+    when = f"mega-batch {row['megabatch']}"
+    if "after_s" in event:
+        when += f", after {rounded(event['after_s'])} s"
+    text = f"worker {event.get('worker', '?')} {event.get('kind', '')}"
+    if event.get("rows_returned"):
+        text += f", {event['rows_returned']:,} rows given to others"
+    known = ("kind", "worker", "after_s", "rows_returned")
+    others = [f"{key} {value}" for key, value in event.items() if key not in known]
+    return ", ".join([f"{when}: {text}", *others])

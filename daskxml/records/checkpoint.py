@@ -1,0 +1,148 @@
+"""Checkpoints: ``checkpoints/NNNNNN.safetensors``, each complete, each replaced as a whole.
+
+One file holds the global model, the one before it (for the momentum) and, as JSON in its metadata,
+the session: strategy, ledger and history. Arrays that differ from worker to worker (the optimizer's
+state, a replica that merges leave as it is) lie beside it in ``checkpoints/NNNNNN/n.safetensors``,
+written before the file that completes the checkpoint, whose session maps workers to numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from daskxml.core.arrays import Array
+from daskxml.core.errors import ModelError
+from daskxml.model.tensors import read_tensors, write_tensors
+
+FOLDER = "checkpoints"
+FORMAT_VERSION = "1"
+
+
+def write_checkpoint(
+    run_dir: str | Path,
+    megabatch: int,
+    models: dict[str, Array],
+    session: dict[str, Any],
+    keep: int,
+) -> Path:
+    """Write one, then remove all but the newest ``keep``.
+
+    Parameters
+    ----------
+    run_dir
+        Directory of the run.
+    megabatch
+        Number of merges that the model includes; names the file.
+    models
+        ``current`` and ``previous``, flat ``(size,)`` float32.
+    session
+        JSON values, see ``Session.plain``.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written; older ones are unchanged.
+    """
+    folder = _make_folder(Path(run_dir) / FOLDER)
+    path = folder / f"{megabatch:06d}.safetensors"
+    write_tensors(path, models, {"format": FORMAT_VERSION, "session": json.dumps(session)})
+    for old in checkpoints(run_dir)[:-keep]:
+        with contextlib.suppress(OSError):  # one too many does no harm
+            old.unlink()
+    for local in folder.glob("[0-9]*/"):
+        if not local.with_suffix(".safetensors").exists():
+            shutil.rmtree(local, ignore_errors=True)
+    return path
+
+
+def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[str, Array]) -> None:
+    """Write one worker's own arrays, before the file that completes the checkpoint.
+
+    Parameters
+    ----------
+    megabatch, number
+        Of the checkpoint, and of the worker in it.
+    state
+        Arrays by name.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+    """
+    folder = _make_folder(Path(run_dir) / FOLDER / f"{megabatch:06d}")
+    write_tensors(folder / f"{number}.safetensors", state, {"format": FORMAT_VERSION})
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"{folder}: cannot be made ({error.strerror})") from error
+    return folder
+
+
+def read_local(path: str | Path, number: int) -> dict[str, Array]:
+    """Return one worker's own arrays of the checkpoint at ``path``.
+
+    Raises
+    ------
+    ModelError
+        If it is missing, damaged or of another version.
+    """
+    file = Path(path).with_suffix("") / f"{number}.safetensors"
+    state, metadata = read_tensors(file)
+    if metadata.get("format") != FORMAT_VERSION:
+        raise ModelError(f"{file}: not of this version; delete {path} to resume from an older one")
+    return state
+
+
+def drop_local(run_dir: str | Path, megabatch: int) -> None:
+    """Remove the workers' own arrays of a checkpoint that will not be completed."""
+    folder = Path(run_dir) / FOLDER / f"{megabatch:06d}"
+    if not folder.with_suffix(".safetensors").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def checkpoints(run_dir: str | Path) -> list[Path]:
+    """Return the checkpoints of a run, oldest first."""
+    found = (Path(run_dir) / FOLDER).glob("[0-9]*.safetensors")
+    return sorted(found, key=lambda path: (len(path.stem), path.stem))  # past 999,999 as well
+
+
+def latest_checkpoint(run_dir: str | Path) -> Path:
+    """Return the newest checkpoint.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    found = checkpoints(run_dir)
+    if not found:
+        raise ModelError(f"{run_dir}: no checkpoint to resume from; start anew with another --out")
+    return found[-1]
+
+
+def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the models (``current``, ``previous``) and the session of a checkpoint.
+
+    Raises
+    ------
+    ModelError
+        If it is damaged or of another version.
+    """
+    remedy = "delete it to resume from the one before"
+    try:
+        models, metadata = read_tensors(path)
+        if metadata["format"] != FORMAT_VERSION or not {"current", "previous"} <= models.keys():
+            raise ValueError
+        return models, json.loads(metadata["session"])
+    except ModelError as error:
+        raise ModelError(f"{error.message}, or {remedy}") from None
+    except (KeyError, ValueError):
+        raise ModelError(f"{path}: not a checkpoint of this version; {remedy}") from None

@@ -1,0 +1,263 @@
+"""The directory of a run, and its history file.
+
+One process at a time locks and writes a directory: the client that follows the run, or a worker if
+the run is detached.
+
+====================  ============================================================================
+file                  contents
+====================  ============================================================================
+``run.toml``          the resolved run file
+``history.jsonl``     a line a mega-batch, a JSON object each: see `daskxml.session.history`
+``environment.json``  hardware and software of every start: see `daskxml.records.environment`
+``checkpoints/``      see `daskxml.records.checkpoint`
+``loggers.json``      the loggers' own records of the run
+====================  ============================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from daskxml.config import RunConfig
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.files import LOCK_FILE, lock_folder, replacing
+from daskxml.model.tensors import read_tensors
+from daskxml.records.checkpoint import checkpoints, latest_checkpoint
+from daskxml.records.environment import (
+    ENVIRONMENT_FILE,
+    describe,
+    read_starts,
+    with_workers,
+    write_starts,
+)
+
+RUN_FILE, HISTORY_FILE = "run.toml", "history.jsonl"
+LOGGERS_FILE = "loggers.json"
+
+
+class RunDir:
+    """A run's directory, locked while the context is open; ``path`` is None for a run without."""
+
+    def __init__(self, path: Path | None, checkpoint: str | None) -> None:
+        self.path, self.checkpoint = path, checkpoint
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def open(cls, out: str | Path | None, resume: str | Path | None) -> RunDir:
+        """Check the directory that a run is to be written to.
+
+        Raises
+        ------
+        ConfigError
+            If `out` and `resume` contradict each other.
+        ModelError
+            If `out` holds a run, or `resume` holds none.
+        """
+        if resume is not None:
+            if out is not None and Path(out).absolute() != Path(resume).absolute():
+                raise ConfigError(
+                    "--out and --resume name two directories: a run goes on in its own"
+                )
+            path = Path(resume).absolute()
+            if not (path / RUN_FILE).exists():
+                raise ModelError(f"{path}: no run to resume here (there is no {RUN_FILE})")
+            return cls(path, str(latest_checkpoint(path)))
+        if out is None:
+            return cls(None, None)
+        path = Path(out).absolute()
+        if any((path / name).exists() for name in (RUN_FILE, HISTORY_FILE, "model.json")):
+            way_on = ", or go on with it by --resume" if checkpoints(path) else ""
+            raise ModelError(f"{path}: holds a run already; choose another --out{way_on}")
+        return cls(path, None)
+
+    @property
+    def path_for_workers(self) -> str | None:
+        """The directory as text."""
+        return None if self.path is None else str(self.path)
+
+    def __enter__(self) -> RunDir:
+        """Make the directory and lock it."""
+        self.lock()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Unlock it; a run that failed before its first merge leaves nothing behind."""
+        self.release(has_failed=error is not None)
+
+    def lock(self) -> None:
+        """Make the directory and lock it.
+
+        Raises
+        ------
+        ModelError
+            If another process has locked it.
+        """
+        if self.path is not None:
+            self._lock = lock_folder(self.path, "a run is under way in this directory")
+
+    def release(self, has_failed: bool) -> None:
+        """Unlock it; a run that failed before its first merge leaves nothing behind."""
+        if self.path is None or self._lock is None:
+            return
+        if has_failed and self.checkpoint is None and not self._has_results():
+            for name in (RUN_FILE, ENVIRONMENT_FILE, LOGGERS_FILE, LOCK_FILE):
+                (self.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _has_results(self) -> bool:
+        assert self.path is not None
+        return (self.path / HISTORY_FILE).exists() or bool(checkpoints(self.path))
+
+    def begin(self, config: RunConfig) -> None:
+        """Write the resolved run file, and the environment of this start."""
+        if self.path is not None:
+            (self.path / RUN_FILE).write_text(config.to_toml(), encoding="utf-8")
+            before = [] if self.checkpoint is None else read_starts(self.path)
+            write_starts(self.path, [*before, describe()])
+
+    def record_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Record the hardware of the workers since the last start, by their names."""
+        starts = [] if self.path is None else read_starts(self.path)
+        if self.path is not None and starts:
+            write_starts(self.path, [*starts[:-1], with_workers(starts[-1], workers)])
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the history up to the checkpoint to continue from, which contains it.
+
+        A process that is killed may have written half a line of `HISTORY_FILE`, or lines of
+        mega-batches that no checkpoint has.
+
+        Raises
+        ------
+        ModelError
+            If the checkpoint cannot be read.
+        """
+        if self.checkpoint is None:
+            return []
+        try:
+            _, metadata = read_tensors(self.checkpoint, verify=False)  # the workers will
+            return list(json.loads(metadata["session"])["history"])
+        except (ModelError, KeyError, ValueError) as error:
+            raise ModelError(
+                f"{self.checkpoint}: no checkpoint, or a damaged one ({error}); delete it to go "
+                "on from the one before"
+            ) from error
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a mega-batch to the history."""
+        if self.path is not None:
+            append_history(self.path / HISTORY_FILE, row)
+
+    def rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the history."""
+        if self.path is not None:
+            write_history(self.path / HISTORY_FILE, rows)
+
+
+def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replace the whole history.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written; the old history is unchanged then.
+    """
+    with replacing(path) as partial:
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _appending(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("ab") as file:
+            yield file
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror}); free space") from error
+
+
+def append_history(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one mega-batch.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+    """
+    with _appending(path) as file:
+        file.write((json.dumps(row) + "\n").encode())
+
+
+def extend_history(path: Path, offset: int, rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Truncate a history to ``offset`` bytes and append rows; return the end of each, in bytes.
+
+    So it may be called twice for the same rows, or after half a line was written.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "history.jsonl"
+    >>> extend_history(path, 0, [{"megabatch": 1}, {"megabatch": 2}])
+    [17, 34]
+    >>> extend_history(path, 17, [])
+    []
+    >>> read_history(path)
+    [{'megabatch': 1}]
+    """
+    lines = [(json.dumps(row) + "\n").encode() for row in rows]
+    with _appending(path) as file:
+        if file.tell() < offset:
+            raise ModelError(f"{path}: is shorter than it was: somebody else wrote to it")
+        file.truncate(offset)
+        file.write(b"".join(lines))
+    return [offset + length for length in accumulate(map(len, lines))]
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Read a history.
+
+    Raises
+    ------
+    ModelError
+        If the file is missing, or a line is no JSON object.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ModelError(f"{path}: no history of a run here ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"{path}: not a text file; the history is damaged") from None
+    return [_parse_row(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _parse_row(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        if isinstance(row, dict):
+            return row
+    except json.JSONDecodeError:
+        pass
+    raise ModelError(f"{path}:{number}: not a JSON object; the history is damaged")

@@ -1,1 +1,0 @@
-"""The Dask runtime: a run lives in the scheduler, its replicas in the workers."""

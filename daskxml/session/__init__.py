@@ -1,0 +1,1 @@
+"""Deciding: a run as a state machine, from reports of what happened to commands."""

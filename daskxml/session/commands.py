@@ -1,0 +1,247 @@
+"""The interface of a session and its backend: results in, commands out.
+
+The backend (the Dask cluster or the simulator) executes commands and reports results; it decides
+nothing. Events of workers are those of `daskxml.strategies.protocol`, passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from daskxml.core.work_stats import Means, WorkStats
+from daskxml.metrics import LossSum, MetricSums
+from daskxml.session.ledger import Span
+from daskxml.strategies.protocol import Measured, SyncPattern, WorkerJoined, WorkerLost
+
+Piece = tuple[int, int, int]  # shard, first row, row after the last
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseResult:
+    """A lease is done; ``squared_norm`` is that of the worker's replica, where it is known."""
+
+    lease: int
+    work: WorkStats
+    squared_norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GangResult:
+    """A gang is done; ``ranks`` has the work of each rank."""
+
+    gang: int
+    ranks: tuple[WorkStats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GangFailed:
+    """A gang failed although no worker was lost: a connection broke, for example."""
+
+    gang: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """The merged model is committed on every worker.
+
+    Attributes
+    ----------
+    sent_bytes
+        Bytes sent between workers.
+    means
+        Means that the rule of combining reports.
+    corrected
+        Of a merge that overlapped with training: the batches that each worker did between its
+        snapshot and the correction of its replica.
+    """
+
+    sent_bytes: int
+    means: Means = field(default_factory=dict)
+    corrected: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """The `Evaluate` command of this number is done."""
+
+    number: int
+    sums: MetricSums
+    loss: LossSum = field(default_factory=LossSum)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """The checkpoint is on disk, or could not be written and is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """The run is to end at a merge, soon."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPending:
+    """A worker waits to join, which it can only do after a merge that does not overlap."""
+
+
+Result = (
+    LeaseResult
+    | GangResult
+    | GangFailed
+    | MergeResult
+    | EvaluationResult
+    | CheckpointWritten
+    | StopRequest
+    | JoinPending
+    | Measured
+    | WorkerJoined
+    | WorkerLost
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLease:
+    """Step ``worker``'s replica through ``batches``, in order, at ``lr``."""
+
+    lease: int
+    worker: str
+    batches: tuple[tuple[Span, ...], ...]
+    lr: float
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches."""
+        return sum(span.rows for batch in self.batches for span in batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RunGang:
+    """Step ``workers`` through their batches together, exchanging arrays by ``pattern``.
+
+    All or nothing: if a worker dies, the gang is undone, and the backend reports ``WorkerLost``
+    instead of ``GangResult`` once no survivor takes part in it any more.
+
+    Attributes
+    ----------
+    gang
+        Its number.
+    workers
+        In the order of their ranks.
+    batches
+        The batches of each rank, in order; a rank may have fewer than another.
+    lrs
+        The learning rate of each rank.
+    pattern
+        What the ranks exchange.
+    begins
+        The first gang since a merge: every replica starts from the global model.
+    rewinds
+        A worker was lost since the merge: replicas drop what they have done since.
+    """
+
+    gang: int
+    workers: tuple[str, ...]
+    batches: tuple[tuple[tuple[Span, ...], ...], ...]
+    lrs: tuple[float, ...]
+    pattern: SyncPattern
+    begins: bool
+    rewinds: bool
+
+    @property
+    def steps(self) -> int:
+        """Batches of the rank that has the most."""
+        return max(len(batches) for batches in self.batches)
+
+    def rows_of(self, rank: int) -> int:
+        """Return the rows of all batches of a rank."""
+        return sum(span.rows for batch in self.batches[rank] for span in batch)
+
+    def step_rows(self, step: int) -> tuple[int, ...]:
+        """Return the rows of every rank's batch of this step; 0 for a rank without one."""
+        return tuple(
+            sum(span.rows for span in batches[step]) if step < len(batches) else 0
+            for batches in self.batches
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureNorms:
+    """Report the squared norm of every replica: ``Measured``."""
+
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReplicas:
+    """Merge the replicas into the model of ``generation``, on all of ``weights`` or on none.
+
+    If a worker dies before all have the merged model, the merge is undone for all, and the backend
+    reports ``WorkerLost`` instead of ``MergeResult``.
+
+    Attributes
+    ----------
+    overlaps
+        Each worker takes a snapshot of its replica before its next lease and brings that to the
+        merge; once all have the merged model, replicas are corrected by it between two batches.
+        The command may be repeated for the same generation without a worker that was lost;
+        snapshots stay as they are.
+    """
+
+    generation: int
+    weights: Mapping[str, float]
+    momentum: float
+    overlaps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Score pieces of the test rows, and sum the loss of pieces of the training rows.
+
+    Both with the global model.
+    """
+
+    number: int
+    worker: str
+    pieces: tuple[Piece, ...]
+    train_pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    """Write the global model and the session's state, by ``worker``."""
+
+    worker: str
+    megabatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """The placement changed: every worker loads the shards that it now owns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Begin again from the last checkpoint once there is a worker, as every replica is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """The run is over; the global model is the result."""
+
+    reason: str
+
+
+Command = (
+    RunLease
+    | RunGang
+    | MeasureNorms
+    | MergeReplicas
+    | Evaluate
+    | WriteCheckpoint
+    | Rebalance
+    | Restart
+    | EndRun
+)

@@ -1,0 +1,163 @@
+"""The record of a run: a row a mega-batch, which `daskxml.records.run_dir` writes as JSON.
+
+==================================  ================================================================
+key                                 meaning
+==================================  ================================================================
+``megabatch``, ``rows``, ``epoch``  number, from 1; rows and epochs since the run began
+``wall_s``                          seconds since the run began, evaluation included
+``train_s``, ``merge_s``,           seconds of this mega-batch: training, what the workers waited
+``overlapped_s``, ``eval_s``        for the merge, the merge beside training, evaluation
+``loss``                            mean loss of its rows, each by the replica of its time
+``metrics``, ``training_loss``      of the merged model, where measured: on the test rows, on all
+                                    training rows
+``workers``                         every worker whose replica was merged; see below
+``perturbed``                       whether the merging weights were perturbed
+``merged_bytes``, ``moved_bytes``   bytes between workers: in the merge; in the exchanges of gangs
+``notes``                           means that an algorithm reports: ``orthogonality/LAYER``
+                                    (Adasum), ``staleness`` in batches (asynchronous), ``active``
+                                    (sampled output layer: share of the labels scored),
+                                    ``memory rows`` (see the event ``memory``)
+``events``                          ``joined``, ``lost`` (with the rows returned to the ledger),
+                                    ``memory`` (the device's memory holds batches of so many rows
+                                    only), ``logits`` (the budget for logits a GPU has chosen, and
+                                    milliseconds of a step by the sizes tried)
+==================================  ================================================================
+
+Each of ``workers`` has its ``updates``, ``rows``, ``nonzeros``, ``batch_rows``, ``lr`` (before the
+schedule), merging ``weight``, ``pool_threads`` (0: not a pool; updates and rate of a pool are those
+of single threads), ``busy_s``, ``idle_s`` and its ``leases`` as lists of ``[epoch, stream, start,
+stop]``: together they are the rows of the mega-batch, each once. Where all update one shared model,
+a lost worker is listed with what it had done, and weights are shares of the updates. Where a merge
+overlapped with training, ``corrected_after`` is the number of batches that a worker did in this
+mega-batch before its replica was corrected by the merge before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
+from daskxml.session.commands import MergeResult
+from daskxml.session.ledger import Span
+from daskxml.strategies.protocol import WorkerView
+
+
+class MegabatchLog:
+    """Collects the values of one row of the history.
+
+    Attributes
+    ----------
+    begun_s, trained_s
+        Times at which the mega-batch began and its training ended.
+    unrecorded_since_s
+        Training from then on is in no row of the history yet.
+    work
+        Each worker's work.
+    departed
+        Lost workers whose work stays in a shared model.
+    corrected
+        Batches of each worker before its replica was corrected by an overlapping merge.
+    """
+
+    def __init__(self, megabatch: int, begun_s: float) -> None:
+        self.megabatch, self.begun_s, self.trained_s = megabatch, begun_s, begun_s
+        self.unrecorded_since_s = begun_s
+        self.work: dict[str, WorkStats] = {}
+        self.views: Mapping[str, WorkerView] = {}
+        self.departed: dict[str, WorkerView] = {}
+        self.weights: Mapping[str, float] = {}
+        self.perturbed = False
+        self.events: list[dict[str, Any]] = []
+        self.means: Means = {}
+        self.moved_bytes = self.merged_bytes = 0
+        self.merge_s = self.overlapped_s = 0.0
+        self.corrected: dict[str, int] = {}
+
+    @property
+    def rows(self) -> int:
+        """Rows done so far in this mega-batch."""
+        return sum(work.rows for work in self.work.values())
+
+    def count(self, worker: str, done: WorkStats) -> None:
+        """Add a lease, or a worker's part in a gang."""
+        self.work[worker] = sum_stats([self.work.get(worker, WorkStats()), done])
+        self.means = merge_means([self.means, done.means])
+
+    def drop(self, worker: str) -> None:
+        """Remove a lost worker's unmerged work."""
+        self.work.pop(worker, None)
+        self.corrected.pop(worker, None)
+
+    def drop_all(self) -> None:
+        """Remove all work since the last merge; bytes that moved stay counted."""
+        self.work, self.means = {}, {}
+
+    def end_training(self, views: Mapping[str, WorkerView], now_s: float) -> None:
+        """Record the end of training."""
+        self.views, self.trained_s = views, now_s
+
+    def postpone(self, now_s: float) -> None:
+        """Leave out the time since training ended, in which an evaluation took place."""
+        self.begun_s, self.trained_s = self.begun_s + now_s - self.trained_s, now_s
+        self.unrecorded_since_s = self.begun_s
+
+    def update_shares(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Return the share of the updates of all in ``weights``, and of the departed."""
+        names = [*weights, *(n for n in self.departed if n in self.work and n not in weights)]
+        updates = {name: self.work.get(name, WorkStats()).updates for name in names}
+        return {name: count / max(1, sum(updates.values())) for name, count in updates.items()}
+
+    def merged(self, result: MergeResult, now_s: float) -> None:
+        """Record the end of the merge."""
+        self.means = merge_means([self.means, result.means])
+        self.merged_bytes, self.merge_s = result.sent_bytes, now_s - self.trained_s
+
+    def row(self, rows: int, epoch: float, spans: Mapping[str, list[list[Span]]]) -> dict[str, Any]:
+        """Return this mega-batch's row; ``wall_s`` and the evaluation are filled in later."""
+        loss_sum = sum(work.loss_sum for work in self.work.values())
+        return {
+            "megabatch": self.megabatch,
+            "rows": rows,
+            "epoch": epoch,
+            "wall_s": 0.0,
+            "train_s": self.trained_s - self.begun_s,
+            "merge_s": self.merge_s,
+            "overlapped_s": self.overlapped_s,
+            "eval_s": 0.0,
+            "loss": loss_sum / max(1, self.rows),
+            "metrics": {},
+            "workers": {name: self._worker(name, spans.get(name, [])) for name in self.weights},
+            "perturbed": self.perturbed,
+            "merged_bytes": self.merged_bytes,
+            "moved_bytes": self.moved_bytes,
+            "notes": {name: total / count for name, (total, count) in self.means.items() if count},
+            "events": list(self.events),
+        }
+
+    def _worker(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
+        work, view = self.work.get(name, WorkStats()), (self.departed | {**self.views})[name]
+        corrected = {"corrected_after": self.corrected[name]} if name in self.corrected else {}
+        return {
+            "updates": work.updates,
+            "rows": work.rows,
+            "nonzeros": work.nonzeros,
+            "batch_rows": view.batch_rows,
+            "lr": view.lr,
+            "weight": self.weights[name],
+            "pool_threads": view.pool_threads,
+            "busy_s": work.busy_s,
+            "idle_s": max(0.0, self.trained_s - self.begun_s - work.busy_s),
+            "leases": [[list(span) for span in lease] for lease in spans],
+            **corrected,
+        }
+
+
+def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[str, Any]:
+    """Return the event of a worker that joined or was lost; ``rows`` are leased again."""
+    return {"kind": kind, "worker": worker, "after_s": after_s, "rows_returned": rows}
+
+
+def memory_event(worker: str, after_s: float, batch_rows: int) -> dict[str, Any]:
+    """Return the event of a worker whose memory did not hold its batch; the largest it takes."""
+    return {"kind": "memory", "worker": worker, "after_s": after_s, "batch_rows": batch_rows}

@@ -1,0 +1,200 @@
+"""Merges that are under way while the workers do the next mega-batch.
+
+When the leases of mega-batch t are back, every worker takes a *snapshot* ``s_i`` of its replica
+``w_i`` and continues with mega-batch t + 1 from a guess ``v_i`` of the merged model: the replica,
+with the momentum that is known already (`daskxml.worker.snapshot`). Meanwhile the snapshots are
+merged,
+
+    m_t = merge of all s_i        (the strategy's weights; momentum, outer optimizer, any rule)
+
+and when all workers have ``m_t``, each corrects its replica between two batches::
+
+    w_i += m_t - v_i
+
+so that its steps since the snapshot are kept. ``m_t`` is then the global model, and the replica
+is that model plus the steps of mega-batch t + 1, which is what the next merge assumes. So nothing
+in a merge is stale, and rows, weights and momentum are counted as without overlap; only the steps
+between snapshot and correction were taken elsewhere than at the merged model. Merge t + 1 begins
+when mega-batch t + 1 is over and merge t is done: never more than one is under way.
+
+The idea is that of Wang et al., "Overlap Local-SGD", ICASSP 2020; Sun et al., "CO2: Efficient
+Distributed Training with Full Communication-Computation Overlap", ICLR 2024; and Douillard et al.,
+"Streaming DiLoCo with Overlapping Communication", 2025. Those pull replicas to the merged model or
+mix the two; here no step in between is dropped. The whole model is sent at once.
+
+The global model is evaluated when mega-batch t + 1 is over, while no worker steps: the row of the
+history for merge t is closed there. A merge does not overlap where the run needs every replica to
+be the global model: the last one, one after which a checkpoint is written, and one that a worker
+waits for to join. Replicas keep their optimizers' moments, or reset them when they are corrected.
+
+If a worker is lost while a merge is under way, its rows of both mega-batches go back to the ledger,
+and the others merge their snapshots without it; its weight is divided among them in proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from daskxml.session.commands import Command, MergeReplicas, MergeResult
+from daskxml.session.history import MegabatchLog
+from daskxml.session.session import BarrierMerges, Session, ends_megabatch
+from daskxml.strategies import protocol
+
+
+@dataclass
+class PendingMerge:
+    """A merge that is under way while the next mega-batch is trained.
+
+    Attributes
+    ----------
+    log
+        Of the mega-batch that is merged.
+    command
+        The last one for this merge.
+    begun_s
+        When it began.
+    """
+
+    log: MegabatchLog
+    command: MergeReplicas
+    begun_s: float
+
+    def without(self, worker: str) -> MergeReplicas:
+        """Return the command without a lost worker."""
+        weights = self.log.weights = reweighed(self.command.weights, worker)
+        momentum = self.command.momentum if self.log.rows else 0.0  # no work, no step
+        self.command = replace(self.command, weights=weights, momentum=momentum)
+        return self.command
+
+
+class OverlappedMerges(BarrierMerges):
+    """Merges that overlap with the next mega-batch."""
+
+    def __init__(self) -> None:
+        self.join_is_pending = False
+        self._pending: PendingMerge | None = None
+        self._held: tuple[protocol.Command, ...] | None = None  # while the last row is closed
+        self._waiting: tuple[protocol.Command, ...] = ()  # for the merge that is under way
+
+    @property
+    def blocks_joining(self) -> bool:  # type: ignore[override]
+        """Replicas are not the global model, or must not step."""
+        return self._pending is not None or self.holds_decisions
+
+    @property
+    def holds_decisions(self) -> bool:  # type: ignore[override]
+        """The row of the last merge is being closed."""
+        return self._held is not None
+
+    @property
+    def rows_under_way(self) -> int:  # type: ignore[override]
+        """Rows of the merge that is under way."""
+        return self._pending.log.rows if self._pending is not None else 0
+
+    # ------------------------------------------------------- end of a mega-batch
+
+    def execute(
+        self, session: Session, decisions: Sequence[protocol.Command], now_s: float
+    ) -> list[Command]:
+        """Hold decisions while the last row is closed, and a merge until the one before is done."""
+        if self._held is not None:  # no worker is to step while the global model is evaluated
+            leases = [d for d in self._held if isinstance(d, protocol.Lease)]
+            valid = [lease for lease in leases if lease.worker in session.workers]
+            self._held = (*valid, *decisions)  # a loss voids a merge, and its worker's leases
+            return []
+        is_unclosed = session.closed_rows < len(session.history)
+        if ends_megabatch(decisions) and (self._pending is not None or is_unclosed):
+            session.end_training(now_s)
+            self._waiting = tuple(decisions)
+            return [] if self._pending is not None else self._close_row(session, now_s)
+        commands = session.commands(decisions, now_s)
+        match commands:
+            case [MergeReplicas() as command] if self._may_overlap(session, now_s):
+                return self._begin(session, replace(command, overlaps=True), now_s)
+        return commands
+
+    def _may_overlap(self, session: Session, now_s: float) -> bool:
+        """Whether nothing after the next merge needs every replica to be the global model."""
+        log, rules = session.log, session.rules
+        epoch = (session.rows_merged + log.rows) / sum(session.ledger.stream_rows)
+        row = {"epoch": epoch, "train_s": now_s - log.begun_s, "merge_s": 0.0}
+        is_last = session.stop_reason or rules.reached([*session.history, row])
+        if is_last or self.join_is_pending or rules.is_checkpoint_turn(session.generation + 1):
+            self.join_is_pending = False
+            return False
+        return True
+
+    def _begin(self, session: Session, command: MergeReplicas, now_s: float) -> list[Command]:
+        self._pending = PendingMerge(session.log, command, now_s)
+        session.ledger.seal()
+        session.inform(protocol.Merged())
+        commands = session.begin_megabatch(now_s)
+        session.log.megabatch += 1
+        session.log.unrecorded_since_s = self._pending.log.begun_s
+        return [command, *commands]
+
+    # ------------------------------------------------------- end of a merge
+
+    def finish(self, session: Session, result: MergeResult, now_s: float) -> list[Command]:
+        """Record a merge after which all replicas have been corrected."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return super().finish(session, result, now_s)
+        is_waited_for, log = session.stage == "merge", session.log
+        wait_s = now_s - log.trained_s if is_waited_for else 0.0
+        pending.log.merged(result, pending.begun_s + wait_s)
+        pending.log.overlapped_s = now_s - pending.begun_s - wait_s
+        log.corrected, log.unrecorded_since_s = dict(result.corrected), log.begun_s
+        session.record(pending.log, session.ledger.settle_sealed())
+        return self._close_row(session, now_s) if is_waited_for else []
+
+    def _close_row(self, session: Session, now_s: float) -> list[Command]:
+        """Close the row of the last merge, then execute the decisions that wait for that."""
+        if session.log.rows:
+            self._held = self._waiting
+        else:  # nothing was done since: that merge is the last one
+            session.inform(protocol.Merged())
+        return session.complete_row(now_s)
+
+    def resume(self, session: Session, now_s: float) -> list[Command]:
+        """Execute the decisions that were held while the last row was closed."""
+        held, self._held = self._held or (), None
+        session.closed_rows = len(session.history)
+        session.log.postpone(now_s)
+        if ends_megabatch(held):
+            session.stage = "merge"
+            return session.execute(held, now_s)
+        session.stage = "train"  # a worker was lost meanwhile; its rows are leased again
+        commands = session.execute(held, now_s)
+        reason = session.stop_reason
+        return [*commands, *session.drain(reason, now_s)] if reason else commands
+
+    # ------------------------------------------------------------------ workers
+
+    def lose(self, session: Session, worker: str) -> tuple[list[Command], int]:
+        """Repeat the merge under way without a lost worker; return its rows to the ledger."""
+        if self._pending is None:
+            return [], 0
+        self._pending.log.drop(worker)
+        rows = session.ledger.give_back_sealed(worker)
+        return [self._pending.without(worker)], rows
+
+
+def reweighed(weights: Mapping[str, float], lost: str) -> dict[str, float]:
+    """Return the weights without a lost worker's, with the same sum in the same proportions.
+
+    Where the others have none, all of them are equal.
+
+    Examples
+    --------
+    >>> reweighed({"a": 0.5, "b": 0.25, "c": 0.25}, "b")
+    {'a': 0.6666666666666666, 'c': 0.3333333333333333}
+    >>> reweighed({"a": 1.0, "b": 0.0, "c": 0.0}, "a")
+    {'b': 0.5, 'c': 0.5}
+    """
+    kept = {name: weight for name, weight in weights.items() if name != lost}
+    whole, left = sum(weights.values()), sum(kept.values())
+    if left == 0.0:
+        return {name: whole / len(kept) for name in kept}
+    return {name: weight * whole / left for name, weight in kept.items()}

@@ -1,0 +1,155 @@
+"""The loop of a run: events in, a session's commands out to an executor.
+
+It has two backends: the workers of a Dask cluster (`daskxml.cluster`) and workers on virtual clocks
+(`daskxml.simulator`). Each decides when the next event comes and drives the loop with it; what
+happens then is the same for both, and written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from daskxml.session.commands import Command, EndRun, JoinPending, Restart, Result
+from daskxml.session.session import Session
+from daskxml.strategies.protocol import WorkerDevice, WorkerJoined, WorkerLost
+
+RESTART = "restart"  # why a session ends that has lost all workers
+STATES = {
+    "idle": "starting",
+    "train": "training",
+    "merge": "merging",
+    "evaluate": "evaluating",
+    "checkpoint": "writing a checkpoint",
+    "lost": "waiting for workers",
+    "over": "ending",
+}
+
+
+class Participant(Protocol):
+    """A backend's worker that takes part in a run."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the history."""
+
+    @property
+    def device(self) -> WorkerDevice:
+        """Whether it is a replica or a pool of threads."""
+
+    @property
+    def autotune_event(self) -> dict[str, Any] | None:
+        """The history's event of its logits budget; None where there was no choice."""
+
+
+class Executor(Protocol):
+    """Executes commands; results come back as events."""
+
+    def execute(self, command: Command) -> None:
+        """Start a command."""
+
+    def remove(self, worker: str) -> bool:
+        """Forget a lost worker and its work; return whether the shared model is lost with it."""
+
+
+class Membership(Protocol):
+    """Prepares workers that arrive during the run."""
+
+    def has_candidates(self) -> bool:
+        """Whether a worker waits to join."""
+
+    def admit(self, generation: int, may_join: bool) -> Iterable[Participant]:
+        """Let candidates that hold the model of ``generation`` join, and return them.
+
+        None where no worker may join; candidates with an older model are sent the newer one.
+        """
+
+
+class RunLoop:
+    """A session and the backend that executes its commands.
+
+    Parameters
+    ----------
+    session, executor, membership
+        From the beginning of the run, or from a checkpoint, to its end or to a restart.
+    publish
+        Called with the kind and the values of every event for the user.
+    publish_state
+        Called with the run's state and progress.
+
+    Attributes
+    ----------
+    published
+        Mega-batches whose rows have been published.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        executor: Executor,
+        membership: Membership,
+        publish: Callable[..., None],
+        publish_state: Callable[..., None] = lambda state, **values: None,
+    ) -> None:
+        self.session, self.executor, self.membership = session, executor, membership
+        self._publish, self._publish_state = publish, publish_state
+        self.published = session.generation
+
+    def start(self, participants: Mapping[str, Participant], now_s: float) -> list[Command]:
+        """Begin with these workers, whose replicas equal the global model."""
+        devices = {name: participant.device for name, participant in participants.items()}
+        commands = self.session.start(list(participants), now_s, devices)
+        for participant in participants.values():
+            self._add_autotune_event(participant)
+        return commands
+
+    def execute(self, commands: Sequence[Command]) -> str:
+        """Start commands; return why the session ended, `RESTART`, or "" while it continues."""
+        for command in commands:
+            if isinstance(command, EndRun):
+                self._publish_progress()
+                return command.reason
+            if isinstance(command, Restart):
+                return RESTART
+            self.executor.execute(command)
+        self._publish_progress()
+        return ""
+
+    def handle(self, result: Result, now_s: float) -> list[Command]:
+        """Return the commands that follow from a result."""
+        return self.session.handle(result, now_s)
+
+    def lose(self, worker: str, now_s: float) -> list[Command]:
+        """Return the commands that follow from the loss of a worker that took part."""
+        self._publish("worker", event="lost", worker=worker)
+        if self.executor.remove(worker):
+            return [Restart()]
+        return self.session.handle(WorkerLost(worker), now_s)
+
+    def admit(self, now_s: float) -> list[Command]:
+        """Let workers join that hold the global model, unless a merge is under way."""
+        commands: list[Command] = []
+        if self.membership.has_candidates():
+            commands += self.session.handle(JoinPending(), now_s)
+        session = self.session
+        for worker in self.membership.admit(session.generation, session.may_join):
+            self._publish("worker", event="joined", worker=worker.name)
+            commands += session.handle(WorkerJoined(worker.name, worker.device), now_s)
+            self._add_autotune_event(worker)
+        return commands
+
+    def _add_autotune_event(self, participant: Participant) -> None:
+        if participant.autotune_event is not None:
+            self.session.add_event(participant.autotune_event)
+
+    def _publish_progress(self) -> None:
+        session = self.session
+        for row in session.history[self.published : session.closed_rows]:
+            self._publish("megabatch", row=row)
+        self.published = max(self.published, session.closed_rows)
+        self._publish_state(
+            STATES[session.stage],
+            megabatch=session.generation + 1,
+            rows=session.rows_done,
+            epoch=session.epoch,
+        )

@@ -1,0 +1,407 @@
+"""A run from its first mega-batch to its last: strategy, ledger, history and stopping rules.
+
+The session turns a strategy's decisions ("so many rows for that worker") into commands with these
+rows, counts every result, records the history, and decides when to evaluate, to checkpoint and to
+stop. Like a strategy it is a pure state machine: results with their times in, commands out. The
+cluster and the simulator run the same.
+
+Its stages::
+
+    idle        before `start`
+    train       leases or gangs are under way
+    merge       norms are measured, replicas are merged
+    evaluate    pieces of the test rows are scored
+    checkpoint  a checkpoint is written; then `train` again, or `over`
+    lost        every worker was lost: the backend restarts from the last checkpoint
+    over        the run has ended
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from daskxml.session.allocator import EvaluationRound, LeaseAllocator
+from daskxml.session.commands import (
+    CheckpointWritten,
+    Command,
+    EndRun,
+    EvaluationResult,
+    GangFailed,
+    GangResult,
+    JoinPending,
+    LeaseResult,
+    MeasureNorms,
+    MergeReplicas,
+    MergeResult,
+    Rebalance,
+    Restart,
+    Result,
+    StopRequest,
+    WriteCheckpoint,
+)
+from daskxml.session.history import MegabatchLog, worker_event
+from daskxml.session.ledger import Ledger
+from daskxml.session.placement import Placement
+from daskxml.session.stopping import StoppingRules
+from daskxml.strategies import protocol
+from daskxml.strategies.protocol import Measured, Strategy, WorkerDevice, WorkerJoined, WorkerLost
+
+
+class BarrierMerges:
+    """Merges for which every worker waits; `OverlappedMerges` lets training continue.
+
+    Attributes
+    ----------
+    join_is_pending
+        A worker waits to join.
+    blocks_joining
+        No worker may join now.
+    holds_decisions
+        The strategy's decisions wait until the row of the last merge is closed.
+    rows_under_way
+        Rows of a merge that overlaps with training.
+    """
+
+    join_is_pending = False
+    blocks_joining = False
+    holds_decisions = False
+    rows_under_way = 0
+
+    def execute(
+        self, session: Session, decisions: Sequence[protocol.Command], now_s: float
+    ) -> list[Command]:
+        """Return the commands for a strategy's decisions."""
+        return session.commands(decisions, now_s)
+
+    def finish(self, session: Session, result: MergeResult, now_s: float) -> list[Command]:
+        """Record a merge."""
+        return session.record_merge(result, now_s) if session.stage == "merge" else []
+
+    def resume(self, session: Session, now_s: float) -> list[Command]:
+        """Execute the decisions that were held."""
+        raise AssertionError("no decisions are held")
+
+    def lose(self, session: Session, worker: str) -> tuple[list[Command], int]:
+        """Leave a lost worker out of the merge under way; return commands, and rows returned."""
+        return [], 0
+
+
+class Session:
+    """One run.
+
+    Parameters
+    ----------
+    strategy
+        Decides how many rows each worker is leased, and when to merge.
+    rules
+        When to evaluate, checkpoint and stop.
+    placement
+        Where the rows lie; its shards stay the same for the whole run.
+    parameters
+        Number of model parameters, for the strategy's norms.
+    stored
+        The value of `plain`, to continue from a checkpoint.
+    merges
+        Whether training waits for merges, or overlaps with them.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        rules: StoppingRules,
+        placement: Placement,
+        parameters: int,
+        stored: dict[str, Any] | None = None,
+        merges: BarrierMerges | None = None,
+    ) -> None:
+        self.strategy, self.rules, self.placement = strategy, rules, placement
+        self.parameters, self.state = parameters, strategy.initial_state()
+        self.ledger = Ledger(placement.streams())
+        self.history: list[dict[str, Any]] = []
+        self.workers: dict[str, None] = {}  # in order of arrival
+        self.stage, self.stop_reason = "idle", ""
+        self.closed_rows = 0  # rows of the history that will not change any more
+        self._evaluations = itertools.count(1)
+        self._writer = ""
+        self._wall_before_s = self._started_s = 0.0
+        if stored is not None:
+            self._restore(stored)
+        self._allocator = LeaseAllocator(self.ledger, placement, stored["dealt"] if stored else 0)
+        self.log = MegabatchLog(self.generation + 1, 0.0)
+        self._merges = merges or BarrierMerges()
+
+    @property
+    def generation(self) -> int:
+        """Number of merges that the global model includes."""
+        return len(self.history)
+
+    @property
+    def rows_merged(self) -> int:
+        """Rows counted in the global model."""
+        return int(self.history[-1]["rows"]) if self.history else 0
+
+    @property
+    def may_join(self) -> bool:
+        """Whether a worker that has the global model may join now."""
+        is_open = self.stage in ("train", "evaluate", "checkpoint")
+        return is_open and not self._merges.blocks_joining
+
+    @property
+    def rows_done(self) -> int:
+        """Rows of all mega-batches, merged or not."""
+        is_open = self.stage in ("train", "merge") or self._merges.holds_decisions
+        return self.rows_merged + self._merges.rows_under_way + (self.log.rows if is_open else 0)
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training rows so far."""
+        return self.rows_done / sum(self.ledger.stream_rows)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the session between two mega-batches as JSON values."""
+        return {
+            "strategy": self.strategy.plain(self.state),
+            "ledger": self.ledger.plain(),
+            "history": copy.deepcopy(self.history),  # which grows while the copy is written
+            "dealt": self._allocator.allocated,
+            "placed": self.placement.plain(),
+        }
+
+    def _restore(self, stored: dict[str, Any]) -> None:
+        self.state = self.strategy.restore(stored["strategy"])
+        self.ledger = Ledger.restore(stored["ledger"])
+        self.history = list(stored["history"])
+        self.closed_rows = len(self.history)
+        self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
+
+    def speeds(self) -> dict[str, float]:
+        """Return the rows a second of every worker; 0 while unknown."""
+        view = self.strategy.view(self.state)
+        return {name: view[name].rows_per_s if name in view else 0.0 for name in self.workers}
+
+    # ----------------------------------------------------------------- results
+
+    def start(
+        self,
+        workers: Sequence[str],
+        now_s: float,
+        devices: Mapping[str, WorkerDevice] | None = None,
+    ) -> list[Command]:
+        """Begin, or continue, with these workers; their replicas equal the global model."""
+        self.workers, self._started_s = dict.fromkeys(workers), now_s
+        self.inform(protocol.Started(tuple(workers), devices or {}))
+        self.stop_reason = self.rules.reached(self.history)
+        if self.stop_reason:
+            return self._end_run()
+        commands = [] if self.placement.fits(workers) else self._rebalance()
+        return commands + self.begin_megabatch(now_s)
+
+    def handle(self, result: Result, now_s: float) -> list[Command]:
+        """Count a result; return the commands that follow from it."""
+        match result:
+            case LeaseResult():
+                return self._lease_finished(result, now_s)
+            case GangResult():
+                return self._decide(self._allocator.gang_done(result, self.log, now_s), now_s)
+            case GangFailed(gang) if self._allocator.is_under_way(gang):
+                self._allocator.roll_back(self.log)
+                return self._decide(protocol.GangRolledBack(), now_s)
+            case Measured() if result.squared_norms.keys() == self.workers.keys():
+                return self._decide(result, now_s)
+            case MergeResult():
+                return self._merges.finish(self, result, now_s)
+            case EvaluationResult() if self.stage == "evaluate":
+                return self._pieces_evaluated(result, now_s)
+            case CheckpointWritten() if self.stage == "checkpoint":
+                return self._checkpoint_written(now_s)
+            case WorkerJoined():
+                return self._worker_joined(result, now_s)
+            case WorkerLost(worker) if worker in self.workers and self.stage != "over":
+                return self._worker_lost(worker, now_s)
+            case StopRequest(reason):
+                return self.drain(reason, now_s)
+            case JoinPending():
+                self._merges.join_is_pending = True
+        return []  # results of lost workers, and those that come too late, are ignored
+
+    def tick(self, now_s: float) -> list[Command]:
+        """Return the commands that follow if the run's time is up."""
+        return self.drain("minutes", now_s) if self.time_left_s(now_s) <= 0.0 else []
+
+    def time_left_s(self, now_s: float) -> float:
+        """Return how long this mega-batch may still train; infinite where nothing limits it."""
+        if self.stage != "train" or self.stop_reason:
+            return math.inf
+        return self.rules.time_left_s(self.history, now_s - self.log.unrecorded_since_s)
+
+    # -------------------------------------------------------------- mega-batches
+
+    def begin_megabatch(self, now_s: float) -> list[Command]:
+        """Begin the next mega-batch."""
+        self.stage = "train"
+        self.log = MegabatchLog(self.generation + 1, now_s)
+        return self._decide(protocol.Begin(), now_s)
+
+    def inform(self, event: protocol.Event) -> tuple[protocol.Command, ...]:
+        """Pass an event to the strategy; return its decisions."""
+        self.state, decisions = self.strategy.step(self.state, event)
+        return decisions
+
+    def _decide(self, event: protocol.Event | None, now_s: float) -> list[Command]:
+        """Return the commands for the strategy's decisions on an event, if there is one."""
+        return [] if event is None else self.execute(self.inform(event), now_s)
+
+    def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
+        """Return the commands for a strategy's decisions, those that need not wait for a merge."""
+        return self._merges.execute(self, decisions, now_s)
+
+    def commands(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
+        """Turn decisions into commands; a mega-batch without any work is not merged."""
+        if ends_megabatch(decisions) and not self.log.rows:
+            self.inform(protocol.Merged())
+            return self._checkpoint() if self.rules.can_checkpoint else self._end_run()
+        return [self._command(decision, now_s) for decision in decisions]
+
+    def _command(self, decision: protocol.Command, now_s: float) -> Command:
+        match decision:
+            case protocol.Lease():
+                return self._allocator.lease(decision)
+            case protocol.Gang():
+                return self._allocator.gang(decision, begins=not self.log.rows, now_s=now_s)
+            case protocol.Measure():
+                self.end_training(now_s)
+                return MeasureNorms(tuple(self.workers))
+            case protocol.Merge(weights, momentum, perturbed):
+                self.end_training(now_s)
+                shares = self.log.update_shares(weights) if self.strategy.shares_model else weights
+                self.log.weights, self.log.perturbed = shares, perturbed
+                return MergeReplicas(self.generation + 1, dict(weights), momentum)
+
+    def _lease_finished(self, result: LeaseResult, now_s: float) -> list[Command]:
+        limited = self._decide(self._allocator.bounded(result, self.log, now_s), now_s)
+        return limited + self._decide(self._allocator.lease_done(result, self.log), now_s)
+
+    def drain(self, reason: str, now_s: float) -> list[Command]:
+        """End the run with this mega-batch, for which nothing more is leased."""
+        self.stop_reason = self.stop_reason or reason
+        return self._decide(protocol.Drain(), now_s) if self.stage == "train" else []
+
+    def end_training(self, now_s: float) -> None:
+        """Record when the last lease of the mega-batch came back, if that is not recorded yet."""
+        if self.stage == "train":
+            self.stage = "merge"
+            self.log.end_training(self.strategy.view(self.state), now_s)
+
+    def record(self, log: MegabatchLog, spans: Mapping[str, Any]) -> None:
+        """Add the row of a merged mega-batch to the history."""
+        rows = self.rows_merged + log.rows
+        self.history.append(log.row(rows, rows / sum(self.ledger.stream_rows), spans))
+
+    def record_merge(self, result: MergeResult, now_s: float) -> list[Command]:
+        """Record a merge for which every worker has waited."""
+        self.inform(protocol.Merged())
+        self.log.merged(result, now_s)
+        self.record(self.log, self.ledger.settle())
+        return self.complete_row(now_s)
+
+    # ------------------------------------------------ evaluation and checkpoint
+
+    def complete_row(self, now_s: float) -> list[Command]:
+        """Evaluate and checkpoint after the merge that was recorded last, as far as that is due."""
+        self.stop_reason = self.stop_reason or self.rules.reached(self.history)
+        return self._evaluate(now_s) if self._is_evaluation_due() else self._close_row(now_s)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the run ends with the last row of the history."""
+        return bool(self.stop_reason) and not self._merges.holds_decisions
+
+    def _is_evaluation_due(self) -> bool:
+        has_tests, is_last = bool(sum(self.placement.test_rows)), self._is_last
+        return self.rules.is_evaluation_due(self.history, has_tests=has_tests, is_last=is_last)
+
+    def _evaluate(self, now_s: float) -> list[Command]:
+        self.stage = "evaluate"
+        self._round = EvaluationRound(self.rules, self._evaluations, now_s)
+        return [*self._round.begin(self.placement, self.speeds())]
+
+    def _pieces_evaluated(self, result: EvaluationResult, now_s: float) -> list[Command]:
+        self._round.count(result)
+        if not self._round.is_done:
+            return []
+        self.history[-1] |= self._round.result(now_s)
+        if self.rules.is_target_met(self.history[-1]["metrics"]):
+            self.stop_reason = self.stop_reason or "target"
+        return self._close_row(now_s)
+
+    def _close_row(self, now_s: float) -> list[Command]:
+        self.history[-1]["wall_s"] = self._wall_before_s + now_s - self._started_s
+        due = self.rules.is_checkpoint_due(len(self.history), is_last=self._is_last)
+        return self._checkpoint() if due else self._checkpoint_written(now_s)
+
+    def _checkpoint(self) -> list[Command]:
+        self.stage, self._writer = "checkpoint", next(iter(self.workers))
+        return [WriteCheckpoint(self._writer, self.generation)]
+
+    def _checkpoint_written(self, now_s: float) -> list[Command]:
+        """Continue after a checkpoint, or where none was due."""
+        if self._merges.holds_decisions:
+            return self._merges.resume(self, now_s)
+        if self.closed_rows < len(self.history) and self._is_evaluation_due():
+            return self._evaluate(now_s)  # a stop was requested while the checkpoint was written
+        self.closed_rows = len(self.history)
+        return self._end_run() if self.stop_reason else self.begin_megabatch(now_s)
+
+    def _end_run(self) -> list[Command]:
+        self.stage = "over"
+        return [EndRun(self.stop_reason)]
+
+    # ----------------------------------------------------------------- workers
+
+    def _worker_joined(self, event: WorkerJoined, now_s: float) -> list[Command]:
+        self.workers[event.worker] = None
+        self.add_event(worker_event("joined", event.worker, now_s - self.log.begun_s))
+        commands = self._decide(event, now_s)
+        return self._rebalance() + commands
+
+    def _worker_lost(self, worker: str, now_s: float) -> list[Command]:
+        del self.workers[worker]
+        if not self.workers:
+            self.stage = "lost"
+            return [Restart()]
+        again, rows = self._merges.lose(self, worker)
+        rows += self._allocator.lose(worker, self.strategy, self.state, self.log)
+        self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
+        if self.stage == "merge":
+            self.stage = "train"
+            if self.stop_reason:  # the run ends without the returned rows
+                self.inform(protocol.Drain())
+        commands = self._decide(WorkerLost(worker), now_s)
+        return again + self._rebalance() + commands + self._reassign(worker)
+
+    def add_event(self, event: dict[str, Any]) -> None:
+        """Add an event to the row of the mega-batch that is under way, or is being closed."""
+        is_closing = self.stage not in ("train", "merge") and self.closed_rows < len(self.history)
+        events = self.history[-1]["events"] if is_closing else self.log.events
+        events.append(event)
+
+    def _rebalance(self) -> list[Command]:
+        if self.placement.is_replicated:
+            return []
+        self.placement.spread(self.speeds())
+        return [Rebalance()]
+
+    def _reassign(self, lost: str) -> list[Command]:
+        """Let other workers evaluate or write what a lost worker has not finished."""
+        if self.stage == "checkpoint":
+            return self._checkpoint() if lost == self._writer else []
+        return [*self._round.reassign(lost, self.speeds())] if self.stage == "evaluate" else []
+
+
+def ends_megabatch(decisions: Sequence[protocol.Command]) -> bool:
+    """Whether a strategy's decisions end a mega-batch."""
+    return any(isinstance(d, protocol.Measure | protocol.Merge) for d in decisions)

@@ -1,0 +1,222 @@
+"""From a run file and its data to a placement and a session, and to the trained model's header."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from daskxml.config import DataSection, RunConfig
+from daskxml.core.errors import ConfigError, InputError, ModelError
+from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_key
+from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.store import ModelHeader
+from daskxml.session.overlapped import OverlappedMerges
+from daskxml.session.placement import Placement
+from daskxml.session.session import BarrierMerges, Session
+from daskxml.session.stopping import StoppingRules, limits_of
+from daskxml.strategies.protocol import WorkerDevice
+
+SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """How many partitions there are, and whether every worker has them all."""
+
+    is_replicated: bool
+    parts: int
+
+
+def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataLayout:
+    """Decide how ``rows`` training rows lie on the workers; ``nbytes`` is of all rows.
+
+    Examples
+    --------
+    >>> from daskxml.config import load_run_config
+    >>> place_rows(load_run_config({"training": {"epochs": 1}}), 1000, 50_000, workers=4)
+    DataLayout(is_replicated=True, parts=1)
+    """
+    data = config.data
+    is_replicated = data.residency == "replicate" or (
+        data.residency == "auto" and nbytes <= data.replicate_budget
+    )
+    # One partition is the stream as it is; several would be joined, and lie in memory twice.
+    parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)
+    return DataLayout(is_replicated, max(1, min(parts, rows)))
+
+
+def make_source(data: DataSection, paths: tuple[str, ...]) -> DataSource:
+    """Return the source of the training files."""
+    return DataSource(
+        paths=paths,
+        format=data.format,
+        feature_base=data.feature_base,
+        label_base=data.label_base,
+        features=data.features,
+        labels=data.labels,
+        normalize=data.normalize,
+        block_bytes=data.block_bytes,
+    )
+
+
+def source_like(data: DataSection, paths: tuple[str, ...], training: Facts) -> DataSource:
+    """Return the source of the test files, with the sizes and bases of the training files."""
+    return replace(
+        make_source(data, paths),
+        features=training.features,
+        labels=training.labels,
+        feature_base=training.feature_base,
+    )
+
+
+def check_labels(facts: Facts, paths: tuple[str, ...]) -> None:
+    """Refuse training rows without any label.
+
+    Raises
+    ------
+    InputError
+        If no row has a label.
+    """
+    if not facts.label_nonzeros:
+        raise InputError(
+            "no row has a label, so there is nothing to learn; give rows with labels",
+            ", ".join(paths) or None,
+        )
+
+
+def training_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -> Recipe:
+    """Return how parsed training rows become partitions, the last of them held out.
+
+    Parameters
+    ----------
+    parts
+        Partitions wanted, of either kind.
+
+    Raises
+    ------
+    InputError
+        If there are too few rows to hold out some.
+    """
+    held_rows = count_held(facts.rows, config.data.validation)
+    return Recipe(
+        rows=facts.rows,
+        parts=min(parts, facts.rows - held_rows),
+        shuffle_key=shuffle_key(config.run.seed),
+        features=facts.features,
+        labels=facts.labels,
+        shift=shift,
+        normalize=config.data.normalize,
+        held_rows=held_rows,
+        held_parts=min(parts, held_rows),
+    )
+
+
+def evaluation_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -> Recipe:
+    """Return how parsed test rows become partitions, in the order of the files."""
+    return Recipe(
+        rows=facts.rows,
+        parts=min(parts, facts.rows),
+        shuffle_key=None,
+        features=facts.features,
+        labels=facts.labels,
+        shift=shift,
+        normalize=config.data.normalize,
+    )
+
+
+def make_session(
+    config: RunConfig,
+    spec: ModelSpec,
+    placement: Placement,
+    *,
+    can_checkpoint: bool,
+    stored: dict[str, Any] | None = None,
+) -> Session:
+    """Return the session of a run, or of one that continues from a checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        If the run is to end at a target metric that is never computed.
+    ModelError
+        If the rows or the strategy are not those of the checkpoint.
+    """
+    if config.training.target and not sum(placement.test_rows):
+        raise ConfigError("training.target needs test rows: give data.test, or data.validation")
+    if stored is not None:
+        _check_state(config, stored)
+    session = Session(
+        config.make_strategy(),
+        StoppingRules.of(config, can_checkpoint=can_checkpoint),
+        placement,
+        Layout(spec).count,
+        stored,
+        OverlappedMerges() if config.combine.overlap else BarrierMerges(),
+    )
+    expected, found = session.ledger.stream_rows, placement.streams()
+    if expected != found:
+        raise ModelError(
+            f"the run to go on with has {sum(expected):,} training rows, the data {sum(found):,}: "
+            "give the same files and the same data.validation"
+        )
+    return session
+
+
+def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
+    """Refuse the state of another strategy, unless its fields are the same."""
+    try:
+        config.make_strategy().restore(stored["strategy"])
+    except (TypeError, KeyError) as error:
+        raise ModelError(
+            f"strategy {config.strategy_name!r} cannot go on with the run, which had another: "
+            "leave [strategy] as it was"
+        ) from error
+
+
+def describe_run(
+    config: RunConfig,
+    spec: ModelSpec,
+    placement: Placement,
+    devices: Mapping[str, WorkerDevice],
+) -> dict[str, Any]:
+    """Return the values of a run's event ``started`` with such workers."""
+    return {
+        "strategy": config.strategy_name,
+        "rows": sum(placement.train_rows),
+        "test_rows": sum(placement.test_rows),
+        "tested_on": "validation" if config.data.validation else "test",
+        "features": spec.features,
+        "labels": spec.labels,
+        "parameters": Layout(spec).count,
+        "residency": "replicate" if placement.is_replicated else "shard",
+        "workers": list(devices),
+        "limits": limits_of(config),
+        "pools": {name: it.pool_threads for name, it in devices.items() if it.is_pool},
+    }
+
+
+def model_header(
+    config: RunConfig,
+    spec: ModelSpec,
+    *,
+    training_rows: int,
+    feature_base: int,
+    ended: str,
+    megabatches: int,
+) -> ModelHeader:
+    """Return the header of the trained model; ``ended`` is the reason why the run ended."""
+    data = config.data
+    training: dict[str, Any] = {"ended": ended, "megabatches": megabatches}
+    if data.validation:
+        training["validation"] = data.validation
+    return ModelHeader(
+        spec=spec,
+        training_rows=training_rows,
+        normalize=data.normalize,
+        feature_base=feature_base,
+        label_base=data.label_base,
+        propensity_a=data.propensity_a,
+        propensity_b=data.propensity_b,
+        training=training,
+    )

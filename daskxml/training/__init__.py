@@ -1,1 +1,0 @@
-"""Training: the replica of a worker and the records of a run."""

@@ -1,0 +1,1 @@
+"""Channels: how the bytes of arrays get from one worker to another."""

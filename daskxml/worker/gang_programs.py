@@ -1,0 +1,348 @@
+"""The programs of a gang's ranks, pattern by pattern, made of messages and batches.
+
+The cluster runs each rank's program over its channels, the simulator all on virtual clocks.
+
+A parameter server runs in the process of the first rank, beside that rank's own program, with a
+model and an optimizer of its own. A synchronous one (`Central`) applies one combined gradient a
+step. An asynchronous one applies each gradient when it arrives, and lets a worker continue while it
+is at most so many batches ahead of the slowest (stale synchronous parallel: Ho et al., "More
+Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from daskxml.collectives import combine_changes, ring_all_reduce
+from daskxml.collectives.messages import (
+    Flush,
+    Program,
+    ProgramResult,
+    Receive,
+    ReceiveAny,
+    Send,
+    Worked,
+)
+from daskxml.core.arrays import Array
+from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
+from daskxml.session.commands import RunGang
+from daskxml.strategies.protocol import (
+    Asynchronous,
+    Averaging,
+    Central,
+    LocalSteps,
+    Mirrored,
+    SyncPattern,
+)
+from daskxml.worker.resident_rows import Batch, Fetched
+from daskxml.worker.training_worker import TrainingWorker
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's part in a gang."""
+
+    worker: TrainingWorker
+    command: RunGang
+    rank: int
+    hosts: tuple[str, ...]
+    fetched: Fetched
+
+    @property
+    def ranks(self) -> int:
+        """Workers in the gang."""
+        return len(self.command.workers)
+
+    @property
+    def lr(self) -> float:
+        """This rank's learning rate, before the schedule."""
+        return self.command.lrs[self.rank]
+
+    def batch(self, step: int) -> Batch | None:
+        """Return this rank's batch of a step; None where it has no more."""
+        batches = self.command.batches[self.rank]
+        return batches[step] if step < len(batches) else None
+
+
+def _count(result: WorkStats, step: WorkStats) -> Worked:
+    """Add a batch to a rank's result; return the work by which a virtual clock advances."""
+    result += step
+    return Worked(step.rows, step.nonzeros)
+
+
+def needs_server(pattern: SyncPattern) -> bool:
+    """Whether a pattern has a parameter server, which runs in the first rank's process."""
+    return isinstance(pattern, Central | Asynchronous)
+
+
+def gang_program(
+    worker: TrainingWorker, command: RunGang, rank: int, hosts: tuple[str, ...], fetched: Fetched
+) -> Program[WorkStats]:
+    """Return one rank's part in a gang.
+
+    Parameters
+    ----------
+    hosts
+        The machine of every rank.
+    fetched
+        Rows that are not resident on this worker.
+    """
+    part = Part(worker, command, rank, hosts, fetched)
+    if command.rewinds:
+        worker.rewind()
+    result = yield from _program_of(part)
+    most_rows = worker.runner.new_memory_bound()
+    if most_rows:
+        result.observe("memory rows", most_rows)
+    return result
+
+
+def _program_of(part: Part) -> Program[WorkStats]:
+    match part.command.pattern:
+        case Mirrored():
+            return (yield from _mirrored(part))
+        case LocalSteps(steps):
+            return (yield from _local_steps(part, steps))
+        case Averaging() as pattern:
+            return (yield from _averaging(part, pattern))
+        case Central():
+            return (yield from _central(part))
+        case Asynchronous():
+            return (yield from _asynchronous(part))
+
+
+def rank_stats(parts: Sequence[ProgramResult[WorkStats]]) -> WorkStats:
+    """Return the stats of a rank's program, and of the server where that ran beside it.
+
+    The server adds the bytes that it sent, and its means.
+    """
+    stats = sum_stats(part.result for part in parts)
+    stats.busy_s = parts[0].busy_s
+    stats.sent_bytes = sum(part.sent_bytes for part in parts)
+    return stats
+
+
+def mean_weights(command: RunGang, step: int) -> list[float]:
+    """Return each rank's share of the rows of a step."""
+    rows = command.step_rows(step)
+    return [count / sum(rows) for count in rows]
+
+
+def step_rate(worker: TrainingWorker, command: RunGang, step: int) -> float:
+    """Return the rate of a step that all ranks take together: the same on every rank."""
+    rank = next(rank for rank, rows in enumerate(command.step_rows(step)) if rows)
+    return worker.runner.scheduled(command.lrs[rank], command.batches[rank][step])
+
+
+def _gradient(part: Part, step: int, result: WorkStats) -> Program[None]:
+    """Put this rank's mean gradient into the worker's buffer; zero where it has no batch."""
+    batch = part.batch(step)
+    if batch is None:
+        part.worker.gradient.clear()
+        return
+    buffer, runner = part.worker.gradient, part.worker.runner
+    yield _count(result, runner.gradient(batch, buffer, part.lr, part.fetched))
+
+
+def _mirrored(part: Part) -> Program[WorkStats]:
+    """Gradient aggregation: combine the gradients of all ranks; every rank applies the result."""
+    worker, result = part.worker, WorkStats()
+    for step in range(part.command.steps):
+        yield from _gradient(part, step, result)
+        gradient = worker.gradient.flat
+        yield from _combine(part, gradient, mean_weights(part.command, step), result)
+        rate = step_rate(worker, part.command, step)
+        worker.replica.apply(worker.layout.views(gradient), rate)
+    return result
+
+
+def combine_among_ranks(
+    worker: TrainingWorker, rank: int, hosts: tuple[str, ...], change: Array,
+    weights: Sequence[float],
+) -> Program[Means]:  # fmt: skip
+    """Replace every rank's ``change`` by what the run's rule makes of all of them, in place.
+
+    Return the rule's means, on the first rank only.
+    """
+    config, slots = worker.settings.config, worker.layout.slots.items()
+    found = yield from combine_changes(
+        rank,
+        hosts,
+        change,
+        weights,
+        [(name, slot.offset, slot.offset + slot.size) for name, slot in slots],
+        worker.kernels,
+        config.combine,
+        config.rule,
+        worker.scratch,
+    )
+    return {f"orthogonality/{layer}": (value, 1) for layer, value in found.items() if rank == 0}
+
+
+def _combine(
+    part: Part, change: Array, weights: Sequence[float], result: WorkStats
+) -> Program[None]:
+    means = yield from combine_among_ranks(part.worker, part.rank, part.hosts, change, weights)
+    result.means = merge_means([result.means, means])
+
+
+def _local_steps(part: Part, steps: int) -> Program[WorkStats]:
+    """Step every replica on its own, then combine their changes (Adasum, section 5.2)."""
+    worker, command, result = part.worker, part.command, WorkStats()
+    kernels, flat = worker.kernels, worker.replica.flat
+    base, change = worker.array("base"), worker.array("change")
+    kernels.copy(base, flat)
+    for step in range(command.steps):
+        batch = part.batch(step)
+        if batch is not None:
+            yield _count(result, worker.runner.step(batch, part.lr, part.fetched))
+        if (step + 1) % steps and step + 1 < command.steps:
+            continue
+        kernels.axpby(change, flat, 1.0, base, -1.0)
+        first = step - step % steps
+        rows = np.sum([command.step_rows(s) for s in range(first, step + 1)], axis=0)
+        yield from _combine(part, change, [float(count / rows.sum()) for count in rows], result)
+        kernels.axpby(flat, base, 1.0, change, 1.0)
+        kernels.copy(base, flat)
+    return result
+
+
+def _averaging(part: Part, pattern: Averaging) -> Program[WorkStats]:
+    """CROSSBOW's synchronous model averaging (Kolios et al. 2019, Algorithm 1).
+
+    The corrections of a step are computed from the replicas before it. ``center`` is z, and
+    ``center before`` that of the step before, which the correction overwrites after its last use.
+    """
+    worker, result, kernels = part.worker, WorkStats(), part.worker.kernels
+    flat = worker.replica.flat
+    if part.command.begins:
+        kernels.copy(worker.array("center"), worker.current)
+        kernels.copy(worker.array("center before"), worker.previous)
+    if pattern.restarts:
+        kernels.copy(flat, worker.array("center"))
+    for step in range(part.command.steps):
+        batch = part.batch(step)
+        center, before = worker.array("center"), worker.array("center before")
+        yield from _move_center(part, pattern, center, before)
+        kernels.axpby(before, flat, pattern.pull, center, -pattern.pull)
+        if batch is not None:
+            yield _count(result, worker.runner.step(batch, part.lr, part.fetched))
+        kernels.add_scaled(flat, before, -1.0)
+        kernels.copy(before, center)
+        kernels.copy(center, worker.scratch)
+    return result
+
+
+def _move_center(part: Part, pattern: Averaging, center: Array, before: Array) -> Program[None]:
+    """Write ``z + sum pull (w_i - z) + momentum (z - z before)`` into the scratch model."""
+    out, kernels = part.worker.scratch, part.worker.kernels
+    stays = 1.0 - pattern.pull * part.ranks + pattern.momentum
+
+    def finish(piece: slice) -> None:
+        kernels.add_two(out[piece], center[piece], stays, before[piece], -pattern.momentum)
+
+    flat = part.worker.replica.flat
+    yield from ring_all_reduce(part.rank, part.ranks, out, flat, pattern.pull, kernels, finish)
+
+
+def _central(part: Part) -> Program[WorkStats]:
+    """Push a gradient to the server and pull the new model, step by step."""
+    worker, result = part.worker, WorkStats()
+    for step in range(part.command.steps):
+        yield from _gradient(part, step, result)
+        yield Send(part.ranks, worker.gradient.flat)
+        yield Receive(part.ranks, worker.replica.flat)
+        yield Flush()
+    return result
+
+
+def _asynchronous(part: Part) -> Program[WorkStats]:
+    """Pull a model, push its gradient; the server answers when this worker may continue."""
+    worker, result = part.worker, WorkStats()
+    yield Send(part.ranks, np.zeros(1))  # the server considers only ranks that it has a message of
+    for step, _ in enumerate(part.command.batches[part.rank]):
+        yield Receive(part.ranks, worker.replica.flat)
+        yield from _gradient(part, step, result)
+        yield Send(part.ranks, worker.gradient.flat)
+        yield Flush()
+    return result
+
+
+def server_program(worker: TrainingWorker, command: RunGang) -> Program[WorkStats]:
+    """Return the server's part in a gang; its rank follows the last worker's.
+
+    ``worker`` is that of the first rank, in whose process the server runs.
+    """
+    server = _Server(worker, command)
+    if isinstance(command.pattern, Asynchronous):
+        return (yield from server.serve_each(command.pattern.staleness))
+    return (yield from server.serve_all())
+
+
+class _Server:
+    """The model that a gang's workers share, and the optimizer that changes it."""
+
+    def __init__(self, worker: TrainingWorker, command: RunGang) -> None:
+        self.worker, self.command, self.kernels = worker, command, worker.kernels
+        self.ranks = len(command.workers)
+        self.center, self.inbox = worker.array("center"), worker.array("inbox")
+        self.optimizer = worker.server_optimizer
+        if command.rewinds:
+            self.optimizer.reset()
+        if command.begins:
+            self.kernels.copy(self.center, worker.current)
+
+    def serve_all(self) -> Program[WorkStats]:
+        """Answer every rank at every step, with all gradients applied, which are added by rank."""
+        total = self.worker.array("total")
+        for step in range(self.command.steps):
+            self.kernels.fill(total, 0.0)
+            for rank, weight in enumerate(self._weights(step)):
+                yield Receive(rank, self.inbox)
+                self.kernels.add_scaled(total, self.inbox, weight)
+            self._apply(total, step_rate(self.worker, self.command, step))
+            for rank in range(self.ranks):
+                yield Send(rank, self.center)
+            yield Flush()
+        return WorkStats()
+
+    def _weights(self, step: int) -> list[float]:
+        is_sum = self.worker.settings.config.rule == "sum"
+        return [1.0] * self.ranks if is_sum else mean_weights(self.command, step)
+
+    def serve_each(self, staleness: int) -> Program[WorkStats]:
+        """Apply each gradient as it arrives; answer ranks not too far ahead of the slowest."""
+        result = WorkStats()
+        left = [len(batches) for batches in self.command.batches]
+        done, pulled = [0] * self.ranks, [0] * self.ranks  # batches; versions of the model
+        version = 0
+        for rank in range(self.ranks):
+            yield Receive(rank, np.zeros(1))
+        waiting = set(range(self.ranks))
+        while True:
+            slowest = min((done[r] for r in range(self.ranks) if left[r]), default=0)
+            for rank in sorted(waiting):
+                if left[rank] and (staleness < 0 or done[rank] - slowest <= staleness):
+                    yield Send(rank, self.center)
+                    pulled[rank] = version
+                    waiting.remove(rank)
+            yield Flush()
+            if not any(left):
+                return result
+            rank = yield ReceiveAny(self.inbox)
+            result.observe("staleness", version - pulled[rank])
+            self._apply(self.inbox, self._rate(rank, done[rank]))
+            version, done[rank], left[rank] = version + 1, done[rank] + 1, left[rank] - 1
+            waiting.add(rank)
+
+    def _rate(self, rank: int, batch: int) -> float:
+        return self.worker.runner.scheduled(
+            self.command.lrs[rank], self.command.batches[rank][batch]
+        )
+
+    def _apply(self, gradient: Array, rate: float) -> None:
+        self.optimizer.begin_step()
+        self.optimizer.apply(self.worker.layout.views(gradient), rate)

@@ -1,0 +1,370 @@
+"""One worker's model, which steps by batches and ranks the labels of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from daskxml.core.arrays import Array, Segment
+from daskxml.core.errors import ConfigError, TrainingError
+from daskxml.core.work_stats import WorkStats
+from daskxml.kernels import Kernels, StepSizes
+from daskxml.model.batch import Updates, batch_rows
+from daskxml.model.mlp import Mlp, RowStep, takes_row_steps
+from daskxml.model.sampling import ALL_LABELS, LabelTables, SamplingConfig
+from daskxml.model.spec import Layout, ModelSpec
+from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
+
+_NARROW = "output.weight"
+
+
+class Weights:
+    """Parameters in float32 for merges, and as steps use them.
+
+    Parameters
+    ----------
+    flat
+        ``(layout.size,)`` float32 on the device.
+    is_narrow
+        Whether steps use the output layer's weights in bfloat16.
+
+    Raises
+    ------
+    ConfigError
+        If the vector is of another size.
+
+    Attributes
+    ----------
+    views
+        The arrays that steps read and change, by name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.model.spec import ModelSpec
+    >>> from daskxml.kernels import get_kernels
+    >>> kernels = get_kernels("cpu", 1)
+    >>> layout = Layout(ModelSpec(features=1, labels=2, hidden=(1,)))
+    >>> weights = Weights(kernels, layout, kernels.zeros(layout.size), is_narrow=True)
+    >>> layout.views(weights.flat)["output.weight"][:] = 1.01
+    >>> weights.begin(changes=True)
+    >>> layout.views(weights.flat)["output.weight"].tolist()
+    [[1.0078125], [1.0078125]]
+    """
+
+    def __init__(self, kernels: Kernels, layout: Layout, flat: Array, is_narrow: bool) -> None:
+        if flat.shape != (layout.size,):
+            raise ConfigError(
+                f"replica: a vector of {flat.size} numbers: the model has {layout.size}"
+            )
+        self._kernels, self._flat = kernels, flat
+        self.views = layout.views(flat)
+        self._wide = self.views[_NARROW].reshape(-1)
+        self._narrow: Array = None
+        self._is_same = self._is_ahead = False  # the narrow weights, to the wide ones
+        if is_narrow:
+            self.views[_NARROW] = kernels.empty(self.views[_NARROW].shape, "uint16")
+            self._narrow = self.views[_NARROW].reshape(-1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parameters."""
+        return int(self._flat.nbytes) + (0 if self._narrow is None else int(self._narrow.nbytes))
+
+    @property
+    def flat(self) -> Array:
+        """All of them, float32; may be changed until the next step."""
+        if self._is_ahead:
+            self._kernels.convert(self._wide, self._narrow, 1.0)
+        self._is_same = self._is_ahead = False
+        return self._flat
+
+    def begin(self, *, changes: bool) -> None:
+        """Prepare for a step, or for work that only reads."""
+        if self._narrow is None:
+            return
+        if not self._is_same:
+            self._kernels.convert(self._narrow, self._wide, 1.0)
+            self._is_same = True
+        self._is_ahead = self._is_ahead or changes
+
+
+class Replica:
+    """A model's parameters on one device, with everything that a step needs allocated once.
+
+    Parameters
+    ----------
+    spec, optimizer
+        The model's shape, and how gradients change it.
+    kernels
+        The device. Batches must be there (``kernels.to_device``).
+    max_batch_rows
+        The largest batch of ``step``, and that in which rows are ranked.
+    logits_budget_bytes
+        Where rows x labels floats exceed it, labels are walked in blocks.
+    sampling
+        Which labels `step` and `gradient` compute.
+    tables
+        Hash tables of the labels, if sampling hashes; `label_tables` makes them.
+    flat
+        A vector to step on, in the place of one of its own: ``(layout.size,)`` float32 on the
+        device, aligned to 64 bytes.
+    partner
+        A replica over the same ``flat``, to have the optimizer's state in common with.
+    output_dtype
+        In which steps have the output layer: ``float32``; on a GPU also ``bfloat16``, its weights,
+        or ``float16``, the operands of its products and its logits.
+
+    Attributes
+    ----------
+    flat
+        ``(layout.size,)`` float32, zero at first unless it was given: write initial parameters
+        into it, in place (``kernels.copy``). It is never replaced by another array.
+    layout
+        Which parameter lies where in ``flat``.
+
+    Raises
+    ------
+    ConfigError
+        If max_batch_rows or the budget is below 1, or ``flat`` is of another size.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.kernels import get_kernels
+    >>> from daskxml.core.arrays import Csr, Partition
+    >>> x = Csr(np.array([0, 1, 2]), np.array([0, 1], np.int32), np.ones(2, np.float32), 2)
+    >>> part = Partition(x, Csr(x.indptr, x.indices, None, 2))
+    >>> replica = Replica(ModelSpec(features=2, labels=2, hidden=()), OptimizerConfig(),
+    ...                   get_kernels("cpu", 1), max_batch_rows=2)
+    >>> result = replica.step([Segment(part, np.arange(2))], lr=1.0, key=0)
+    >>> round(result.loss_sum, 4), result.rows, result.nonzeros
+    (1.3863, 2, 2)
+    >>> replica.top_k([Segment(part, np.arange(2))], k=1)[0].tolist()
+    [[0], [1]]
+    """
+
+    def __init__(
+        self, spec: ModelSpec, optimizer: OptimizerConfig, kernels: Kernels, *,
+        max_batch_rows: int, logits_budget_bytes: int = 256 * 2**20,
+        sampling: SamplingConfig = ALL_LABELS, tables: LabelTables | None = None,
+        flat: Array | None = None, partner: Replica | None = None, output_dtype: str = "float32",
+    ) -> None:  # fmt: skip
+        for name, value in (("max_batch_rows", max_batch_rows), ("budget", logits_budget_bytes)):
+            if value < 1:
+                raise ConfigError(f"replica: {name} = {value}: must be at least 1")
+        self.spec, self.kernels, self.max_batch_rows = spec, kernels, max_batch_rows
+        self.layout = Layout(spec)
+        flat = kernels.zeros(self.layout.size) if flat is None else flat
+        self.weights = Weights(kernels, self.layout, flat, output_dtype == "bfloat16")
+        self.parameters = self.weights.views
+        self._optimizer_config = optimizer
+        self.optimizer: Optimizer = self.optimizer_for(self.parameters, partner)
+        self.tables, self._sampling = tables, sampling
+        self._mlp = Mlp(
+            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables,
+            output_dtype == "float16",
+        )  # fmt: skip
+        is_plain = optimizer.is_plain_sgd and not sampling.is_on
+        fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
+        factor, place = optimizer.output_lr, (self.layout, flat)
+        self._row_step = RowStep(spec, kernels, *place, factor) if fits else None
+
+    @property
+    def flat(self) -> Array:
+        """See `Weights.flat`."""
+        return self.weights.flat
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of parameters, optimizer state and buffers."""
+        parts = self.weights, self.optimizer, self._mlp, self._row_step
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def optimizer_for(
+        self, parameters: Mapping[str, Array], partner: Replica | None = None
+    ) -> Optimizer:
+        """Return a new optimizer of the same kind over a model's parameters by name."""
+        common = partner.optimizer if partner is not None else None
+        sizes = self.layout.views, self.layout.size
+        return Optimizer(self._optimizer_config, self.kernels, parameters, *sizes, common)
+
+    def twin(self, kernels: Kernels, max_batch_rows: int, logits_budget_bytes: int) -> Replica:
+        """Return a replica over the same parameters, optimizer's state and label tables.
+
+        It has buffers of its own, so both may step at the same time in different threads.
+        """
+        return Replica(
+            self.spec, self._optimizer_config, kernels, max_batch_rows=max_batch_rows,
+            logits_budget_bytes=logits_budget_bytes, sampling=self._sampling, tables=self.tables,
+            flat=self.flat, partner=self,
+        )  # fmt: skip
+
+    def forget_tables(self) -> None:
+        """Hash the labels anew before the next step, as the parameters are another model's."""
+        if self.tables is not None:
+            self.tables.reset()
+
+    def tables_state(self) -> dict[str, Array]:
+        """Return the label tables' own arrays: write into them to restore a state."""
+        if self.tables is None:
+            return {}
+        return {f"sampling.{name}": array for name, array in self.tables.state().items()}
+
+    def resume_tables(self) -> None:
+        """Continue with the contents of `tables_state`."""
+        if self.tables is not None:
+            self.tables.resume(self.kernels)
+
+    def resize(self, max_batch_rows: int) -> None:
+        """Allow batches of ``max_batch_rows`` rows; buffers only ever grow.
+
+        Raises
+        ------
+        ConfigError
+            If max_batch_rows is below 1.
+        """
+        if max_batch_rows < 1:
+            raise ConfigError(f"replica: max_batch_rows = {max_batch_rows}: must be at least 1")
+        if max_batch_rows > self.max_batch_rows:
+            self._mlp.reserve(max_batch_rows)
+            self.max_batch_rows = max_batch_rows
+
+    def reserve(self, rows: int, nonzeros: int) -> None:
+        """Allocate the memory of steps of so many rows, with so many stored features.
+
+        `step` does so before it changes anything: a batch without room can be tried again.
+
+        Raises
+        ------
+        MemoryError
+            If the device has no room.
+        """
+        self.kernels.reserve(self.sizes(rows, nonzeros))
+        self.optimizer.reserve(rows, nonzeros)
+
+    def release(self) -> None:
+        """Free the memory that `reserve` can allocate again."""
+        self.optimizer.release()
+        self.kernels.release()
+
+    def sizes(self, rows: int, nonzeros: int) -> StepSizes:
+        """Return the sizes on which the kernels' own memory depends in such steps."""
+        units = max(self.spec.hidden, default=1)
+        sizes = {"features": self.spec.features, "labels": self.spec.labels, "units": units}
+        return StepSizes(rows=rows, nonzeros=nonzeros, **sizes)
+
+    def step(self, batch: Sequence[Segment], lr: float, key: int) -> WorkStats:
+        """Update ``flat`` with the mean gradient over the batch's rows.
+
+        Parameters
+        ----------
+        batch
+            Up to ``max_batch_rows`` rows in segments; how they are split does not matter.
+        lr
+            Learning rate.
+        key
+            64 bits that seed dropout: the same key drops the same units on any device.
+
+        Raises
+        ------
+        ConfigError
+            If the batch is larger than max_batch_rows.
+        MemoryError
+            If the device has no room for it; nothing has changed then.
+        """
+        rows = batch_rows(batch)
+        if rows == 0:
+            return WorkStats()
+        if rows == 1 and self._row_step is not None:
+            loss, rows, nonzeros = self._row_step.step(batch, lr)
+            return WorkStats(rows, 1, loss, nonzeros, self.spec.labels)
+        self._check_rows(batch)
+        nonzeros = self.count(batch)
+        self.reserve(rows, nonzeros)
+        with _no_retry():
+            self.optimizer.begin_step()
+            result = self._pass(batch, lr, key, self.optimizer, nonzeros)
+            self.optimizer.end_step()
+        return result
+
+    def gradient(self, batch: Sequence[Segment], buffer: GradientBuffer, key: int) -> WorkStats:
+        """Add the mean gradient over the batch's rows to ``buffer``; ``flat`` stays as it is.
+
+        ``batch`` and ``key`` are those of `step`; clear the buffer before, where it is not to be
+        a sum.
+
+        Raises
+        ------
+        ConfigError
+            If the batch is larger than max_batch_rows.
+        """
+        if batch_rows(batch) == 0:
+            return WorkStats()
+        self._check_rows(batch)
+        nonzeros = self.count(batch)
+        self.kernels.reserve(self.sizes(batch_rows(batch), nonzeros))
+        return self._pass(batch, 0.0, key, buffer, nonzeros)
+
+    def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
+        """Step by a whole gradient, by names: `gradient`, then this, is `step` up to rounding."""
+        self.optimizer.begin_step()
+        self.optimizer.apply(gradient, lr)
+
+    def _check_rows(self, batch: Sequence[Segment]) -> None:
+        rows = batch_rows(batch)
+        if rows > self.max_batch_rows:
+            raise ConfigError(
+                f"replica: a batch of {rows} rows exceeds max_batch_rows = {self.max_batch_rows}"
+            )
+
+    def count(self, batch: Sequence[Segment]) -> int:
+        """Return the stored features of a batch."""
+        return sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
+
+    def _pass(
+        self, batch: Sequence[Segment], lr: float, key: int, updates: Updates, nonzeros: int
+    ) -> WorkStats:
+        self.weights.begin(changes=True)
+        loss: Any = self._mlp.step(batch, lr, key, updates)
+        return WorkStats(batch_rows(batch), 1, loss, nonzeros, self._mlp.evaluated)
+
+    def loss_sum(self, batch: Sequence[Segment]) -> float:
+        """Sum the losses of up to max_batch_rows rows, without dropout.
+
+        The bits are those of `step`, but for batches of one row.
+        """
+        self._check_rows(batch)
+        self.weights.begin(changes=False)
+        return self._mlp.loss_sum(batch) if batch_rows(batch) else 0.0
+
+    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
+        """Rank labels; see `daskxml.model.mlp.Mlp.top_k`."""
+        self.weights.begin(changes=False)
+        return self._mlp.top_k(segments, k)
+
+
+@contextmanager
+def _no_retry() -> Iterator[None]:
+    """Turn `MemoryError` into an error that ends the run: half a step cannot be tried again.
+
+    Raises
+    ------
+    TrainingError
+        In the place of `MemoryError`.
+
+    Examples
+    --------
+    >>> with _no_retry():
+    ...     raise MemoryError("no room")
+    Traceback (most recent call last):
+    daskxml.core.errors.TrainingError: memory ran out in the middle of a step (no room): lower ...
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise TrainingError(
+            f"memory ran out in the middle of a step ({error}): lower strategy.batch_max or "
+            "training.logits_budget"
+        ) from error

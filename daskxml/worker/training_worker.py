@@ -1,0 +1,339 @@
+"""One worker's part in a run: a replica, the resident rows, and the models that merges need.
+
+It does not depend on Dask. Four flat arrays of the model's size are allocated once: the replica
+that is being trained, the global model that it started from, the global model before that (or the
+outer optimizer's memory), and a scratch model that a merge writes into; a commit rotates them.
+Where arrays are exchanged at every step, or merges overlap with training, there are more: `array`.
+
+Where all workers update one shared model, the replica of a pool on that model's machine lies in the
+shared memory; other workers step on a copy. A merge then only copies the shared model.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+
+import numpy as np
+
+from daskxml.collectives import outer_memory
+from daskxml.core.arrays import Array, Partition, Segment
+from daskxml.core.errors import ModelError, TrainingError
+from daskxml.core.work_stats import WorkStats
+from daskxml.data.rows import slice_csr
+from daskxml.kernels import get_kernels
+from daskxml.metrics import LossSum, MetricSums, metric_sums, propensities
+from daskxml.model.spec import Layout, initial_parameters
+from daskxml.optim import GradientBuffer, Optimizer
+from daskxml.session.commands import MergeReplicas, Piece
+from daskxml.worker.batch_runner import BatchBoundary, ignore_boundary, make_batch_runner
+from daskxml.worker.memory import choose_budget
+from daskxml.worker.replica import Replica
+from daskxml.worker.resident_rows import Batch, Fetched, ResidentRows
+from daskxml.worker.settings import WorkerSettings
+from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
+from daskxml.worker.snapshot import Snapshot
+
+
+class TrainingWorker:
+    """A worker's part in one run.
+
+    Parameters
+    ----------
+    shared
+        The shared model of another process; None where it is to be created here, if any.
+    store
+        Through which a worker on another machine pulls that model and pushes its changes.
+    zeros
+        Allocates the arrays that are sent in merges, ``(size,)`` float32; by default the kernels.
+
+    Attributes
+    ----------
+    current, previous, scratch
+        ``(size,)`` float32: the global model, the one before it, and room for the next one.
+        With an outer optimizer ``previous`` is its memory.
+    generation, snapshot
+        Number of merges that ``current`` includes; the snapshot for the merge after it.
+    rows
+        The resident rows.
+    budget, shared
+        Memory for logits; the shared model, where it is on this machine.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, shared: SharedModel | None = None,
+        store: ModelStore | None = None, zeros: Callable[[int], Array] | None = None,
+    ) -> None:  # fmt: skip
+        slot, shares_model = settings.slot, settings.strategy.shares_model
+        gpu = settings.config.gpu
+        self.kernels = get_kernels(slot.device, slot.kernel_threads, gpu.exact)
+        self.budget = choose_budget(settings, self.kernels)
+        self.settings = settings = self.budget.given_to(settings)
+        self.layout = Layout(settings.data.spec)
+        self._owns_shared = shared is None and shares_model and slot.is_on_model_host
+        self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
+        self.rows = ResidentRows(self.kernels, settings.config.run.seed)
+        if shares_model and not settings.steps_in_place:
+            store = store or LocalStore.of(self.shared, slot, self.kernels)
+        self.runner = make_batch_runner(settings, self.kernels, self.rows, self.shared, store)
+        self.replica, self.memory = self.runner.replica, self.runner.memory
+        self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros
+        self.current, self.previous, self.scratch = map(self._zeros, [self.layout.size] * 3)
+        self.generation, self.snapshot = 0, Snapshot(settings.config.combine, self.kernels)
+        self._rotation = threading.Lock()  # a joining worker reads while others merge
+        self._arrays: dict[str, Array] = {}
+        self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
+        self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
+
+    def close(self) -> None:
+        """Close the shared model: other processes cannot open it from this one any more."""
+        if self.shared is not None:
+            self.shared.close()
+
+    def initialize(self) -> None:
+        """Start from the seed's model."""
+        settings = self.settings
+        flat = initial_parameters(settings.data.spec, settings.config.run.seed)
+        self.set_model(flat, flat, generation=0)
+
+    def set_model(self, current: Array, previous: Array, generation: int) -> None:
+        """Start from a global model and the one before it, flat ``(size,)`` float32 host arrays.
+
+        Only the creator of the shared model changes it: others may join while it is trained.
+
+        Raises
+        ------
+        ModelError
+            If one is of another size.
+        """
+        for array in (current, previous):
+            if array.shape != self.current.shape:
+                raise ModelError(
+                    f"the model to go on with has {array.size:,} numbers, the run's "
+                    f"{self.current.size:,}: leave [model] as it was"
+                )
+        self.kernels.copy(self.current, self.kernels.to_device(current))
+        self.kernels.copy(self.previous, self.kernels.to_device(previous))
+        self.replica.forget_tables()
+        if self._owns_shared and self.shared is not None:
+            np.copyto(self.shared.flat, current)
+        if not self.settings.steps_in_place:
+            self.kernels.copy(self.replica.flat, self.current)
+        self.generation = generation
+
+    def rewind(self) -> None:
+        """Undo all steps since the last merge, and reset all moments; a shared model stays."""
+        if self.settings.strategy.shares_model:
+            return
+        self.kernels.copy(self.replica.flat, self.current)
+        self.replica.optimizer.reset()
+
+    def commit(self, generation: int) -> None:
+        """Make the merged model in ``scratch`` the global one; the replica follows."""
+        if generation == self.generation:
+            return  # a repeated message
+        if generation != self.generation + 1:
+            raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
+        settings, flat = self.settings, self.replica.flat
+        combine, models = settings.config.combine, (self.scratch, self.current, self.previous)
+        if is_ahead := self.snapshot.generation == generation:
+            self.snapshot.correct(flat, self.array("snapshot"), *models)
+        with self._rotation:
+            if combine.outer == "nesterov":
+                outer_memory(self.previous, self.scratch, combine.outer_momentum, self.kernels)
+                self.current, self.scratch = self.scratch, self.current
+            elif settings.strategy.averages:
+                self.current, self.scratch = self.scratch, self.current
+                self.kernels.copy(self.previous, self.array("memory"))
+            else:
+                self.current, self.previous, self.scratch = models
+            self.generation = generation
+        if not (is_ahead or settings.strategy.keeps_replicas or settings.steps_in_place):
+            self.kernels.copy(flat, self.current)
+        if settings.state_on_merge == "reset":
+            self.replica.optimizer.reset()
+
+    def take_snapshot(self, command: MergeReplicas) -> None:
+        """Copy the replica for this merge; the first snapshot for a merge counts."""
+        if self.snapshot.generation != command.generation:
+            flat, kept = self.replica.flat, self.array("snapshot")
+            self.snapshot.take(command, kept, flat, self.current, self.previous)
+
+    def squared_norm(self) -> float:
+        """Return the squared L2 norm of the replica."""
+        return self.kernels.squared_norm(self.replica.flat)
+
+    def host_models(self) -> tuple[int, dict[str, Array]]:
+        """Return the generation, and copies of the global model and the one before it."""
+        with self._rotation:
+            models = {"current": self.current, "previous": self.previous}
+            return self.generation, {n: self.kernels.to_host(m).copy() for n, m in models.items()}
+
+    def array(self, name: str) -> Array:
+        """Return a flat array of the model's size, zero at first."""
+        if name not in self._arrays:
+            self._arrays[name] = self._zeros(self.layout.size)
+        return self._arrays[name]
+
+    def merge_source(self) -> Array:
+        """Return the model that this worker brings to a merge."""
+        if self.snapshot.generation > self.generation:
+            return self.array("snapshot")
+        is_center = self.settings.strategy.averages or "server_optimizer" in self.__dict__
+        return self.array("center") if is_center else self.replica.flat
+
+    @cached_property
+    def server_optimizer(self) -> Optimizer:
+        """The optimizer of the parameter server, where it runs in this process."""
+        return self.replica.optimizer_for(self.layout.views(self.array("center")))
+
+    # -------------------------------------------------------------- checkpoints
+
+    def local_state(self) -> dict[str, Array]:
+        """Return copies of the arrays that differ from worker to worker, for a checkpoint."""
+        state: dict[str, Array] = {}
+        if self.settings.strategy.keeps_replicas:
+            state["replica"] = self.replica.flat
+        if self.settings.state_on_merge != "reset":
+            state |= _prefixed("optimizer", self.replica.optimizer.state())
+            if "server_optimizer" in self.__dict__:
+                state |= _prefixed("server", self.server_optimizer.state())
+        state |= self.replica.tables_state()
+        return {name: self.kernels.to_host(array).copy() for name, array in state.items()}
+
+    def set_local_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from what `local_state` returned.
+
+        Raises
+        ------
+        ModelError
+            If the run has no such array, or one of another shape.
+        """
+        held = _prefixed("optimizer", self.replica.optimizer.state())
+        held |= self.replica.tables_state() | {"replica": self.replica.flat}
+        if any(name.startswith("server.") for name in state):
+            held |= _prefixed("server", self.server_optimizer.state())
+        for name, array in state.items():
+            if name not in held or held[name].shape != array.shape:
+                raise ModelError(
+                    f"the checkpoint holds {name}, for which the run has no place: leave "
+                    "[optimizer] and [sampling] as they were"
+                )
+        for name, array in state.items():
+            self.kernels.copy(held[name], self.kernels.to_device(array))
+        self.replica.resume_tables()
+
+    # -------------------------------------------------------------------- work
+
+    def lease(
+        self,
+        batches: Sequence[Batch],
+        lr: float,
+        fetched: Fetched,
+        batch_boundary: BatchBoundary = ignore_boundary,
+    ) -> WorkStats:
+        """Step through batches; ``fetched`` has the rows of spans that are not resident here.
+
+        ``batch_boundary`` is called after every batch, of a pool after all of them: a merge may be
+        committed there. The threads of a pool divide each batch among them. Where the shared model
+        is elsewhere, every batch is stepped on a fresh copy, whose changes are added to it.
+
+        Raises
+        ------
+        TrainingError
+            If the loss is not finite any more.
+        """
+        begun_s = time.perf_counter()
+        work = self.runner.run(batches, lr, fetched, batch_boundary)
+        work.busy_s = time.perf_counter() - begun_s
+        work.max_batch_rows = self.runner.new_memory_bound()
+        return work
+
+    @cached_property
+    def gradient(self) -> GradientBuffer:
+        """The gradient that workers exchange at every step."""
+        return GradientBuffer(self.kernels, self.layout.size, self.layout.views)
+
+    # -------------------------------------------------------------- evaluation
+
+    def count_labels(self, label_counts: Array) -> None:
+        """Set the counts of each label in the training rows, ``(labels,)`` int64."""
+        self.label_counts, data = label_counts, self.settings.config.data
+        rows = self.settings.data.rows
+        self.inverse_propensity = propensities(
+            label_counts, rows, data.propensity_a, data.propensity_b
+        )
+
+    def evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
+        """Rank labels of pieces of the test rows by the global model.
+
+        ``fetched`` has shards that are not resident.
+        """
+        config, to_device = self.settings.config.evaluation, self.kernels.to_device
+        sums, held = MetricSums.zero(config.k), None
+        with self._global_model() as replica:
+            for part, first, last in self._batches(pieces, {**self.rows.tests, **fetched}):
+                if part is not held:
+                    held, labels = part, self.kernels.to_host(part.labels)
+                rows = to_device(np.arange(first, last))
+                ids, _ = replica.top_k([Segment(part, rows)], config.k[-1])
+                truth = slice_csr(labels, first, last)
+                sums += metric_sums(ids, truth, self.inverse_propensity, config.k)
+        return sums
+
+    def training_loss(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> LossSum:
+        """Sum the loss of pieces of the training rows by the global model.
+
+        The bits of a loss depend on the batch in which its row lies. So pieces begin at multiples
+        of ``evaluation.batch_rows`` in their shards: then the sum is the same for any number of
+        workers of the same device and threads.
+
+        Raises
+        ------
+        TrainingError
+            If it is not finite.
+        """
+        total, to_device = LossSum(), self.kernels.to_device
+        if not pieces:
+            return total
+        with self._global_model() as replica:
+            replica.resize(self.settings.config.evaluation.batch_rows)
+            for part, first, last in self._batches(pieces, {**self.rows.streams, **fetched}):
+                loss_sum = replica.loss_sum([Segment(part, to_device(np.arange(first, last)))])
+                if not np.isfinite(loss_sum):
+                    raise TrainingError(
+                        "the loss over the training rows is not finite any more: lower strategy.lr"
+                    )
+                total += LossSum.of(loss_sum=loss_sum, rows=last - first)
+        return total
+
+    def _batches(
+        self, pieces: Sequence[Piece], shards: Mapping[int, Partition]
+    ) -> Iterator[tuple[Partition, int, int]]:
+        """Yield the shard, the first row and the row after the last of an evaluation's batches."""
+        batch_rows = self.settings.config.evaluation.batch_rows
+        for shard, start, stop in pieces:
+            for first in range(start, stop, batch_rows):
+                yield shards[shard], first, min(first + batch_rows, stop)
+
+    @contextmanager
+    def _global_model(self) -> Iterator[Replica]:
+        """Set the replica to the global model while the context is open."""
+        settings = self.settings
+        if not (settings.strategy.keeps_replicas or settings.config.combine.overlap):
+            yield self.replica
+            return
+        kept = self.array("snapshot")  # no merge is under way
+        self.kernels.copy(kept, self.replica.flat)
+        self.kernels.copy(self.replica.flat, self.current)
+        try:
+            yield self.replica
+        finally:
+            self.kernels.copy(self.replica.flat, kept)
+
+
+def _prefixed(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    return {f"{prefix}.{name}": array for name, array in state.items()}

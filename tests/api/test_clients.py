@@ -1,0 +1,79 @@
+"""What a user's own Dask client may be, and what it may do during a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import daskxml
+from daskxml.api.runs import RunFollower
+from daskxml.records.checkpoint import write_checkpoint
+from daskxml.records.run_dir import RunDir
+from harness.clusters import PROTOCOL
+
+Data = dict[str, Path]
+Values = dict[str, Any]
+ENDLESS = {"training.megabatches": 1_000_000}
+
+
+@contextlib.contextmanager
+def cluster_of(folder: Path, workers: int) -> Iterator[LocalCluster]:
+    with LocalCluster(
+        protocol=PROTOCOL, n_workers=workers, threads_per_worker=1, dashboard_address=":0",
+        local_directory=folder, silence_logs=50,
+    ) as made:  # fmt: skip
+        yield made
+
+
+def once(megabatch: int, act: Callable[[], object]) -> Callable[[Any], None]:
+    """Return a callback that does something at a mega-batch."""
+
+    def hear(row: Any) -> None:
+        if row["megabatch"] == megabatch:
+            act()
+
+    return hear
+
+
+def test_what_is_no_client_is_refused() -> None:
+    with pytest.raises(daskxml.ConfigError, match=r"client = 'tcp://h:1': must be a dask\.dist"):
+        daskxml.runs("tcp://h:1")  # type: ignore[arg-type]
+
+
+def test_a_client_that_is_closed_and_workers_that_are_restarted(
+    data: Data, values: Values, tmp_path: Path
+) -> None:
+    with cluster_of(tmp_path / "dask", 1) as cluster, Client(cluster) as other:
+
+        def train(client: Client, **options: Any) -> daskxml.Run:
+            return daskxml.train(values, client=client, train=data["train"], **options)
+
+        client = Client(cluster, set_as_default=False)
+        with pytest.raises(daskxml.ClusterError, match=r"^the client of the run was closed$"):
+            train(client, overrides=ENDLESS, on_megabatch=once(2, client.close))
+        with pytest.raises(daskxml.ClusterError, match="the client is closed: make another"):
+            train(client)
+        follower = RunFollower(client, print, RunDir(tmp_path, None))
+        with pytest.raises(daskxml.ClusterError, match=r"^the client of the run was closed$"):
+            follower.read("a run")
+        write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, {}, keep=1)
+        with pytest.raises(daskxml.ClusterError, match="closed; go on with --resume /"):
+            follower.read("a run")
+        with pytest.raises(daskxml.ClusterError, match=r"cancelled .* as client.restart\(\) does"):
+            train(other, overrides=ENDLESS, on_megabatch=once(2, other.restart))
+        assert len(train(other).history) == 8
+
+
+def test_a_cluster_that_scales_with_its_tasks_starts_a_worker(
+    data: Data, values: Values, tmp_path: Path
+) -> None:
+    with cluster_of(tmp_path / "dask", 0) as cluster, Client(cluster) as client:
+        cluster.adapt(minimum=0, maximum=1, interval="100ms")
+        run = daskxml.train(values, client=client, train=data["train"])
+    assert len(run.history) == 8

@@ -1,0 +1,91 @@
+"""report and compare as a user types them, on simulated runs; on a real one in test_train.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from daskxml.cli import main
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.observe.report import write as writing
+
+ROWS = SyntheticSpec(rows=1200, test_rows=150, features=200, labels=30, seed=9)
+SETTINGS = ["training.megabatches=4", "training.epochs=0", "strategy.batch_max=32",
+            "strategy.megabatch_batches=8", "model.hidden=[16]",
+            "evaluation.every=2"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with two simulated runs."""
+    folder = tmp_path_factory.mktemp("report")
+    files = ["--train", str(write_xml(folder / "train.txt", ROWS, "train")),
+             "--test", str(write_xml(folder / "test.txt", ROWS, "test"))]  # fmt: skip
+    settings = [f"--set={setting}" for setting in SETTINGS]
+    compared = ["--compare", "elastic", "--speeds", "1,0.5", "--out", str(folder / "runs")]
+    assert main(["simulate", "adaptive-sgd", *files, *settings, *compared]) == 0
+    return folder / "runs"
+
+
+def history(run):
+    return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+
+
+def test_a_report_says_where_it_is(runs, tmp_path, capsys):
+    assert main(["report", str(runs), "--out", str(tmp_path / "out"), "--no-png"]) == 0
+    output = capsys.readouterr()
+    assert f"page    {tmp_path / 'out' / 'index.html'}" in output.out
+    assert output.err == ""
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".html", ".csv"}
+
+
+def test_without_matplotlib_one_line_names_the_extra(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(writing, "has_matplotlib", lambda: False)
+    assert main(["report", str(runs), "--out", str(tmp_path / "out")]) == 0
+    assert "pip install 'daskxml[report]'" in capsys.readouterr().err
+
+
+def test_compare_tells_when_the_level_was_reached(runs, capsys):
+    rows = history(runs / "adaptive-sgd")
+    level = rows[1]["metrics"]["P@1"]
+    assert main(["compare", str(runs), "--metric", "P@1", "--at", str(level), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    first = next(row for row in rows if row["metrics"].get("P@1", 0) >= level)
+    reached = found["runs"]["adaptive-sgd"]
+    assert reached["is_reached"]
+    assert (reached["rows"], reached["megabatch"]) == (first["rows"], first["megabatch"])
+    spent_s = sum(row["train_s"] + row["merge_s"] for row in rows[: first["megabatch"]])
+    assert reached["train_s"] == pytest.approx(spent_s)
+
+
+def test_compare_tells_how_near_a_run_came(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["compare", str(runs), "--at", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    best = max(row["metrics"]["P@1"] for row in history(runs / "elastic") if row["metrics"])
+    assert lines[0].rstrip() == "P@1 of at least 1"
+    assert [line.split() for line in lines[3:5]] == [
+        ["adaptive-sgd", *"-----"],
+        ["elastic", *"-----"],
+    ]
+    assert max(map(len, lines[:5])) <= 80
+    assert lines[6].startswith(f"elastic: simulated; not reached, best {best:.4g} after ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["report", "/nowhere"], "/nowhere: no run here"),
+        (["report"], "the following arguments are required: DIR"),
+        (["compare", "RUNS", "--metric", "P@2"], "--metric P@2: no run measured it; there are P@1"),
+        (["compare", "RUNS", "--at", "61"], "'61' is not a number from 0 to 1"),
+        (["compare", "RUNS", "--at", "nan"], "'nan' is not a number from 0 to 1"),
+        (["report", "RUNS", "--out", "RUNS/table.csv"], "table.csv: cannot be made"),
+    ],
+)
+def test_what_cannot_be_reported_is_one_line(runs, capsys, arguments, problem):
+    assert main([argument.replace("RUNS", str(runs)) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1

@@ -1,0 +1,168 @@
+"""Files to shuffled partitions on a real cluster: the same rows in the same order, however cut."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from daskxml.cluster.data_loading import count_labels, make_shards, parse_source
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import InputError
+from daskxml.data.reading import DataSource, Facts, Recipe
+from daskxml.data.rows import concatenate, to_scipy
+
+ROWS, FEATURES, LABELS = 97, 40, 12
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("dask")
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=folder, silence_logs=50) as cluster,
+        Client(cluster) as connected,
+    ):  # fmt: skip
+        yield connected
+
+
+def lines(base: int = 0) -> list[str]:
+    """Rows that can be told apart: the value of the first feature is the row's number."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(ROWS):
+        ids = np.sort(rng.choice(np.arange(1, FEATURES), rng.integers(0, 6), replace=False))
+        features = [f"{base}:{number + 1}", *(f"{i + base}:0.5" for i in ids)]
+        labels = sorted(rng.choice(LABELS, rng.integers(0, 3), replace=False))
+        rows.append(" ".join([",".join(map(str, labels)), *features]))
+    return rows
+
+
+def write(path: Path, rows: list[str], header: bool = True) -> Path:
+    text = "\n".join(([f"{len(rows)} {FEATURES} {LABELS}"] if header else []) + rows) + "\n"
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def ingested(
+    client: Client, source: DataSource, parts: int, key: int | None = 7, normalize: str = "none"
+) -> tuple[Partition, Facts, Any]:
+    async def work() -> tuple[list[Partition], Facts, Any]:
+        name = f"{np.random.default_rng().integers(2**40)}"
+        parsed = await parse_source(client, source, name)
+        facts = parsed.facts
+        recipe = Recipe(
+            rows=facts.rows, parts=parts, shuffle_key=key, features=facts.features,
+            labels=facts.labels, shift=parsed.shift, normalize=normalize,
+        )  # fmt: skip
+        shards = make_shards(client, parsed, recipe, name)
+        counts = count_labels(client, shards, facts.labels, name)
+        partitions = await client.gather(shards.futures)
+        assert [part.rows for part in partitions] == list(shards.rows)
+        return partitions, facts, await counts
+
+    partitions, facts, counts = client.sync(work)
+    return concatenate(partitions), facts, counts
+
+
+def same(left: Partition, right: Partition) -> bool:
+    pairs = [(left.features, right.features), (left.labels, right.labels)]
+    return all((to_scipy(a) != to_scipy(b)).nnz == 0 for a, b in pairs)
+
+
+def numbers(rows: Partition) -> list[int]:
+    """Which row of the file each row is."""
+    first = to_scipy(rows.features).tocsc()[:, 0].toarray().ravel()
+    return [int(value) - 1 for value in first]
+
+
+@pytest.mark.parametrize(("block_bytes", "parts"), [(100, 1), (333, 5), (10**6, 3), (1000, ROWS)])
+def test_the_shuffle_does_not_depend_on_the_cuts(
+    client: Client, tmp_path: Path, block_bytes: int, parts: int
+) -> None:
+    path = str(write(tmp_path / "train.txt", lines()))
+    whole, _, _ = ingested(client, DataSource(paths=(path,)), 1)
+    rows, facts, counts = ingested(
+        client, DataSource(paths=(path,), block_bytes=block_bytes), parts
+    )
+    assert same(rows, whole)
+    assert sorted(numbers(rows)) == list(range(ROWS))
+    assert numbers(rows) != list(range(ROWS))
+    assert (facts.rows, facts.features, facts.labels) == (ROWS, FEATURES, LABELS)
+    assert list(counts) == list(to_scipy(rows.labels).sum(axis=0).A1)
+
+
+def test_without_a_key_the_order_of_the_files_stays(client: Client, tmp_path: Path) -> None:
+    text = lines()
+    paths = [
+        str(write(tmp_path / "a.txt", text[:40])),
+        str(write(tmp_path / "b.txt.gz", text[40:])),
+    ]
+    rows, facts, _ = ingested(client, DataSource(paths=tuple(paths), block_bytes=200), 4, key=None)
+    assert numbers(rows) == list(range(ROWS))
+    assert facts.rows == ROWS
+
+
+def test_rows_are_scaled_to_unit_length(client: Client, tmp_path: Path) -> None:
+    path = str(write(tmp_path / "train.txt", lines()))
+    rows, _, _ = ingested(client, DataSource(paths=(path,)), 2, normalize="l2")
+    squares = to_scipy(rows.features).power(2).sum(axis=1).A1
+    np.testing.assert_allclose(squares, 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("given", ["auto", "base"])
+def test_libsvm_counts_from_zero_or_one(
+    client: Client, tmp_path: Path, base: int, given: str
+) -> None:
+    path = str(write(tmp_path / "train.svm", lines(base), header=False))
+    source = DataSource(paths=(path,), feature_base=base if given == "base" else "auto")
+    rows, facts, _ = ingested(client, source, 2)
+    assert facts.feature_base == base
+    assert facts.features <= FEATURES
+    assert sorted(numbers(rows)) == list(range(ROWS))
+
+
+def test_ids_beyond_the_given_counts_name_file_and_line(client: Client, tmp_path: Path) -> None:
+    path = str(write(tmp_path / "train.svm", lines(1), header=False))
+    with pytest.raises(InputError, match=r"train.svm:\d+: .*10"):
+        ingested(client, DataSource(paths=(path,), features=10), 1)
+
+
+def test_a_file_that_is_cut_off(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    write(path, lines())
+    path.write_text("\n".join(path.read_text().splitlines()[:50]) + "\n")
+    with pytest.raises(InputError, match="97 rows but the file has 49"):
+        ingested(client, DataSource(paths=(str(path),)), 1)
+
+
+def test_the_first_bad_row_in_the_order_of_the_files_is_told(
+    client: Client, tmp_path: Path
+) -> None:
+    text = lines()
+    text[20], text[80] = "1 3:x", "1 4:nan"
+    paths = [
+        str(write(tmp_path / "a.txt", text[50:])),
+        str(write(tmp_path / "b.txt", text[:50])),
+    ]
+    with pytest.raises(InputError, match=r"a.txt:32: .*4:nan"):
+        ingested(client, DataSource(paths=tuple(paths), block_bytes=100), 1)
+
+
+def test_headers_must_be_in_all_files_or_in_none(client: Client, tmp_path: Path) -> None:
+    paths = [
+        str(write(tmp_path / "a.txt", lines())),
+        str(write(tmp_path / "b.txt", lines(), header=False)),
+    ]
+    for order in (paths, paths[::-1]):
+        with pytest.raises(InputError, match=r"b.txt:1: no header"):
+            ingested(client, DataSource(paths=tuple(order)), 1)

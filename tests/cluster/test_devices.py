@@ -1,0 +1,200 @@
+"""Which worker steps where, with how many threads, and what is refused before anything is read."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import dask
+import pytest
+from distributed import LocalCluster, Nanny
+
+from daskxml.cluster import connection
+from daskxml.cluster.connection import (
+    choose_gpus,
+    choose_protocol,
+    gpu_cluster_options,
+    local_workers,
+)
+from daskxml.cluster.worker_info import (
+    Capabilities,
+    WorkerInfo,
+    check_workers,
+    crowded_gpus,
+    kernel_device,
+    kernel_threads,
+)
+from daskxml.config import load_run_config
+from daskxml.config.sections import ClusterSection
+from daskxml.core.errors import ClusterError, ConfigError
+from daskxml.core.hardware import Gpu
+from daskxml.strategies.protocol import WorkerDevice
+
+SCHEME = "distributed.comm.default-scheme"
+GPUS = [
+    Gpu(index=i, uuid=f"GPU-{i}", name="A100", memory_bytes=40 << 30, driver="535") for i in (0, 1)
+]
+SLICE = Gpu(index=1, uuid="MIG-a", name="A100 MIG", memory_bytes=5 << 30, driver="535")
+OLD = "the driver runs CUDA 11.4, older than the installed packages' CUDA 12: update it"
+
+
+def config(**cluster: Any) -> Any:
+    return load_run_config({"training": {"epochs": 1}, "cluster": cluster})
+
+
+def workers(*gpus: Gpu | None, cores: int = 8, problem: str = "") -> Any:
+    """Return workers of one machine, with what each has."""
+    present = [WorkerInfo(str(i), f"tcp://h:{i + 1}") for i in range(len(gpus))]
+    capabilities = {
+        it.address: Capabilities(cores=cores, gpu=gpu, gpu_problem=problem if gpu else "")
+        for it, gpu in zip(present, gpus, strict=True)
+    }
+    return present, capabilities
+
+
+def test_each_worker_steps_where_it_can():
+    present, capabilities = workers(*GPUS, None, None)
+    devices = {
+        name: [kernel_device(config(device=name), it, capabilities[it.address]) for it in present]
+        for name in ("auto", "cpu", "cuda")
+    }
+    assert devices["auto"] == ["cuda", "cuda", "cpu", "cpu"]
+    assert set(devices["cpu"]) == {"cpu"}
+    assert set(devices["cuda"]) == {"cuda"}
+    pool = WorkerInfo("pool", "tcp://h:9", WorkerDevice(4))
+    assert kernel_device(config(device="cuda"), pool, capabilities["tcp://h:1"]) == "cpu"
+
+
+@pytest.mark.parametrize("more", [{"sampling": {"method": "random"}},
+                                  {"strategy": {"name": "hogbatch"}}])  # fmt: skip
+def test_some_runs_are_for_cpus_alone(more):
+    needs_cpu = load_run_config({"training": {"epochs": 1}} | more)
+    assert (
+        kernel_device(needs_cpu, WorkerInfo("0", "tcp://h:1"), Capabilities(gpu=GPUS[0])) == "cpu"
+    )
+
+
+@pytest.mark.parametrize("cores", [1, 4, 8, 64])
+@pytest.mark.parametrize("pool", [0, 3])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_threads_of_a_machine_never_exceed_its_cores(cores, pool, count):
+    present, capabilities = workers(*GPUS, *[None] * count, cores=cores)
+    if pool:
+        present.append(WorkerInfo("pool", "tcp://h:99", WorkerDevice(pool)))
+        capabilities["tcp://h:99"] = Capabilities(cores=cores)
+    threads = [kernel_threads(config(), it, present, capabilities) for it in present]
+    assert min(threads) == 1
+    assert sum(threads) <= max(cores, count + 2 + pool)  # a thread each at the least
+
+
+def test_threads_that_are_asked_for_must_have_cores():
+    present, capabilities = workers(None, None, cores=4)
+    check_workers(config(threads=2), present, capabilities)
+    with pytest.raises(ConfigError, match=r"threads = 3: the 2 workers on h would use 6 .*to 2 or"):
+        check_workers(config(threads=3), present, capabilities)
+
+
+def refusal(present: Any, capabilities: Any, **cluster: Any) -> str:
+    with pytest.raises(ClusterError) as refused:
+        check_workers(config(**cluster), present, capabilities)
+    return refused.value.message
+
+
+def test_a_worker_without_a_gpu_is_refused_where_gpus_are_asked_for():
+    present, capabilities = workers(GPUS[0], None)
+    check_workers(config(device="auto"), present, capabilities)
+    told = refusal(present, capabilities, device="cuda")
+    assert told.startswith("worker 1 at tcp://h:2 sees no GPU")
+    assert "--device auto" in told
+
+
+def test_a_gpu_that_cannot_be_used():
+    present, capabilities = workers(GPUS[0], problem=OLD)
+    assert kernel_device(config(), present[0], capabilities[present[0].address]) == "cpu"
+    assert OLD in refusal(present, capabilities, device="cuda")
+
+
+def test_two_workers_on_one_slice():
+    present, capabilities = workers(SLICE, SLICE)
+    told = refusal(present, capabilities)
+    assert told.startswith("worker 0 at tcp://h:1: worker 1 is on the same MIG slice MIG-a; start")
+    elsewhere = [present[0], WorkerInfo("1", "tcp://other:2")]
+    there = dict(zip(("tcp://h:1", "tcp://other:2"), capabilities.values(), strict=True))
+    check_workers(config(), elsewhere, there)  # another machine's slice, whatever it is called
+
+
+def test_two_workers_on_one_whole_gpu_are_told_of():
+    present, capabilities = workers(GPUS[0], GPUS[0], GPUS[1])
+    check_workers(config(), present, capabilities)
+    (told,) = crowded_gpus(config(), present, capabilities)
+    assert told.startswith("workers 0, 1 share one GPU, GPU-0 on h")
+    assert crowded_gpus(config(device="cpu"), present, capabilities) == []
+
+
+def test_a_local_worker_for_each_gpu():
+    def choose(**section: Any) -> Any:
+        return choose_gpus(ClusterSection(**section), GPUS, str, pytest.fail)
+
+    assert [gpu.index for gpu in choose()] == [0, 1]
+    assert [gpu.index for gpu in choose(workers=1)] == [0]
+    assert [gpu.index for gpu in choose(workers=5)] == [0, 1]
+    with pytest.raises(ConfigError, match="workers = 5: there are 2 GPUs here"):
+        choose(workers=5, device="cuda")
+
+
+def test_local_pools_leave_a_core_to_each_worker_on_a_gpu():
+    def threads(**section: Any) -> int:
+        workers = local_workers(ClusterSection(pools=1, **section), 8, "/tmp", gpus=2)
+        return int(workers["pool-0"]["options"]["resources"]["cpu-pool"])
+
+    assert [threads(), threads(workers=2), threads(pool_threads=8)] == [6, 6, 8]
+
+
+def test_gpus_that_cannot_be_used_are_an_error_only_where_they_are_asked_for():
+    told: list[str] = []
+    assert choose_gpus(ClusterSection(), GPUS, lambda: OLD, told.append) == ()
+    assert told == [f"training on CPUs, not on A100: {OLD} (--device cpu says nothing)"]
+    with pytest.raises(ClusterError, match=r"device = 'cuda': the driver runs CUDA 11\.4"):
+        choose_gpus(ClusterSection(device="cuda"), GPUS, lambda: OLD, pytest.fail)
+
+
+def test_ucx_between_gpus_where_it_is_installed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "has_ucx", lambda: True)
+    assert choose_protocol(ClusterSection(), with_gpus=True) == "ucx"
+    assert choose_protocol(ClusterSection(protocol="tcp"), with_gpus=True) == "tcp"
+    monkeypatch.setattr(connection, "has_ucx", lambda: False)
+    with dask.config.set({SCHEME: "tcp"}):
+        assert choose_protocol(ClusterSection(), with_gpus=True) == "tcp"
+    with pytest.raises(ConfigError, match=r"UCX is not installed here: pip install 'daskxml\[ucx"):
+        choose_protocol(ClusterSection(protocol="ucx"), with_gpus=True)
+
+
+def test_a_local_cluster_talks_what_dask_is_set_to(monkeypatch: pytest.MonkeyPatch):
+    for pattern in ("tcp", "tls", "ucx", "ucxx"):
+        with dask.config.set({SCHEME: pattern}):
+            monkeypatch.setattr(connection, "has_ucx", lambda: True)
+            assert choose_protocol(ClusterSection(), with_gpus=False) == pattern
+            assert choose_protocol(ClusterSection(protocol="tcp"), with_gpus=False) == "tcp"
+    monkeypatch.setattr(connection, "has_ucx", lambda: False)
+    with (
+        dask.config.set({SCHEME: "ucx"}),
+        pytest.raises(ConfigError, match=r"^Dask's distributed\.comm\.default-scheme = 'ucx': UCX"),
+    ):
+        choose_protocol(ClusterSection(), with_gpus=False)
+
+
+def test_workers_of_a_local_cluster_talk_what_dask_is_set_to():
+    section = ClusterSection(workers=1, device="cpu")
+    with dask.config.set({SCHEME: "ws"}), connection.local_cluster(section, print) as cluster:
+        addresses = [cluster.scheduler_address, *cluster.scheduler_info["workers"]]
+        assert [it.partition(":")[0] for it in addresses] == ["ws", "ws"]
+
+
+def test_dask_cuda_takes_the_options():
+    dask_cuda = pytest.importorskip("dask_cuda", reason="dask-cuda comes with the extra cuda12")
+    options = gpu_cluster_options(ClusterSection(), [*GPUS, SLICE], 0, "/tmp", "ucx")
+    assert options["CUDA_VISIBLE_DEVICES"] == ["GPU-0", "GPU-1", "MIG-a"]
+    known: set[str] = set()
+    for taker in (dask_cuda.LocalCUDACluster, LocalCluster, Nanny):
+        known |= set(inspect.signature(taker.__init__).parameters)
+    assert options.keys() <= known

@@ -1,0 +1,279 @@
+"""Strategies whose workers exchange arrays at every step, on a real cluster of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, Worker
+
+import daskxml
+import harness.replay as replay
+from daskxml.model.spec import Layout
+from daskxml.records.checkpoint import checkpoints
+from daskxml.strategies import STRATEGIES
+from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
+from harness.clusters import PROTOCOL
+
+Data = dict[str, Path]
+Values = dict[str, Any]
+
+JOINT = ["adasum", "asynchronous", "central", "crossbow", "mirrored"]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Two worker processes that nobody kills."""
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
+                     silence_logs=50, local_directory=tmp_path_factory.mktemp("dask")) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        yield client
+
+
+@pytest.fixture
+def values() -> Values:
+    """A run of four small mega-batches; the name of the strategy is missing."""
+    return {
+        "model": {"hidden": [16]},
+        "strategy": {"batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "training": {"megabatches": 4},
+        "checkpoint": {"every": 2},
+        "cluster": {"threads": 1},
+    }
+
+
+def named(values: Values, strategy: str, **changes: Any) -> Values:
+    return {**values, **changes, "strategy": {**values["strategy"], "name": strategy}}
+
+
+def flat_model(run: daskxml.Run) -> Any:
+    layout = Layout(run.model.spec)
+    flat = np.zeros(layout.size, dtype=np.float32)
+    for name, view in layout.views(flat).items():
+        view[...] = run.model.parameters[name]
+    return flat
+
+
+def watched(client: Client, data: Data, values: Values, **where: Any) -> tuple[Any, list[Any]]:
+    """A run, and its events."""
+    events: list[Any] = []
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"],
+        on_event=events.append, **where,
+    )  # fmt: skip
+    return run, events
+
+
+def changes_of(events: list[Any]) -> list[str]:
+    return [event["event"] for event in events if event["kind"] == "worker"]
+
+
+# ------------------------------------------------------------------------ whole runs
+
+
+@pytest.mark.parametrize("residency", ["replicate", "shard"])
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_strategy_accounts_for_every_row(
+    calm: Client, data: Data, values: Values, strategy: str, residency: str
+) -> None:
+    values = named(values, strategy, data={"residency": residency})
+    run, events = watched(calm, data, values)
+    assert [row["rows"] for row in run.history] == [384, 768, 1152, 1536]
+    assert not [event for event in events if event["kind"] == "warning"]
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
+    assert run.metrics["P@1"] > 0.15
+    assert all(worker["busy_s"] > 0 for worker in run.history[-1]["workers"].values())
+    if residency == "replicate":
+        replay.check_ledger(run.history, 1500)
+    if strategy in JOINT:
+        assert all(row["moved_bytes"] > 12 * 4 * run.model.spec.labels for row in run.history)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pattern"),
+    [("mirrored", Mirrored()), ("central", Central()), ("adasum", LocalSteps(1))],
+)
+def test_workers_get_the_bits_of_the_same_programs_in_one_process(
+    calm: Client, data: Data, values: Values, strategy: str, pattern: Any
+) -> None:
+    values = named(values, strategy)
+    run, _ = watched(calm, data, values)
+    expected = replay.replayed_gangs(data["train"], values, run.history, pattern)
+    np.testing.assert_array_equal(flat_model(run), expected)
+
+
+def test_workers_of_one_process_exchange_messages(data: Data, values: Values) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
+                     dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        runs = [
+            watched(client, data, named(values, strategy))[0]
+            for strategy in ("mirrored", "asynchronous")
+        ]
+    for run in runs:
+        replay.check_ledger(run.history, 1500)
+    expected = replay.replayed_gangs(
+        data["train"], named(values, "mirrored"), runs[0].history, Mirrored()
+    )
+    np.testing.assert_array_equal(flat_model(runs[0]), expected)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(calm: Client, data: Data, values: Values) -> None:
+    values = named(values, "mirrored")
+    values["strategy"]["lr"] = 1e30
+    with pytest.raises(daskxml.TrainingError, match="not finite any more at learning rate"):
+        watched(calm, data, values)
+
+
+# ---------------------------------------------------------------- losses and arrivals
+
+
+def act_in(method: str, at_call: int, act: Callable[[], None]) -> Callable[[Worker], None]:
+    """Return a function that makes a worker act in a call of a `BatchRunner` method."""
+
+    def arm(dask_worker: Worker) -> None:
+        from daskxml.worker.batch_runner import BatchRunner
+
+        original, calls = getattr(BatchRunner, method), []
+
+        def acting(self: Any, *args: Any) -> Any:
+            calls.append(None)
+            if len(calls) == at_call:
+                act()
+            return original(self, *args)
+
+        setattr(BatchRunner, method, acting)
+
+    return arm
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_the_connection() -> None:
+    raise ConnectionResetError("for a test")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("strategy", ["mirrored", "asynchronous"])
+def test_a_worker_is_killed_in_the_middle_of_a_gang(
+    client: Client, data: Data, values: Values, strategy: str, rank: int
+) -> None:
+    names = {info["name"]: address for address, info in client.scheduler_info()["workers"].items()}
+    client.run(act_in("gradient", 17, die), workers=[names[rank]])
+    values = named(values, strategy, training={"megabatches": 6})
+    run, events = watched(client, data, values)
+    assert changes_of(events)[0] == "lost"
+    assert [row["rows"] for row in run.history] == [384 * (i + 1) for i in range(6)]
+    replay.check_ledger(run.history, 1500)
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
+    if strategy == "mirrored":
+        expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
+        np.testing.assert_array_equal(flat_model(run), expected)
+
+
+def test_a_gang_that_breaks_although_nobody_is_lost_is_done_again(
+    client: Client, data: Data, values: Values
+) -> None:
+    first, _ = client.scheduler_info()["workers"]
+    client.run(act_in("gradient", 17, lose_the_connection), workers=[first])
+    values = named(values, "mirrored")
+    run, events = watched(client, data, values)
+    assert not changes_of(events)
+    replay.check_ledger(run.history, 1500)
+    expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
+    np.testing.assert_array_equal(flat_model(run), expected)
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "crossbow"])
+def test_a_worker_joins(
+    data: Data, values: Values, tmp_path: Path, stop_once_joined: Any, strategy: str
+) -> None:
+    values = named(values, strategy, training={"megabatches": 1_000_000})
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        watch = stop_once_joined(cluster, 1)
+        run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
+    assert run.reason == "interrupt"
+    replay.check_ledger(run.history, 1500)
+    if strategy == "mirrored":
+        expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
+        np.testing.assert_array_equal(flat_model(run), expected)
+
+
+def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_path: Path) -> None:
+    """The loss is heard between two gangs, not at the end of the mega-batch."""
+    values = named(values, "mirrored", training={"megabatches": 1})
+    values["strategy"]["megabatch_batches"] = 25_000
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        events: list[Any] = []
+
+        def watch(event: Any) -> None:
+            if event["kind"] == "started":
+                cluster.scale(2)
+            if event["kind"] == "worker" and not any(e["kind"] == "worker" for e in events):
+                workers = client.scheduler_info()["workers"].items()
+                (address,) = (a for a, info in workers if str(info["name"]) == event["worker"])
+                os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+            events.append(event)
+
+        run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
+    assert changes_of(events)[:2] == ["joined", "lost"]
+    (row,) = run.history
+    lost = next(event for event in row["events"] if event["kind"] == "lost")
+    assert 0 < lost["rows_returned"] < row["rows"]
+    replay.check_ledger(run.history, 1500)
+
+
+# ------------------------------------------------------------------------ local state
+
+
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"),
+    [("adaptive-sgd", {"name": "adam"}), ("crossbow", {"name": "sgd"}),
+     ("mirrored", {"name": "adam"}), ("central", {"name": "adam"})],
+)  # fmt: skip
+def test_resume_with_local_state_gives_the_same_bits(
+    data: Data, values: Values, tmp_path: Path, strategy: str, optimizer: Values
+) -> None:
+    values = named(values, strategy, optimizer=optimizer)
+    values["strategy"]["lr"] = 0.01
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path / "dask", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+
+        def train(megabatches: int, **where: Any) -> daskxml.Run:
+            overridden = {**values, "training": {"megabatches": megabatches}}
+            return watched(client, data, overridden, **where)[0]
+
+        whole = train(6, out=tmp_path / "whole")
+        train(3, out=tmp_path / "parts")
+        folder = checkpoints(tmp_path / "parts")[-1].with_suffix("")
+        assert [path.name for path in folder.iterdir()] == ["0.safetensors"]
+        resumed = train(6, resume=tmp_path / "parts")
+    np.testing.assert_array_equal(flat_model(whole), flat_model(resumed))
+    told = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in told]
+    assert [row["loss"] for row in lines] == [row["loss"] for row in whole.history]
+    kept = {path.stem for path in (tmp_path / "parts" / "checkpoints").iterdir() if path.is_dir()}
+    assert kept == {path.stem for path in checkpoints(tmp_path / "parts")}

@@ -1,0 +1,64 @@
+"""Workers with a GPU in a real cluster of processes: their kernels' sources run on the host."""
+
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+
+import daskxml
+from daskxml.data.rows import to_scipy
+from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.worker.memory import candidate_budgets
+from harness.clusters import PROTOCOL
+from harness.cuda_on_host import build, needs_compiler
+
+LABELS, BATCH_ROWS = 200, 16
+AS_GPUS = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import harness.cuda_on_host as cuda_on_host
+cuda_on_host.BUILT, cuda_on_host.HostDevice.cache_bytes = BUILT, 8192
+from daskxml.core.hardware import Gpu
+from daskxml.kernels import registry
+from daskxml.cluster import worker_info
+gpu = Gpu(index=0, uuid=f"GPU-{{os.getpid()}}", name="host", memory_bytes=1 << 30, driver="0")
+registry.KERNELS["cuda"] = lambda threads, exact: cuda_on_host.emulated()
+worker_info.usable_gpus, worker_info.cuda_problem = lambda: (gpu,), lambda driver, cupy: ""
+"""
+
+
+@pytest.fixture
+def client(tmp_path):
+    preload = tmp_path / "as_gpus.py"
+    preload.write_text(f"BUILT = {build()!r}\n{AS_GPUS}")
+    with (
+        LocalCluster(
+            protocol=PROTOCOL, n_workers=2, threads_per_worker=1, processes=True,
+            dashboard_address=":0", local_directory=tmp_path / "dask", silence_logs=50,
+            preload=[str(preload)],
+        ) as cluster,
+        Client(cluster) as connected,
+    ):  # fmt: skip
+        yield connected
+
+
+@needs_compiler
+def test_workers_choose_their_budget_for_logits_and_the_history_tells(client):
+    part = generate(SyntheticSpec(rows=96, features=60, labels=LABELS, seed=4))[0]
+    train = daskxml.Matrices(to_scipy(part.features), to_scipy(part.labels))
+    values = {
+        "model": {"hidden": [8]}, "training": {"epochs": 2}, "checkpoint": {"every": 0},
+        "strategy": {"batch_max": BATCH_ROWS, "megabatch_batches": 3, "lr": 0.5},
+    }  # fmt: skip
+    told = []
+    run = daskxml.train(values, client=client, train=train, on_event=told.append)
+    events = [event for event in run.history[0]["events"] if event["kind"] == "logits"]
+    assert [event["worker"] for event in events] == ["0", "1"]
+    tried = candidate_budgets(4 * LABELS * BATCH_ROWS, 8192)
+    for event in events:
+        assert sorted(map(int, event["step_ms"])) == list(tried)
+        assert event["budget_bytes"] in tried
+    plans = [event["text"] for event in told if event["kind"] == "memory"]
+    assert all(text.startswith("each worker on cuda needs") for text in plans)
+    assert 1 <= len(plans) <= 2
+    assert run.history[-1]["loss"] < run.history[0]["loss"]

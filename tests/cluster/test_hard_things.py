@@ -1,0 +1,408 @@
+"""What a real machine does to a run: signals, full disks, slow, killed and superfluous workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client, LocalCluster
+
+import daskxml
+import harness.replay as replay
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.records.checkpoint import checkpoints
+from harness.clusters import PROTOCOL
+
+Data = dict[str, Path]
+Values = dict[str, Any]
+ENDLESS = ("--set", "training.megabatches=1000000")
+RUN_FILE = """
+[model]
+hidden = [16]
+[strategy]
+batch_max = 32
+megabatch_batches = 12
+lr = 0.5
+[training]
+megabatches = 6
+[checkpoint]
+every = 2
+[cluster]
+workers = 2
+threads = 1
+"""
+
+
+class Command:
+    """A `daskxml train` of its own process group, as a terminal starts it."""
+
+    def __init__(self, *arguments: object, **options: Any) -> None:
+        command = [sys.executable, "-m", "daskxml.cli", "train", *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, **options,
+        )  # fmt: skip
+        self.lines: list[str] = []
+
+    def wait_for(self, word: str) -> None:
+        """Read what it prints up to a line that starts with a word."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if line.startswith(word):
+                return
+        raise AssertionError(f"no {word!r}: {self.lines} {self.process.communicate()}")
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does: the signal goes to every process of the group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self, within_s: float = 60.0) -> tuple[int, str]:
+        """Return the exit status and stderr."""
+        _, errors = self.process.communicate(timeout=within_s)
+        return self.process.returncode, errors
+
+    def children(self) -> list[psutil.Process]:
+        """All processes that it has started."""
+        return list(psutil.Process(self.process.pid).children(recursive=True))
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN_FILE)
+    return path
+
+
+def history(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+
+
+def resume(out: Path, megabatches: int) -> list[dict[str, Any]]:
+    """Go on with a run to so many mega-batches; return its history, whose ledger is exact."""
+    setting = f"training.megabatches={megabatches}"
+    command = Command("--resume", out, "--set", setting, "--set", "cluster.workers=1")
+    assert command.end() == (0, "")
+    rows = history(out)
+    assert [row["megabatch"] for row in rows] == list(range(1, megabatches + 1))
+    replay.check_ledger(rows, 1500)
+    return rows
+
+
+@pytest.mark.parametrize("send", ["ctrl-c", "term"])
+def test_a_run_that_is_interrupted_ends_at_a_merge_and_goes_on(
+    run_file: Path, data: Data, tmp_path: Path, send: str
+) -> None:
+    out = tmp_path / "run"
+    command = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
+    command.wait_for("mega-batch 3 ")
+    if send == "ctrl-c":
+        command.interrupt()
+    else:
+        command.process.terminate()
+    said, errors = command.process.communicate(timeout=30)
+    assert (command.process.returncode, errors) == (130, "")
+    assert "the run ends at the next merge; Ctrl-C again" in said
+    assert f"go on     daskxml train --resume {out}" in said
+    assert "dashboard" not in said  # that of a local cluster is gone
+    done = len(history(out))
+    assert int(checkpoints(out)[-1].stem) == done
+    assert daskxml.load(out).header.training["ended"] == "interrupt"
+    resume(out, done + 2)
+
+
+def test_ctrl_c_before_the_first_merge_leaves_nothing(
+    run_file: Path, data: Data, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
+    command.wait_for("starting")
+    command.interrupt()
+    status, errors = command.end(within_s=30)
+    assert (status, errors) == (130, "daskxml: interrupted\n")
+    assert not out.exists()
+
+
+def test_a_client_that_is_killed_leaves_no_process_and_a_checkpoint(
+    run_file: Path, data: Data, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
+    command.wait_for("mega-batch 5 ")
+    children = command.children()
+    assert children
+    command.process.kill()
+    command.process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    with (out / "history.jsonl").open("a") as file:
+        file.write('{"megabatch": 9')  # as if it had died while writing
+    done = int(checkpoints(out)[-1].stem)
+    resume(out, done + 2)
+
+
+def test_a_cluster_forgets_the_run_of_a_client_that_is_killed(
+    client: Client, run_file: Path, data: Data, tmp_path: Path
+) -> None:
+    out, address = tmp_path / "run", client.scheduler.address
+    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
+    command = Command(run_file, *arguments, *ENDLESS)
+    command.wait_for("mega-batch 3 ")
+    command.process.kill()
+    command.process.communicate()
+
+    def held(dask_scheduler: Any) -> tuple[int, int]:
+        tasks = [key for key in dask_scheduler.tasks if "daskxml" in key or "train" in key]
+        return len(dask_scheduler.plugins["daskxml"].drivers), len(tasks)
+
+    deadline_s = time.monotonic() + 30
+    while client.run_on_scheduler(held) != (0, 0):
+        assert time.monotonic() < deadline_s
+    assert daskxml.load(out).header.training["ended"] == "client gone"
+    resume(out, int(checkpoints(out)[-1].stem) + 2)
+
+
+def test_two_runs_into_one_directory(run_file: Path, data: Data, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
+    first.wait_for("mega-batch 2 ")
+    for where in ("--out", "--resume"):
+        status, errors = Command(run_file, "--train", data["train"], where, out).end()
+        assert status == 2
+        assert "holds a run already" in errors or "a run is under way in this directory" in errors
+        assert errors.count("\n") == 1
+    first.interrupt()
+    assert first.end() == (130, "")
+    replay.check_ledger(history(out), 1500)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_full_disk(run_file: Path, data: Data, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    try:
+        (disk / "ballast").write_bytes(bytes(1 << 19))
+        out = disk / "run"
+        wide = ("--set", "model.hidden=[128]")  # a checkpoint of 370 KB
+        command = Command(run_file, "--train", data["train"], "--out", out, *wide)
+        command.wait_for("no checkpoint at mega-batch 4: ")
+        status, errors = command.end()
+        assert status == 2
+        assert errors.count("\n") == 1
+        assert "model.safetensors: cannot be written" in errors
+        assert "No space left" in errors
+        assert [path.stem for path in checkpoints(out)] == ["000002"]
+        (disk / "ballast").unlink()
+        resume(out, 6)  # the mega-batches that no checkpoint has are done again
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+# ---------------------------------------------------------------------- workers
+
+
+@contextlib.contextmanager
+def cluster_of(workers: int, folder: Path) -> Iterator[tuple[LocalCluster, Client]]:
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=workers, threads_per_worker=1,
+                     dashboard_address=":0", local_directory=folder, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        yield cluster, client
+
+
+def pids(client: Client) -> list[int]:
+    return list(client.run(os.getpid).values())
+
+
+def at_megabatch(number: int, act: Callable[[], object]) -> Callable[[Mapping[str, Any]], None]:
+    def watch(event: Mapping[str, Any]) -> None:
+        if event["kind"] == "megabatch" and event["row"]["megabatch"] == number:
+            act()
+
+    return watch
+
+
+@pytest.mark.slow
+def test_odd_sizes_with_six_workers(data: Data, values: Values, tmp_path: Path) -> None:
+    few = write_xml(
+        tmp_path / "few.txt", SyntheticSpec(rows=4, test_rows=1, features=30, labels=5, seed=1)
+    )
+    odd: dict[str, tuple[Path, int, Values]] = {
+        "six": (data["train"], 1500, {}),
+        "more workers than rows": (few, 4, {}),
+        "more shards than rows": (few, 4, {"data": {"residency": "shard", "partitions": 50}}),
+        "six shards": (data["train"], 1500, {"data": {"residency": "shard"}}),
+        "batch beyond the data": (data["train"], 1500, {"strategy": {"batch_max": 4000}}),
+        "epochs in a mega-batch": (few, 4, {"strategy": {"batch_max": 3, "megabatch_batches": 20}}),
+    }
+    with cluster_of(6, tmp_path / "dask") as (_, client):
+        for name, (path, rows, changes) in odd.items():
+            merged = {s: values.get(s, {}) | changes.get(s, {}) for s in values | changes}
+            merged["training"] = {"megabatches": 3}
+            run = daskxml.train(merged, client=client, train=path, test=data["test"]
+                                if path != few else few)  # fmt: skip
+            assert len(run.history) == 3, name
+            if "data" not in changes:
+                replay.check_ledger(run.history, rows)
+
+
+def test_a_worker_that_stands_still(client: Client, data: Data, values: Values) -> None:
+    victim = pids(client)[0]
+
+    def pause() -> None:
+        os.kill(victim, signal.SIGSTOP)
+        threading.Timer(3.0, os.kill, (victim, signal.SIGCONT)).start()
+
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"],
+        on_event=at_megabatch(2, pause),
+    )  # fmt: skip
+    assert len(run.history) == 8
+    replay.check_ledger(run.history, 1500)
+
+
+def test_a_worker_that_dies_while_the_rows_are_read(
+    client: Client, data: Data, values: Values
+) -> None:
+    victim, is_killed = pids(client)[0], False
+
+    def kill(event: Mapping[str, Any]) -> None:
+        nonlocal is_killed
+        if event.get("state") == "loading" and not is_killed:
+            is_killed = True
+            os.kill(victim, signal.SIGKILL)
+
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"], on_event=kill
+    )
+    assert is_killed
+    replay.check_ledger(run.history, 1500)
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
+
+
+@pytest.mark.slow
+def test_workers_that_die_again_and_again(data: Data, values: Values, tmp_path: Path) -> None:
+    values["training"] = {"minutes": 0.4}
+    values["checkpoint"] = {"every": 5}
+    over = threading.Event()
+
+    def kill_some(client: Client) -> None:
+        deadline_s = time.monotonic() + 15
+        while time.monotonic() < deadline_s and not over.wait(2.0):
+            with contextlib.suppress(Exception):
+                os.kill(pids(client)[-1], signal.SIGKILL)
+
+    with cluster_of(3, tmp_path / "dask") as (_, client):
+        killer = threading.Thread(target=kill_some, args=(client,))
+        killer.start()
+        try:
+            run = daskxml.train(
+                values, client=client, train=data["train"], test=data["test"],
+                out=tmp_path / "run",
+            )  # fmt: skip
+        finally:
+            over.set()
+            killer.join()
+    assert run.history == history(tmp_path / "run")
+    replay.check_ledger(run.history, 1500)
+    lost = [e for row in run.history for e in row["events"] if e["kind"] == "lost"]
+    assert lost
+
+
+# ------------------------------------------------------------------------- terminal
+
+
+def test_a_live_terminal(run_file: Path, data: Data, tmp_path: Path) -> None:
+    main, side = pty.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # which is how a terminal ends
+            while piece := os.read(main, 65536):
+                shown.append(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    arguments = ("--train", data["train"], "--test", data["test"], "--out", tmp_path / "run")
+    command = [sys.executable, "-m", "daskxml.cli", "train", run_file, *arguments]
+    size = {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
+    done = subprocess.run(
+        command, stdout=side, stderr=side, stdin=side, env=os.environ | size, timeout=100
+    )
+    os.close(side)
+    reader.join()
+    os.close(main)
+    text = b"".join(shown).decode()
+    Path(os.environ.get("SHOWN", tmp_path / "shown")).write_text(text)
+    assert done.returncode == 0
+    last = text[text.rindex("ended: megabatches") :]
+    assert "mega-batch 6" in last
+    assert "nDCG" in last
+    assert "Traceback" not in text
+
+
+# --------------------------------------------------------------------------- memory
+
+
+@pytest.mark.slow
+def test_client_and_scheduler_do_not_grow_with_the_data(tmp_path: Path, values: Values) -> None:
+    small, large = (_peak_mib(tmp_path, rows, values) for rows in (20_000, 240_000))
+    print("peak MiB of scheduler, client: small", small, "large", large)
+    for before, after in zip(small, large, strict=True):
+        assert after < before + 30
+
+
+def _peak_mib(folder: Path, rows: int, values: Values) -> tuple[float, float]:
+    """Train on a file; return the peak resident MiB of the scheduler and of the client."""
+    path = folder / f"{rows}.txt"
+    if not path.exists():
+        write_xml(path, SyntheticSpec(rows=rows, test_rows=1, features=5000, labels=500, seed=3))
+    code = (
+        "import sys, json, resource, daskxml\n"
+        "daskxml.train(json.loads(sys.argv[1]), scheduler=sys.argv[2], train=sys.argv[3])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    file = folder / f"{rows}.json"
+    dask = [sys.executable, "-m", "dask"]
+    options = ("--scheduler-file", str(file))
+    place = ("--port", "0", "--protocol", PROTOCOL, "--no-dashboard")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    processes = [subprocess.Popen([*dask, "scheduler", *place, *options], **quiet)]
+    try:
+        with Client(scheduler_file=str(file), timeout="20s") as client:
+            for _ in range(2):
+                command = [*dask, "worker", "--nthreads", "1", "--no-dashboard", *options]
+                processes.append(subprocess.Popen(command, **quiet))
+            client.wait_for_workers(2, timeout=60)
+            address = client.scheduler.address
+        arguments = [json.dumps(values | {"data": {"block_bytes": "4MiB"}}), address, str(path)]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+        )
+        status = Path(f"/proc/{processes[0].pid}/status").read_text().splitlines()
+        peak_kib = next(line.split()[1] for line in status if line.startswith("VmHWM"))
+        return int(peak_kib) / 1024, float(done.stdout)
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(20)
+        shutil.rmtree(folder / "dask-scratch-space", ignore_errors=True)

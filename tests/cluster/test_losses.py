@@ -1,0 +1,177 @@
+"""Losses and restarts in any order: the session learns of each, and the run ends.
+
+The cluster is made up and its clock virtual (`harness.virtual_dask`): nothing here waits, and a run
+that would wait forever raises `Stuck`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from daskxml.cluster import worker_plugin
+from daskxml.cluster.executor import Executor
+from daskxml.cluster.worker_group import WorkerGroup, WorkerHandle
+from daskxml.cluster.worker_info import WorkerInfo
+from daskxml.cluster.worker_plugin import RunWorkerPlugin
+from daskxml.core.errors import ClusterError
+from harness.virtual_dask import Chance, FakeWorker, Script, VirtualDask, check, train
+
+
+async def until(is_met: Callable[[], Any]) -> None:
+    """Let other tasks go on until a condition is met."""
+    for _ in range(10_000):
+        if is_met():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition was never met")
+
+
+def lost_workers(dask: VirtualDask) -> list[str]:
+    """Return the losses in a run's history."""
+    events = [event for row in dask.driver.session.history for event in row["events"]]
+    return [event["worker"] for event in events if event["kind"] == "lost"]
+
+
+class BackTooSoon(Script):
+    """Workers 0 and 1 die in the first collective; 1 is back before its loss has been handled.
+
+    Worker 2 ends its part late: it may be in the middle of a long sum.
+    """
+
+    def __init__(self, at_same_address: bool) -> None:
+        self.at_same_address, self.is_over = at_same_address, False
+
+    async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:
+        if step == "collective" and worker.name == "2" and not self.is_over:
+            self.is_over = True
+            dask.kill("0")
+            address = dask.kill("1")
+            dask.add_worker("1", address if self.at_same_address else None)
+        if step == "daskxml_abort":
+            membership = dask.driver.membership
+            assert membership is not None
+            await until(lambda: membership._ready)
+
+
+@pytest.mark.parametrize("strategy", ["adaptive-sgd", "elastic", "static"])
+def test_a_worker_is_back_before_its_loss_is_handled(strategy: str) -> None:
+    """It must not take the lost one's name: the session would never learn of that loss."""
+    dask = train(BackTooSoon(at_same_address=False), strategy)
+    check(dask)
+    assert lost_workers(dask) == ["0", "1"]
+    assert "1" in dask.driver.session.history[-1]["workers"]
+
+
+@pytest.mark.parametrize("strategy", ["adaptive-sgd", "mirrored"])
+def test_a_worker_is_back_at_its_old_address(strategy: str) -> None:
+    """As with ``--worker-port``: it is not mistaken for the one that is lost."""
+    dask = train(BackTooSoon(at_same_address=True), strategy)
+    check(dask)
+    assert lost_workers(dask) == ["0", "1"]
+    assert "1" in dask.driver.session.history[-1]["workers"]
+
+
+def test_a_lost_worker_hides_none_at_its_address() -> None:
+    """The group still has a worker whose loss waits to be handled."""
+    client: Any = None
+    group, address = WorkerGroup(client, "run"), "tcp://10.0.0.1:10000"
+    group.workers = {name: WorkerHandle(WorkerInfo(name, address)) for name in ("0", "1")}
+    group.workers["0"].lost.set()
+    assert group.at(address) is group.workers["1"]
+
+
+def test_a_worker_arrives_while_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the next session makes it a member, else its turns would begin anew in the middle."""
+    created: list[str] = []
+
+    class LostAlone(Script):
+        async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:
+            if step == "collective" and worker.address.endswith(":10000"):
+                dask.kill("0")
+            if step == "create_worker" and worker.address.endswith(":10001"):
+                created.append(worker.address)
+
+    close = Executor.close
+
+    async def close_late(self: Executor) -> None:
+        await close(self)
+        dask: Any = self.group.client
+        if not dask.workers:
+            dask.add_worker("0")
+
+    monkeypatch.setattr(Executor, "close", close_late)
+    check(train(LostAlone(), "adaptive-sgd", workers=1))
+    assert len(created) == 1
+
+
+def test_a_session_ends_while_a_worker_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks run beside that one where a process has several threads."""
+    plugin, closed = RunWorkerPlugin(), list[Any]()
+    monkeypatch.setattr(worker_plugin, "Communicator", lambda worker: None)
+    plugin.setup(cast("Any", SimpleNamespace(handlers={})))
+    removals = plugin.removals["run"]  # where the old session's worker begins
+    old: Any = SimpleNamespace(close=lambda: closed.append(old))
+    new: Any = SimpleNamespace()
+    plugin.remove_queue("run")
+    plugin.add_queue("run", new, plugin.removals["run"])
+    with pytest.raises(ClusterError, match="over on this worker"):
+        plugin.add_queue("run", old, removals)
+    assert plugin.queue_of("run") is new
+    assert closed == [old]
+
+
+def test_a_worker_joins_without_another_event() -> None:
+    class SecondWorker(Script):
+        async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:
+            if step == "lease" and worker.name == "0" and len(dask.workers) == 1:
+                dask.add_worker("1")
+                await until(lambda: "1" in dask.driver.session.workers)
+
+    dask = train(SecondWorker(), "adaptive-sgd", workers=1)
+    check(dask)
+    assert sorted(dask.driver.session.history[0]["workers"]) == ["0", "1"]
+
+
+@pytest.mark.parametrize("lease_s", [0.1, 30.0])
+def test_the_time_is_up_between_events_and_at_one(lease_s: float) -> None:
+    ends_s: list[float] = []
+
+    class SlowLeases(Script):
+        async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:
+            if step == "lease":
+                await asyncio.sleep(lease_s)
+                ends_s.append(asyncio.get_running_loop().time())
+
+    dask = train(SlowLeases(), "adaptive-sgd", minutes=0.1)
+    check(dask)
+    assert dask.driver.event_log.events[-1]["reason"] == "minutes"
+    assert ends_s[-1] < 6.0 + 2.5 * lease_s  # at the deadline a lease runs, and another one waits
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("strategy", "same_address", "options"),
+    [
+        ("adaptive-sgd", 0.0, {}),
+        ("adaptive-sgd", 0.5, {}),
+        ("adaptive-sgd", 0.5, {"overlap": True}),
+        ("elastic", 0.0, {"overlap": True, "has_local_state": True}),
+        ("static", 0.0, {"is_replicated": False}),
+        ("mirrored", 0.3, {}),
+    ],
+)
+def test_any_order_of_answers_losses_and_arrivals(
+    strategy: str, same_address: float, options: dict[str, Any], seed: int
+) -> None:
+    script = Chance(seed, kills=12, kill_chance=0.08, same_address=same_address)
+    dask = train(script, strategy, workers=4, seed=seed, **options)
+    ended = dask.driver.event_log.events[-1]
+    if ended["reason"] == "error":  # bad luck: no worker is left to write the model
+        assert "every worker was lost before" in ended["error"]["args"][0], ended["details"]
+    else:
+        check(dask)

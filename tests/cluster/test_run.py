@@ -1,0 +1,309 @@
+"""Whole runs on a real cluster of processes: what they write, and what they survive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, Worker
+
+import daskxml
+import harness.replay as replay
+from daskxml.cluster import collectives
+from daskxml.data.blocks import plan_blocks, read_header
+from daskxml.data.parse import Dialect, parse_block
+from daskxml.data.rows import to_scipy
+from daskxml.model.spec import Layout
+from daskxml.records.environment import describe_machine, read_starts
+from harness.clusters import PROTOCOL
+from harness.deaths import die_in
+
+FIELDS = {
+    "megabatch", "rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "metrics",
+    "workers", "perturbed", "merged_bytes",
+}  # fmt: skip
+WORKER_FIELDS = {"updates", "rows", "batch_rows", "lr", "weight", "busy_s", "idle_s"}
+Data = dict[str, Path]
+Values = dict[str, Any]
+
+
+def flat_model(run: daskxml.Run) -> Any:
+    layout = Layout(run.model.spec)
+    flat = np.zeros(layout.size, dtype=np.float32)
+    for name, view in layout.views(flat).items():
+        view[...] = run.model.parameters[name]
+    return flat
+
+
+def check_run(run: daskxml.Run, data: Data, values: Values) -> None:
+    """The history accounts for every row, and for the model."""
+    replay.check_ledger(run.history, 1500)
+    expected = replay.replayed_model(data["train"], values, run.history)
+    np.testing.assert_allclose(flat_model(run), expected, rtol=2e-3, atol=2e-5)
+
+
+def test_a_run_on_disk(client: Client, data: Data, values: Values, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = daskxml.train(values, client=client, train=data["train"], test=data["test"], out=out)
+    assert len(run.history) == 8
+    assert run.reason == "megabatches"
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert lines == run.history
+    for row in lines:
+        assert row.keys() >= FIELDS
+        assert row["metrics"]["rows"] == 200
+        assert all(worker.keys() >= WORKER_FIELDS for worker in row["workers"].values())
+    assert lines[-1]["rows"] == 8 * 12 * 32
+    assert (out / "run.toml").exists()
+    assert [path.stem for path in sorted((out / "checkpoints").iterdir())] == ["000006", "000008"]
+    check_run(run, data, values)
+    loaded = daskxml.load(out)
+    assert np.array_equal(loaded.parameters["output.weight"], run.model.parameters["output.weight"])
+    assert run.metrics["P@1"] > 0.2
+
+
+def check_environment(out: Path, starts: int, workers: list[str]) -> None:
+    """The last start tells what its workers have: all of them are on this machine."""
+    found = read_starts(out)
+    assert len(found) == starts
+    here = {**describe_machine(), "cores": len(os.sched_getaffinity(0))}
+    assert [{**group, "names": sorted(group["names"])} for group in found[-1]["workers"]] == [
+        {"names": workers, **here}
+    ]
+
+
+def check_shards(run: daskxml.Run) -> None:
+    """No row is counted twice, the first epoch is whole, and no row is missing."""
+    places = [
+        (epoch, stream, place)
+        for row in run.history
+        for worker in row["workers"].values()
+        for lease in worker["leases"]
+        for epoch, stream, start, stop in lease
+        for place in range(start, stop)
+    ]
+    assert len(places) == len(set(places)) == run.history[-1]["rows"] == 8 * 12 * 32
+    assert len({place for place in places if place[0] == 0}) == 1500
+
+
+def test_a_run_in_memory_with_sharded_rows(client: Client, data: Data, values: Values) -> None:
+    values["data"] = {"residency": "shard"}
+    events: list[Any] = []
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"], on_event=events.append
+    )
+    started = next(event for event in events if event["kind"] == "started")
+    assert started["residency"] == "shard"
+    for row in run.history:
+        assert row["metrics"]["rows"] == 200
+    check_shards(run)
+    replicated = daskxml.train(
+        values | {"data": {"residency": "replicate"}}, client=client, train=data["train"],
+        test=data["test"],
+    )  # fmt: skip
+    assert abs(run.metrics["P@1"] - replicated.metrics["P@1"]) < 0.15
+
+
+def die_in_ring(at_call: int) -> Callable[[Worker], None]:
+    """Return a function that makes one worker kill itself in the middle of an all-reduce."""
+
+    def arm(dask_worker: Worker) -> None:
+        from daskxml.kernels.cpu.kernels import CpuKernels
+
+        original, calls = CpuKernels.momentum, []
+
+        def deadly(self: Any, *args: Any) -> None:
+            calls.append(None)
+            if len(calls) == at_call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            original(self, *args)
+
+        CpuKernels.momentum = deadly  # type: ignore[method-assign]
+
+    return arm
+
+
+def die_when_asked_for_the_norm(dask_worker: Worker) -> None:
+    """Tell no norm with a lease, as a large model's worker; kill itself when it is asked."""
+    from daskxml.cluster import worker_tasks as worker
+
+    worker.QUICK_FLOATS = 0
+    die_in("squared_norm", 3)(dask_worker)
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [die_in("lease", 5), die_in_ring(3), die_in("commit", 3), die_in("evaluate", 3),
+     die_in("training_loss", 3), die_when_asked_for_the_norm],
+    ids=["mega-batch", "merge", "commit", "evaluation", "training loss", "norm"],
+)  # fmt: skip
+def test_a_worker_is_killed(
+    client: Client, data: Data, values: Values, arm: Callable[..., None]
+) -> None:
+    values["evaluation"] = {"training_loss": True, "batch_rows": 64}
+    victim = next(iter(client.scheduler_info()["workers"]))
+    client.run(arm, workers=[victim])
+    events: list[Any] = []
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"], on_event=events.append
+    )
+    changes = [event["event"] for event in events if event["kind"] == "worker"]
+    assert changes[0] == "lost"
+    assert len(run.history) == 8
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
+    losses = [row["training_loss"] for row in run.history]
+    assert losses[-1] < losses[0]
+    expected = replay.training_loss(data["train"], run.model)
+    assert losses[-1] == pytest.approx(expected, rel=1e-5)
+    check_run(run, data, values)
+
+
+@pytest.mark.parametrize(("method", "at_call"), [("lease", 5), ("training_loss", 3)])
+def test_a_worker_is_killed_that_held_shards(
+    client: Client, data: Data, values: Values, method: str, at_call: int
+) -> None:
+    victim = next(iter(client.scheduler_info()["workers"]))
+    client.run(die_in(method, at_call), workers=[victim])
+    values["data"] = {"residency": "shard"}
+    values["evaluation"] = {"training_loss": True, "batch_rows": 64}  # a share, however slow
+    events: list[Any] = []
+    run = daskxml.train(
+        values, client=client, train=data["train"], test=data["test"], on_event=events.append
+    )
+    assert "lost" in [event.get("event") for event in events]
+    assert all(row["metrics"]["rows"] == 200 for row in run.history)
+    expected = replay.training_loss(data["train"], run.model)
+    assert run.history[-1]["training_loss"] == pytest.approx(expected, rel=1e-5)
+    check_shards(run)
+
+
+def test_a_worker_joins_and_the_run_is_interrupted(
+    data: Data, values: Values, tmp_path: Path, stop_once_joined: Any
+) -> None:
+    values["training"] = {"megabatches": 1_000_000}
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        watch, out = stop_once_joined(cluster, 2), tmp_path / "run"
+        run = daskxml.train(values, client=client, train=data["train"], out=out, on_event=watch)
+    assert run.reason == "interrupt"
+    check_environment(out, starts=1, workers=["0", "1"])
+    assert len(run.history[0]["workers"]) == 1
+    assert sorted(run.history[-1]["workers"]) == ["0", "1"]
+    replay.check_ledger(run.history, 1500)
+
+
+def test_every_worker_is_lost(data: Data, values: Values, tmp_path: Path) -> None:
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path / "dask", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        client.run(die_in("commit", 4))  # mega-batch 3 is told of, the checkpoint is of 2
+        out = tmp_path / "run"
+        events: list[Any] = []
+        run = daskxml.train(
+            values, client=client, train=data["train"], out=out, on_event=events.append
+        )
+    assert "rewound" in [event["kind"] for event in events]
+    assert [row["megabatch"] for row in run.history] == list(range(1, 9))
+    check_run(run, data, values)
+
+
+def test_resume_gives_the_same_bits(data: Data, values: Values, tmp_path: Path) -> None:
+    with (
+        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                     local_directory=tmp_path / "dask") as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+
+        def train(megabatches: int, **where: Any) -> daskxml.Run:
+            overrides = {"training.megabatches": megabatches}
+            return daskxml.train(
+                values, client=client, train=data["train"], test=data["test"],
+                overrides=overrides, **where,
+            )  # fmt: skip
+
+        whole = train(10, out=tmp_path / "whole")
+        train(5, out=tmp_path / "parts")
+        resumed = train(10, resume=tmp_path / "parts")
+    assert np.array_equal(flat_model(whole), flat_model(resumed))
+    assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
+    assert whole.metrics == resumed.metrics
+    lines = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
+    assert len(lines) == 10
+
+
+def count_messages(dask_worker: Worker) -> None:
+    """On a worker: count channels that are opened, and questions for norms."""
+    from daskxml.cluster.worker_plugin import RunWorkerPlugin
+    from daskxml.transport import handshake
+
+    connect_to, measure = handshake.connect_to, RunWorkerPlugin.measure
+    dask_worker.daskxml_counts = counts = {"opened": 0, "asked": 0}  # type: ignore[attr-defined]
+
+    def counted_connect_to(*args: Any) -> Any:
+        counts["opened"] += 1
+        return connect_to(*args)
+
+    def counted_measure(*args: Any, **values: Any) -> Any:
+        counts["asked"] += 1
+        return measure(*args, **values)
+
+    handshake.connect_to, RunWorkerPlugin.measure = counted_connect_to, counted_measure  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("most_floats", [collectives.MESSAGE_FLOATS, 0], ids=["message", "task"])
+def test_merges_use_links_that_stay_until_the_end(
+    client: Client, data: Data, values: Values, most_floats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "MESSAGE_FLOATS", most_floats)
+    client.run(count_messages)
+    run = daskxml.train(values, client=client, train=data["train"])
+    assert len(run.history) == 8
+    counts = client.run(lambda dask_worker: dask_worker.daskxml_counts)
+    opened = 1 if PROTOCOL == "tcp" else 8  # a ring's; other comms are closed with each merge
+    assert [*counts.values()] == [{"opened": opened, "asked": 0}] * 2
+    check_run(run, data, values)
+    is_idle = lambda dask_worker: dask_worker.plugins["daskxml"].communicator.is_idle  # noqa: E731
+    assert all(client.run(is_idle).values())
+    with pytest.raises(daskxml.TrainingError, match="not finite"):
+        daskxml.train({**values, "strategy": {"lr": 1e30}}, client=client, train=data["train"])
+    assert all(client.run(is_idle).values())
+
+
+def test_matrices_train_the_same_model_as_their_files(
+    client: Client, data: Data, values: Values
+) -> None:
+    values["training"] = {"megabatches": 3}
+    rows = {}
+    for part in ("train", "test"):
+        header, block = read_header(str(data[part])), plan_blocks([str(data[part])], 2**30)[0]
+        dialect = Dialect(features=header.features, labels=header.labels)
+        partition = parse_block(block, dialect)
+        labels = to_scipy(partition.labels).toarray().astype(bool)
+        rows[part] = daskxml.Matrices(to_scipy(partition.features), labels)
+    _, *others = client.scheduler_info()["workers"]
+    client.retire_workers(others)  # one worker: then the bits agree
+    from_files = daskxml.train(values, client=client, train=data["train"], test=data["test"])
+    from_matrices = daskxml.train(values, client=client, train=rows["train"], test=rows["test"])
+    assert from_matrices.metrics == from_files.metrics
+    assert np.array_equal(flat_model(from_files), flat_model(from_matrices))
+
+
+def test_matrices_that_do_not_fit(client: Client, values: Values) -> None:
+    with pytest.raises(daskxml.InputError, match="3 rows but Y has 2"):
+        daskxml.train(values, client=client, train=daskxml.Matrices(np.eye(3), np.eye(2)))
+    with pytest.raises(daskxml.InputError, match="4 features, but the model has 3"):
+        daskxml.train(
+            values, client=client, train=daskxml.Matrices(np.eye(3), np.eye(3)),
+            test=daskxml.Matrices(np.eye(4), np.eye(4)),
+        )  # fmt: skip

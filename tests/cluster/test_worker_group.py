@@ -1,0 +1,101 @@
+"""Tasks and messages to workers: losses, and which failure is reported."""
+
+import asyncio
+
+import pytest
+from distributed import Client, LocalCluster, wait
+
+from daskxml.cluster import worker_group
+from daskxml.cluster.worker_group import (
+    WorkerGone,
+    WorkerGroup,
+    WorkerHandle,
+    first_failure,
+    is_broken,
+    lost_any,
+    result_of,
+)
+from daskxml.cluster.worker_info import WorkerInfo
+from daskxml.core.errors import ClusterError, TrainingError
+
+
+def with_group(act):
+    """Call an asynchronous function with a group of two workers."""
+
+    async def run():
+        async with (
+            LocalCluster(n_workers=2, threads_per_worker=1, processes=False, asynchronous=True,
+                         dashboard_address=":0") as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):  # fmt: skip
+            group = WorkerGroup(client, "a run")
+            for name, worker in cluster.workers.items():
+                group.workers[str(name)] = WorkerHandle(WorkerInfo(str(name), worker.address))
+            await asyncio.wait_for(act(group), 30)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_wait_does_not_cancel_the_results_of_others():
+    async def act(group):
+        futures = [
+            group.submit(handle, "test", int, number)
+            for number, handle in enumerate(group.workers.values())
+        ]
+        await wait(futures)
+        waiting = [asyncio.ensure_future(result_of(future)) for future in futures]
+        while group.client._gather_future is None:  # until both results are asked for, in one
+            await asyncio.sleep(0)
+        waiting[0].cancel()
+        assert await waiting[1] == 1
+
+    with_group(act)
+
+
+def test_a_task_that_raises_and_a_worker_that_is_gone():
+    def refuse():
+        raise TrainingError("no")
+
+    async def act(group):
+        first, second = group.workers.values()
+        second.lost.set()
+        answers = await group.ask_all((first, second), "test", refuse)
+        assert isinstance(first_failure(answers), TrainingError)
+        assert lost_any(answers)
+        assert not lost_any({first.name: answers[first.name]})
+
+    with_group(act)
+
+
+def test_a_worker_that_is_closing_has_no_handlers_and_is_waited_for(monkeypatch):
+    """Dask answers None in their place."""
+    monkeypatch.setattr(worker_group, "NOTICE_S", 0.2)
+
+    async def act(group):
+        first, second = group.workers.values()
+        with pytest.raises(ClusterError, match=f"^worker {first.name} at .* does not answer$"):
+            await group.call(first, "daskxml_norm")
+        asyncio.get_running_loop().call_later(0.1, second.lost.set)
+        with pytest.raises(WorkerGone):
+            await group.call(second, "daskxml_norm")
+
+    with_group(act)
+
+
+def test_the_cause_of_other_failures_is_reported():
+    broken, cause = ClusterError("worker 1 is gone"), TrainingError("not finite")
+    answers = {"0": broken, "1": cause, "2": WorkerGone("2"), "3": 5}
+    assert first_failure(answers) is cause
+    assert is_broken(broken)
+    assert not is_broken(cause)
+    assert first_failure({"0": broken, "3": 5}) is broken
+    assert first_failure({"2": WorkerGone("2"), "3": 5}) is None
+
+
+def test_collectives_are_numbered():
+    async def act(group):
+        with pytest.raises(WorkerGone):
+            group.worker("nobody")
+        assert [next(group.collective_numbers) for _ in range(3)] == [1, 2, 3]
+
+    with_group(act)

@@ -1,0 +1,343 @@
+"""Run files: what they accept, what they refuse, and that a resolved run loads as itself."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.config import load_run_config, packaged_run_files
+from daskxml.config.sections import ClusterSection, DataSection, EvaluationSection, TrainingSection
+from daskxml.config.toml import decode, encode
+from daskxml.core.errors import ConfigError
+
+LIMIT = {"training": {"megabatches": 3}}
+
+
+def write(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(*arguments):
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "held", "stored"),
+    [("auto", "auto", "auto"), ("2048KiB", 2 << 20, "2MiB"), (1000, 1000, 1000)],
+)
+def test_a_size_or_auto(written, held, stored):
+    config = load_run_config({"training": {"epochs": 1, "logits_budget": written}})
+    assert config.training.logits_budget == held
+    assert encode(config.training)["logits_budget"] == stored
+    assert load_run_config({"training": {"epochs": 1}}).training.logits_budget == "auto"
+
+
+def test_values_of_a_file_reach_their_sections(tmp_path):
+    config = load_run_config(
+        write(
+            tmp_path,
+            """
+            [data]
+            train = "a.txt"
+            feature_base = 1
+            block_bytes = "2MiB"
+            [model]
+            hidden = [64, 32]
+            [training]
+            minutes = 2
+            """,
+        )
+    )
+    assert config.data.train == ("a.txt",)
+    assert config.data.feature_base == 1
+    assert config.data.block_bytes == 2 << 20
+    assert config.model_spec(10, 5).hidden == (64, 32)
+    assert (config.model_spec(10, 5).features, config.model_spec(10, 5).labels) == (10, 5)
+    assert type(config.training.minutes) is float
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "expected"),
+    [
+        ("training", "megabatchs", 3, "unknown key 'megabatchs', did you mean 'megabatches'?"),
+        ("training", "megabatches", -1, "megabatches = -1: must be at least 0"),
+        ("training", "megabatches", 1.5, "megabatches = 1.5: must be an integer"),
+        ("training", "megabatches", True, "megabatches = true: must be an integer"),
+        ("training", "epochs", "many", "epochs = 'many': must be a number"),
+        ("training", "epochs", float("nan"), "epochs = nan: must be at least 0"),
+        ("training", "epochs", float("inf"), "epochs = inf: must be at least 0"),
+        ("training", "target", 1.5, "target = 1.5: must be from 0 to 1"),
+        ("training", "target_metric", "accuracy", "target_metric = 'accuracy': must be one of P,"),
+        ("training", "logits_budget", "12XB", "logits_budget: '12XB' is not a size"),
+        ("training", "logits_budget", "all", "write it like 256MiB, 1.5GB or 4096, or auto"),
+        ("training", "logits_budget", 0, "logits_budget = 0: must be at least 1"),
+        ("training", "logits_budget", 1.5, "logits_budget = 1.5: must be an integer or one of"),
+        ("data", "block_bytes", "auto", "block_bytes: 'auto' is not a size"),
+        ("data", "residency", "shared", "residency = 'shared': must be one of 'auto', 'replicate'"),
+        ("data", "residency", "shards", ", did you mean 'shard'?"),
+        ("data", "feature_base", 2, "feature_base = 2: must be one of 'auto', 0, 1"),
+        ("data", "feature_base", True, "feature_base = true: must be one of 'auto', 0, 1"),
+        ("data", "train", [1], "train = [1]: must be a list, each item a text"),
+        ("data", "card", "delicous", "delicous: no such dataset card; did you mean 'delicious'?"),
+        ("evaluation", "k", [], "k = []: must be ranks in ascending order"),
+        ("evaluation", "k", [3, 1], "k = [3, 1]: must be ranks in ascending order"),
+        ("evaluation", "k", [0], "must be from 1 to 1000"),
+        ("model", "features", 3, "unknown key 'features': it is [data] features"),
+        ("model", "hiden", [3], "unknown key 'hiden', did you mean 'hidden'?"),
+        ("model", "hidden", [-3], "hidden"),
+        ("strategy", "name", "adaptive-sdg", "no such strategy, did you mean 'adaptive-sgd'?"),
+        ("strategy", "batch_mx", 3, "unknown key 'batch_mx', did you mean 'batch_max'?"),
+        ("strategy", "lr", -1.0, "lr = -1.0"),
+        ("optimizer", "name", 3, "name = 3: must be a text"),
+    ],
+)
+def test_refusals_name_place_and_value(section, key, value, expected):
+    tables = {"training": {"megabatches": 3}}
+    tables.setdefault(section, {})[key] = value
+    message = refusal(tables)
+    assert message.startswith(f"run configuration: [{section}] ")
+    assert expected in message
+
+
+def test_unknown_section_is_refused_with_the_nearest():
+    assert "[trainning] is not a section, did you mean 'training'?" in refusal({"trainning": {}})
+
+
+def test_key_outside_a_section_is_refused():
+    assert "'epochs' stands outside a section" in refusal({"epochs": 3})
+
+
+def test_refusals_of_a_file_name_its_line(tmp_path):
+    path = write(tmp_path, "[training]\nepochs = 1\n\n[data]\n  partitions = -4\n")
+    assert refusal(path).startswith(f"{path}:5: [data] partitions = -4: must be")
+
+
+def test_refusals_of_another_layer_name_the_line_too(tmp_path):
+    path = write(tmp_path, "[training]\nepochs = 1\n[strategy]\nmomentum = 0.5\nlr = -1.0\n")
+    assert refusal(path).startswith(f"{path}:5: [strategy] lr = -1.0")
+
+
+def test_broken_toml_names_its_line(tmp_path):
+    path = write(tmp_path, "[training]\nepochs = = 1\n")
+    assert refusal(path).startswith(f"{path}:2: not valid TOML")
+
+
+def test_missing_and_unreadable_files_are_refused(tmp_path):
+    assert "no such run file" in refusal(tmp_path / "absent.toml")
+    assert "did you mean 'quickstart'?" in refusal("quikstart")
+    assert "a directory" in refusal(tmp_path)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    assert "not a text file" in refusal(tmp_path / "binary.toml")
+
+
+def test_a_run_needs_an_end():
+    assert "give at least one" in refusal({"training": {}})
+    assert "give at least one" in refusal({})
+
+
+def test_target_must_be_measured():
+    tables = {"training": {"target": 0.5, "target_metric": "P@7"}}
+    assert "add 7 to [evaluation] k" in refusal(tables)
+    assert load_run_config(tables, {"evaluation.k": [1, 7]}).evaluation.k == (1, 7)
+
+
+def test_overrides_win_and_are_named_in_refusals():
+    config = load_run_config(LIMIT, ["training.megabatches = 7", "run.name=first run"])
+    assert (config.training.megabatches, config.run.name) == (7, "first run")
+    assert refusal(LIMIT, ["run.seed=-1"]) == (
+        "--set run.seed: seed = -1: must be from 0 to 9223372036854775807"
+    )
+    assert "must be section.key=value" in refusal(LIMIT, ["seed=1"])
+    assert "must be section.key=value" in refusal(LIMIT, ["run.seed"])
+    assert "is not a section" in refusal(LIMIT, ["rum.seed=1"])
+
+
+def test_overrides_may_not_smuggle_in_other_keys():
+    config = load_run_config(LIMIT, ["run.name=1\nseed = 5"])
+    assert (config.run.name, config.run.seed) == ("1\nseed = 5", 0)
+
+
+def test_a_card_speaks_where_the_run_file_is_silent():
+    config = load_run_config(LIMIT, {"data.card": "amazon-670k", "data.propensity_b": 2.0})
+    assert (config.data.propensity_a, config.data.propensity_b) == (0.6, 2.0)
+
+
+@pytest.mark.parametrize("name", sorted(packaged_run_files()))
+def test_packaged_run_files_load_and_round_trip(name, tmp_path):
+    config = load_run_config(name)
+    assert load_run_config(write(tmp_path, config.to_toml())) == config
+
+
+def test_resolved_run_holds_every_value():
+    tables = load_run_config(LIMIT).as_dict()
+    assert "k = [1, 3, 5]\n" in load_run_config(LIMIT).to_toml()
+    assert tables["strategy"]["name"] == "adaptive-sgd"
+    assert tables["data"]["replicate_budget"] == "1GiB"
+    assert "features" not in tables["model"]
+    assert set(tables["evaluation"]) == {"every", "k", "batch_rows", "training_loss"}
+
+
+SHARED = ["hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("combine", "rule", "adasum", "[combine] rule = 'adasum': strategy {} takes auto, mean"),
+        ("combine", "rule", "sum", "[combine] rule = 'sum': strategy {} takes auto, mean"),
+        (
+            "combine", "outer", "nesterov",
+            "[combine] outer = 'nesterov': needs a strategy that merges models by their mean, "
+            "like adaptive-sgd or elastic",
+        ),
+        (
+            "optimizer", "on_merge", "average",
+            "[optimizer] on_merge = 'average': strategy {} updates one shared model and merges "
+            "nothing; leave it at 'keep'",
+        ),
+        (
+            "optimizer", "on_merge", "reset",
+            "[optimizer] on_merge = 'reset': strategy {} updates one shared model and merges "
+            "nothing; leave it at 'keep'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_with_a_shared_model(name, section, key, value, message):
+    given = {"training": {"epochs": 1}, "strategy": {"name": name}, section: {key: value}}
+    assert refusal(given) == "run configuration: " + message.format(repr(name))
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_moments_are_allowed_with_a_shared_model(name, optimizer):
+    given = {"training": {"epochs": 1}, "strategy": {"name": name}}
+    config = load_run_config(given | {"optimizer": {"name": optimizer}, "cluster": {"pools": 1}})
+    assert config.rule == "mean"
+
+
+def test_pools_do_not_step_together_with_others():
+    given = {"training": {"epochs": 1}, "strategy": {"name": "mirrored"}, "cluster": {"pools": 1}}
+    assert refusal(given) == (
+        "run configuration: [cluster] pools = 1: the workers of strategy 'mirrored' step "
+        "together, which pools do not; take one that leases batches, like adaptive-sgd or hogbatch"
+    )
+
+
+def test_a_section_for_gpus_needs_one():
+    given = {"training": {"epochs": 1}, "gpu": {"exact": True}}
+    assert load_run_config(given).gpu.exact
+    assert refusal(given | {"cluster": {"device": "cpu"}}) == (
+        "run configuration: [gpu] is for GPUs, but [cluster] device = 'cpu': leave the section "
+        "out, or let device be 'auto' or 'cuda'"
+    )
+
+
+NARROW = {"training": {"epochs": 1}, "gpu": {"output_dtype": "bfloat16"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "need"),
+    [
+        ({"gpu": {"output_dtype": "bfloat16", "exact": True}}, "float32 products off"),
+        ({"strategy": {"name": "mirrored"}}, "a strategy that merges models"),
+        ({"strategy": {"name": "hogbatch"}}, "a strategy that merges models"),
+        ({"sampling": {"method": "random"}}, "all labels"),
+        ({"optimizer": {"name": "lamb"}}, "an optimizer of single rows: not lamb"),
+        ({"optimizer": {"output": "lamb"}}, "an optimizer of single rows: not lamb"),
+    ],
+)
+def test_narrow_weights_are_refused_where_they_make_no_sense(more, need):
+    assert load_run_config(NARROW).gpu.output_dtype == "bfloat16"
+    problem = refusal(NARROW | more)
+    assert problem.startswith("run configuration: [gpu] output_dtype = 'bfloat16': needs " + need)
+
+
+def test_float16_goes_with_more_than_bfloat16():
+    half = {"training": {"epochs": 1}, "gpu": {"output_dtype": "float16"}}
+    for more in ({"strategy": {"name": "mirrored"}}, {"optimizer": {"name": "lamb"}}):
+        assert load_run_config(half | more).gpu.output_dtype == "float16"
+    for more in (
+        {"gpu": {"output_dtype": "float16", "exact": True}},
+        {"sampling": {"method": "random"}},
+    ):
+        assert "[gpu] output_dtype = 'float16': needs " in refusal(half | more)
+
+
+def test_bounds_that_contradict_each_other_name_their_line(tmp_path):
+    text = "[training]\nepochs = 1\n[strategy]\nname = 'adaptive-hogbatch'\nlr = 1\n"
+    path = write(tmp_path, text + "batch_max = 64\nbatch_min = 65\n")
+    assert refusal(path) == f"{path}:7: [strategy] batch_min = 65: must be at most batch_max = 64"
+    path = write(tmp_path, text + "pool_batch_max = 4\npool_batch_min = 5\n")
+    assert refusal(path) == (
+        f"{path}:7: [strategy] pool_batch_min = 5: must be at most pool_batch_max = 4"
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    name=st.text(st.characters(codec="utf-8")),
+    files=st.lists(st.text(), max_size=3),
+    epochs=st.floats(0, 1e300, exclude_min=True),
+    hidden=st.lists(st.integers(1, 10_000), max_size=3),
+    budget=st.integers(1, 2**62),
+)
+def test_resolved_run_round_trips_exactly(seed, name, files, epochs, hidden, budget):
+    config = load_run_config(
+        {
+            "run": {"seed": seed, "name": name},
+            "training": {"epochs": epochs},
+            "model": {"hidden": hidden},
+            "data": {"replicate_budget": budget, "train": files},
+        }
+    )
+    assert load_run_config(tomllib.loads(config.to_toml())) == config
+    assert load_run_config(config) == config
+
+
+@pytest.mark.parametrize("kind", [DataSection, EvaluationSection, ClusterSection])
+def test_defaults_are_in_range(kind):
+    assert decode(kind, {}) == kind()
+
+
+def test_sections_refuse_on_their_own_too():
+    with pytest.raises(ConfigError, match=re.escape("minutes = -1: must be at least 0")):
+        TrainingSection(minutes=-1)
+
+
+def test_overlap_is_for_strategies_that_merge_replicas():
+    for name in ("adaptive-sgd", "elastic", "static"):
+        given = {"training": {"epochs": 1}, "strategy": {"name": name}}
+        assert not load_run_config(given).combine.overlap
+        assert load_run_config(given, ["combine.overlap=true"]).combine.overlap
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("mirrored", {}), ("crossbow", {}), ("static", {"merge": "step"}), ("hogbatch", {})],
+)
+def test_overlap_needs_replicas_that_merge(name, options):
+    given = {"training": {"epochs": 1}, "strategy": {"name": name, **options}}
+    assert refusal(given | {"combine": {"overlap": True}}) == (
+        f"run configuration: [combine] overlap = true: the workers of strategy {name!r} share one "
+        "model between merges; take one that merges replicas, like adaptive-sgd, elastic or "
+        "static by mega-batch"
+    )
+
+
+def test_moments_are_not_averaged_while_steps_change_them():
+    given = {"training": {"epochs": 1}, "optimizer": {"on_merge": "average"}}
+    assert refusal(given | {"combine": {"overlap": True}}) == (
+        "run configuration: [combine] overlap = true: [optimizer] on_merge = 'average' would merge "
+        "moments that steps change meanwhile; take 'keep' or 'reset'"
+    )

@@ -1,0 +1,48 @@
+"""Every registered strategy, with the options that change its course: rows of the table tests."""
+
+from __future__ import annotations
+
+from daskxml.strategies import STRATEGIES
+
+CASES = {
+    "adaptive-sgd": {},
+    "adaptive-sgd, paper": {"rule": "paper", "scale_every": 3, "weighting": "rows"},
+    "elastic": {},
+    "static": {},
+    "static, by step": {"merge": "step"},
+    "mirrored": {},
+    "mirrored, whole batches": {"divide": False},
+    "central": {},
+    "asynchronous": {},
+    "asynchronous, bounded": {"staleness": 2},
+    "crossbow": {},
+    "crossbow, restarted": {"restart_every": 1},
+    "adasum": {},
+    "adasum, 3 local steps": {"local_steps": 3},
+    "hogbatch": {},
+    "hogbatch, by thread": {"per_thread": True, "lease_s": 0.0},
+    "cpu-gpu-hogbatch": {},
+    "adaptive-hogbatch": {},
+    "adaptive-hogbatch, one batch a lease": {"lease_s": 0.0, "beta": 0.5},
+}
+
+
+def make(case, **changes):
+    """8 batches of 64 rows to a mega-batch, unless the test says otherwise."""
+    kind = STRATEGIES[case.split(",")[0]]
+    settings = {"batch_max": 64, "megabatch_batches": 8, **CASES[case], **changes}
+    return kind(kind.Config(**settings))
+
+
+def follow(machine, state, trace):
+    """Feed events; compare commands, leases and gangs in short as "worker rows"."""
+    for event, expected in trace:
+        state, commands = machine.step(state, event)
+        assert [short(command) for command in commands] == expected, event
+    return state
+
+
+def short(command):
+    if hasattr(command, "parts"):
+        return " ".join(f"{name} {part.rows}" for name, part in command.parts.items())
+    return f"{command.worker} {command.rows}" if hasattr(command, "rows") else command

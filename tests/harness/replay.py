@@ -1,0 +1,163 @@
+"""A run repeated from its history alone, in one process, as slowly and plainly as possible.
+
+What comes out must be the model that the cluster made: so every row that the history lists was
+counted in it, and none that it does not list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daskxml.collectives.messages import run_together
+from daskxml.config import load_run_config
+from daskxml.core.arrays import Partition
+from daskxml.data.blocks import plan_blocks, read_header
+from daskxml.data.parse import Dialect, parse_block
+from daskxml.data.reading import Recipe, join_pieces, shuffle_key, split_block
+from daskxml.data.rows import to_scipy
+from daskxml.model.trained import Model
+from daskxml.session.commands import MergeReplicas, RunGang
+from daskxml.session.ledger import Span, cut_batches
+from daskxml.strategies.protocol import SyncPattern
+from daskxml.worker.gang_programs import gang_program, needs_server, server_program
+from daskxml.worker.merge_program import merge_program
+from daskxml.worker.training_worker import TrainingWorker
+from harness.overlap_replay import Replay, make_training_worker
+
+History = Sequence[Mapping[str, Any]]
+
+
+def rows_of(history: History, total_rows: int) -> list[int]:
+    """Every row that was merged, as its place in the endless sequence of epochs."""
+    return [
+        epoch * total_rows + place
+        for row in history
+        for worker in row["workers"].values()
+        for lease in worker["leases"]
+        for epoch, _, start, stop in lease
+        for place in range(start, stop)
+    ]
+
+
+def check_ledger(history: History, total_rows: int) -> None:
+    """Each mega-batch's rows follow the last one's, each once, and the counts agree."""
+    before = 0
+    for row in history:
+        counted = sorted(rows_of([row], total_rows))
+        assert counted == list(range(before, row["rows"])), f"mega-batch {row['megabatch']}"
+        for worker in row["workers"].values():
+            assert worker["rows"] == sum(s[3] - s[2] for lease in worker["leases"] for s in lease)
+        before = row["rows"]
+
+
+def shuffled_rows(path: Path, seed: int) -> Partition:
+    """All training rows in their shuffled order."""
+    header = read_header(str(path))
+    assert header is not None
+    dialect = Dialect(features=header.features, labels=header.labels)
+    (block,) = plan_blocks([str(path)], 2**30)
+    recipe = Recipe(
+        rows=header.rows,
+        parts=1,
+        shuffle_key=shuffle_key(seed),
+        features=header.features,
+        labels=header.labels,
+        shift=0,
+        normalize="l2",
+    )
+    return join_pieces(split_block(parse_block(block, dialect), 0, recipe), 0, recipe)
+
+
+def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> Any:
+    """Return the flat model that the history leads to."""
+    config = load_run_config(values)
+    rows = shuffled_rows(path, config.run.seed)
+    if config.combine.overlap:
+        return Replay(config, rows).repeat(history)
+    training_worker = make_training_worker(config, rows)
+    current = np.array(training_worker.current)
+    previous = current.copy()
+    for row in history:
+        merged = np.zeros(current.shape, dtype=np.float64)
+        for worker in row["workers"].values():
+            training_worker.set_model(current, previous, 0)
+            for lease in worker["leases"]:
+                batches = cut_batches([Span(*span) for span in lease], worker["batch_rows"])
+                training_worker.lease(batches, worker["lr"], {})
+            merged += worker["weight"] * training_worker.replica.flat.astype(np.float64)
+        merged += config.strategy.momentum * (current.astype(np.float64) - previous)
+        current, previous = merged.astype(np.float32), current
+    return current
+
+
+def training_loss(path: Path, model: Model) -> float:
+    """The mean softmax loss of a model with one hidden layer over all training rows, in float64."""
+    rows = shuffled_rows(path, 0)
+    weights = {name: array.astype(np.float64) for name, array in model.parameters.items()}
+    x, y = to_scipy(rows.features).toarray(), to_scipy(rows.labels).toarray()
+    hidden = np.maximum(x @ weights["hidden0.weight"] + weights["hidden0.bias"], 0.0)
+    logits = hidden @ weights["output.weight"].T + weights["output.bias"]
+    log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    return float(-(log_p * y / np.maximum(y.sum(axis=1, keepdims=True), 1.0)).sum() / rows.rows)
+
+
+def replayed_gangs(
+    path: Path, values: Mapping[str, Any], history: History, pattern: SyncPattern
+) -> Any:
+    """Return the flat model that gangs lead to, whose programs run in this process.
+
+    Every gang must have rows for all of its workers, in full steps.
+    """
+    config = load_run_config(values)
+    rows = shuffled_rows(path, config.run.seed)
+    names = {name for row in history for name in row["workers"]}
+    workers = {name: make_training_worker(config, rows) for name in names}
+    current = np.array(next(iter(workers.values())).current)
+    for row in history:
+        group = [workers[name] for name in row["workers"] if row["workers"][name]["rows"]]
+        working = {n: w for n, w in row["workers"].items() if w["rows"]}
+        for training_worker in group:
+            training_worker.set_model(current, current, row["megabatch"] - 1)
+        gangs = zip(*(worker["leases"] for worker in working.values()), strict=True)
+        for number, leases in enumerate(gangs):
+            command = _gang_command(number, leases, working, pattern)
+            run_gang(group, command)
+        weights = {name: float(rank == 0) for rank, name in enumerate(working)}
+        merge = MergeReplicas(row["megabatch"], weights, 0.0)
+        hosts = ("here",) * len(group)
+        run_together([merge_program(m, merge, rank, hosts) for rank, m in enumerate(group)])
+        current = group[0].scratch.copy()
+    return current
+
+
+def _gang_command(
+    number: int, leases: Any, working: Mapping[str, Mapping[str, Any]], pattern: SyncPattern
+) -> RunGang:
+    parts = zip(leases, working.values(), strict=True)
+    return RunGang(
+        gang=number,
+        workers=tuple(working),
+        batches=tuple(
+            cut_batches([Span(*s) for s in spans], w["batch_rows"]) for spans, w in parts
+        ),
+        lrs=tuple(worker["lr"] for worker in working.values()),
+        pattern=pattern,
+        begins=number == 0,
+        rewinds=False,
+    )
+
+
+def run_gang(group: Sequence[TrainingWorker], command: RunGang) -> None:
+    """Run a gang's programs in this process."""
+    hosts = ("here",) * len(group)
+    programs = [
+        gang_program(training_worker, command, rank, hosts, {})
+        for rank, training_worker in enumerate(group)
+    ]
+    if needs_server(command.pattern):
+        programs.append(server_program(group[0], command))
+    run_together(programs)

@@ -1,0 +1,31 @@
+"""Small data for the tests of several folders: a set on disk, whose `data` a conftest imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daskxml.core.arrays import Csr
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+
+SPEC = SyntheticSpec(rows=1500, test_rows=200, features=300, labels=60, seed=5)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Training and test files."""
+    folder = tmp_path_factory.mktemp("data")
+    return {part: write_xml(folder / f"{part}.txt", SPEC, part) for part in ("train", "test")}
+
+
+def random_rows(
+    rng: np.random.Generator, rows: int, columns: int, most: int, *, ones: bool = False
+) -> Csr:
+    """Rows of up to ``most`` entries each, all of them 1 or between 0 and 1."""
+    counts = rng.integers(0, most + 1, rows)
+    ids = [np.sort(rng.choice(columns, count, replace=False)) for count in counts]
+    indices = np.concatenate(ids).astype(np.int32)
+    values = None if ones else rng.random(len(indices), dtype=np.float32)
+    return Csr(np.append(0, np.cumsum(counts)), indices, values, columns)

@@ -1,0 +1,96 @@
+"""Kernels by name: each implements every contract; arrays, threads and their end."""
+
+import inspect
+from itertools import pairwise
+from typing import Generic, Protocol
+
+import numpy as np
+import pytest
+
+from daskxml.core.arrays import Partition, Segment
+from daskxml.core.errors import ConfigError
+from daskxml.kernels import Kernels, get_kernels
+from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.cuda.kernels import CudaKernels
+from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
+from harness.kernel_cases import ONE, TWO, random_csr
+from harness.naive_kernels import NaiveKernels
+
+PROTOCOLS = [p for p in Kernels.__mro__ if p not in (Protocol, Generic, object)]
+REFUSED = SamplingKernels, RowSamplingKernels
+
+
+def methods(protocol):
+    return {n: f for n, f in vars(protocol).items() if callable(f) and not n.startswith("_")}
+
+
+def parameters(kernels, name):
+    """Return names and defaults, with `self` for static methods too."""
+    found = list(inspect.signature(getattr(kernels, name)).parameters.values())
+    pairs = [(parameter.name, parameter.default) for parameter in found]
+    is_static = isinstance(inspect.getattr_static(kernels, name), staticmethod)
+    return [("self", inspect.Parameter.empty)] * is_static + pairs
+
+
+@pytest.mark.parametrize("kernels", [CpuKernels, CudaKernels, NaiveKernels])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_contracts_are_implemented_with_the_same_signatures(kernels, protocol):
+    refused = {"self", "operands", "options"}
+    for name in methods(protocol):
+        have = parameters(kernels, name)
+        if {parameter for parameter, _ in have} != refused:
+            assert have == parameters(protocol, name), name
+
+
+@pytest.mark.parametrize("protocol", REFUSED)
+def test_a_gpu_refuses_sampling(protocol):
+    for name, function in methods(protocol).items():
+        operands = [None] * (len(inspect.signature(function).parameters) - 1)
+        with pytest.raises(ConfigError, match="sampled labels need a CPU"):
+            getattr(CudaKernels, name)(None, *operands)
+
+
+def test_unknown_or_absent_devices_are_refused():
+    with pytest.raises(ConfigError, match="'tpu' is unknown: use one of cpu, cuda"):
+        get_kernels("tpu", 1)
+    with pytest.raises(ConfigError, match="threads = 0"):
+        get_kernels("cpu", 0)
+
+
+def test_arrays_are_aligned_and_moving_them_is_free():
+    assert ONE.empty((3, 5)).ctypes.data % 64 == 0
+    assert ONE.zeros(7, "int32").dtype == np.int32
+    x = random_csr(np.random.default_rng(0), 3, 4)
+    segment = Segment(Partition(x, x), np.arange(3))
+    assert ONE.to_device(segment) is segment
+    assert ONE.to_host(segment) is segment
+    strided = Segment(segment.partition, np.arange(6)[::2])
+    moved = ONE.to_device(strided)
+    assert moved.partition is segment.partition
+    assert moved.rows.flags.c_contiguous
+
+
+def test_an_error_in_any_thread_is_raised():
+    def fail(thread, start, stop):
+        if thread == 1:
+            raise RuntimeError("thread 1")
+
+    with pytest.raises(RuntimeError, match="thread 1"):
+        TWO.for_label_blocks(1000, 100, fail)
+
+
+def test_blocks_cover_the_labels_once_in_order():
+    calls = []
+    used = TWO.for_label_blocks(1000, 64, lambda *where: calls.append(where))
+    assert used == 2
+    ranges = [(start, stop) for _, start, stop in sorted(calls)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == 1000
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+
+
+def test_close_ends_the_threads():
+    kernels = CpuKernels(3)
+    kernels.close()
+    with pytest.raises(RuntimeError):
+        kernels.for_label_blocks(1000, 10, lambda *where: None)

@@ -1,0 +1,331 @@
+"""Kernels on blocks of labels against their naive twins, on a GPU also of float16."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daskxml.kernels.cpu.numba_math import exp32, hash64
+from harness import naive_hash
+from harness.kernel_cases import (
+    EVERY,
+    ON_GPU,
+    ON_HOST,
+    blocks,
+    close,
+    modest,
+    normal,
+    random_csr,
+    seeds,
+    target_rows,
+    wide,
+)  # fmt: skip
+from harness.naive_kernels import NaiveKernels
+
+NAIVE = NaiveKernels("float64")
+
+
+@modest
+@given(st.lists(st.floats(-200, 88, width=32), min_size=1, max_size=9))
+def test_exp_is_within_two_units_in_the_last_place(values):
+    for value in np.array(values, np.float32):
+        wanted = np.exp(np.float64(value))
+        assert abs(exp32(value) - wanted) <= max(2 * np.spacing(np.float32(wanted)), 1.3e-38)
+
+
+def test_exp_of_special_values():
+    assert exp32(np.float32(-np.inf)) == 0.0
+    assert np.isnan(exp32(np.float32(np.nan)))
+    assert exp32(np.float32(0.0)) == 1.0
+    assert 2e38 < exp32(np.float32(1e9)) < np.inf
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 2))
+def test_hash_equals_its_twin(key, index):
+    assert int(hash64(np.uint64(key), np.uint64(index))) == naive_hash.hash64(key, index)
+
+
+@EVERY
+@modest
+@given(blocks(), st.integers(1, 40))
+def test_online_softmax_equals_softmax_at_once(ops, block, cut):
+    logits, bias, rng = block
+    rows = logits.shape[1]
+    whole = wide(logits) + bias[:, None]
+    peak, total, part = np.full(rows, -np.inf, "f"), np.zeros(rows), np.empty(rows, "f")
+    weight, factors = np.abs(normal(rng, rows)), np.empty(rows, "f")
+    references = []
+    pieces = [slice(0, cut), slice(cut, None)]
+    for piece in [piece for piece in pieces if logits[piece].size]:
+        ops.softmax_block(logits[piece], bias[piece], peak, total, part)
+        references.append((piece, peak.copy()))
+    close(peak, whole.max(axis=0), 1e-6)
+    shifted = np.exp(whole - whole.max(axis=0))
+    spread = np.abs(whole).max()  # a logit's own rounding is the exponential's relative error
+    close(total, shifted.sum(axis=0), 1e-6 + 2e-7 * spread)
+    for piece, reference in references:
+        sums = np.empty(logits[piece].shape[0], "f")
+        ops.softmax_factors(factors, reference, peak, total, weight)
+        ops.scale_columns(logits[piece], factors, sums)
+        close(sums, logits[piece].sum(axis=1), 1e-4)
+    close(logits, weight * shifted / shifted.sum(axis=0), 1e-5 + 2e-7 * spread)
+
+
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@modest
+@given(blocks(), st.integers(1, 40))
+def test_fused_softmax_equals_softmax_at_once(ops, block, cut):
+    """The logits are read twice and stay what they are in between; a weight of 0 is allowed."""
+    logits, bias, rng = block
+    rows, held = logits.shape[1], logits.copy()
+    peak, total, shift = np.full(rows, -np.inf, "f"), np.zeros(rows), np.empty(rows, "f")
+    weight = np.abs(normal(rng, rows))
+    weight[0] = 0.0
+    pieces = [piece for piece in (slice(0, cut), slice(cut, None)) if logits[piece].size]
+    for piece in pieces:
+        ops.softmax_sums(logits[piece], bias[piece], peak, total)
+    np.testing.assert_array_equal(logits, held)
+    ops.softmax_shift(shift, peak, total, weight)
+    slow, slow_sums = wide(logits), np.empty(len(bias))
+    sums, slow_peak = np.full(len(bias), np.nan, "f"), np.full(rows, -np.inf)
+    slow_total, slow_shift = np.zeros(rows), np.empty(rows)
+    NAIVE.softmax_sums(slow, wide(bias), slow_peak, slow_total)
+    NAIVE.softmax_shift(slow_shift, slow_peak, slow_total, wide(weight))
+    NAIVE.softmax_gradient(slow, wide(bias), slow_shift, slow_sums)
+    for piece in pieces:
+        ops.softmax_gradient(logits[piece], bias[piece], shift, sums[piece])
+    spread = np.abs(slow_shift[1:]).max(initial=1.0)
+    close(logits, slow, 1e-5 + 3e-7 * spread)
+    close(sums, slow_sums, 1e-4 + 3e-7 * spread)
+    assert (logits[:, 0] == 0.0).all()
+
+
+@EVERY
+@modest
+@given(seeds, st.integers(1, 4), st.integers(1, 9))
+def test_merging_parts_of_softmax(ops, seed, parts, rows):
+    rng = np.random.default_rng(seed)
+    peaks, totals = normal(rng, parts, rows, spread=20), np.abs(wide(normal(rng, parts, rows))) + 1
+    fast = np.empty(rows, "f"), np.empty(rows)
+    slow = np.empty(rows), np.empty(rows)
+    ops.merge_softmax(peaks, totals, *fast)
+    NAIVE.merge_softmax(wide(peaks), totals, *slow)
+    close(fast[0], slow[0])
+    close(fast[1], slow[1], 1e-5)
+
+
+@EVERY
+@modest
+@given(blocks(), st.sampled_from([1.0, 0.01]))
+def test_sigmoid_and_softplus(ops, block, weight):
+    logits, bias, _ = block
+    labels, rows = logits.shape
+    loss, slow_loss = np.zeros(rows), np.zeros(rows)
+    slow, sums, slow_sums = wide(logits), np.empty(labels, "f"), np.empty(labels)
+    ops.sigmoid_block(logits, bias, weight, sums, loss, np.empty((2, rows), "f"))
+    NAIVE.sigmoid_block(slow, bias, weight, slow_sums, slow_loss, np.empty((2, rows)))
+    np.testing.assert_allclose(loss, slow_loss, rtol=1e-5, atol=1e-5)
+    close(logits, slow)
+    close(sums, slow_sums, 1e-4)
+
+
+@EVERY
+@modest
+@given(blocks(), st.floats(0, 1), st.integers(0, 30), st.integers(0, 3))
+def test_targets(ops, block, density, first_label, first_row):
+    logits, _, rng = block
+    labels, rows = logits.shape
+    targets = target_rows(ops, block, first_label + labels + 3, density, first_row, first_label)
+    weights, sums = normal(rng, rows), normal(rng, labels)
+    slow, slow_sums = wide(logits), wide(sums)
+    ops.subtract_targets(logits, sums, weights, *targets, first_label)
+    NAIVE.subtract_targets(slow, slow_sums, wide(weights), *targets, first_label)
+    close(logits, slow)
+    close(sums, slow_sums)
+
+
+@EVERY
+@modest
+@given(seeds, st.booleans())
+def test_weights_and_losses(ops, seed, each_row):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 4, 7).astype(np.float32)
+    fast, slow = np.empty((2, 7), "f"), np.empty((2, 7))
+    ops.target_weights(*fast, lengths, 0.25, each_row)
+    NAIVE.target_weights(*slow, lengths, 0.25, each_row)
+    close(fast, slow)
+    peak, total, targets = normal(rng, 7), np.abs(wide(normal(rng, 7))) + 1, wide(normal(rng, 2, 7))
+    loss, slow_loss = np.empty(7), np.empty(7)
+    ops.softmax_losses(loss, peak, total, targets, lengths)
+    NAIVE.softmax_losses(slow_loss, wide(peak), total, targets, lengths)
+    close(loss, slow_loss)
+    assert (loss[lengths == 0] == 0).all()
+
+
+@EVERY
+@modest
+@given(blocks(), st.integers(1, 45), st.integers(1, 40))
+def test_top_k_is_exact_on_ties_in_blocks_and_over_threads(ops, block, k, cut):
+    logits, bias, _ = block
+    labels, rows = logits.shape
+    parts = np.full((2, rows, k), -np.inf, "f"), np.full((2, rows, k), -1, np.int32)
+    for part, piece in enumerate((slice(0, cut), slice(cut, None))):
+        if logits[piece].size:
+            ops.top_k_block(logits[piece], bias[piece], part * cut, parts[0][part], parts[1][part])
+    scores, ids = np.empty((rows, k), "f"), np.empty((rows, k), np.int32)
+    ops.merge_top_k(*parts, scores, ids)
+    values = logits + bias[:, None]
+    order = np.lexsort((np.arange(labels)[:, None].repeat(rows, 1), -values), axis=0)[:k].T
+    assert (ids[:, : order.shape[1]] == order).all()
+    assert (ids[:, order.shape[1] :] == -1).all()
+    assert np.isneginf(scores[:, order.shape[1] :]).all()
+    slow = np.empty((rows, k), "f"), np.empty((rows, k), np.int32)
+    NAIVE.merge_top_k(*parts, *slow)
+    assert (slow[1] == ids).all()
+
+
+@EVERY
+@modest
+@given(seeds, st.sampled_from([1.0, 30.0, 1e4]), st.booleans())
+def test_scores_rank_as_the_logits_do(ops, seed, spread, softmax):
+    rng = np.random.default_rng(seed)
+    logits = -np.sort(-normal(rng, 3, 8, spread=spread), axis=1)
+    ids = np.stack([rng.permutation(20)[:8] for _ in range(3)]).astype(np.int32)
+    ids[0, 5:], logits[0, 5:] = -1, -np.inf
+    peak, total = logits[:, 0].copy(), np.exp(wide(logits) - logits[:, :1]).sum(axis=1)
+    scores, slow = logits.copy(), wide(logits)
+    if softmax:
+        ops.softmax_scores(scores, ids, peak, total)
+        NAIVE.softmax_scores(slow, ids, wide(peak), total)
+    else:
+        ops.sigmoid_scores(scores, ids)
+        NAIVE.sigmoid_scores(slow, ids)
+    close(scores, slow, 1e-5)
+    for r in range(3):
+        real = ids[r] >= 0
+        again = np.lexsort((ids[r][real], -scores[r][real]))
+        assert again.tolist() == list(range(real.sum()))
+        assert np.isneginf(scores[r][~real]).all()
+
+
+@EVERY
+@pytest.mark.parametrize("softmax", [True, False])
+def test_saturated_scores_stay_between_zero_and_one(ops, softmax):
+    scores = np.array([[1e4, 9e3, 8e3, -1e4]], np.float32)
+    ids = np.array([[9, 5, 2, 0]], np.int32)
+    if softmax:
+        ops.softmax_scores(scores, ids, np.array([1e4], "f"), np.ones(1))
+    else:
+        ops.sigmoid_scores(scores, ids)
+    assert (scores >= 0).all()
+    assert (scores <= 1).all()
+    assert (np.diff(scores[0]) < 0).all()
+
+
+def halves(block):
+    """The same with logits of float16, at most 1000 of size, in a place of their own."""
+    logits, bias, rng = block
+    return np.clip(logits, -1000, 1000).astype(np.float16), bias, rng
+
+
+def close_halves(half, slow):
+    """As near as float16 can be: 11 bits, or a 2**25th."""
+    np.testing.assert_allclose(wide(half), slow, rtol=6e-4, atol=4e-8)
+
+
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@modest
+@given(blocks(), st.integers(1, 40))
+def test_fused_softmax_of_float16_equals_its_twin(ops, block, cut):
+    logits, bias, _ = halves(block)
+    rows, slow = logits.shape[1], wide(logits)
+    peak, total, shift = np.full(rows, -np.inf, "f"), np.zeros(rows), np.empty(rows, "f")
+    slow_peak, slow_total, slow_shift = np.full(rows, -np.inf), np.zeros(rows), np.empty(rows)
+    weight, sums, slow_sums = (
+        np.full(rows, 4096, "f"),
+        np.empty(len(bias), "f"),
+        np.empty(len(bias)),
+    )
+    pieces = [piece for piece in (slice(0, cut), slice(cut, None)) if logits[piece].size]
+    for piece in pieces:
+        ops.softmax_sums(logits[piece], bias[piece], peak, total)
+    NAIVE.softmax_sums(slow, wide(bias), slow_peak, slow_total)
+    ops.softmax_shift(shift, peak, total, weight)
+    NAIVE.softmax_shift(slow_shift, slow_peak, slow_total, wide(weight))
+    close(shift, slow_shift, 1e-5)
+    for piece in pieces:
+        ops.softmax_gradient(logits[piece], bias[piece], shift, sums[piece])
+    NAIVE.softmax_gradient(slow, wide(bias), slow_shift, slow_sums)
+    spread = np.abs(slow_shift).max()  # a logit's own rounding is the exponential's relative error
+    np.testing.assert_allclose(wide(logits), slow, rtol=6e-4 + 3e-7 * spread, atol=4e-8)
+    np.testing.assert_allclose(sums, slow_sums, rtol=1e-4 + 3e-7 * spread, atol=1e-30)
+
+
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@modest
+@given(blocks())
+def test_sigmoid_of_float16_equals_its_twin(ops, block):
+    logits, bias, _ = halves(block)
+    labels, rows = logits.shape
+    loss, slow_loss = np.zeros(rows), np.zeros(rows)
+    slow, sums, slow_sums = wide(logits), np.empty(labels, "f"), np.empty(labels)
+    ops.sigmoid_block(logits, bias, 512.0, sums, loss, np.empty((2, rows), "f"))
+    NAIVE.sigmoid_block(slow, bias, 512.0, slow_sums, slow_loss, np.empty((2, rows)))
+    np.testing.assert_allclose(loss, slow_loss, rtol=1e-5, atol=1e-5)
+    close_halves(logits, slow)
+    close(sums, slow_sums, 1e-4)
+
+
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@modest
+@given(blocks(), st.floats(0, 1), st.integers(0, 30), st.integers(0, 3))
+def test_targets_of_float16(ops, block, density, first_label, first_row):
+    """What labels lose is told without the scale, and added up before it is rounded."""
+    logits, _, rng = block = halves(block)
+    labels, rows = logits.shape
+    columns = first_label + labels
+    targets = target_rows(ops, block, columns, density, first_row, first_label)
+    weights, sums = 1024 * np.abs(normal(rng, rows)), normal(rng, columns)
+    slow, slow_sums = wide(logits), wide(sums)
+    for kernels, delta, lost in ((ops, logits, sums), (NAIVE, slow, slow_sums)):
+        kernels.subtract_targets_deferred(delta, weights, *targets, first_label, 2048.0)
+        kernels.apply_deferred_sums(lost)
+    np.testing.assert_allclose(wide(logits), slow, rtol=6e-4, atol=1e-6)
+    close(sums, slow_sums)
+
+
+KINDS = pytest.mark.parametrize("kind", ["float32", "float16"])
+
+
+@KINDS
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@modest
+@given(blocks(), st.integers(1, 9))
+def test_what_lies_beyond_the_rows_of_a_batch_is_ignored(ops, kind, block, more):
+    """And all else has the same bits as without it."""
+    logits, bias, rng = halves(block)
+    labels, rows = logits.shape
+    y, chosen = random_csr(rng, 6, labels, 0.3, ones=True), rng.integers(0, 6, rows)
+    weights, found = np.abs(normal(rng, rows)), []
+    for behind in (0, more):
+        padded = np.full((labels, rows + behind), 7, kind)
+        padded[:, :rows] = logits
+        peak, total, shift = np.full(rows, -np.inf, "f"), np.zeros(rows), np.empty(rows, "f")
+        sums, loss, out = np.empty(labels, "f"), np.zeros(rows), np.zeros(rows)
+        ops.target_logits(out, padded, bias, y, chosen, 0, 0)
+        ops.softmax_sums(padded, bias, peak, total)
+        ops.softmax_shift(shift, peak, total, weights)
+        ops.softmax_gradient(padded, bias, shift, sums)
+        ops.subtract_targets_deferred(padded, weights, y, chosen, 0, 0)
+        ops.apply_deferred_sums(sums)
+        held = padded.copy()
+        more_sums = np.empty(labels, "f")
+        ops.sigmoid_block(padded, bias, 0.5, more_sums, loss, np.empty((2, rows), "f"))
+        scores, ids = np.full((rows, 3), -np.inf, "f"), np.full((rows, 3), -1, np.int32)
+        if kind == "float32":
+            ops.top_k_block(held, bias, 0, scores, ids)
+        assert (padded[:, rows:] == 7).all()
+        assert (held[:, rows:] == 7).all()
+        arrays = held[:, :rows], padded[:, :rows], peak, total, shift, sums, more_sums
+        found.append([array.tobytes() for array in (*arrays, loss, out, scores, ids)])
+    assert found[0] == found[1]

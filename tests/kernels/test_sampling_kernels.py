@@ -1,0 +1,188 @@
+"""Hash tables and the choice of a batch's labels against their naive twins."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daskxml.kernels.cpu.kernels import CpuKernels
+from harness.kernel_cases import modest, normal, random_csr, seeds
+from harness.naive_kernels import NaiveKernels
+
+FAST, NAIVE, THREE = CpuKernels(1), NaiveKernels("float64"), CpuKernels(3)
+counts = st.integers(0, 40)
+
+
+def places(labels, ids):
+    """``ids`` with room for all labels, and where each label stands."""
+    held, place = np.zeros(labels, np.int32), np.full(labels, -1, np.int32)
+    held[: len(ids)], place[ids] = ids, np.arange(len(ids))
+    return held, place
+
+
+def both(name, ids, place, *operands):
+    """The same call of both kinds of kernels; what they leave must be equal."""
+    fast, slow = (ids.copy(), place.copy()), (ids.copy(), place.copy())
+    found = getattr(FAST, name)(*fast, *operands), getattr(NAIVE, name)(*slow, *operands)
+    assert found[0] == found[1]
+    np.testing.assert_array_equal(fast[0][: found[0]], slow[0][: found[0]])
+    np.testing.assert_array_equal(fast[1], slow[1])
+    return fast[0][: found[0]], fast[1]
+
+
+@modest
+@given(seeds, st.integers(0, 30), st.integers(1, 5), st.integers(1, 9))
+def test_signs_become_keys(seed, rows, tables, bits):
+    rng = np.random.default_rng(seed)
+    projected, extra = normal(rng, rows, tables * bits), np.round(normal(rng, rows))
+    weights = normal(rng, tables * bits)
+    fast, slow = np.empty((2, tables, rows), np.int32)
+    FAST.sign_keys(fast, projected, extra, weights)
+    NAIVE.sign_keys(slow, projected, extra, weights)
+    np.testing.assert_array_equal(fast, slow)
+
+
+@modest
+@given(seeds, st.integers(0, 9), st.floats(0, 1), st.booleans())
+def test_winners_become_keys(seed, rows, density, skips_zeros):
+    rng = np.random.default_rng(seed)
+    x = np.round(normal(rng, rows, 16)) * (rng.random((rows, 16)) < density)
+    bins = rng.permuted(np.tile(np.arange(16), (6, 1)), axis=1).reshape(4, 3, 8).astype(np.int32)
+    fast, slow = np.empty((2, 4, rows), np.int32)
+    FAST.winner_keys(fast, x.astype(np.float32), bins, skips_zeros)
+    NAIVE.winner_keys(slow, x, bins, skips_zeros)
+    np.testing.assert_array_equal(fast, slow)
+    assert ((fast >= 0) & (fast < 8**3)).all()
+
+
+def test_empty_bins_borrow_winners():
+    x = np.zeros((2, 16), np.float32)
+    x[0, 11] = 2.0
+    bins = np.arange(16, dtype=np.int32).reshape(2, 1, 8)
+    keys = np.empty((2, 2), np.int32)
+    FAST.winner_keys(keys, x, bins, True)
+    assert keys.tolist() == [[3, 0], [3, 0]]  # the lone winner stands in everywhere; 0 for none
+
+
+@modest
+@given(seeds, st.integers(1, 200), st.integers(1, 5), st.integers(1, 40), counts)
+def test_buckets_and_votes(seed, labels, tables, buckets, rows):
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, buckets, (tables, labels)).astype(np.int32)
+    asked = rng.integers(0, buckets, (tables, rows)).astype(np.int32)
+    found = []
+    for kernels in (FAST, THREE, NAIVE):
+        starts = np.empty((tables, buckets + 1), np.int32)
+        members = np.empty((tables, labels), np.int32)
+        votes = np.full((kernels.threads, labels), 7, np.int32)
+        kernels.fill_buckets(starts, members, keys)
+        kernels.count_votes(votes, asked, starts, members)
+        found.append((starts, members, votes[0]))
+    for starts, members, votes in found[:2]:
+        np.testing.assert_array_equal(starts, found[2][0])
+        np.testing.assert_array_equal(members, found[2][1])
+        np.testing.assert_array_equal(votes, found[2][2])
+    wanted = (keys[:, :, None] == asked[:, None, :]).sum(axis=(0, 2))
+    np.testing.assert_array_equal(found[0][2], wanted)
+
+
+def test_threads_share_large_tables():
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 4, (8, 40_000)).astype(np.int32)
+    asked = rng.integers(0, 4, (8, 60)).astype(np.int32)
+    results = []
+    for kernels in (FAST, THREE):
+        starts, members = np.empty((8, 5), np.int32), np.empty(keys.shape, np.int32)
+        votes = np.empty((kernels.threads, 40_000), np.int32)
+        kernels.fill_buckets(starts, members, keys)
+        kernels.count_votes(votes, asked, starts, members)
+        results.append((members, votes[0]))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+@modest
+@given(seeds, st.floats(0, 1), counts)
+def test_targets_are_added_once_and_found_again(seed, density, rows):
+    rng = np.random.default_rng(seed)
+    y = random_csr(rng, 8, 30, density, ones=True)
+    chosen = rng.integers(0, 8, rows)
+    ids, place = both("add_targets", *places(30, [4, 17]), 2, y, chosen)
+    assert sorted(ids) == sorted({4, 17, *np.concatenate([[4], *labels_of(y, chosen)])})
+    fast, slow = (np.zeros(rows + 1, np.int64) + 3 for _ in range(2))
+    room = 3 + sum(len(own) for own in labels_of(y, chosen))
+    indices = np.full((2, room), -9, np.int32)
+    FAST.write_target_positions(fast, indices[0], place, y, chosen)
+    NAIVE.write_target_positions(slow, indices[1], place, y, chosen)
+    np.testing.assert_array_equal(fast, slow)
+    np.testing.assert_array_equal(*indices)
+    for i, own in enumerate(labels_of(y, chosen)):
+        found = indices[0][fast[i] : fast[i + 1]]
+        assert (np.diff(found) > 0).all()
+        assert sorted(ids[found]) == own.tolist()
+    FAST.clear_positions(place, ids)
+    assert (place == -1).all()
+
+
+def labels_of(y, rows):
+    return [y.indices[y.indptr[row] : y.indptr[row + 1]] for row in rows]
+
+
+@modest
+@given(seeds, st.integers(1, 60), st.integers(0, 70), st.integers(1, 5))
+def test_popular_labels(seed, labels, most, spread):
+    rng = np.random.default_rng(seed)
+    votes = rng.integers(0, spread, labels).astype(np.int32)
+    start = rng.permutation(labels)[: labels // 4]
+    ids, _ = both("add_popular", *places(labels, start), len(start), votes, most, seed)
+    added = ids[len(start) :]
+    others = np.setdiff1d(np.arange(labels), ids)
+    assert len(set(ids)) == len(ids)
+    assert len(added) == max(0, min(most - len(start), np.delete(votes, start).astype(bool).sum()))
+    assert (votes[added] > 0).all()
+    if len(added) and len(others):
+        assert votes[added].min() >= votes[others].max()
+
+
+@modest
+@given(seeds, st.integers(1, 60), st.integers(0, 70))
+def test_random_labels(seed, labels, most):
+    start = np.random.default_rng(seed).permutation(labels)[: labels // 3]
+    ids, place = both("add_random", *places(labels, start), len(start), most, seed)
+    assert len(set(ids)) == len(ids) == max(len(start), min(most, labels))
+    assert (np.flatnonzero(place >= 0) == np.sort(ids)).all()
+    assert place.min(initial=0) >= -1
+
+
+@pytest.mark.parametrize("most", [3, 8])  # drawn, and left out
+def test_every_label_is_drawn_equally_often(most):
+    hits = np.zeros(10)
+    for key in range(3000):
+        ids, place = places(10, [0])
+        hits[ids[: FAST.add_random(ids, place, 1, most, key)]] += 1
+    expected = (most - 1) / 9 * 3000
+    assert np.abs(hits[1:] - expected).max() < 5 * np.sqrt(expected * (10 - most) / 9)
+
+
+def test_ties_are_broken_by_chance():
+    hits, votes = np.zeros(10), np.ones(10, np.int32)
+    votes[3] = 2
+    for key in range(3000):
+        ids, place = places(10, [])
+        hits[ids[: FAST.add_popular(ids, place, 0, votes, 4, key)]] += 1
+    assert hits[3] == 3000
+    assert np.abs(np.delete(hits, 3) - 1000).max() < 5 * np.sqrt(1000 * 2 / 3)
+
+
+@modest
+@given(seeds, st.integers(0, 50))
+def test_rows_are_taken(seed, count):
+    rng = np.random.default_rng(seed)
+    matrix, vector = normal(rng, 9, 5), normal(rng, 9)
+    ids = rng.integers(0, 9, count).astype(np.int32)
+    for kernels in (FAST, NAIVE):
+        rows, numbers = np.empty((count, 5), "f"), np.empty(count, "f")
+        kernels.take_rows(rows, matrix, ids)
+        kernels.take_rows(numbers, vector, ids)
+        np.testing.assert_array_equal(rows, matrix[ids])
+        np.testing.assert_array_equal(numbers, vector[ids])

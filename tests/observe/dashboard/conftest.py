@@ -1,0 +1,60 @@
+"""A real cluster whose runs are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+from daskxml.observe.dashboard import dismiss
+from harness.small_data import data as data
+from harness.watched_run import Started
+
+
+@pytest.fixture
+def values() -> dict[str, Any]:
+    """A run of small mega-batches that ends when it is stopped."""
+    return {
+        "model": {"hidden": [16]},
+        "strategy": {"batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "training": {"megabatches": 1_000_000},
+        "cluster": {"threads": 1},
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two worker processes, and a scheduler with a dashboard."""
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
+        local_directory=tmp_path_factory.mktemp("dask"), silence_logs=50,
+    ) as made:  # fmt: skip
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """A client of the cluster."""
+    with Client(cluster) as connected:
+        yield connected
+
+
+@pytest.fixture
+def start(
+    client: Client, data: dict[str, Path], values: dict[str, Any]
+) -> Iterator[Callable[..., Started]]:
+    """Start runs on the cluster; with the test they are ended, and forgotten."""
+    begun: list[Started] = []
+
+    def begin(**sections: Any) -> Started:
+        begun.append(Started(client, values | sections, train=data["train"], test=data["test"]))
+        return begun[-1]
+
+    yield begin
+    for started in begun:
+        if started.result is None:
+            started.end()
+    dismiss(client)

@@ -1,0 +1,105 @@
+"""A run at a glance, at every stage of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from daskxml.cluster.event_log import EventLog
+from daskxml.observe.dashboard.page import (
+    best_label,
+    data_label,
+    events_html,
+    headline_html,
+    legend_html,
+)
+from daskxml.observe.wording import limit_label
+from harness.run_events import series_of, started, trained
+
+
+def headline(series, now_s):
+    """Return the texts of a headline, in their order."""
+    return re.findall(r"[^<>]+(?=<)", headline_html(series, [series], now_s))
+
+
+def test_before_anything_is_known():
+    series = series_of(lambda log: log.state("loading"), data={"train": ["/d/a.txt"]})
+    assert (series.state, data_label(series), best_label(series)) == ("loading", "a.txt", "")
+    assert (series.view.progress(), series.left_s(series.begun_s + 3)) == (0.0, None)
+    texts = headline(series, series.begun_s + 3)
+    assert "adaptive-sgd" in texts
+    assert {"epoch 0.00 of 10", "3 s", "0 rows/s", "not evaluated yet"} <= set(texts)
+
+
+def test_in_the_middle():
+    def add_events(log: EventLog) -> None:
+        started(log)
+        trained(log, 20)
+        log.state("merging", epoch=2.5)
+
+    series = series_of(add_events, run={"name": "first"}, data={"train": ["/d/a.txt", "/d/b.txt"]})
+    now_s = series.view.row_at_s + 10.0
+    assert (series.title, series.state) == ("first", "merging")
+    assert data_label(series) == "a.txt and 1 more: 2,000 rows, 300 features, 60 labels"
+    assert series.view.progress() == 0.25
+    assert series.left_s(now_s) == pytest.approx(50.0 * 3)  # 50 s for a quarter
+    assert best_label(series) == "P@1 0.2000 (mega-batch 20)"
+    texts = headline(series, now_s)
+    assert {"epoch 2.50 of 10, about 2 min 30 s left", f"{200 / 1.5:,.0f} rows/s"} <= set(texts)
+
+
+@pytest.mark.parametrize(
+    ("limits", "progress", "label"),
+    [
+        ({"megabatches": 40}, 0.5, "mega-batch 20 of 40"),
+        ({"minutes": 2}, 1 / 4, "minute 0.5 of 2"),
+        ({"epochs": 10, "megabatches": 25}, 0.8, "mega-batch 20 of 25"),
+        ({"epochs": 1}, 1.0, "epoch 2.00 of 1"),
+        ({"target": 0.9}, None, "epoch 2.00, until P@1 is 0.9"),
+    ],
+)
+def test_the_nearest_limit_counts(limits, progress, label):
+    series = series_of(lambda log: trained(log, 20), training=limits)
+    now_s = series.view.row_at_s
+    found = series.view.progress()
+    assert found == (progress if progress is None else pytest.approx(progress))
+    assert limit_label(series.view) == label
+    assert (series.left_s(now_s) is None) == (progress is None)
+
+
+def test_at_the_end():
+    def add_events(log: EventLog) -> None:
+        started(log)
+        trained(log, 5)
+        log.end_well("interrupt")
+
+    series = series_of(add_events)
+    assert series.state == "ended: interrupt"
+    assert series.left_s(series.now_s()) is None
+    assert series.now_s() - series.begun_s < 60
+
+
+def test_names_cannot_write_into_the_page():
+    evil = "<script>alert(1)</script>"
+
+    def add_events(log: EventLog) -> None:
+        started(log, [evil])
+        log.event("worker", event="lost", worker=evil)
+        log.state(evil)
+
+    series = series_of(add_events, run={"name": evil}, data={"card": ""})
+    texts = [
+        headline_html(series, [series, series], series.begun_s),
+        events_html(series.lines),
+        legend_html([evil], ["#000000"], series.view.lost, 1),
+    ]
+    for text in texts:
+        assert "<script>" not in text
+        assert "&lt;script&gt;" in text
+
+
+def test_a_target_that_is_chosen_is_the_metric_shown():
+    training = {"epochs": 3, "target": 0.5, "target_metric": "P@3"}
+    series = series_of(lambda log: trained(log, 4), training=training)
+    assert best_label(series) == "P@3 0.0200 (mega-batch 4)"

@@ -1,0 +1,175 @@
+"""The series of a run: its whole course, in bounded memory."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from daskxml.cluster.event_log import EventLog
+from daskxml.cluster.timeline import Work
+from daskxml.core.errors import ClusterError
+from daskxml.observe.dashboard import charts
+from daskxml.observe.dashboard.series import LINES, POINTS, WORKERS
+from daskxml.observe.run_view import KEPT_WORKERS
+from daskxml.session.history import memory_event
+from daskxml.worker.memory import LogitsBudget
+from harness.run_events import row, series_of, started, trained
+
+
+def texts(series):
+    return [text for _, text in series.lines]
+
+
+def test_a_run_becomes_lines_of_text_and_series():
+    def add_events(event_log: EventLog) -> None:
+        started(event_log)
+        trained(event_log, 3)
+        event_log.event("worker", event="lost", worker="1")
+        event = {"kind": "lost", "worker": "1", "after_s": 0.1, "rows_returned": 1234}
+        others = [
+            memory_event("0", 0.2, 16),
+            LogitsBudget(chosen_bytes=1, step_s={1: 0.5}).event("0"),
+        ]
+        event_log.event("megabatch", row=row(4, ["0"], events=[*others, event]))
+        event_log.event("worker", event="joined", worker="1")
+        event_log.event("warning", text="merge 5 is tried again: broken pipe")
+        event_log.state("training", epoch=0.45)
+
+    series = series_of(add_events)
+    assert texts(series) == [
+        "training begins with 2 workers",
+        "worker 1 was lost",
+        "1,234 rows of worker 1 were leased again, in mega-batch 4",
+        "worker 1 joined",
+        "merge 5 is tried again: broken pipe",
+    ]
+    assert [point.megabatch for point in series.megabatches] == [1, 2, 3, 4]
+    assert series.view.best == {"P@1": (0.04, 4), "P@3": (0.02, 4)}
+    assert series.view.totals["merged_bytes"] == 4000
+    assert (series.view.totals["lost"], series.view.totals["joined"]) == (1, 1)
+    assert series.view.state == "training"
+    assert not series.view.is_over
+
+
+def test_a_run_that_goes_back_takes_its_series_along():
+    def add_events(event_log: EventLog) -> None:
+        started(event_log)
+        trained(event_log, 8)
+        event_log.event("rewound", megabatch=4)
+        event_log.event("megabatch", row=row(5))
+
+    series = series_of(add_events)
+    assert [point.megabatch for point in series.megabatches] == [1, 2, 3, 4, 5]
+    assert [point.megabatch for point in series.evaluations] == [1, 2, 3, 4, 5]
+    assert series.view.best["P@1"] == (0.05, 5)
+
+
+@pytest.mark.parametrize(
+    ("add_events", "ending"),
+    [
+        (lambda event_log: event_log.end_well("epochs"), "ended: epochs"),
+        (lambda event_log: event_log.end_badly(ClusterError("nobody came")), "failed: nobody came"),
+        (lambda event_log: event_log.end_badly(KeyError("x"), "trace"), "failed: KeyError: 'x'"),
+    ],
+)
+def test_a_run_that_is_over_releases_its_log(add_events, ending):
+    def story(event_log: EventLog) -> None:
+        started(event_log)
+        trained(event_log, 2)
+        add_events(event_log)
+
+    series = series_of(story)
+    assert series.view.is_over
+    assert series.state == ending
+    assert series._log is None
+    series.update()  # nobody reads any more
+    assert len(series.megabatches) == 2
+
+
+def test_a_run_that_is_given_up_without_a_word_is_over():
+    series = series_of(started)
+    series.give_up()
+    assert series.view.is_over
+    assert texts(series)[-1] == "ended: given up"
+
+
+def test_a_long_run_of_many_workers_stays_small():
+    def size(megabatches: int, workers: int) -> int:
+        def add_events(event_log: EventLog) -> None:
+            names = [str(number) for number in range(workers)]
+            started(event_log, names)
+            trained(event_log, megabatches, names)
+            for number in range(megabatches):
+                event_log.event("worker", event="lost", worker=f"w{number}")
+            event_log.end_well("epochs")
+
+        series = series_of(add_events)
+        assert len(series.megabatches) <= POINTS + 1
+        assert len(series.lines) == LINES
+        assert len(series.view.lost) <= KEPT_WORKERS
+        kept = (list(series.megabatches), list(series.evaluations), series.lines, series.view)
+        return len(pickle.dumps(kept))
+
+    assert size(8 * POINTS, 200) < 1.3 * size(2 * POINTS, WORKERS) < 10 * 2**20
+
+
+def test_lines_have_gaps_where_a_worker_took_no_part():
+    def add_events(event_log: EventLog) -> None:
+        started(event_log)
+        event_log.event("megabatch", row=row(1))
+        event_log.event("megabatch", row=row(2, ["0"]))
+        event_log.event("megabatch", row=row(3, ["1", "2"]))
+        event_log.event("worker", event="lost", worker="0")
+
+    series = series_of(add_events)
+    workers = charts.worker_names(series)
+    assert workers == ["0", "1", "2"]
+    found = charts.worker_columns(series, workers)
+    nan = np.nan
+    expected = [[10, 10, nan], [11, nan, 10], [nan, nan, 11]]
+    np.testing.assert_array_equal(found["batch_rows"], np.array(expected, dtype=np.float32))
+    np.testing.assert_array_equal(found["xs"], [[1, 2, 3]] * 3)
+    assert found["busy_share"][0, 0] == pytest.approx(0.9)
+    assert found["rows_per_s"][0, 0] == pytest.approx(100.0)
+    assert charts.perturbed_columns(series)["megabatch"].tolist() == [2.0]
+
+
+def test_there_are_lines_for_some_of_many_workers():
+    names = [f"w{number}" for number in range(100)]
+
+    def add_events(event_log: EventLog) -> None:
+        started(event_log, names)
+        trained(event_log, 2, names)
+        for name in names[:90]:
+            event_log.event("worker", event="lost", worker=name)
+
+    series = series_of(add_events)
+    shown = charts.worker_names(series)
+    assert len(shown) == charts.DRAWN_WORKERS
+    assert set(names[90:]) <= set(shown)  # those that are there come first
+    assert charts.worker_count(series) == 100
+    found = charts.worker_columns(series, shown)
+    assert found["weight"].shape == (charts.DRAWN_WORKERS, 2)
+
+
+def test_the_timeline_is_cut_to_its_window_and_its_size():
+    pieces = [Work("a", "lease", float(n), n + 0.9) for n in range(3 * charts.DRAWN_WORK)]
+    pieces += [Work("b", "model", 0.0, 1e4), Work("c", "lease", 0.0, 1e4)]
+    found = charts.work_columns(pieces, ["a", "b"], end_s=6000.0, long_s=10.0)
+    assert found["place"].tolist() == [0.0] * 10  # nobody asks for b's work, nor for c
+    assert found["left"][0] == -10.0
+    assert found["right"][-1] == pytest.approx(-0.1)
+    everything = charts.work_columns(pieces, ["a"], end_s=6000.0, long_s=6000.0)
+    assert len(everything["left"]) == charts.DRAWN_WORK
+
+
+def test_there_is_nothing_to_draw_before_the_first_mega_batch():
+    series = series_of(lambda event_log: None)
+    assert charts.worker_names(series) == []
+    assert charts.learning_columns(series)["loss"].size == 0
+    assert charts.score_columns(series, ["P@1"])["P@1"].size == 0
+    assert charts.worker_columns(series, [])["weight"].shape == (0, 0)
+    assert charts.memory_columns(series, [])["host_mib"].shape == (0, 0)
+    assert charts.window_s(series) == charts.LONGEST_S

@@ -1,0 +1,47 @@
+"""Simulated runs on disk: one whose workers come and go, and one of another strategy."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from daskxml.api.simulate import simulate
+from daskxml.simulator import Arrival, CostModel, Loss
+from harness.small_data import data as data
+
+VALUES = {
+    "run": {"name": "first"},
+    "model": {"hidden": [16]},
+    "strategy": {"name": "adaptive-sgd", "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+    "training": {"megabatches": 6},
+    "evaluation": {"every": 2},
+    "checkpoint": {"every": 2},
+}
+COST = CostModel(fixed_s=1e-3, per_row_s=1e-4, per_nonzero_s=1e-6)
+
+
+@pytest.fixture(scope="session")
+def simulated(data, tmp_path_factory):
+    """A folder with the runs ``changing`` and ``elastic``."""
+    folder = tmp_path_factory.mktemp("reports")
+    changes = [Loss(0.1, "1"), Arrival(0.15, "2")]
+    perturbed = {"strategy.perturbation_threshold": 10.0}
+    simulate(
+        VALUES,
+        [1, 0.6],
+        **data,
+        cost=COST,
+        overrides=perturbed,
+        changes=changes,
+        out=folder / "changing",
+    )
+    elastic = VALUES | {"strategy": VALUES["strategy"] | {"name": "elastic"}}
+    simulate(elastic, [1, 0.6], **data, cost=COST, out=folder / "elastic")
+    return folder
+
+
+@pytest.fixture
+def run_dir(simulated, tmp_path):
+    """A copy of the run ``changing`` that a test may change."""
+    return shutil.copytree(simulated / "changing", tmp_path / "run")

@@ -1,0 +1,109 @@
+"""What the charts show is what the histories say."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from daskxml.observe.report import figures
+from daskxml.observe.report.runs import StoredRun, read_runs
+from daskxml.observe.run_view import phases
+
+
+@pytest.fixture
+def runs(simulated):
+    return read_runs([simulated])
+
+
+def chart(charts, name):
+    (found,) = (chart for chart in charts if chart.name == name)
+    return found
+
+
+def test_metrics_lie_over_each_other_at_their_times(runs):
+    charts = figures.comparison(runs, "P@1", 0.4)
+    for found, at in (("metric_time", "s"), ("metric_megabatches", "mega-batches")):
+        assert at in chart(charts, found).x_label
+        assert chart(charts, found).target == 0.4
+        assert [line.name for line in chart(charts, found).series] == ["changing", "elastic"]
+    line = chart(charts, "metric_megabatches").series[0]
+    measured = [row for row in runs[0].history if row["metrics"]]
+    assert line.points == tuple((row["megabatch"], row["metrics"]["P@1"]) for row in measured)
+    times = chart(charts, "metric_time").series[1].points
+    assert times[-1][0] == pytest.approx(
+        sum(row["train_s"] + row["merge_s"] for row in runs[1].history)
+    )
+    assert len(chart(charts, "loss_time").series[0].points) == 6
+
+
+def test_phases_are_all_of_the_time(runs):
+    for run in runs:
+        found = phases(run.history)
+        assert sum(found.values()) == pytest.approx(run.history[-1]["wall_s"])
+        assert found["computing"] + found["waiting"] == pytest.approx(
+            sum(row["train_s"] for row in run.history)
+        )
+        assert all(seconds > 0 for name, seconds in found.items() if name != "other")
+
+
+def test_a_run_without_mega_batches_has_no_phases_but_keeps_its_colour(runs, tmp_path):
+    empty = StoredRun(name="empty", directory=tmp_path)
+    charts = figures.comparison([empty, *runs], "P@1", None)
+    assert list(chart(charts, "phases").bars) == ["changing", "elastic"]
+    assert next(line.name for line in chart(charts, "loss_time").series) == "empty"
+    assert not any(chart.is_empty for chart in charts)
+    assert all(chart.is_empty for chart in figures.comparison([empty], "P@1", None))
+    assert all(chart.is_empty for chart in figures.worker_charts(empty, 1))
+
+
+def test_workers_have_lines_while_they_are_there(runs):
+    charts = figures.worker_charts(runs[0], 1)
+    sizes = chart(charts, "run1_batch_rows")
+    assert [line.name for line in sizes.series] == ["worker 0", "worker 1", "worker 2"]
+    for name, line in zip("012", sizes.series, strict=True):
+        there = [row for row in runs[0].history if name in row["workers"]]
+        expected = [(row["megabatch"], row["workers"][name]["batch_rows"]) for row in there]
+        assert list(line.points) == expected
+    weights = chart(charts, "run1_weights")
+    perturbed = [row["megabatch"] for row in runs[0].history if row["perturbed"]]
+    assert perturbed
+    marked = sorted(point for line in weights.series for point in line.marked)
+    assert [x for x, _ in marked] == perturbed
+    for megabatch, weight in marked:
+        workers = runs[0].history[int(megabatch) - 1]["workers"].values()
+        assert weight == max(worker["weight"] for worker in workers)
+    assert not any(line.marked for line in sizes.series)
+
+
+def test_time_of_workers_adds_up(runs):
+    found = chart(figures.worker_charts(runs[1], 2), "run2_worker_time")
+    train_s = sum(row["train_s"] for row in runs[1].history)
+    for bar in found.bars.values():
+        assert sum(bar.values()) == pytest.approx(train_s)
+
+
+def test_many_workers_are_a_median_in_a_band():
+    workers = {str(i): {"batch_rows": 10 * i, "weight": 0.01, "rows": 1} for i in range(40)}
+    rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in (1, 2)]
+    run = StoredRun(name="r", directory=Path(), history=tuple(rows))
+    (line,) = chart(figures.worker_charts(run, 1), "run1_batch_rows").series
+    assert line.points == tuple((m, statistics.median(range(0, 400, 10))) for m in (1.0, 2.0))
+    assert line.band == ((0.0, 390.0),) * 2
+    assert "40 workers" in line.name
+    (weights,) = chart(figures.worker_charts(run, 1), "run1_weights").series
+    assert weights.marked == ((1.0, 0.01), (2.0, 0.01))
+    times = chart(figures.worker_charts(run, 1), "run1_worker_time")
+    assert len(times.bars) == 24
+    assert times.title.endswith(", the first 24 of 40")
+    assert chart(figures.worker_charts(run, 1), "run1_rows_per_s").is_empty
+
+
+def test_of_many_perturbed_mega_batches_some_are_marked():
+    workers = {"a": {"weight": 0.6}, "b": {"weight": 0.4}}
+    rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in range(1, 301)]
+    run = StoredRun(name="r", directory=Path(), history=tuple(rows))
+    a, b = chart(figures.worker_charts(run, 1), "run1_weights").series
+    assert 60 <= len(a.marked) <= 80
+    assert b.marked == ()

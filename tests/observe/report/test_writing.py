@@ -1,0 +1,187 @@
+"""Reports of runs in every state: one page that needs nothing else, pictures and tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from daskxml.api.simulate import simulate
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.observe.report import write as writing
+from daskxml.observe.report import write_report
+
+VOID = {"meta", "link", "br", "hr", "img"}
+
+
+class Checker(HTMLParser):
+    """Collects the texts, checks that elements are closed in turn, and notes what is loaded."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts, self.loaded = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in VOID:
+            self.open.append(tag)
+        named = dict(attributes)
+        self.loaded += [named[key] for key in ("src", "href", "data", "action") if key in named]
+        assert tag != "script"
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        self.texts.append(text)
+
+
+def read(page):
+    checker = Checker()
+    checker.feed(page.read_text(encoding="utf-8"))
+    assert checker.open == []
+    assert checker.loaded == ["data:,"], "nothing is loaded from anywhere"
+    return " ".join(" ".join(checker.texts).split())
+
+
+def read_csv(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def report(simulated, tmp_path_factory):
+    return write_report([simulated], tmp_path_factory.mktemp("out") / "report")
+
+
+def test_the_page_has_all_of_both_runs(report, simulated):
+    text = read(report.page)
+    for piece in (
+        "2 runs", "adaptive-sgd", "elastic", "ended by megabatches, simulated", "nDCG@5",
+        "strategy.name", "worker 1 lost", "worker 2 joined", "Batch size", "Merge weight",
+        "Utilisation", "Time by phase", "weights perturbed", "[strategy]", "per_nonzero_s",
+        '"numpy"',
+    ):  # fmt: skip
+        assert piece in text, piece
+    assert str(simulated / "elastic") in text
+    page = report.page.read_text()
+    assert "prefers-color-scheme: dark" in page
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page)
+
+
+def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
+    summary, history, workers = map(read_csv, report.tables)
+    assert [row["run"] for row in summary] == ["changing", "elastic"]
+    rows = (simulated / "changing" / "history.jsonl").read_text().splitlines()
+    last = json.loads(rows[-1])
+    assert float(summary[0]["last"]) == last["metrics"]["P@1"]
+    assert [row["megabatch"] for row in history] == [*"123456"] * 2
+    assert [int(row["rows"]) for row in history[:6]] == [json.loads(row)["rows"] for row in rows]
+    assert history[0]["P@1"] == ""
+    assert float(history[5]["PSP@5"]) == last["metrics"]["PSP@5"]
+    assert len(workers) >= 6 + 12
+    assert {row["worker"] for row in workers if row["run"] == "elastic"} == {"0", "1"}
+
+
+def test_the_pictures_are_those_of_the_page(report):
+    pytest.importorskip("matplotlib", reason="PNGs are drawn by Matplotlib")
+    assert len(report.pictures) == report.page.read_text().count("<svg") == 6 + 2 * 6
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in report.pictures)
+
+
+def test_the_level_and_the_metric_may_be_chosen(simulated, tmp_path):
+    written = write_report([simulated], tmp_path, pictures=False, metric="nDCG@3", level=0.99)
+    assert "best nDCG@3" in read(written.page)
+    assert "not reached" in read(written.page)
+    with pytest.raises(ConfigError, match="no run measured it"):
+        write_report([simulated], tmp_path, pictures=False, metric="P@77")
+
+
+def test_a_run_without_test_rows_shows_its_loss(data, tmp_path):
+    values = {"training": {"megabatches": 2}, "model": {"hidden": [8]},
+              "strategy": {"batch_max": 32, "megabatch_batches": 10}}  # fmt: skip
+    simulate(values, [1.0], train=data["train"], out=tmp_path / "run")
+    written = write_report([tmp_path / "run"], pictures=False)
+    assert written.page == tmp_path / "run" / "report" / "index.html"
+    text = read(written.page)
+    assert "No run has been scored" in text
+    assert "Loss against time" in text
+    assert "P@1 against" not in text
+
+
+def test_runs_in_every_state_beside_each_other(simulated, run_dir, tmp_path):
+    path = run_dir / "history.jsonl"
+    path.write_bytes(path.read_bytes()[:-50])
+    (run_dir / "model.json").unlink()
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    (fresh / "run.toml").write_text((run_dir / "run.toml").read_text())
+    bare = tmp_path / "<b>bare"
+    bare.mkdir()
+    (bare / "history.jsonl").write_text(path.read_text().splitlines()[0] + "\n")
+    written = write_report(
+        [simulated / "elastic", run_dir, fresh, bare], tmp_path / "report", pictures=False
+    )
+    text = read(written.page)
+    assert "broken off after 5 mega-batches" in text
+    assert "broken off after 0 mega-batches" in text
+    assert "<b>bare" in text
+    assert written.problems == (
+        "run: history.jsonl: line 6 is cut off; left out",
+        "<b>bare: run.toml cannot be read (No such file or directory)",
+    )
+
+
+def test_rows_with_the_least_that_a_row_has_are_reported(tmp_path):
+    """A later or an earlier version may have fewer figures."""
+    least = {"rows": 10, "train_s": 1.0, "merge_s": 0.5, "metrics": {}, "workers": {"a": {}}}
+    rows = [least | {"megabatch": m, "perturbed": True} for m in (1, 2)]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written = write_report([tmp_path], pictures=False)
+    assert "broken off after 2 mega-batches" in read(written.page)
+    assert [row["worker"] for row in read_csv(written.tables[2])] == ["a", "a"]
+
+
+def test_the_same_settings_are_said_to_be(simulated, run_dir, tmp_path):
+    written = write_report([simulated / "changing", run_dir], tmp_path / "report", pictures=False)
+    assert "The runs have the same settings." in read(written.page)
+
+
+def test_a_report_is_written_over_an_earlier_one(simulated, tmp_path):
+    first = write_report([simulated], tmp_path, pictures=False)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert write_report([simulated], tmp_path, pictures=False).page == first.page
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(simulated, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="choose another --out"):
+        write_report([simulated], tmp_path / "file")
+    (tmp_path / "out" / "index.html").mkdir(parents=True)
+    with pytest.raises(ModelError, match="cannot be written"):
+        write_report([simulated], tmp_path / "out")
+
+
+def test_without_matplotlib_there_are_page_and_tables(simulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "has_matplotlib", lambda: False)
+    written = write_report([simulated], tmp_path)
+    assert written.pictures == ()
+    assert not list(tmp_path.glob("*.png"))
+    assert "<svg" in written.page.read_text()
+
+
+def test_reading_runs_loads_neither_dask_nor_matplotlib():
+    code = (
+        "import sys, daskxml.observe.report; "
+        "print(sorted(set(sys.modules) & {'dask', 'distributed', 'matplotlib'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,82 @@
+"""A run's directory is one run's alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daskxml.config import load_run_config
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.records.checkpoint import write_checkpoint
+from daskxml.records.run_dir import RunDir, read_history
+
+CONFIG = load_run_config({"training": {"epochs": 1}})
+
+
+def fail_after(begun: None) -> None:
+    raise ZeroDivisionError
+
+
+def test_no_directory_keeps_nothing() -> None:
+    place = RunDir.open(None, None)
+    with place:
+        place.begin(CONFIG)
+        place.append({"megabatch": 1})
+    assert place.path is None
+    assert place.history() == []
+
+
+def test_a_run_is_not_written_over(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", None) as place:
+        place.begin(CONFIG)
+        place.append({"megabatch": 1})
+    write_checkpoint(tmp_path / "run", 1, {"current": np.zeros(3, np.float32)}, {}, keep=1)
+    with pytest.raises(ModelError, match="--resume"):
+        RunDir.open(tmp_path / "run", None)
+    assert read_history(tmp_path / "run" / "history.jsonl") == [{"megabatch": 1}]
+
+
+def test_resuming_is_not_suggested_without_a_checkpoint(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", None) as place:
+        place.begin(CONFIG)
+        place.append({"megabatch": 1})
+    with pytest.raises(ModelError, match=r"holds a run already; choose another --out$"):
+        RunDir.open(tmp_path / "run", None)
+    with pytest.raises(ModelError, match=r"no checkpoint to resume from; .* another --out$"):
+        RunDir.open(None, tmp_path / "run")
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", None):
+        second = RunDir.open(tmp_path / "run", None)
+        with pytest.raises(ModelError, match="under way"), second:
+            pass
+
+
+def test_a_run_that_failed_at_the_start_leaves_the_place_free(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    place = RunDir.open(out, None)
+    with pytest.raises(ZeroDivisionError), place:
+        fail_after(place.begin(CONFIG))
+    assert not out.exists()
+    RunDir.open(out, None)
+
+
+def test_resume_takes_the_newest_checkpoint_of_a_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ModelError, match="no run to resume"):
+        RunDir.open(None, out)
+    with RunDir.open(out, None) as place:
+        place.begin(CONFIG)
+    with pytest.raises(ModelError, match="no checkpoint"):
+        RunDir.open(None, out)
+    model = {"current": np.zeros(3, np.float32), "previous": np.zeros(3, np.float32)}
+    for megabatch in (2, 4):
+        write_checkpoint(out, megabatch, model, {"history": []}, keep=5)
+    resumed = RunDir.open(out, out)
+    assert resumed.checkpoint is not None
+    assert Path(resumed.checkpoint).stem == "000004"
+    with pytest.raises(ConfigError, match="--resume"):
+        RunDir.open(tmp_path / "other", out)

@@ -1,0 +1,206 @@
+"""Whole steps on a GPU, or its kernels on the host, beside the same steps on a CPU."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from daskxml.core.arrays import Csr, Partition, Segment
+from daskxml.core.errors import ConfigError
+from daskxml.data.rows import from_scipy
+from daskxml.kernels import get_kernels
+from daskxml.model.spec import ModelSpec
+from daskxml.optim import OptimizerConfig
+from daskxml.worker.replica import Replica
+from harness.cuda_on_host import FORWARD, SHUFFLED, emulated, gpu_kernels, needs_compiler, needs_gpu
+from harness.naive_dense import from_bfloat16, to_bfloat16
+
+DEVICES = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(emulated, id="on the host", marks=needs_compiler),
+        pytest.param(gpu_kernels, id="gpu", marks=needs_gpu),
+    ],
+)
+FEATURES, LABELS, ROWS = 40, 150, 30
+
+
+def data(seed=0):
+    rng = np.random.default_rng(seed)
+    x = sparse.random_array((ROWS, FEATURES), density=0.2, rng=rng, format="csr", dtype=np.float32)
+    y = sparse.random_array((ROWS, LABELS), density=0.03, rng=rng, format="csr", dtype=np.float32)
+    return Partition(from_scipy(x), from_scipy(y, ones=True))
+
+
+def replica(kernels, optimizer="sgd", **settings):
+    dtype = settings.pop("output_dtype", "float32")
+    budget, decay = settings.pop("budget", 1 << 20), settings.pop("weight_decay", 0.0)
+    spec = ModelSpec(features=FEATURES, labels=LABELS, **{"hidden": (8,), **settings})
+    config = OptimizerConfig(name=optimizer, weight_decay=decay)
+    made = Replica(
+        spec, config, kernels, max_batch_rows=16, logits_budget_bytes=budget, output_dtype=dtype
+    )
+    start = np.random.default_rng(1).standard_normal(made.layout.size).astype(np.float32)
+    kernels.copy(made.flat, kernels.to_device(0.3 * start))
+    return made
+
+
+def train(kernels, steps=3, **settings):
+    """A few steps over two segments each; the losses, the model and what it ranks first."""
+    size = settings.pop("batch_rows", 16)
+    part, made, losses = kernels.to_device(data()), replica(kernels, **settings), []
+    for step in range(steps):
+        rows = np.random.default_rng(step).permutation(ROWS)[:size].astype(np.int64)
+        batch = [
+            Segment(part, kernels.to_device(rows[:5])),
+            Segment(part, kernels.to_device(rows[5:])),
+        ]
+        losses.append(made.step(batch, 0.1, key=step).loss_sum)
+    ids, scores = made.top_k([Segment(part, kernels.to_device(np.arange(ROWS)))], 4)
+    return np.array([float(loss) for loss in losses]), kernels.to_host(made.flat), ids, scores
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"loss": "sigmoid"},
+        {"loss": "sigmoid", "activation": "sigmoid", "hidden": (8, 6)},
+        {"budget": 16 * 40 * 4},  # labels in blocks
+        {"batch_rows": 13},
+        {"batch_rows": 9, "loss": "sigmoid", "budget": 16 * 40 * 4, "optimizer": "adam"},
+        {"dropout": 0.3, "feature_dropout": 0.2},
+        {"hidden": ()},
+        *({"optimizer": name} for name in ("momentum", "nesterov", "adam", "lamb")),
+    ],
+    ids=str,
+)
+def test_steps_are_those_of_a_cpu(make, settings):
+    losses, flat, ids, scores = train(make(), **settings)
+    cpu = train(get_kernels("cpu", 1), **settings)
+    np.testing.assert_allclose(losses, cpu[0], rtol=1e-4)
+    np.testing.assert_allclose(flat, cpu[1], rtol=1e-3, atol=1e-4)
+    assert (ids == cpu[2]).mean() > 0.95
+    np.testing.assert_allclose(scores, cpu[3], rtol=1e-3, atol=1e-4)
+
+
+@DEVICES
+def test_the_same_run_twice_has_the_same_bits(make):
+    first, second = (train(make(), dropout=0.3)[1].tobytes() for _ in range(2))
+    assert first == second
+
+
+@needs_compiler
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_any_order_of_threads_has_the_same_bits(optimizer):
+    forward, shuffled = (
+        train(emulated(order), 2, optimizer=optimizer) for order in (FORWARD, SHUFFLED)
+    )
+    assert forward[1].tobytes() == shuffled[1].tobytes()
+    assert forward[0].tobytes() == shuffled[0].tobytes()
+
+
+FORMS = [
+    *({"optimizer": name} for name in ("sgd", "momentum", "nesterov", "adam", "lamb")),
+    {"optimizer": "sgd", "weight_decay": 0.1},
+    {"optimizer": "adam", "loss": "sigmoid", "dropout": 0.3, "feature_dropout": 0.2},
+    {"budget": 16 * 40 * 4},
+    *({"optimizer": name, "output_dtype": "bfloat16"} for name in ("sgd", "adam")),
+    *({"optimizer": name, "output_dtype": "float16"} for name in ("sgd", "lamb")),
+    {"loss": "sigmoid", "output_dtype": "float16", "budget": 16 * 40 * 4},
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("settings", FORMS, ids=str)
+def test_steps_wait_for_nothing_and_allocate_nothing(settings):
+    """Not for the loss, nor for the number of features in use; one wait brings all losses."""
+    kernels = emulated()
+    part, made = kernels.to_device(data()), replica(kernels, **settings)
+    batches = [[Segment(part, kernels.to_device(np.arange(n)))] for n in (16, 9, 16)]
+    device = kernels._device
+    made.step(batches[0], 0.1, key=0)
+    before = device.downloads, device.allocations
+    results = [made.step(batch, 0.1, key) for key, batch in enumerate(batches)]
+    assert (device.downloads, device.allocations) == before
+    assert [float(result.loss_sum) > 0.0 for result in results] == [True] * 3
+    assert device.downloads == before[0] + 1
+
+
+NARROW = [
+    {},
+    {"budget": 16 * 40 * 4, "batch_rows": 13},
+    {"loss": "sigmoid", "weight_decay": 0.1},
+    *({"optimizer": name} for name in ("momentum", "nesterov", "adam")),
+]
+
+
+@DEVICES
+@pytest.mark.parametrize("settings", NARROW, ids=str)
+def test_steps_with_narrow_output_weights_are_close_to_those_without(make, settings):
+    losses, flat, _, scores = train(make(), output_dtype="bfloat16", **settings)
+    wide = train(make(), **settings)
+    np.testing.assert_allclose(losses, wide[0], rtol=0.02)
+    assert 0.0 < np.linalg.norm(flat - wide[1]) < 0.02 * np.linalg.norm(wide[1])
+    np.testing.assert_allclose(scores, wide[3], rtol=0.1, atol=0.01)
+
+
+@DEVICES
+@pytest.mark.parametrize("settings", [*NARROW, {"optimizer": "lamb"}, {"hidden": ()}], ids=str)
+def test_steps_with_logits_of_float16_are_close_to_those_without(make, settings):
+    """And ranks, which have float32 logits of much the same weights, even more so."""
+    losses, flat, ids, scores = train(make(), output_dtype="float16", **settings)
+    wide = train(make(), **settings)
+    np.testing.assert_allclose(losses, wide[0], rtol=2e-3)
+    assert 0.0 < np.linalg.norm(flat - wide[1]) < 2e-3 * np.linalg.norm(wide[1])
+    np.testing.assert_allclose(scores, wide[3], rtol=0.01, atol=0.002)
+    assert (ids == wide[2]).mean() > 0.95
+
+
+@DEVICES
+def test_small_probabilities_are_not_lost_in_float16(make):
+    """Many rows and labels, a share of a gradient far below what float16 itself can tell."""
+    kernels, labels, rows = make(), 4000, 64
+    x = Csr(np.arange(rows + 1), np.zeros(rows, np.int32), np.ones(rows, np.float32), 1)
+    y = Csr(np.arange(rows + 1), np.zeros(rows, np.int32), None, labels)
+    part, batch = kernels.to_device(Partition(x, y)), np.arange(rows)
+    changes = []
+    for dtype in ("float32", "float16"):
+        spec = ModelSpec(features=1, labels=labels, hidden=(4,))
+        made = Replica(spec, OptimizerConfig(), kernels, max_batch_rows=rows, output_dtype=dtype)
+        start = kernels.to_host(made.flat).copy()
+        views = made.layout.views(start)
+        views["hidden0.bias"][:], views["output.bias"][0] = 1.0, 9.0
+        kernels.copy(made.flat, kernels.to_device(start))
+        made.step([Segment(part, kernels.to_device(batch))], 1.0, key=0)
+        after = made.layout.views(kernels.to_host(made.flat))
+        changes.append([after[name] - views[name] for name in ("output.weight", "output.bias")])
+    for wide, half in zip(*changes, strict=True):
+        assert 0.0 < abs(wide[-1]).max() < 1e-4
+        np.testing.assert_allclose(half, wide, rtol=2e-3)
+
+
+def test_a_cpu_has_no_float16():
+    with pytest.raises(ConfigError, match=r"^output layer: float16 logits need a GPU$"):
+        replica(get_kernels("cpu", 1), output_dtype="float16")
+
+
+@DEVICES
+def test_the_flat_vector_is_what_steps_left_and_what_they_start_from(make):
+    kernels = make()
+    part, made = kernels.to_device(data()), replica(kernels, output_dtype="bfloat16")
+    batch = [Segment(part, kernels.to_device(np.arange(16)))]
+    given = kernels.to_host(made.flat).copy()
+    made.top_k(batch, 3)
+    assert (kernels.to_host(made.flat) == given).all()  # ranking has not rounded it
+    made.step(batch, 0.1, key=0)
+    left = kernels.to_host(made.flat).copy()
+    output = made.layout.views(left)["output.weight"]
+    assert (from_bfloat16(to_bfloat16(output)) == output).all()
+    assert (left != given).any()
+    made.step(batch, 0.0, key=0)
+    assert (kernels.to_host(made.flat) == left).all()  # there and back changes nothing
+    kernels.fill(made.flat, 0.0)
+    assert float(made.step(batch, 0.0, key=0).loss_sum) == pytest.approx(
+        16 * np.log(LABELS), rel=1e-4
+    )

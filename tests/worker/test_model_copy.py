@@ -1,0 +1,70 @@
+"""A copy of the shared model: pulled for every batch, its change added, nothing overwritten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.kernels import get_kernels
+from daskxml.worker.shared_model import LocalStore, ModelCopy, SharedModel
+
+SIZE = 5
+numbers = st.lists(st.integers(-9, 9), min_size=SIZE, max_size=SIZE).map(np.float32)
+
+
+class FarStore:
+    """A model that is reached by messages: it knows arrays, and keeps none of them."""
+
+    def __init__(self, model: SharedModel) -> None:
+        self.model, self.pulls, self.pushes = model, 0, 0
+
+    def pull(self, out):
+        self.pulls += 1
+        out[:] = self.model.flat.copy()
+
+    def push(self, delta):
+        self.pushes += 1
+        self.model.flat[:] += delta.copy()
+
+
+def make_copy(store):
+    model = SharedModel.create(SIZE)
+    flat = np.zeros(SIZE, np.float32)
+    made = LocalStore(model) if store == "local" else FarStore(model)
+    return model, flat, ModelCopy(get_kernels("cpu", 1), flat, made), made
+
+
+@pytest.mark.parametrize("store", ["local", "far"])
+@given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=4))
+@settings(max_examples=20, deadline=None)
+def test_every_batch_starts_from_the_model_and_adds_its_change(store, batches):
+    model, flat, copy, _ = make_copy(store)
+    slow = np.zeros(SIZE)
+    for before, mine, others in batches:
+        model.flat += before
+        copy.pull()
+        np.testing.assert_array_equal(flat, model.flat)
+        flat += mine
+        model.flat += others  # while the batch is worked on
+        copy.push()
+        slow += before.astype(np.float64) + mine + others
+    np.testing.assert_array_equal(model.flat, slow)
+
+
+def test_what_is_not_pushed_is_forgotten():
+    model, flat, copy, _ = make_copy("local")
+    copy.pull()
+    flat += 7.0  # a batch that failed
+    copy.pull()
+    copy.push()
+    assert not model.flat.any()
+
+
+def test_one_pull_and_one_push_a_batch():
+    _, _, copy, store = make_copy("far")
+    for _ in range(3):
+        copy.pull()
+        copy.push()
+    assert (store.pulls, store.pushes) == (3, 3)
