@@ -10,39 +10,54 @@ b_i           ``WorkerState.batch_size``       batch size of worker i, kept as a
 lr_i          ``config.lr * b_i / batch_max``  learning rate of worker i (linear scaling)
 u_i           ``WorkerState.updates``          model updates of worker i since the last merge
 b_min, b_max  ``batch_min``, ``batch_max``     bounds of the batch size
-beta          ``beta``                         slope of the paper's scaling rule
+beta          ``beta``                         slope of the printed scaling rule
 alpha_i       ``Merge.weights``                merging weight of replica i
 pert_thr      ``perturbation_threshold``       replicas below this norm count as regularized
 delta         ``perturbation``                 by how much the extreme weights are perturbed
 gamma         ``momentum``                     momentum of the global model
 ============  ===============================  ==============================================
 
-Deviations from the paper, each an option: batch sizes are scaled by a damped and clamped rule
-(``rule = "damped"``), since the paper's rule skips every step that would leave the bounds and so
-freezes or oscillates on few workers; perturbed weights are normalized again, since otherwise the
-model grows with every merge (``renormalize``); "L2-norm per parameter" is read as the root mean
-square (``norm = "rms"``). A worker that came in the middle of a mega-batch is left out of scaling,
-its count of updates says nothing of its speed. Pools of CPU threads, which the paper has none of,
-have bounds of their own (rows a thread), begin at the lower one, and are compared with the mean of
-the replicas alone: one that cannot keep up would drive these to their upper bounds.
+Deviations from the paper, each an option: batch sizes follow the workers' measured speeds
+(``rule = "speed"``), since the printed rule skips every step that would leave the bounds and so
+freezes or oscillates (`daskxml.strategies.batch_rules` has all rules); leases are longer than a
+batch (``dispatch = "lease"``); perturbed weights are normalized again, since otherwise the model
+grows with every merge (``renormalize``); "L2-norm per parameter" is read as the root mean square
+(``norm = "rms"``). A batch of fewer rows than the worker's others, as there may be one at the end
+of a mega-batch, steps at a rate in proportion to its rows and is that part of an update in u_i;
+counts that differ by less than one are equal. A worker that came in the middle of a mega-batch is
+left out of scaling. Pools of CPU threads, which the paper has none of, have bounds of their own
+(rows a thread), begin at the lower one, and are compared with the replicas.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
+from daskxml.strategies.batch_rules import (
+    Pace,
+    Paces,
+    as_printed,
+    by_geometric_mean,
+    by_sign,
+    by_speed,
+)
 from daskxml.strategies.batches import BoundedConfig
-from daskxml.strategies.megabatch import MegabatchState, MegabatchStrategy, WorkerState
-from daskxml.strategies.protocol import Measured, Merge, natural_order
+from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH
+from daskxml.strategies.megabatch import (
+    MegabatchState,
+    MegabatchStrategy,
+    WorkerState,
+    grant_leases,
+)
+from daskxml.strategies.protocol import Command, LeaseDone, Measured, Merge, natural_order
 
 Sizes = Mapping[str, float]
-Updates = Mapping[str, int]
-NO_POOLS: Mapping[str, int] = {}
+Updates = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +69,12 @@ class Config(BoundedConfig):
     batch_initial
         First batch size of a replica; 0 stands for ``batch_max`` (section 5.2.2).
     beta
-        Slope of ``rule = "paper"``; 0 stands for half a worker's least batch size.
+        Slope of ``rule = "paper"``, step of ``"sign"``; 0 stands for half a worker's least batch.
     rule
-        ``"damped"``: b (u / mean u)^1/2, clamped; ``"paper"``: Algorithm 1 as printed.
+        How sizes are scaled; see `daskxml.strategies.batch_rules`.
+    dispatch
+        ``"lease"``: batches are leased by the second, and the last rows in shares, so that all end
+        together; ``"batch"``: one at a time, to whoever is free, as in the paper.
     scale_every
         Mega-batches between two scalings (section 3.2), which count the last one's updates.
     weighting
@@ -71,7 +89,8 @@ class Config(BoundedConfig):
 
     batch_initial: int = bounded(0, low=0)
     beta: float = bounded(0.0, low=0)
-    rule: Literal["damped", "paper"] = "damped"
+    rule: Literal["speed", "geometric", "sign", "paper"] = "speed"
+    dispatch: Literal["lease", "batch"] = "lease"
     scale_every: int = bounded(1, low=1)
     weighting: Literal["paper", "rows"] = "paper"
     momentum: float = bounded(0.9, low=0, below=1)
@@ -94,32 +113,34 @@ class Config(BoundedConfig):
         return given or super().first_size(pool_threads)
 
 
-def scale_batch_sizes(
-    sizes: Sizes, updates: Updates, config: Config, threads: Mapping[str, int] = NO_POOLS
-) -> dict[str, float]:
-    """Algorithm 1: larger batches for workers that made more updates than the mean.
-
-    ``threads`` has those of the pools.
+def scale_batch_sizes(paces: Paces, config: Config) -> dict[str, Pace]:
+    """Algorithm 1, or the rule in its place: larger batches for faster workers.
 
     Examples
     --------
     >>> config = Config(batch_max=64, batch_min=8, beta=4.0, rule="paper")
-    >>> scale_batch_sizes({"a": 32.0, "b": 32.0}, {"a": 6, "b": 2}, config)
-    {'a': 40.0, 'b': 24.0}
+    >>> pace = Pace(size=32.0, low=8, high=64, updates=6)
+    >>> sized = scale_batch_sizes({"a": pace, "b": replace(pace, updates=2)}, config)
+    >>> sized["a"].size, sized["b"].size
+    (40.0, 24.0)
     """
-    paced = [u for w, u in updates.items() if w not in threads] or list(updates.values())
-    mean = sum(paced) / max(1, len(paced))
-    bounds = {worker: config.bounds_of(threads.get(worker, 0)) for worker in sizes}
-    if mean == 0.0:
-        return dict(sizes)
-    if config.rule == "damped":
-        damped = {w: size * math.sqrt(updates[w] / mean) for w, size in sizes.items()}
-        return {w: min(max(size, bounds[w][0]), bounds[w][1]) for w, size in damped.items()}
-    scaled = {
-        w: size + (config.beta or bounds[w][0] / 2.0) * (updates[w] - mean)
-        for w, size in sizes.items()
-    }
-    return {w: s if bounds[w][0] <= s <= bounds[w][1] else sizes[w] for w, s in scaled.items()}
+    match config.rule:
+        case "speed":
+            return by_speed(paces)
+        case "geometric":
+            return by_geometric_mean(paces)
+        case "sign":
+            return by_sign(paces, config.beta)
+    return as_printed(paces, config.beta)
+
+
+def are_equal(updates: Updates) -> bool:
+    """Whether all counts are equal, as far as whole batches can be: they differ by less than one.
+
+    >>> are_equal({"a": 25.0, "b": 25.4}), are_equal({"a": 25, "b": 26})
+    (True, False)
+    """
+    return max(updates.values()) - min(updates.values()) < 1.0
 
 
 def normalized_weights(sizes: Sizes, updates: Updates, weighting: str = "paper") -> Sizes:
@@ -129,7 +150,7 @@ def normalized_weights(sizes: Sizes, updates: Updates, weighting: str = "paper")
     {'a': 0.75, 'b': 0.25}
     """
     shares: Sizes = updates
-    if len(set(updates.values())) == 1:
+    if are_equal(updates):
         shares = sizes
     elif weighting == "rows":
         shares = {worker: updates[worker] * size for worker, size in sizes.items()}
@@ -167,28 +188,50 @@ def are_regularized(measured: Measured, config: Config) -> bool:
 class AdaptiveSgd(MegabatchStrategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
+    scales_parts = True
+
     config: Config
 
     def rate(self, worker: WorkerState) -> float:
         """Linear scaling: lr_i = lr b_i / b_max, for a pool with the rows of one thread."""
         return self.config.lr * worker.batch_size / self.config.batch_max / worker.updates_per_batch
 
-    def scale(self, state: MegabatchState) -> dict[str, float]:
+    def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
+        """Lease by shares, or batch by batch; a worker that came late has no whole share."""
+        policy = ONE_BATCH if self.config.dispatch == "batch" else BY_SHARES
+        if policy is BY_SHARES and any(w.came_late for w in state.members.values()):
+            policy = DEFAULT_POLICY
+        return grant_leases(state, self.lease_rate, policy, parts=True)
+
+    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
+        """Count batches, a smaller one as its share of a full one."""
+        return done.rows / worker.batch_rows
+
+    def scale(self, state: MegabatchState) -> MegabatchState:
         """Algorithm 1, for the workers that were there from the beginning."""
         if (state.merges + 1) % self.config.scale_every:
-            return {}
+            return state
         steady = {name: w for name, w in state.members.items() if not w.came_late}
-        sizes = {name: w.batch_size for name, w in steady.items()}
-        updates = {name: w.updates for name, w in steady.items()}
-        pools = {name: w.pool_threads for name, w in steady.items() if w.pool_threads}
-        return scale_batch_sizes(sizes, updates, self.config, pools)
+        sized = scale_batch_sizes({n: self._pace(w) for n, w in steady.items()}, self.config)
+        members = {
+            n: replace(steady[n], batch_size=pace.size, gain=pace.gain)
+            for n, pace in sized.items()
+        }  # fmt: skip
+        return replace(state, members={**state.members, **members})
+
+    def _pace(self, worker: WorkerState) -> Pace:
+        low, high = self.config.bounds_of(worker.pool_threads)
+        return Pace(
+            size=worker.batch_size, low=low, high=high, updates=worker.updates,
+            busy_s=worker.busy_s, is_pool=worker.pool_threads > 0, gain=worker.gain,
+        )  # fmt: skip
 
     def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
         """Algorithm 2, up to the sum itself."""
         updates = {name: w.updates for name, w in workers.items()}
         sizes = {name: w.batch_size for name, w in workers.items()}
         weights = normalized_weights(sizes, updates, self.config.weighting)
-        perturbed = len(set(updates.values())) > 1 and are_regularized(measured, self.config)
+        perturbed = not are_equal(updates) and are_regularized(measured, self.config)
         if perturbed:
             weights = perturb_weights(weights, updates, self.config)
         return Merge(weights, self.config.momentum, perturbed)

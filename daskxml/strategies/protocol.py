@@ -35,6 +35,7 @@ counted for a strategy with ``is_joint``).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -337,6 +338,7 @@ class Strategy(Protocol):
         ...
 
 
+@functools.lru_cache(maxsize=4096)
 def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key that puts worker 2 before worker 10.
 

@@ -87,7 +87,7 @@ class SharedModelStrategy(MegabatchStrategy):
             return config.lr
         return config.lr * (worker.batch_rows / worker.updates_per_batch) / config.batch_max
 
-    def count_updates(self, worker: WorkerState, done: LeaseDone) -> int:
+    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
         """Count every update of the model, those of each thread of a pool included."""
         return done.updates
 
@@ -97,4 +97,4 @@ class SharedModelStrategy(MegabatchStrategy):
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows by the strategy's own policy."""
-        return grant_leases(state, self.rate, self.config.policy)
+        return grant_leases(state, self.lease_rate, self.config.policy)

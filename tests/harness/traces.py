@@ -20,13 +20,14 @@ FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
     (Started(("a", "b")), []),
     (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
     (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("b", 64, 1, 2.0), ["b 43"]),
     (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
     (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("a", 64, 1, 1.0), []),
-    (LeaseDone("a", 64, 1, 1.0), []),
     (LeaseDone("b", 64, 1, 2.0), []),
-    (LeaseDone("b", 64, 1, 2.0), [Measure()]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 21"]),
+    (LeaseDone("a", 64, 1, 1.0), []),
+    (LeaseDone("a", 21, 1, 21 / 64), []),
+    (LeaseDone("b", 43, 1, 43 / 32), [Measure()]),
 ]
 
 
