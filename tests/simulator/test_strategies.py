@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from daskxml.api.simulate import simulate
-from daskxml.simulator import Arrival, Loss
+from daskxml.simulator import Arrival, CostModel, Loss
 from daskxml.strategies import STRATEGIES
 from harness.ledger_check import check_ledger
 
@@ -85,3 +85,22 @@ def test_an_optimizer_with_state_continues_too(data, values, costs, tmp_path):
     )
     assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
     assert np.array_equal(flat(whole), flat(resumed))
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_on_one_worker_adaptive_and_elastic_sgd_are_the_same_bits(data, jitter):
+    # Ma, Rusu, Wu and Sim, section 5.2.1
+    runs = []
+    for name in ("adaptive-sgd", "elastic"):
+        values = {
+            "model": {"hidden": [16], "dropout": 0.2},
+            "strategy": {"name": name, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+            "training": {"megabatches": 8},
+        }
+        cost = CostModel(fixed_s=1e-3, per_row_s=1e-4, jitter=jitter)
+        runs.append(simulate(values, [1.0], **data, cost=cost))
+    adaptive, elastic = runs
+    assert np.array_equal(flat(adaptive), flat(elastic))
+    for ours, theirs in zip(adaptive.history, elastic.history, strict=True):
+        assert (ours["loss"], ours["metrics"]) == (theirs["loss"], theirs["metrics"])
+        assert ours["workers"]["0"]["batch_rows"] == theirs["workers"]["0"]["batch_rows"] == 32
