@@ -3,8 +3,8 @@
     python benchmarks/figures/pairs.py --data FOLDER
 
 What Adaptive SGD does about unequal workers is compared where all else is equal: with momentum 0.9,
-as in the paper, without momentum, and with an outer Nesterov optimizer. The target of a pair and seed is 95 % of the
-lower of its two best P@1 on the test rows, so that both reach it.
+as in the paper, without momentum, and with an outer Nesterov optimizer. The target of a
+pair and seed is 95 % of the lower of its two best P@1 on the test rows, so that both reach it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,12 @@ Deviations from the paper, each an option: batch sizes follow the workers' measu
 (``rule = "speed"``), since the printed rule skips every step that would leave the bounds and so
 freezes or oscillates (`daskxml.strategies.batch_rules` has all rules); leases are longer than a
 batch (``dispatch = "lease"``); perturbed weights are normalized again, since otherwise the model
-grows with every merge (``renormalize``); "L2-norm per parameter" is read as the root mean square
-(``norm = "rms"``). A batch of fewer rows than the worker's others, as there may be one at the end
+grows with every merge (``renormalize``; docs/internals/merge-stability.md works it out); the norm
+that bounds perturbation is compared with that at the first merge and not divided by the number of
+parameters, which made it a matter of the model's width (``norm = "growth"``); where all updates are
+equal, no replica is the most updated one and none is perturbed (``perturb_equal``: as printed,
+where the first worker is then both r and s, and has (1 + delta) (1 - delta) times its weight; the
+authors' published code leaves the weights as they are). A single worker is never perturbed. A batch of fewer rows than the worker's others, as there may be one at the end
 of a mega-batch, steps at a rate in proportion to its rows and is that part of an update in u_i;
 counts that differ by less than one are equal. A worker that came in the middle of a mega-batch is
 left out of scaling. Pools of CPU threads, which the paper has none of, have bounds of their own
@@ -82,9 +86,12 @@ class Config(BoundedConfig):
     momentum, perturbation, perturbation_threshold
         gamma, delta and pert_thr of Algorithm 2.
     norm
-        ``"rms"``: ``||w|| / sqrt(|w|)``; ``"literal"``: ``||w|| / |w|``.
+        What must be below pert_thr: ``"growth"``, ``||w||`` over its largest value at the first
+        merge; ``"literal"``, as printed, ``||w|| / |w|``; ``"rms"``, ``||w|| / sqrt(|w|)``.
     renormalize
         Divide perturbed weights by their sum.
+    perturb_equal
+        Perturb where all updates are equal, too.
     """
 
     batch_initial: int = bounded(0, low=0)
@@ -95,9 +102,10 @@ class Config(BoundedConfig):
     weighting: Literal["paper", "rows"] = "paper"
     momentum: float = bounded(0.9, low=0, below=1)
     perturbation: float = bounded(0.1, low=0, below=1)
-    perturbation_threshold: float = bounded(0.1, low=0)
-    norm: Literal["rms", "literal"] = "rms"
+    perturbation_threshold: float = bounded(2.0, low=0)
+    norm: Literal["growth", "rms", "literal"] = "growth"
     renormalize: bool = True
+    perturb_equal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,16 +181,23 @@ def perturb_weights(weights: Sizes, updates: Updates, config: Config) -> Sizes:
     return {worker: weight / total for worker, weight in perturbed.items()}
 
 
-def are_regularized(measured: Measured, config: Config) -> bool:
-    """Algorithm 2, line 7: whether every replica's norm per parameter is below the threshold.
+def are_regularized(measured: Measured, first_norm: float, config: Config) -> bool:
+    """Algorithm 2, line 7: whether every replica's norm is below the threshold.
 
-    >>> are_regularized(Measured({"a": 1.0}, parameters=400), Config(perturbation_threshold=0.06))
+    ``first_norm`` is the largest at the first merge.
+
+    >>> measured = Measured({"a": 1.0, "b": 9.0}, parameters=400)
+    >>> are_regularized(measured, 2.0, Config(perturbation_threshold=1.6))
     True
+    >>> are_regularized(measured, 2.0, Config(norm="rms", perturbation_threshold=0.1))
+    False
     """
-    count = measured.parameters
-    divisor = math.sqrt(count) if config.norm == "rms" else float(count)
-    largest = math.sqrt(max(measured.squared_norms.values()))
-    return largest / divisor < config.perturbation_threshold
+    divisors = {
+        "growth": first_norm or 1.0,
+        "rms": math.sqrt(measured.parameters),
+        "literal": float(measured.parameters),
+    }
+    return measured.largest_norm < config.perturbation_threshold * divisors[config.norm]
 
 
 class AdaptiveSgd(MegabatchStrategy):
@@ -226,14 +241,16 @@ class AdaptiveSgd(MegabatchStrategy):
             busy_s=worker.busy_s, is_pool=worker.pool_threads > 0, gain=worker.gain,
         )  # fmt: skip
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Algorithm 2, up to the sum itself."""
+        config, workers = self.config, state.members
         updates = {name: w.updates for name, w in workers.items()}
         sizes = {name: w.batch_size for name, w in workers.items()}
-        weights = normalized_weights(sizes, updates, self.config.weighting)
-        perturbed = not are_equal(updates) and are_regularized(measured, self.config)
+        weights = normalized_weights(sizes, updates, config.weighting)
+        is_tie = len(workers) == 1 or (are_equal(updates) and not config.perturb_equal)
+        perturbed = not is_tie and are_regularized(measured, state.first_norm, config)
         if perturbed:
-            weights = perturb_weights(weights, updates, self.config)
-        return Merge(weights, self.config.momentum, perturbed)
+            weights = perturb_weights(weights, updates, config)
+        return Merge(weights, config.momentum, perturbed)
 
     Config = Config  # at the end, where it hides nothing

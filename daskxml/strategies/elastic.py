@@ -25,12 +25,11 @@ their mean, as in K-step averaging, and not only drawn to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.megabatch import WorkerState, proportional_weights
+from daskxml.strategies.megabatch import MegabatchState, WorkerState, proportional_weights
 from daskxml.strategies.protocol import Measured, Merge
 from daskxml.strategies.quotas import QuotaStrategy
 
@@ -59,9 +58,9 @@ class ElasticSgd(QuotaStrategy):
         """Return the rate of all workers; the threads of a pool step with a part of it."""
         return self.config.lr / worker.updates_per_batch
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Weigh every replica by 1 / N."""
-        weights = proportional_weights(workers, dict.fromkeys(workers, 1.0))
+        weights = proportional_weights(state.members, dict.fromkeys(state.members, 1.0))
         return Merge(weights, self.config.momentum, perturbed=False)
 
     Config = Config  # at the end, where it hides nothing

@@ -119,6 +119,8 @@ class MegabatchState:
         Merges since the run began.
     members
         Every worker, by name.
+    first_norm
+        The largest norm of a replica at the first merge; 0 before.
     """
 
     remaining_rows: int
@@ -126,6 +128,7 @@ class MegabatchState:
     is_draining: bool = False
     merges: int = 0
     members: Mapping[str, WorkerState] = field(default_factory=dict)
+    first_norm: float = 0.0
 
 
 def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
@@ -172,7 +175,12 @@ def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
         )
         for name, worker in state.members.items()
     }
-    return MegabatchState(remaining_rows=rows, merges=state.merges + 1, members=members)
+    return MegabatchState(
+        remaining_rows=rows,
+        merges=state.merges + 1,
+        members=members,
+        first_norm=state.first_norm,
+    )
 
 
 def grant_leases(
@@ -309,7 +317,7 @@ class MegabatchStrategy(Strategy):
         """Return the state after a merge with the next batch sizes."""
         return state
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Return how the replicas are merged."""
         raise NotImplementedError
 
@@ -329,7 +337,8 @@ class MegabatchStrategy(Strategy):
         if isinstance(event, Merged):
             return next_megabatch(self.scale(state), self.config.megabatch_rows), ()
         if isinstance(event, Measured) and state.phase == "measure":
-            return replace(state, phase="merge"), (self.merge(state.members, event),)
+            state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
+            return state, (self.merge(state, event),)
         state = self.record(state, event)
         is_open = state.phase not in ("idle", "measure", "merge")
         return self.schedule(state) if is_open else (state, ())
@@ -375,7 +384,7 @@ class MegabatchStrategy(Strategy):
             return state, leases
         if self.needs_norms:
             return replace(state, phase="measure"), (Measure(),)
-        return replace(state, phase="merge"), (self.merge(state.members, Measured({}, 0)),)
+        return replace(state, phase="merge"), (self.merge(state, Measured({}, 0)),)
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""

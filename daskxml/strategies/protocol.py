@@ -36,6 +36,7 @@ counted for a strategy with ``is_joint``).
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -130,6 +131,11 @@ class Measured:
 
     squared_norms: Mapping[str, float]
     parameters: int
+
+    @property
+    def largest_norm(self) -> float:
+        """The norm of the replica that has the largest."""
+        return math.sqrt(max(self.squared_norms.values()))
 
 
 @dataclass(frozen=True, slots=True)

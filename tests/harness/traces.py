@@ -32,8 +32,9 @@ FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
 
 
 def strategy(**changes):
-    """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch."""
-    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **changes}))
+    """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch; RMS norms below 0.1."""
+    norms = {"norm": "rms", "perturbation_threshold": 0.1}
+    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **norms, **changes}))
 
 
 def follow(machine, state, trace):

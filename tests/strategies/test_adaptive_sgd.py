@@ -250,15 +250,58 @@ def test_ties_go_to_the_lowest_worker_in_natural_order():
     assert [round(least[n] * 3, 3) for n in ("10", "9", "2")] == [1.0, 0.9, 1.1]
 
 
-def test_the_two_readings_of_the_norm_per_parameter():
+def is_regularized(squared_norms, norm, threshold=0.1, first_norm=1.0, parameters=100):
+    config = Config(norm=norm, perturbation_threshold=threshold)
+    return are_regularized(Measured(squared_norms, parameters), first_norm, config)
+
+
+def test_the_readings_of_the_norm_per_parameter():
     # 100 parameters, ||w|| = 0.9 and 2: RMS 0.09 and 0.2, literally 0.009 and 0.02
-    measured = Measured({"a": 0.81, "b": 4.0}, 100)
-    assert not are_regularized(measured, Config(norm="rms"))
-    assert are_regularized(measured, Config(norm="rms", perturbation_threshold=0.21))
-    assert are_regularized(measured, Config(norm="literal"))
-    assert not are_regularized(measured, Config(norm="literal", perturbation_threshold=0.015))
+    norms = {"a": 0.81, "b": 4.0}
+    assert not is_regularized(norms, "rms")
+    assert is_regularized(norms, "rms", 0.21)
+    assert is_regularized(norms, "literal")
+    assert not is_regularized(norms, "literal", 0.015)
     # the threshold itself is not below the threshold
-    assert not are_regularized(Measured({"a": 25.0}, 100), Config(perturbation_threshold=0.5))
+    assert not is_regularized({"a": 25.0}, "rms", 0.5)
+
+
+@pytest.mark.parametrize("parameters", [10, 100, 10**9])
+def test_the_growth_of_the_norm_does_not_depend_on_the_width(parameters):
+    norms = {"a": 1.0, "b": 9.0}
+    assert is_regularized(norms, "growth", 1.51, first_norm=2.0, parameters=parameters)
+    assert not is_regularized(norms, "growth", 1.5, first_norm=2.0, parameters=parameters)
+
+
+def test_the_norm_at_the_first_merge_is_what_later_ones_are_compared_with():
+    machine = strategy(norm="growth", perturbation_threshold=2.0)
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
+    seen = []
+    for norm in (5.0, 9.9, 10.0, 7.0):
+        state, (merge,) = machine.step(state, Measured({"a": norm**2, "b": 1.0}, 4))
+        seen.append((state.first_norm, merge.perturbed))
+        state = replace(state, phase="measure")  # the same updates again
+    assert seen == [(5.0, True), (5.0, True), (5.0, False), (5.0, True)]
+    state, _ = machine.step(state, Merged())
+    assert state.first_norm == 5.0
+
+
+def test_equal_updates_as_printed():
+    machine = strategy(batch_initial=32, megabatch_batches=2, perturb_equal=True)
+    state = follow(
+        machine,
+        machine.initial_state(),
+        [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
+        + [(LeaseDone(w, 32, 1, 1.0), []) for w in "aba"]
+        + [(LeaseDone("b", 32, 1, 1.0), [Measure()])],
+    )
+    _, (merge,) = machine.step(state, NORMS)
+    # r = s = a: 0.5 (1 + 0.1) (1 - 0.1), over the sum 0.995
+    assert merge.weights == pytest.approx({"a": 0.495 / 0.995, "b": 0.5 / 0.995})
+    assert merge.perturbed
+    cluster = VirtualCluster(machine, {"a": 10.0}, norm=0.0)  # one worker never is
+    cluster.run(1)
+    assert cluster.merges[0][1] == Merge({"a": 1.0}, 0.9, perturbed=False)
 
 
 def test_momentum_and_first_batch_size_are_passed_on():
@@ -301,7 +344,7 @@ def test_the_defaults_are_the_papers():
     assert config.bounds == (128, 1024)  # b_min = b_max / 8
     assert config.first_size(0) == 1024
     assert config.megabatch_rows == 100 * 1024
-    assert (config.momentum, config.perturbation, config.perturbation_threshold) == (0.9, 0.1, 0.1)
+    assert (config.momentum, config.perturbation) == (0.9, 0.1)
     # beta = b_min / 2 = 64
     scaled = scale((512.0, 512.0), (5, 3), Config(batch_max=1024, rule="paper"))
     assert scaled == {"a": 576.0, "b": 448.0}
@@ -329,7 +372,7 @@ def test_the_defaults_are_the_papers():
         ({"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),
         ({"perturbation": 1.0}, "perturbation = 1.0: must be at least 0, below 1"),
         ({"perturbation_threshold": -0.1}, "perturbation_threshold = -0.1: must be at least 0"),
-        ({"norm": "l1"}, "norm = 'l1': must be one of 'rms', 'literal'"),
+        ({"norm": "l1"}, "norm = 'l1': must be one of 'growth', 'rms', 'literal'"),
     ],
 )
 def test_wrong_settings_are_refused(changes, message):

@@ -184,6 +184,8 @@ CONFIGS = st.builds(
     rule=st.sampled_from(["speed", "geometric", "sign", "paper"]),
     dispatch=st.sampled_from(["lease", "batch"]),
     perturbation=st.floats(0.0, 0.9),
+    norm=st.just("rms"),
+    perturbation_threshold=st.just(0.1),
 )
 
 

@@ -28,7 +28,8 @@ NORMS = Measured({"cpu": 9.0, "gpu": 9.0}, 4)  # too large to perturb
 
 
 def strategy(**changes):
-    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 4, **changes}))
+    norms = {"norm": "rms", "perturbation_threshold": 0.1}
+    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 4, **norms, **changes}))
 
 
 def gpu(rows=64):
