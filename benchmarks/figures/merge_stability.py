@@ -103,9 +103,9 @@ def main() -> None:
     text = (
         "# The merge of Adaptive SGD: does a model grow by itself?\n\n"
         "Written by `benchmarks/figures/merge_stability.py`; explained in\n"
-        "[merge-stability.md](../../../docs/internals/merge-stability.md). The last two columns are\n"
-        f"the model's factor after {MERGES} merges, with weights as printed and divided by their sum."
-        f"\n\n![growth](merge_stability.png)\n\n{table(found)}\n"
+        "[merge-stability.md](../../../docs/internals/merge-stability.md). The last two columns\n"
+        f"are the model's factor after {MERGES} merges, with weights as printed and divided by\n"
+        f"their sum.\n\n![growth](merge_stability.png)\n\n{table(found)}\n"
     )
     (RESULTS / "merge_stability.md").write_text(text)
     print(text)

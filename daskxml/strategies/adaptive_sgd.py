@@ -17,20 +17,21 @@ delta         ``perturbation``                 by how much the extreme weights a
 gamma         ``momentum``                     momentum of the global model
 ============  ===============================  ==============================================
 
-Deviations from the paper, each an option: batch sizes follow the workers' measured speeds
-(``rule = "speed"``), since the printed rule skips every step that would leave the bounds and so
-freezes or oscillates (`daskxml.strategies.batch_rules` has all rules); leases are longer than a
-batch (``dispatch = "lease"``); perturbed weights are normalized again, since otherwise the model
-grows with every merge (``renormalize``; docs/internals/merge-stability.md works it out); the norm
-that bounds perturbation is compared with that at the first merge and not divided by the number of
+Deviations from the paper, each an option: batch sizes follow the workers' measured speeds (``rule =
+"speed"``), since the printed rule skips every step that would leave the bounds and so freezes or
+oscillates (`daskxml.strategies.batch_rules` has all rules); leases are longer than a batch
+(``dispatch = "lease"``); perturbed weights are normalized again, since otherwise the model grows
+with every merge (``renormalize``; docs/internals/merge-stability.md works it out); the norm that
+bounds perturbation is compared with that at the first merge and not divided by the number of
 parameters, which made it a matter of the model's width (``norm = "growth"``); where all updates are
 equal, no replica is the most updated one and none is perturbed (``perturb_equal``: as printed,
 where the first worker is then both r and s, and has (1 + delta) (1 - delta) times its weight; the
-authors' published code leaves the weights as they are). A single worker is never perturbed. A batch of fewer rows than the worker's others, as there may be one at the end
-of a mega-batch, steps at a rate in proportion to its rows and is that part of an update in u_i;
-counts that differ by less than one are equal. A worker that came in the middle of a mega-batch is
-left out of scaling. Pools of CPU threads, which the paper has none of, have bounds of their own
-(rows a thread), begin at the lower one, and are compared with the replicas.
+authors' published code leaves the weights as they are). A single worker is never perturbed. A batch
+of fewer rows than the worker's others, as there may be one at the end of a mega-batch, steps at a
+rate in proportion to its rows and is that part of an update in u_i; counts that differ by less than
+one are equal. A worker that came in the middle of a mega-batch is left out of scaling. Pools of CPU
+threads, which the paper has none of, have bounds of their own (rows a thread), begin at the lower
+one, and are compared with the replicas.
 """
 
 from __future__ import annotations
@@ -58,7 +59,14 @@ from daskxml.strategies.megabatch import (
     WorkerState,
     grant_leases,
 )
-from daskxml.strategies.protocol import Command, LeaseDone, Measured, Merge, natural_order
+from daskxml.strategies.protocol import (
+    Command,
+    LeaseDone,
+    Measured,
+    Merge,
+    WorkerView,
+    natural_order,
+)
 
 Sizes = Mapping[str, float]
 Updates = Mapping[str, float]
@@ -248,9 +256,15 @@ class AdaptiveSgd(MegabatchStrategy):
         sizes = {name: w.batch_size for name, w in workers.items()}
         weights = normalized_weights(sizes, updates, config.weighting)
         is_tie = len(workers) == 1 or (are_equal(updates) and not config.perturb_equal)
-        perturbed = not is_tie and are_regularized(measured, state.first_norm, config)
-        if perturbed:
+        regularized = are_regularized(measured, state.first_norm, config)
+        if regularized and not is_tie:
             weights = perturb_weights(weights, updates, config)
-        return Merge(weights, config.momentum, perturbed)
+        return Merge(weights, config.momentum, regularized and not is_tie, regularized)
+
+    def view(self, state: MegabatchState) -> dict[str, WorkerView]:
+        """Return what the history has of every worker, with its real batch size."""
+        sizes = {name: worker.batch_size for name, worker in state.members.items()}
+        views = super().view(state).items()
+        return {name: replace(view, batch_size=sizes[name]) for name, view in views}
 
     Config = Config  # at the end, where it hides nothing
