@@ -168,5 +168,21 @@ def as_printed(paces: Paces, beta: float) -> dict[str, Pace]:
     }
 
 
+def with_direction(before: Paces, after: Paces) -> dict[str, Pace]:
+    """Remember which way each size went; one that stays keeps what it was.
+
+    Examples
+    --------
+    >>> pace = Pace(size=8.0)
+    >>> with_direction({"a": pace}, {"a": replace(pace, size=6.0)})["a"].gain
+    -1.0
+    """
+    changes = {name: pace.size - before[name].size for name, pace in after.items()}
+    return {
+        name: replace(pace, gain=math.copysign(1.0, changes[name])) if changes[name] else pace
+        for name, pace in after.items()
+    }
+
+
 def _mean(values: Collection[float]) -> float:
     return sum(values) / max(1, len(values))

@@ -121,6 +121,8 @@ class MegabatchState:
         Every worker, by name.
     first_norm
         The largest norm of a replica at the first merge; 0 before.
+    interval, waited
+        Mega-batches between two scalings of batch sizes, and since the last one.
     """
 
     remaining_rows: int
@@ -129,6 +131,8 @@ class MegabatchState:
     merges: int = 0
     members: Mapping[str, WorkerState] = field(default_factory=dict)
     first_norm: float = 0.0
+    interval: int = 1
+    waited: int = 0
 
 
 def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
@@ -175,11 +179,9 @@ def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
         )
         for name, worker in state.members.items()
     }
-    return MegabatchState(
-        remaining_rows=rows,
-        merges=state.merges + 1,
-        members=members,
-        first_norm=state.first_norm,
+    merges = state.merges + 1
+    return replace(
+        state, remaining_rows=rows, phase="idle", is_draining=False, merges=merges, members=members
     )
 
 
