@@ -86,7 +86,9 @@ def test_a_trace_of_two_megabatches_as_printed():
     )
     # and it is that part of an update: u = 5 12/64 and 3, mean 4.09375
     state, (merge,) = machine.step(state, Measured({"a": 4.0, "b": 0.01}, 4))  # RMS 1 and 0.05
-    assert merge == Merge({"a": 5.1875 / 8.1875, "b": 3 / 8.1875}, 0.9, perturbed=False)
+    assert merge == Merge(
+        {"a": 5.1875 / 8.1875, "b": 3 / 8.1875}, 0.9, perturbed=False, regularized=False
+    )
     # b_a would become 68.375, skipped; b_b = 60 - 4 (4.09375 - 3)
     state, _ = machine.step(state, Merged())
     assert sizes(state) == {"a": 64.0, "b": 55.625}
@@ -229,7 +231,7 @@ def test_equal_updates_are_not_perturbed():
         + [(LeaseDone("b", 32, 1, 1.0), [Measure()])],
     )
     _, (merge,) = machine.step(state, NORMS)
-    assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False)
+    assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False, regularized=True)
 
 
 def test_perturbation_literal_and_renormalized():
@@ -301,7 +303,7 @@ def test_equal_updates_as_printed():
     assert merge.perturbed
     cluster = VirtualCluster(machine, {"a": 10.0}, norm=0.0)  # one worker never is
     cluster.run(1)
-    assert cluster.merges[0][1] == Merge({"a": 1.0}, 0.9, perturbed=False)
+    assert cluster.merges[0][1] == Merge({"a": 1.0}, 0.9, perturbed=False, regularized=True)
 
 
 def test_momentum_and_first_batch_size_are_passed_on():
@@ -313,7 +315,8 @@ def test_momentum_and_first_batch_size_are_passed_on():
     assert leases == (Lease("a", 16, 16, 0.125), Lease("a", 16, 16, 0.125))
     cluster = VirtualCluster(machine, {"a": 10.0})
     cluster.run(2)
-    assert [merge for _, merge in cluster.merges] == 2 * [Merge({"a": 1.0}, 0.25, perturbed=False)]
+    expected = Merge({"a": 1.0}, 0.25, perturbed=False, regularized=False)
+    assert [merge for _, merge in cluster.merges] == 2 * [expected]
 
 
 def test_a_real_batch_size_is_leased_in_whole_rows():

@@ -94,7 +94,7 @@ def test_a_worker_lost_at_the_merge_takes_it_back(is_measured):
         + [(LeaseDone("b", 21, 1, 21 / 32), [Measure()])],
     )
     _, (merge,) = machine.step(state, Measured({"b": 0.0}, 4))
-    assert merge == Merge({"b": 1.0}, 0.9, perturbed=False)
+    assert merge == Merge({"b": 1.0}, 0.9, perturbed=False, regularized=True)
 
 
 def test_an_unknown_worker_that_is_lost_changes_nothing():

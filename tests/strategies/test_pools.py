@@ -59,7 +59,8 @@ def test_a_trace_of_a_megabatch_with_a_slow_pool():
     assert state.members["cpu"].updates == 2.0
     state, (merge,) = machine.step(state, NORMS)
     total = 2 + 3 + 56 / 64
-    assert merge == Merge({"cpu": 2 / total, "gpu": (total - 2) / total}, 0.9, perturbed=False)
+    weights = {"cpu": 2 / total, "gpu": (total - 2) / total}
+    assert merge == Merge(weights, 0.9, perturbed=False, regularized=False)
     state, _ = machine.step(state, Merged())
     # the pace is the replica's alone, 1 s a batch, which keeps b_max; the pool has its least
     assert {n: m.batch_size for n, m in state.members.items()} == {"cpu": 4.0, "gpu": 64.0}
