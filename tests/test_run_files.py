@@ -12,6 +12,7 @@ STRATEGY_OF = {  # the run files of one comparison
     "adaptive-sgd": "adaptive-sgd",
     "adaptive-outer": "adaptive-sgd",
     "elastic": "elastic",
+    "elastic-mean": "elastic",
     "elastic-outer": "elastic",
     "static": "static",
     "mirrored": "mirrored",
@@ -74,6 +75,8 @@ def test_the_variants_are_what_their_names_say():
     assert load_run_config("adasum").rule == "adasum"
     assert load_run_config("adasum-gradients").rule == "adasum"
     assert load_run_config("mirrored").rule == "mean"
+    for name, momentum in (("elastic", 0.9), ("adaptive-sgd", 0.9), ("elastic-mean", 0.0)):
+        assert load_run_config(name).strategy.momentum == momentum
     for name in ("adaptive-outer", "elastic-outer"):
         config = load_run_config(name)
         assert (config.combine.outer, config.strategy.momentum) == ("nesterov", 0.0)

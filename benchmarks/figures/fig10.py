@@ -2,7 +2,7 @@
 
     python benchmarks/figures/fig10.py --data FOLDER
 
-The first batch size with Algorithm 1 as printed and with the damped rule of daskxml's default,
+The first batch size with Algorithm 1 as printed and with the default rule,
 which has no beta. Perturbed weights are normalized in all of them: without that the model grows
 until it is of no use, whatever the batch sizes (see the table of algorithms).
 """
@@ -47,7 +47,7 @@ def main() -> None:
             jobs={data: by_initial_size(printed(data)) for data in sets},
         ),
         Panel(
-            title="first batch, damped",
+            title="first batch, by speed",
             jobs={data: by_initial_size(base_job(data)) for data in sets},
         ),
         Panel(title="beta, as printed", jobs={data: by_beta(printed(data)) for data in sets}),

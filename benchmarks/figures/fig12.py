@@ -2,7 +2,7 @@
 
     python benchmarks/figures/fig12.py --data FOLDER
 
-Once with the rules as printed, once with the damped rule of daskxml's default; the runs are those
+Once with the rules as printed, once with the default rule; the runs are those
 of the table of algorithms.
 """
 
@@ -37,7 +37,7 @@ def draw_sizes(axis: Any, job: Job, rows: list[dict[str, Any]]) -> None:
     for number, (speed, color) in enumerate(zip(SPEEDS, COLORS, strict=True)):
         sizes = [row[f"batch_rows_{number}"] for row in rows]
         axis.plot(range(1, len(rows) + 1), sizes, color=color, label=f"speed {speed:g}")
-    words = "as printed" if job.algorithm == "adaptive-paper" else "damped"
+    words = "as printed" if job.algorithm == "adaptive-paper" else "by speed"
     axis.set_title(f"{DATA[job.data].title}: {words}", fontsize=9)
     axis.set_ylim(0, DATA[job.data].batch_max * 1.08)
 
@@ -55,7 +55,7 @@ def main() -> None:
         draw_sizes(row[RULES.index(job.algorithm)], job, rows[job])
         perturbed = list(itertools.accumulate(found["perturbed"] for found in rows[job]))
         style = ALGORITHMS[job.algorithm]
-        words = "as printed" if job.algorithm == "adaptive-paper" else "damped"
+        words = "as printed" if job.algorithm == "adaptive-paper" else "by speed"
         row[2].plot(range(1, len(perturbed) + 1), perturbed, color=style.color, label=words)
     for data, row in zip(options.sets, axes, strict=True):
         row[2].set_title(f"{DATA[data].title}: perturbed merges", fontsize=9)

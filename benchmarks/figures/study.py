@@ -131,9 +131,8 @@ ALGORITHMS = {
         run_file="adaptive-outer", title="Adaptive SGD, outer Nesterov", color="tab:pink"
     ),
     "elastic": Algorithm(run_file="elastic", title="Elastic SGD", color="tab:blue"),
-    "elastic-momentum": Algorithm(
-        run_file="elastic", title="Elastic SGD with momentum 0.9", color="navy",
-        overrides=(("strategy.momentum", 0.9),),
+    "elastic-mean": Algorithm(
+        run_file="elastic-mean", title="Elastic SGD without momentum", color="navy"
     ),
     "elastic-outer": Algorithm(
         run_file="elastic-outer", title="Elastic SGD, outer Nesterov", color="tab:cyan"

@@ -33,6 +33,7 @@ def bounded(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    words: tuple[str, ...] = (),
 ) -> Any:
     """Give a dataclass field a default and a range, both checked by `check_ranges`.
 
@@ -44,6 +45,8 @@ def bounded(
         The smallest and the largest allowed value; for a tuple, of each of its elements.
     above, below
         Exclusive bounds.
+    words
+        Texts that are valid in the place of a number.
 
     Examples
     --------
@@ -56,7 +59,7 @@ def bounded(
     Traceback (most recent call last):
     daskxml.core.errors.ConfigError: shelves = 0: must be at least 1
     """
-    limits = {"low": low, "high": high, "above": above, "below": below}
+    limits = {"low": low, "high": high, "above": above, "below": below, "words": words}
     return dataclasses.field(default=default, metadata=limits)
 
 
@@ -87,13 +90,15 @@ def check_ranges(section: Any) -> None:
             if number in field.metadata.get("words", ()):
                 continue
             if "low" in field.metadata and not _within(number, field.metadata):
-                problem = f"{field.name} = {value}: must be {_allowed(field.metadata)}"
+                shown = repr(value) if isinstance(value, str) else value
+                problem = f"{field.name} = {shown}: must be {_allowed(field.metadata)}"
                 raise ConfigError(problem, field.name)
 
 
 def _within(number: float, limits: Mapping[str, Any]) -> bool:
     return (
-        all(
+        not isinstance(number, str)
+        and all(
             is_kept(number, limits[name])
             for name, (is_kept, _) in _BOUNDS.items()
             if limits.get(name) is not None
@@ -103,6 +108,11 @@ def _within(number: float, limits: Mapping[str, Any]) -> bool:
 
 
 def _allowed(limits: Mapping[str, Any]) -> str:
+    words = "".join(f", or {word!r}" for word in limits.get("words", ()))
+    return _range(limits) + words
+
+
+def _range(limits: Mapping[str, Any]) -> str:
     low, high = limits["low"], limits["high"]
     if low is not None and high is not None:
         return f"from {low} to {high}"

@@ -19,6 +19,7 @@ from daskxml.core.errors import ConfigError
 
 ACTIVATIONS = ("relu", "sigmoid")
 LOSSES = ("softmax", "sigmoid")
+INITS = ("uniform", "normal")
 _ALIGNED_FLOATS = 16  # 64 bytes: a cache line, and the widest vector register
 _DRAW_FLOATS = 1 << 20  # drawn at a time, so that no float64 copy of the model exists
 
@@ -43,6 +44,9 @@ class ModelSpec:
         Share of hidden units, and of stored input entries, dropped in training; in [0, 1).
     output_bias
         The output biases' initial value (about -5 helps the sigmoid loss on many labels).
+    init
+        Distribution of the initial weights, see :func:`initial_parameters`: ``uniform``, by the
+        width of the layer before; ``normal``, by that of the layer itself.
     init_scale
         Factor on the initial weights, above 0.
 
@@ -68,6 +72,7 @@ class ModelSpec:
     dropout: float = 0.0
     feature_dropout: float = 0.0
     output_bias: float = 0.0
+    init: str = "uniform"
     init_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -132,6 +137,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dropout": _SHARE,
     "feature_dropout": _SHARE,
     "activation": (ACTIVATIONS.__contains__, "must be one of " + ", ".join(ACTIVATIONS)),
+    "init": (INITS.__contains__, "must be one of " + ", ".join(INITS)),
     "loss": (LOSSES.__contains__, "must be one of " + ", ".join(LOSSES)),
     "output_bias": (lambda value: -1000.0 <= value <= 1000.0, "must be in [-1000, 1000]"),
     "init_scale": (lambda value: 0.0 < value <= 1000.0, "must be in (0, 1000]"),
@@ -220,6 +226,11 @@ def initial_parameters(spec: ModelSpec, seed: int) -> Array:
     the second hidden layer on, weights have 16 times that variance and biases cancel the mean, so
     that a signal passes eight layers; weights of the first layer have the variance 1.
 
+    With ``init = "normal"`` the weights of a layer of n units are normal with the standard
+    deviation init_scale / n, and biases are zero: after Ma, Rusu, Wu and Sim ("Adaptive Elastic
+    Training for Sparse Deep Learning on Heterogeneous Multi-GPU Servers", 2021, section 5.1), who
+    print n itself, with which no training begins.
+
     Examples
     --------
     >>> spec = ModelSpec(features=3, labels=5)
@@ -230,10 +241,15 @@ def initial_parameters(spec: ModelSpec, seed: int) -> Array:
     flat = np.zeros(layout.size, np.float32)
     views = layout.views(flat)
     for place, name in enumerate(name for name in layout.names if name.endswith("weight")):
-        bound = np.float32(spec.init_scale * math.sqrt(_spread(spec, name)))
-        _draw_uniform(views[name].reshape(-1), bound, np.random.Generator(_bits(seed, place)))
+        weights, generator = views[name].reshape(-1), np.random.Generator(_bits(seed, place))
+        if spec.init == "normal":
+            generator.standard_normal(dtype=np.float32, out=weights)
+            weights *= np.float32(spec.init_scale / _units(spec, name))
+        else:
+            bound = np.float32(spec.init_scale * math.sqrt(_spread(spec, name)))
+            _draw_uniform(weights, bound, generator)
     views["output.bias"][:] = spec.output_bias
-    if spec.activation == "sigmoid":
+    if spec.activation == "sigmoid" and spec.init == "uniform":
         for layer in range(1, len(spec.hidden)):
             sums = views[f"hidden{layer}.weight"].sum(axis=0, dtype=np.float64)
             views[f"hidden{layer}.bias"][:] = -0.5 * sums
@@ -261,6 +277,12 @@ def _spread(spec: ModelSpec, name: str) -> float:
         fan_in = spec.hidden[int(name.removeprefix("hidden").split(".")[0]) - 1]
         return (48.0 if is_sigmoid else 6.0) / fan_in
     return 3.0 / spec.widths[-2]
+
+
+def _units(spec: ModelSpec, name: str) -> int:
+    """Return the units of the layer that has these weights."""
+    layer = name.partition(".")[0].removeprefix("hidden")
+    return spec.hidden[int(layer)] if layer.isdigit() else spec.labels
 
 
 def _bits(seed: int, place: int) -> np.random.PCG64:

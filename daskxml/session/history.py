@@ -12,6 +12,9 @@ key                                 meaning
                                     training rows
 ``workers``                         every worker whose replica was merged; see below
 ``perturbed``                       whether the merging weights were perturbed
+``regularized``                     whether the norms were small enough for that, where a strategy
+                                    compares them
+``momentum``                        gamma of the merge, where there is one
 ``merged_bytes``, ``moved_bytes``   bytes between workers: in the merge; in the exchanges of gangs
 ``notes``                           means that an algorithm reports: ``orthogonality/LAYER``
                                     (Adasum), ``staleness`` in batches (asynchronous), ``active``
@@ -29,18 +32,20 @@ of single threads), ``busy_s``, ``idle_s`` and its ``leases`` as lists of ``[epo
 stop]``: together they are the rows of the mega-batch, each once. Where all update one shared model,
 a lost worker is listed with what it had done, and weights are shares of the updates. Where a merge
 overlapped with training, ``corrected_after`` is the number of batches that a worker did in this
-mega-batch before its replica was corrected by the merge before.
+mega-batch before its replica was corrected by the merge before. Under Adaptive SGD each has its
+real ``batch_size`` and the ``norm`` of its replica before the merge.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
 from daskxml.session.commands import MergeResult
 from daskxml.session.ledger import Span
-from daskxml.strategies.protocol import WorkerView
+from daskxml.strategies.protocol import Merge, WorkerView
 
 
 class MegabatchLog:
@@ -54,6 +59,10 @@ class MegabatchLog:
         Training from then on is in no row of the history yet.
     work
         Each worker's work.
+    decided
+        The strategy's merge.
+    squared_norms
+        Of the replicas before it, where they were measured.
     departed
         Lost workers whose work stays in a shared model.
     corrected
@@ -67,7 +76,8 @@ class MegabatchLog:
         self.views: Mapping[str, WorkerView] = {}
         self.departed: dict[str, WorkerView] = {}
         self.weights: Mapping[str, float] = {}
-        self.perturbed = False
+        self.decided = Merge({}, 0.0, perturbed=False)
+        self.squared_norms: Mapping[str, float] = {}
         self.events: list[dict[str, Any]] = []
         self.means: Means = {}
         self.moved_bytes = self.merged_bytes = 0
@@ -128,15 +138,22 @@ class MegabatchLog:
             "loss": loss_sum / max(1, self.rows),
             "metrics": {},
             "workers": {name: self._worker(name, spans.get(name, [])) for name in self.weights},
-            "perturbed": self.perturbed,
+            "perturbed": self.decided.perturbed,
+            **self._merge_values(),
             "merged_bytes": self.merged_bytes,
             "moved_bytes": self.moved_bytes,
             "notes": {name: total / count for name, (total, count) in self.means.items() if count},
             "events": list(self.events),
         }
 
+    def _merge_values(self) -> dict[str, Any]:
+        regularized, momentum = self.decided.regularized, self.decided.momentum
+        tested = {} if regularized is None else {"regularized": regularized}
+        return tested | ({"momentum": momentum} if momentum else {})
+
     def _worker(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
         work, view = self.work.get(name, WorkStats()), (self.departed | {**self.views})[name]
+        norms = self.squared_norms
         corrected = {"corrected_after": self.corrected[name]} if name in self.corrected else {}
         return {
             "updates": work.updates,
@@ -150,6 +167,8 @@ class MegabatchLog:
             "idle_s": max(0.0, self.trained_s - self.begun_s - work.busy_s),
             "leases": [[list(span) for span in lease] for lease in spans],
             **corrected,
+            **({} if view.batch_size is None else {"batch_size": view.batch_size}),
+            **({"norm": math.sqrt(norms[name])} if name in norms else {}),
         }
 
 

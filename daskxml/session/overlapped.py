@@ -65,6 +65,7 @@ class PendingMerge:
         weights = self.log.weights = reweighed(self.command.weights, worker)
         momentum = self.command.momentum if self.log.rows else 0.0  # no work, no step
         self.command = replace(self.command, weights=weights, momentum=momentum)
+        self.log.decided = replace(self.log.decided, momentum=momentum)
         return self.command
 
 

@@ -211,6 +211,7 @@ class Session:
                 self._allocator.roll_back(self.log)
                 return self._decide(protocol.GangRolledBack(), now_s)
             case Measured() if result.squared_norms.keys() == self.workers.keys():
+                self.log.squared_norms = result.squared_norms
                 return self._decide(result, now_s)
             case MergeResult():
                 return self._merges.finish(self, result, now_s)
@@ -275,10 +276,10 @@ class Session:
             case protocol.Measure():
                 self.end_training(now_s)
                 return MeasureNorms(tuple(self.workers))
-            case protocol.Merge(weights, momentum, perturbed):
+            case protocol.Merge(weights, momentum):
                 self.end_training(now_s)
                 shares = self.log.update_shares(weights) if self.strategy.shares_model else weights
-                self.log.weights, self.log.perturbed = shares, perturbed
+                self.log.weights, self.log.decided = shares, decision
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
 
     def _lease_finished(self, result: LeaseResult, now_s: float) -> list[Command]:

@@ -127,10 +127,14 @@ class AdaptiveHogbatch(SharedModelStrategy):
         bounds = config.bounds_of(worker.pool_threads)
         return next_size(worker.batch_size, own, counts.values(), bounds, config.alpha)
 
-    def scale(self, state: MegabatchState) -> dict[str, float]:
+    def scale(self, state: MegabatchState) -> MegabatchState:
         """Shrink the batches of workers without any in this mega-batch."""
-        idle = {n: w for n, w in state.members.items() if not (w.rows or w.came_late)}
-        return {n: min(w.batch_size, self.size_for(state, n)) for n, w in idle.items()}
+        members = dict(state.members)
+        for name, worker in state.members.items():
+            if not (worker.rows or worker.came_late):
+                size = min(worker.batch_size, self.size_for(state, name))
+                members[name] = replace(worker, batch_size=size)
+        return replace(state, members=members)
 
     def _admit(self, state: MegabatchState, new: Collection[str]) -> MegabatchState:
         """Count new workers as having the least updates of the others."""

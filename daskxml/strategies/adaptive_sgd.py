@@ -10,39 +10,68 @@ b_i           ``WorkerState.batch_size``       batch size of worker i, kept as a
 lr_i          ``config.lr * b_i / batch_max``  learning rate of worker i (linear scaling)
 u_i           ``WorkerState.updates``          model updates of worker i since the last merge
 b_min, b_max  ``batch_min``, ``batch_max``     bounds of the batch size
-beta          ``beta``                         slope of the paper's scaling rule
+beta          ``beta``                         slope of the printed scaling rule
 alpha_i       ``Merge.weights``                merging weight of replica i
 pert_thr      ``perturbation_threshold``       replicas below this norm count as regularized
 delta         ``perturbation``                 by how much the extreme weights are perturbed
 gamma         ``momentum``                     momentum of the global model
 ============  ===============================  ==============================================
 
-Deviations from the paper, each an option: batch sizes are scaled by a damped and clamped rule
-(``rule = "damped"``), since the paper's rule skips every step that would leave the bounds and so
-freezes or oscillates on few workers; perturbed weights are normalized again, since otherwise the
-model grows with every merge (``renormalize``); "L2-norm per parameter" is read as the root mean
-square (``norm = "rms"``). A worker that came in the middle of a mega-batch is left out of scaling,
-its count of updates says nothing of its speed. Pools of CPU threads, which the paper has none of,
-have bounds of their own (rows a thread), begin at the lower one, and are compared with the mean of
-the replicas alone: one that cannot keep up would drive these to their upper bounds.
+Deviations from the paper, each an option: batch sizes follow the workers' measured speeds (``rule =
+"speed"``), since the printed rule skips every step that would leave the bounds and so freezes or
+oscillates (`daskxml.strategies.batch_rules` has all rules); leases are longer than a batch
+(``dispatch = "lease"``); perturbed weights are normalized again, since otherwise the model grows
+with every merge (``renormalize``; docs/internals/merge-stability.md works it out); the norm that
+bounds perturbation is compared with that at the first merge and not divided by the number of
+parameters, which made it a matter of the model's width (``norm = "growth"``); where all updates are
+equal, no replica is the most updated one and none is perturbed (``perturb_equal``: as printed,
+where the first worker is then both r and s, and has (1 + delta) (1 - delta) times its weight; the
+authors' published code leaves the weights as they are). A single worker is never perturbed. A batch
+of fewer rows than the worker's others, as there may be one at the end of a mega-batch, steps at a
+rate in proportion to its rows and is that part of an update in u_i; counts that differ by less than
+one are equal. A worker that came in the middle of a mega-batch is left out of scaling. Pools of CPU
+threads, which the paper has none of, have bounds of their own (rows a thread), begin at the lower
+one, and are compared with the replicas.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
+from daskxml.strategies.batch_rules import (
+    Pace,
+    Paces,
+    as_printed,
+    by_geometric_mean,
+    by_sign,
+    by_speed,
+    with_direction,
+)
 from daskxml.strategies.batches import BoundedConfig
-from daskxml.strategies.megabatch import MegabatchState, MegabatchStrategy, WorkerState
-from daskxml.strategies.protocol import Measured, Merge, natural_order
+from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH
+from daskxml.strategies.megabatch import (
+    MegabatchState,
+    MegabatchStrategy,
+    WorkerState,
+    grant_leases,
+)
+from daskxml.strategies.protocol import (
+    Command,
+    LeaseDone,
+    Measured,
+    Merge,
+    WorkerView,
+    natural_order,
+)
 
 Sizes = Mapping[str, float]
-Updates = Mapping[str, int]
-NO_POOLS: Mapping[str, int] = {}
+Updates = Mapping[str, float]
+LONGEST_INTERVAL = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,31 +83,42 @@ class Config(BoundedConfig):
     batch_initial
         First batch size of a replica; 0 stands for ``batch_max`` (section 5.2.2).
     beta
-        Slope of ``rule = "paper"``; 0 stands for half a worker's least batch size.
+        Slope of ``rule = "paper"``, step of ``"sign"``; 0 stands for half a worker's least batch.
     rule
-        ``"damped"``: b (u / mean u)^1/2, clamped; ``"paper"``: Algorithm 1 as printed.
+        How sizes are scaled; see `daskxml.strategies.batch_rules`.
+    dispatch
+        ``"lease"``: batches are leased by the second, and the last rows in shares, so that all end
+        together; ``"batch"``: one at a time, to whoever is free, as in the paper.
     scale_every
         Mega-batches between two scalings (section 3.2), which count the last one's updates.
+        ``"auto"``: 1, doubled, up to 16, by every scaling that changes no size by as much as one
+        update more would or that turns the largest change back; 1 again by any other. Updates
+        that are a tenth of their mean and a batch apart are scaled at once.
     weighting
         ``"paper"``: Algorithm 2; ``"rows"``: by updates times batch size (section 3.3).
     momentum, perturbation, perturbation_threshold
         gamma, delta and pert_thr of Algorithm 2.
     norm
-        ``"rms"``: ``||w|| / sqrt(|w|)``; ``"literal"``: ``||w|| / |w|``.
+        What must be below pert_thr: ``"growth"``, ``||w||`` over its largest value at the first
+        merge; ``"literal"``, as printed, ``||w|| / |w|``; ``"rms"``, ``||w|| / sqrt(|w|)``.
     renormalize
         Divide perturbed weights by their sum.
+    perturb_equal
+        Perturb where all updates are equal, too.
     """
 
     batch_initial: int = bounded(0, low=0)
     beta: float = bounded(0.0, low=0)
-    rule: Literal["damped", "paper"] = "damped"
-    scale_every: int = bounded(1, low=1)
+    rule: Literal["speed", "geometric", "sign", "paper"] = "speed"
+    dispatch: Literal["lease", "batch"] = "lease"
+    scale_every: int | Literal["auto"] = bounded(1, low=1, words=("auto",))
     weighting: Literal["paper", "rows"] = "paper"
     momentum: float = bounded(0.9, low=0, below=1)
     perturbation: float = bounded(0.1, low=0, below=1)
-    perturbation_threshold: float = bounded(0.1, low=0)
-    norm: Literal["rms", "literal"] = "rms"
+    perturbation_threshold: float = bounded(2.0, low=0)
+    norm: Literal["growth", "rms", "literal"] = "growth"
     renormalize: bool = True
+    perturb_equal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,32 +134,66 @@ class Config(BoundedConfig):
         return given or super().first_size(pool_threads)
 
 
-def scale_batch_sizes(
-    sizes: Sizes, updates: Updates, config: Config, threads: Mapping[str, int] = NO_POOLS
-) -> dict[str, float]:
-    """Algorithm 1: larger batches for workers that made more updates than the mean.
-
-    ``threads`` has those of the pools.
+def scale_batch_sizes(paces: Paces, config: Config) -> dict[str, Pace]:
+    """Algorithm 1, or the rule in its place: larger batches for faster workers.
 
     Examples
     --------
     >>> config = Config(batch_max=64, batch_min=8, beta=4.0, rule="paper")
-    >>> scale_batch_sizes({"a": 32.0, "b": 32.0}, {"a": 6, "b": 2}, config)
-    {'a': 40.0, 'b': 24.0}
+    >>> pace = Pace(size=32.0, low=8, high=64, updates=6)
+    >>> sized = scale_batch_sizes({"a": pace, "b": replace(pace, updates=2)}, config)
+    >>> sized["a"].size, sized["b"].size
+    (40.0, 24.0)
     """
-    paced = [u for w, u in updates.items() if w not in threads] or list(updates.values())
-    mean = sum(paced) / max(1, len(paced))
-    bounds = {worker: config.bounds_of(threads.get(worker, 0)) for worker in sizes}
-    if mean == 0.0:
-        return dict(sizes)
-    if config.rule == "damped":
-        damped = {w: size * math.sqrt(updates[w] / mean) for w, size in sizes.items()}
-        return {w: min(max(size, bounds[w][0]), bounds[w][1]) for w, size in damped.items()}
-    scaled = {
-        w: size + (config.beta or bounds[w][0] / 2.0) * (updates[w] - mean)
-        for w, size in sizes.items()
-    }
-    return {w: s if bounds[w][0] <= s <= bounds[w][1] else sizes[w] for w, s in scaled.items()}
+    match config.rule:
+        case "speed":
+            return by_speed(paces)
+        case "geometric":
+            return with_direction(paces, by_geometric_mean(paces))
+        case "sign":
+            return with_direction(paces, by_sign(paces, config.beta))
+    return with_direction(paces, as_printed(paces, config.beta))
+
+
+def are_apart(paces: Paces) -> bool:
+    """Whether replicas' updates differ by more than noise: a tenth of their mean, and a batch.
+
+    >>> [are_apart({"a": Pace(size=8, updates=50), "b": Pace(size=8, updates=u)}) for u in (45, 40)]
+    [False, True]
+    """
+    updates = [pace.updates for pace in paces.values() if not pace.is_pool]
+    if not updates:
+        return False
+    return max(updates) - min(updates) > 1.0 + 0.1 * sum(updates) / len(updates)
+
+
+def next_interval(interval: int, before: Paces, after: Paces) -> int:
+    """Return the mega-batches to the next scaling: more where this one was little or went back.
+
+    >>> small, large = Pace(size=64, updates=50, gain=1.0), Pace(size=60, gain=1.0)
+    >>> next_interval(2, {"a": small}, {"a": replace(small, size=63.5)})
+    4
+    >>> next_interval(2, {"a": small}, {"a": large})
+    1
+    >>> next_interval(2, {"a": small}, {"a": replace(large, gain=-0.5)})
+    4
+    """
+    changes = {name: abs(after[name].size / pace.size - 1.0) for name, pace in before.items()}
+    most = max(changes, key=changes.__getitem__, default=None)
+    if most is None:
+        return interval
+    is_small = all(changes[name] * pace.updates < 1.0 for name, pace in before.items())
+    is_back = before[most].gain * after[most].gain < 0.0
+    return min(2 * interval, LONGEST_INTERVAL) if is_small or is_back else 1
+
+
+def are_equal(updates: Updates) -> bool:
+    """Whether all counts are equal, as far as whole batches can be: they differ by less than one.
+
+    >>> are_equal({"a": 25.0, "b": 25.4}), are_equal({"a": 25, "b": 26})
+    (True, False)
+    """
+    return max(updates.values()) - min(updates.values()) < 1.0
 
 
 def normalized_weights(sizes: Sizes, updates: Updates, weighting: str = "paper") -> Sizes:
@@ -129,7 +203,7 @@ def normalized_weights(sizes: Sizes, updates: Updates, weighting: str = "paper")
     {'a': 0.75, 'b': 0.25}
     """
     shares: Sizes = updates
-    if len(set(updates.values())) == 1:
+    if are_equal(updates):
         shares = sizes
     elif weighting == "rows":
         shares = {worker: updates[worker] * size for worker, size in sizes.items()}
@@ -152,20 +226,29 @@ def perturb_weights(weights: Sizes, updates: Updates, config: Config) -> Sizes:
     return {worker: weight / total for worker, weight in perturbed.items()}
 
 
-def are_regularized(measured: Measured, config: Config) -> bool:
-    """Algorithm 2, line 7: whether every replica's norm per parameter is below the threshold.
+def are_regularized(measured: Measured, first_norm: float, config: Config) -> bool:
+    """Algorithm 2, line 7: whether every replica's norm is below the threshold.
 
-    >>> are_regularized(Measured({"a": 1.0}, parameters=400), Config(perturbation_threshold=0.06))
+    ``first_norm`` is the largest at the first merge.
+
+    >>> measured = Measured({"a": 1.0, "b": 9.0}, parameters=400)
+    >>> are_regularized(measured, 2.0, Config(perturbation_threshold=1.6))
     True
+    >>> are_regularized(measured, 2.0, Config(norm="rms", perturbation_threshold=0.1))
+    False
     """
-    count = measured.parameters
-    divisor = math.sqrt(count) if config.norm == "rms" else float(count)
-    largest = math.sqrt(max(measured.squared_norms.values()))
-    return largest / divisor < config.perturbation_threshold
+    divisors = {
+        "growth": first_norm or 1.0,
+        "rms": math.sqrt(measured.parameters),
+        "literal": float(measured.parameters),
+    }
+    return measured.largest_norm < config.perturbation_threshold * divisors[config.norm]
 
 
 class AdaptiveSgd(MegabatchStrategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
+
+    scales_parts = True
 
     config: Config
 
@@ -173,24 +256,60 @@ class AdaptiveSgd(MegabatchStrategy):
         """Linear scaling: lr_i = lr b_i / b_max, for a pool with the rows of one thread."""
         return self.config.lr * worker.batch_size / self.config.batch_max / worker.updates_per_batch
 
-    def scale(self, state: MegabatchState) -> dict[str, float]:
-        """Algorithm 1, for the workers that were there from the beginning."""
-        if (state.merges + 1) % self.config.scale_every:
-            return {}
-        steady = {name: w for name, w in state.members.items() if not w.came_late}
-        sizes = {name: w.batch_size for name, w in steady.items()}
-        updates = {name: w.updates for name, w in steady.items()}
-        pools = {name: w.pool_threads for name, w in steady.items() if w.pool_threads}
-        return scale_batch_sizes(sizes, updates, self.config, pools)
+    def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
+        """Lease by shares, or batch by batch; a worker that came late has no whole share."""
+        policy = ONE_BATCH if self.config.dispatch == "batch" else BY_SHARES
+        if policy is BY_SHARES and any(w.came_late for w in state.members.values()):
+            policy = DEFAULT_POLICY
+        return grant_leases(state, self.lease_rate, policy, parts=True)
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
+        """Count batches, a smaller one as its share of a full one."""
+        return done.rows / worker.batch_rows
+
+    def scale(self, state: MegabatchState) -> MegabatchState:
+        """Algorithm 1, for the workers that were there from the beginning."""
+        state = replace(state, waited=state.waited + 1)
+        steady = {name: w for name, w in state.members.items() if not w.came_late}
+        paces = {name: self._pace(worker) for name, worker in steady.items()}
+        every = self.config.scale_every
+        if every == "auto":
+            is_due = state.waited >= state.interval or are_apart(paces)
+        else:
+            is_due = (state.merges + 1) % every == 0
+        if not is_due:
+            return state
+        sized = scale_batch_sizes(paces, self.config)
+        members = {
+            n: replace(steady[n], batch_size=pace.size, gain=pace.gain)
+            for n, pace in sized.items()
+        }  # fmt: skip
+        interval = next_interval(state.interval, paces, sized) if every == "auto" else 1
+        return replace(state, members={**state.members, **members}, interval=interval, waited=0)
+
+    def _pace(self, worker: WorkerState) -> Pace:
+        low, high = self.config.bounds_of(worker.pool_threads)
+        return Pace(
+            size=worker.batch_size, low=low, high=high, updates=worker.updates,
+            busy_s=worker.busy_s, is_pool=worker.pool_threads > 0, gain=worker.gain,
+        )  # fmt: skip
+
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Algorithm 2, up to the sum itself."""
+        config, workers = self.config, state.members
         updates = {name: w.updates for name, w in workers.items()}
         sizes = {name: w.batch_size for name, w in workers.items()}
-        weights = normalized_weights(sizes, updates, self.config.weighting)
-        perturbed = len(set(updates.values())) > 1 and are_regularized(measured, self.config)
-        if perturbed:
-            weights = perturb_weights(weights, updates, self.config)
-        return Merge(weights, self.config.momentum, perturbed)
+        weights = normalized_weights(sizes, updates, config.weighting)
+        is_tie = len(workers) == 1 or (are_equal(updates) and not config.perturb_equal)
+        regularized = are_regularized(measured, state.first_norm, config)
+        if regularized and not is_tie:
+            weights = perturb_weights(weights, updates, config)
+        return Merge(weights, config.momentum, regularized and not is_tie, regularized)
+
+    def view(self, state: MegabatchState) -> dict[str, WorkerView]:
+        """Return what the history has of every worker, with its real batch size."""
+        sizes = {name: worker.batch_size for name, worker in state.members.items()}
+        views = super().view(state).items()
+        return {name: replace(view, batch_size=sizes[name]) for name, view in views}
 
     Config = Config  # at the end, where it hides nothing

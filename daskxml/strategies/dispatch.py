@@ -4,18 +4,31 @@ A lease is a number of batches that one worker steps through without asking. Lon
 messages, short ones leave little to wait for at the merge. Weighted factoring (Hummel, Schmidt,
 Uma and Wein, "Load-sharing in heterogeneous systems via weighted factoring", SPAA 1996) gives each
 worker its share, by measured throughput, of half of what is left: leases shrink geometrically as
-the mega-batch runs out. At the very end a batch goes to a worker only if the merge comes sooner
-for it, so that the merge never waits for one batch on a slow worker.
+the mega-batch runs out. What happens at the very end is the policy's ``tail``:
+
+==========  ====================================================================================
+``sooner``  a batch goes to a worker only if the merge comes sooner for it, so that the merge
+            never waits for one batch on a slow worker
+``shares``  each worker has its share of the whole mega-batch, to the row: equal workers make
+            equally many batches, and all end at the same time. Its last batch is what is left of
+            its share. A worker that is through, although rows are left, is ahead of the others:
+            it helps as under ``sooner``. Shares of less than an eighth of a batch are left to
+            such a worker, too
+``any``     whoever is free gets the next batch
+==========  ====================================================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
+from typing import Literal
 
 IN_FLIGHT = 2  # leases per worker: one that runs, one that is queued
 LONGEST_LEASE_S = 1.0  # keeps losses small, and stops prompt
 SHORTEST_LEASE_S = 0.02  # about as long as the next one is on its way
+_LEAST_SHARE = 1 / 8  # of a batch; less than that is no batch of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +41,18 @@ class LeasePolicy:
         Seconds of work in a lease, at most; less than a batch takes means one batch.
     in_flight
         Leases that a worker may have at a time.
+    tail
+        Who gets the last rows of a mega-batch; see the head of this module.
     """
 
     longest_s: float = LONGEST_LEASE_S
     in_flight: int = IN_FLIGHT
+    tail: Literal["sooner", "shares", "any"] = "sooner"
 
 
 DEFAULT_POLICY = LeasePolicy()
+BY_SHARES = LeasePolicy(tail="shares")
+ONE_BATCH = LeasePolicy(longest_s=0.0, in_flight=1, tail="any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +69,15 @@ class Load:
         Rows leased and not yet reported.
     leases
         Leases not yet reported.
+    done_rows
+        Rows done in this mega-batch.
     """
 
     batch_rows: int
     rows_per_s: float
     leased_rows: int
     leases: int
+    done_rows: int = 0
 
 
 def next_lease_rows(
@@ -80,14 +101,40 @@ def next_lease_rows(
     >>> loads = {"a": Load(10, 200.0, 10, 1), "b": Load(10, 20.0, 0, 0)}
     >>> next_lease_rows("a", loads, 10), next_lease_rows("b", loads, 10)
     (10, 0)
+
+    By shares, two equal workers of which one has done a batch more end with equally many rows.
+
+    >>> loads = {"a": Load(10, 100.0, 10, 1, 10), "b": Load(10, 100.0, 10, 1, 0)}
+    >>> [next_lease_rows(name, loads, 15, BY_SHARES) for name in "ab"]
+    [3, 10]
     """
     load = loads[worker]
     if remaining_rows <= 0 or load.leases >= policy.in_flight:
         return 0
+    if policy.tail == "any":
+        return min(remaining_rows, load.batch_rows)
+    batches = _whole_batches(load, loads, remaining_rows, policy.longest_s)
+    if policy.tail == "shares" and load.rows_per_s > 0.0:
+        own = _left_of_share(load, loads, remaining_rows)
+        if own >= load.batch_rows:
+            batches = min(batches, int(own / load.batch_rows))
+            return min(remaining_rows, batches * load.batch_rows)
+        if own >= _LEAST_SHARE * load.batch_rows:
+            return min(remaining_rows, ceil(own))
+        if load.leases:
+            return 0
+        batches = 1
     if not _ends_sooner_with(worker, loads, remaining_rows):
         return 0
-    batches = _whole_batches(load, loads, remaining_rows, policy.longest_s)
     return min(remaining_rows, batches * load.batch_rows)
+
+
+def _left_of_share(load: Load, loads: Mapping[str, Load], remaining_rows: int) -> float:
+    """Rows that a worker is still to be leased of its share, by speed, of the mega-batch."""
+    total = sum(other.rows_per_s or load.rows_per_s for other in loads.values())
+    rows = remaining_rows + sum(other.leased_rows + other.done_rows for other in loads.values())
+    own = rows * load.rows_per_s / total - load.leased_rows - load.done_rows
+    return own + 1e-9 * rows  # whole batches of exactly such a share are whole in floats, too
 
 
 def _whole_batches(

@@ -12,24 +12,24 @@ b       ``batch_max``   batch size of every worker
 lr      ``lr``          learning rate of every worker's batch
 N       merged workers  replicas with an update since the last merge
 K       quota / b       batches of each worker between two merges
-gamma   ``momentum``    momentum of the global model; 0 is the plain mean
+gamma   ``momentum``    momentum of the global model, that of Adaptive SGD's Algorithm 2
 ======  ==============  =================================================
 
 Every worker makes the same number of batches, assigned when the mega-batch begins, so the slowest
-worker decides when the merge comes. Deviations: K follows from the rows of a mega-batch, and the
-rows beyond full batches for all are one smaller batch for each, at the same rate; replicas are
-replaced by their mean, as in K-step averaging, and not only drawn to it; there may be momentum,
-that of Adaptive SGD's Algorithm 2.
+worker decides when the merge comes. With momentum 0.9 the model moves as under Adaptive SGD, and on
+one worker both are the same, as in the paper's section 5.2.1; ``momentum = 0`` is the plain mean of
+K-step averaging. Deviations: K follows from the rows of a mega-batch, and the rows beyond full
+batches for all are one smaller batch for each, at a rate in proportion; replicas are replaced by
+their mean, as in K-step averaging, and not only drawn to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.megabatch import WorkerState, proportional_weights
+from daskxml.strategies.megabatch import MegabatchState, WorkerState, proportional_weights
 from daskxml.strategies.protocol import Measured, Merge
 from daskxml.strategies.quotas import QuotaStrategy
 
@@ -44,11 +44,13 @@ class Config(BatchConfig):
         gamma.
     """
 
-    momentum: float = bounded(0.0, low=0, below=1)
+    momentum: float = bounded(0.9, low=0, below=1)
 
 
 class ElasticSgd(QuotaStrategy):
     """The state machine; see `daskxml.strategies.quotas` for how rows are assigned."""
+
+    scales_parts = True
 
     config: Config
 
@@ -56,9 +58,9 @@ class ElasticSgd(QuotaStrategy):
         """Return the rate of all workers; the threads of a pool step with a part of it."""
         return self.config.lr / worker.updates_per_batch
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Weigh every replica by 1 / N."""
-        weights = proportional_weights(workers, dict.fromkeys(workers, 1.0))
+        weights = proportional_weights(state.members, dict.fromkeys(state.members, 1.0))
         return Merge(weights, self.config.momentum, perturbed=False)
 
     Config = Config  # at the end, where it hides nothing

@@ -49,9 +49,9 @@ class WorkerState:
         Its batch size, kept as a real number; a pool's is divided among its threads.
     pool_threads
         Threads of a pool; 0 for a replica.
-    updates, rows
-        Done since the last merge; a pool's updates are its batches, unless the strategy counts
-        those of its threads.
+    updates, rows, busy_s
+        Done since the last merge, and the seconds that it took; a pool's updates are its batches,
+        unless the strategy counts those of its threads.
     total_updates
         Updates since the run began.
     leased_rows, leases
@@ -64,11 +64,14 @@ class WorkerState:
         Whether it joined in the middle of this mega-batch.
     most_rows
         The largest batch that its memory holds, an upper bound of ``batch_size``; 0: no bound.
+    gain
+        What a rule of batch sizes remembers of its last step; see
+        `daskxml.strategies.batch_rules`.
     """
 
     batch_size: float
     pool_threads: int = 0
-    updates: int = 0
+    updates: float = 0
     rows: int = 0
     total_updates: float = 0.0
     leased_rows: int = 0
@@ -77,6 +80,8 @@ class WorkerState:
     rows_per_s: float = 0.0
     came_late: bool = False
     most_rows: int = 0
+    busy_s: float = 0.0
+    gain: float = 0.0
 
     def __post_init__(self) -> None:
         if self.most_rows:
@@ -114,6 +119,10 @@ class MegabatchState:
         Merges since the run began.
     members
         Every worker, by name.
+    first_norm
+        The largest norm of a replica at the first merge; 0 before.
+    interval, waited
+        Mega-batches between two scalings of batch sizes, and since the last one.
     """
 
     remaining_rows: int
@@ -121,6 +130,9 @@ class MegabatchState:
     is_draining: bool = False
     merges: int = 0
     members: Mapping[str, WorkerState] = field(default_factory=dict)
+    first_norm: float = 0.0
+    interval: int = 1
+    waited: int = 0
 
 
 def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
@@ -136,7 +148,7 @@ def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False)
     return replace(state, remaining_rows=remaining, members=members, phase=phase)
 
 
-def record_lease(state: MegabatchState, done: LeaseDone, updates: int) -> MegabatchState:
+def record_lease(state: MegabatchState, done: LeaseDone, updates: float) -> MegabatchState:
     """Count a finished lease, as so many updates."""
     worker = state.members[done.worker]
     measured = done.rows / done.busy_s if done.busy_s > 0.0 else worker.rows_per_s
@@ -145,6 +157,7 @@ def record_lease(state: MegabatchState, done: LeaseDone, updates: int) -> Megaba
         worker,
         updates=worker.updates + updates,
         rows=worker.rows + done.rows,
+        busy_s=worker.busy_s + done.busy_s,
         total_updates=worker.total_updates + updates,
         leased_rows=worker.leased_rows - done.rows,
         leases=worker.leases - 1,
@@ -153,32 +166,48 @@ def record_lease(state: MegabatchState, done: LeaseDone, updates: int) -> Megaba
     return replace(state, members={**state.members, done.worker: worker})
 
 
-def next_megabatch(
-    batch_sizes: Mapping[str, float], state: MegabatchState, rows: int
-) -> MegabatchState:
-    """Reset the counters of a mega-batch; batch sizes that are not given stay."""
+def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
+    """Reset the counters of a mega-batch."""
     members = {
         name: WorkerState(
-            batch_size=batch_sizes.get(name, worker.batch_size),
+            batch_size=worker.batch_size,
             pool_threads=worker.pool_threads,
             total_updates=worker.total_updates,
             rows_per_s=worker.rows_per_s,
             most_rows=worker.most_rows,
+            gain=worker.gain,
         )
         for name, worker in state.members.items()
     }
-    return MegabatchState(remaining_rows=rows, merges=state.merges + 1, members=members)
+    merges = state.merges + 1
+    return replace(
+        state, remaining_rows=rows, phase="idle", is_draining=False, merges=merges, members=members
+    )
 
 
 def grant_leases(
     state: MegabatchState,
-    rate: Callable[[WorkerState], float],
+    rate: Callable[[WorkerState, int], float],
     policy: LeasePolicy = DEFAULT_POLICY,
+    *,
+    parts: bool = False,
 ) -> tuple[MegabatchState, tuple[Command, ...]]:
-    """Lease rows until no worker should take more."""
+    """Lease rows until no worker should take more.
+
+    Parameters
+    ----------
+    rate
+        Learning rate of a worker's lease of so many rows.
+    policy
+        How long leases are.
+    parts
+        A batch of fewer rows than the worker's others is a lease of its own, with its own rate.
+    """
     leases: list[Command] = []
     members, remaining = dict(state.members), state.remaining_rows
-    while not state.is_draining and (lease := _next_lease(members, remaining, rate, policy)):
+    while not state.is_draining and (
+        lease := _next_lease(members, remaining, rate, policy, parts=parts)
+    ):
         leases.append(lease)
         members[lease.worker] = members[lease.worker].with_lease(lease.rows)
         remaining -= lease.rows
@@ -193,20 +222,36 @@ def is_complete(state: MegabatchState) -> bool:
 
 
 def _next_lease(
-    members: Mapping[str, WorkerState],
-    remaining_rows: int,
-    rate: Callable[[WorkerState], float],
-    policy: LeasePolicy,
-) -> Lease | None:
-    loads = {
-        name: Load(w.batch_rows, w.rows_per_s, w.leased_rows, w.leases)
-        for name, w in members.items()
-    }
+    members: Mapping[str, WorkerState], remaining_rows: int,
+    rate: Callable[[WorkerState, int], float], policy: LeasePolicy, *, parts: bool,
+) -> Lease | None:  # fmt: skip
+    loads = {name: _load(worker, policy) for name, worker in members.items()}
     for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
         rows = next_lease_rows(name, loads, remaining_rows, policy)
+        batch_rows = loads[name].batch_rows
+        if parts:
+            rows = whole_or_part(rows, batch_rows)
         if rows:
-            return Lease(name, rows, loads[name].batch_rows, rate(members[name]))
+            return Lease(name, rows, batch_rows, rate(members[name], rows))
     return None
+
+
+def _load(worker: WorkerState, policy: LeasePolicy) -> Load:
+    speed = worker.rows_per_s
+    if policy.tail == "shares" and worker.rows and worker.busy_s:
+        speed = worker.rows / worker.busy_s  # of this mega-batch: shares are to come out even
+    return Load(worker.batch_rows, speed, worker.leased_rows, worker.leases, worker.rows)
+
+
+def whole_or_part(rows: int, batch_rows: int) -> int:
+    """Return the rows of the whole batches in a lease; all of it, if it is less than one.
+
+    Examples
+    --------
+    >>> whole_or_part(70, 32), whole_or_part(6, 32)
+    (64, 6)
+    """
+    return rows - rows % batch_rows if rows > batch_rows else rows
 
 
 def proportional_weights(
@@ -243,9 +288,13 @@ class MegabatchStrategy(Strategy):
     ----------
     needs_norms
         Whether the weights of a merge depend on the norms of the replicas.
+    scales_parts
+        Whether a batch of fewer rows than the worker's others, as there may be one at the end of a
+        mega-batch, steps at a rate in proportion to its rows.
     """
 
     needs_norms: bool = True
+    scales_parts: bool = False
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
     config: BatchConfig
@@ -257,15 +306,20 @@ class MegabatchStrategy(Strategy):
         """Return a worker's learning rate; in a pool, that of each thread's part of a batch."""
         raise NotImplementedError
 
-    def count_updates(self, worker: WorkerState, done: LeaseDone) -> int:
+    def lease_rate(self, worker: WorkerState, rows: int) -> float:
+        """Return the learning rate of a lease of so many rows."""
+        share = min(1.0, rows / worker.batch_rows) if self.scales_parts else 1.0
+        return self.rate(worker) * share
+
+    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
         """Return the updates of a lease: of a pool whose replica is merged, its batches."""
         return -(-done.updates // worker.updates_per_batch)
 
-    def scale(self, state: MegabatchState) -> dict[str, float]:
-        """Return the next batch sizes; the old one stays where none is given."""
-        return {}
+    def scale(self, state: MegabatchState) -> MegabatchState:
+        """Return the state after a merge with the next batch sizes."""
+        return state
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Return how the replicas are merged."""
         raise NotImplementedError
 
@@ -283,9 +337,10 @@ class MegabatchStrategy(Strategy):
     ) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Return the state after ``event``, and the commands that follow."""
         if isinstance(event, Merged):
-            return next_megabatch(self.scale(state), state, self.config.megabatch_rows), ()
+            return next_megabatch(self.scale(state), self.config.megabatch_rows), ()
         if isinstance(event, Measured) and state.phase == "measure":
-            return replace(state, phase="merge"), (self.merge(state.members, event),)
+            state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
+            return state, (self.merge(state, event),)
         state = self.record(state, event)
         is_open = state.phase not in ("idle", "measure", "merge")
         return self.schedule(state) if is_open else (state, ())
@@ -331,11 +386,11 @@ class MegabatchStrategy(Strategy):
             return state, leases
         if self.needs_norms:
             return replace(state, phase="measure"), (Measure(),)
-        return replace(state, phase="merge"), (self.merge(state.members, Measured({}, 0)),)
+        return replace(state, phase="merge"), (self.merge(state, Measured({}, 0)),)
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""
-        return grant_leases(state, self.rate)
+        return grant_leases(state, self.lease_rate, parts=self.scales_parts)
 
     def view(self, state: MegabatchState) -> dict[str, WorkerView]:
         """Return batch size, rate and throughput of every worker."""

@@ -35,6 +35,8 @@ counted for a strategy with ``is_joint``).
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -129,6 +131,11 @@ class Measured:
 
     squared_norms: Mapping[str, float]
     parameters: int
+
+    @property
+    def largest_norm(self) -> float:
+        """The norm of the replica that has the largest."""
+        return math.sqrt(max(self.squared_norms.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +263,17 @@ class Measure:
 class Merge:
     """Merge to ``sum_i weights[i] * replica_i + momentum * (global - previous global)``.
 
-    ``perturbed`` is for the history: whether the weights were perturbed. A joint strategy has one
-    model to broadcast: its first worker has the weight 1 and all others 0. Where the model is
-    shared nothing moves: the weights are the shares of the updates of each worker that is present.
+    ``perturbed`` and ``regularized`` are for the history: whether the weights were perturbed, and
+    whether the norms were small enough for that; None where they are not compared. A joint strategy
+    has one model to broadcast: its first worker has the weight 1 and all others 0. Where the model
+    is shared nothing moves: the weights are the shares of the updates of each worker that is
+    present.
     """
 
     weights: Mapping[str, float]
     momentum: float
     perturbed: bool
+    regularized: bool | None = None
 
 
 Command = Lease | Gang | Measure | Merge
@@ -273,13 +283,15 @@ Command = Lease | Gang | Measure | Merge
 class WorkerView:
     """Batch size, rate and throughput of a worker in this mega-batch, for the history.
 
-    ``lr`` is the rate of one update: in a pool, of each thread's part of a batch.
+    ``lr`` is the rate of one update: in a pool, of each thread's part of a batch. ``batch_size`` is
+    the batch size before rounding, where a strategy has one.
     """
 
     batch_rows: int
     lr: float
     rows_per_s: float
     pool_threads: int = 0
+    batch_size: float | None = None
 
 
 class Strategy(Protocol):
@@ -337,6 +349,7 @@ class Strategy(Protocol):
         ...
 
 
+@functools.lru_cache(maxsize=4096)
 def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key that puts worker 2 before worker 10.
 

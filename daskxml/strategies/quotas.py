@@ -13,7 +13,12 @@ from dataclasses import replace
 
 from daskxml.strategies.batches import split_rows
 from daskxml.strategies.dispatch import IN_FLIGHT, LONGEST_LEASE_S
-from daskxml.strategies.megabatch import MegabatchState, MegabatchStrategy, WorkerState
+from daskxml.strategies.megabatch import (
+    MegabatchState,
+    MegabatchStrategy,
+    WorkerState,
+    whole_or_part,
+)
 from daskxml.strategies.protocol import Command, Lease, natural_order
 
 
@@ -99,8 +104,11 @@ class QuotaStrategy(MegabatchStrategy):
         for name in () if state.is_draining else ordered * IN_FLIGHT:  # one each, then another
             worker = members[name]
             rows = quota_lease_rows(worker)
+            if self.scales_parts:
+                rows = whole_or_part(rows, worker.batch_rows)
             if rows:
-                leases.append(Lease(name, rows, worker.batch_rows, self.rate(worker)))
+                rate = self.lease_rate(worker, rows)
+                leases.append(Lease(name, rows, worker.batch_rows, rate))
                 left = worker.quota_rows - rows
                 members[name] = replace(worker.with_lease(rows), quota_rows=left)
         return replace(state, members=members), tuple(leases)

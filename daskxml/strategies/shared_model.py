@@ -87,14 +87,14 @@ class SharedModelStrategy(MegabatchStrategy):
             return config.lr
         return config.lr * (worker.batch_rows / worker.updates_per_batch) / config.batch_max
 
-    def count_updates(self, worker: WorkerState, done: LeaseDone) -> int:
+    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
         """Count every update of the model, those of each thread of a pool included."""
         return done.updates
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Report the shares of the updates."""
-        return Merge(update_shares(workers), 0.0, perturbed=False)
+        return Merge(update_shares(state.members), 0.0, perturbed=False)
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows by the strategy's own policy."""
-        return grant_leases(state, self.rate, self.config.policy)
+        return grant_leases(state, self.lease_rate, self.config.policy)

@@ -80,9 +80,10 @@ class StaticByMegabatch(QuotaStrategy):
         """Linear scaling: lr_i = lr b_i / batch_max."""
         return self.config.lr * worker.batch_size / self.config.batch_max / worker.updates_per_batch
 
-    def merge(self, workers: Mapping[str, WorkerState], measured: Measured) -> Merge:
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Weigh replicas by batch size."""
-        weights = proportional_weights(workers, {name: w.batch_size for name, w in workers.items()})
+        sizes = {name: worker.batch_size for name, worker in state.members.items()}
+        weights = proportional_weights(state.members, sizes)
         return Merge(weights, 0.0, perturbed=False)
 
     def eligible(self, state: MegabatchState) -> Collection[str]:

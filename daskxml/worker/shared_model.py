@@ -292,13 +292,14 @@ class ModelCopy:
     def __init__(self, kernels: Kernels, flat: Array, store: ModelStore) -> None:
         self._kernels, self._flat, self._store = kernels, flat, store
         self._before = kernels.zeros(flat.shape)
+        # What a store writes to: the copy itself, or on a GPU a buffer that is sent there.
+        self._host = flat if kernels.name == "cpu" else np.empty(flat.shape, np.float32)
 
     def pull(self) -> None:
         """Copy the model before a batch."""
-        host = self._kernels.to_host(self._flat)
-        self._store.pull(host)
-        if host is not self._flat:
-            self._kernels.copy(self._flat, self._kernels.to_device(host))
+        self._store.pull(self._host)
+        if self._host is not self._flat:
+            self._kernels.copy(self._flat, self._kernels.to_device(self._host))
         self._kernels.copy(self._before, self._flat)
 
     def push(self) -> None:

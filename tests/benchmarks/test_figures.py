@@ -6,6 +6,7 @@ import pytest
 import adasum_fig02
 import curves
 import learning_rates
+import merge_stability
 import overlap
 import simulations
 import study
@@ -218,3 +219,18 @@ class TestExactHessian:
         emulated = adasum_fig02.emulate(w, batches, gradients, rate)
         error = np.linalg.norm(emulated - really)
         assert error < 1e-3 * np.linalg.norm(np.sum(gradients, axis=0) - really)
+
+
+class TestMergeStability:
+    @pytest.mark.parametrize("weight_sum", [1.002, 1.02, 1.068])
+    @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
+    def test_the_largest_root_is_what_merge_after_merge_comes_to(self, weight_sum, gamma):
+        after = [merge_stability.merged(weight_sum, gamma, merges) for merges in (400, 401)]
+        ratio = after[1] / after[0]
+        assert ratio == pytest.approx(merge_stability.growth(weight_sum, gamma), rel=1e-6)
+
+    @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9, 0.99])
+    def test_weights_that_sum_to_one_are_stable(self, gamma):
+        total = merge_stability.weight_sum((60, 40), 0.5, renormalize=True)
+        assert merge_stability.merged(total, gamma, 1000) == pytest.approx(1.0)
+        assert merge_stability.growth(total, gamma) == pytest.approx(1.0)

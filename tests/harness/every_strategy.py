@@ -6,6 +6,7 @@ from daskxml.strategies import STRATEGIES
 
 CASES = {
     "adaptive-sgd": {},
+    "adaptive-sgd, auto": {"scale_every": "auto", "dispatch": "batch"},
     "adaptive-sgd, paper": {"rule": "paper", "scale_every": 3, "weighting": "rows"},
     "elastic": {},
     "static": {},

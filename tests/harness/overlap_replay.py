@@ -23,6 +23,16 @@ from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
 
 
+def lease_rate(
+    config: RunConfig, worker: Mapping[str, Any], batches: Sequence[Sequence[Span]]
+) -> float:
+    """Return the rate of a lease: a smaller batch has one of its own, in proportion to its rows."""
+    rows = sum(span.rows for batch in batches for span in batch)
+    is_scaled = getattr(config.make_strategy(), "scales_parts", False)
+    share = min(1.0, rows / worker["batch_rows"]) if is_scaled else 1.0
+    return float(worker["lr"] * share)
+
+
 def make_training_worker(config: RunConfig, rows: Partition) -> TrainingWorker:
     """Return a worker that holds all rows, as one stream."""
     placement = Placement(True, (rows.rows,), ())
@@ -65,7 +75,7 @@ class Replay:
         for number, batch in enumerate(batch for lease in leases for batch in lease):
             if number == corrected_after:
                 training_worker.commit(self.generation)
-            training_worker.lease([batch], worker["lr"], {})
+            training_worker.lease([batch], lease_rate(self._config, worker, [batch]), {})
         training_worker.commit(self.generation)  # nothing, if that was done before
 
     def _begin_from_global(self, name: str) -> None:

@@ -26,7 +26,7 @@ from daskxml.strategies.protocol import SyncPattern
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.training_worker import TrainingWorker
-from harness.overlap_replay import Replay, make_training_worker
+from harness.overlap_replay import Replay, lease_rate, make_training_worker
 
 History = Sequence[Mapping[str, Any]]
 
@@ -87,7 +87,7 @@ def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> A
             training_worker.set_model(current, previous, 0)
             for lease in worker["leases"]:
                 batches = cut_batches([Span(*span) for span in lease], worker["batch_rows"])
-                training_worker.lease(batches, worker["lr"], {})
+                training_worker.lease(batches, lease_rate(config, worker, batches), {})
             merged += worker["weight"] * training_worker.replica.flat.astype(np.float64)
         merged += config.strategy.momentum * (current.astype(np.float64) - previous)
         current, previous = merged.astype(np.float32), current

@@ -20,19 +20,21 @@ FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
     (Started(("a", "b")), []),
     (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
     (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+    (LeaseDone("b", 64, 1, 2.0), ["b 43"]),
     (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
     (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("a", 64, 1, 1.0), []),
-    (LeaseDone("a", 64, 1, 1.0), []),
     (LeaseDone("b", 64, 1, 2.0), []),
-    (LeaseDone("b", 64, 1, 2.0), [Measure()]),
+    (LeaseDone("a", 64, 1, 1.0), ["a 21"]),
+    (LeaseDone("a", 64, 1, 1.0), []),
+    (LeaseDone("a", 21, 1, 21 / 64), []),
+    (LeaseDone("b", 43, 1, 43 / 32), [Measure()]),
 ]
 
 
 def strategy(**changes):
-    """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch."""
-    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **changes}))
+    """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch; RMS norms below 0.1."""
+    norms = {"norm": "rms", "perturbation_threshold": 0.1}
+    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **norms, **changes}))
 
 
 def follow(machine, state, trace):

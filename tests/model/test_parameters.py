@@ -81,3 +81,14 @@ def test_deep_sigmoid_layers_pass_a_signal_on() -> None:
         means.append(z.mean())
     assert min(spreads) > 0.5 * spreads[0]
     assert max(map(abs, means)) < 0.2  # where the slope of the sigmoid is
+
+
+def test_normal_weights_have_one_over_the_width_as_their_deviation():
+    spec = ModelSpec(features=300, labels=400, hidden=(50, 20), init="normal", init_scale=2.0)
+    views = Layout(spec).views(initial_parameters(spec, 3))
+    for name, units in (("hidden0", 50), ("hidden1", 20), ("output", 400)):
+        weights = views[f"{name}.weight"]
+        assert weights.std() == pytest.approx(2.0 / units, rel=0.08)
+        assert abs(weights.mean()) < 0.2 / units
+        assert not views[f"{name}.bias"].any()
+    assert (initial_parameters(spec, 3) == initial_parameters(spec, 3)).all()

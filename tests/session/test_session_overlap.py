@@ -95,7 +95,7 @@ def test_a_lost_workers_weight_and_rows_go_to_the_others():
     session.handle(lease(2), 2.0)
     session.handle(lease(3), 3.0)
     again, *leases = session.handle(WorkerLost("b"), 3.0)
-    assert again == MergeReplicas(1, {"a": 1.0}, 0.0, overlaps=True)
+    assert again == MergeReplicas(1, {"a": 1.0}, 0.9, overlaps=True)
     assert [(o.worker, o.batches) for o in leases] == [("a", (((0, 0, 8, 16),),))]
     assert session.handle(MergeResult(0, corrected={"a": 1}), 4.0) == []
     assert session.history[0]["rows"] == 8  # of a alone
@@ -202,7 +202,7 @@ def test_a_worker_is_lost(place, strategy):
 
 def test_a_stop_after_all_work_was_lost_ends_with_a_merge_that_moves_nothing():
     """Worker a had the only batch of both mega-batches."""
-    strategy = AdaptiveSgd(AdaptiveConfig(batch_max=8, megabatch_batches=1))
+    strategy = AdaptiveSgd(AdaptiveConfig(batch_max=8, megabatch_batches=1, dispatch="batch"))
     limits = StoppingRules(checkpoint_every=0, can_checkpoint=True, ks=(1,))
     where, merges = Placement(True, (200,), (30,)), OverlappedMerges()
     session = Session(strategy, limits, where, 100, merges=merges)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from daskxml.api.simulate import simulate
-from daskxml.simulator import Arrival, Loss
+from daskxml.simulator import Arrival, CostModel, Loss
 from daskxml.strategies import STRATEGIES
 from harness.ledger_check import check_ledger
 
@@ -85,3 +85,57 @@ def test_an_optimizer_with_state_continues_too(data, values, costs, tmp_path):
     )
     assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
     assert np.array_equal(flat(whole), flat(resumed))
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_on_one_worker_adaptive_and_elastic_sgd_are_the_same_bits(data, jitter):
+    # Ma, Rusu, Wu and Sim, section 5.2.1
+    runs = []
+    for name in ("adaptive-sgd", "elastic"):
+        values = {
+            "model": {"hidden": [16], "dropout": 0.2},
+            "strategy": {"name": name, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+            "training": {"megabatches": 8},
+        }
+        cost = CostModel(fixed_s=1e-3, per_row_s=1e-4, jitter=jitter)
+        runs.append(simulate(values, [1.0], **data, cost=cost))
+    adaptive, elastic = runs
+    assert np.array_equal(flat(adaptive), flat(elastic))
+    for ours, theirs in zip(adaptive.history, elastic.history, strict=True):
+        assert (ours["loss"], ours["metrics"]) == (theirs["loss"], theirs["metrics"])
+        assert ours["workers"]["0"]["batch_rows"] == theirs["workers"]["0"]["batch_rows"] == 32
+
+
+def history_of(data, costs, name):
+    values = {
+        "model": {"hidden": [16]},
+        "strategy": {"name": name, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "training": {"megabatches": 4},
+    }
+    return simulate(values, [1, 0.6], **data, **costs).history
+
+
+def test_the_history_has_what_a_merge_was_decided_by(data, costs):
+    history = history_of(data, costs, "adaptive-sgd")
+    first = max(worker["norm"] for worker in history[0]["workers"].values())
+    for row in history:
+        workers = row["workers"].values()
+        assert row["momentum"] == 0.9
+        assert row["regularized"] == (max(worker["norm"] for worker in workers) < 2.0 * first)
+        for worker in workers:
+            assert worker["batch_rows"] == round(worker["batch_size"])
+            assert worker["lr"] == pytest.approx(0.5 * worker["batch_size"] / 32)
+        if not row["perturbed"]:
+            updates = [worker["rows"] / worker["batch_rows"] for worker in workers]
+            shares = updates if max(updates) - min(updates) >= 1 else [
+                worker["batch_size"] for worker in workers
+            ]  # fmt: skip
+            weights = [worker["weight"] for worker in workers]
+            assert weights == pytest.approx([share / sum(shares) for share in shares])
+
+
+def test_other_histories_have_no_keys_that_their_strategy_does_not_decide(data, costs):
+    assert history_of(data, costs, "elastic")[0]["momentum"] == 0.9
+    for row in history_of(data, costs, "static"):
+        assert not {"momentum", "regularized"} & row.keys()
+        assert not {"batch_size", "norm"} & row["workers"]["0"].keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,9 +15,11 @@ from daskxml.strategies.adaptive_sgd import (
     perturb_weights,
     scale_batch_sizes,
 )
+from daskxml.strategies.batch_rules import Pace
 from daskxml.strategies.megabatch import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
+    Drain,
     Lease,
     LeaseDone,
     Measure,
@@ -29,17 +32,32 @@ from harness.traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, s
 from harness.virtual_cluster import VirtualCluster
 
 
-def test_a_trace_of_two_megabatches_under_the_papers_rule():
-    machine = strategy(rule="paper", lr=2.0)
-    # Nothing is measured at first: each gets one batch to run and one to wait. Then a does 64 rows
-    # a second and b 32. Of 8 batches a does 5 and b 3; mean u = 4, so b_a would become
-    # 64 + 4 (5 - 4) = 68, above b_max: skipped; b_b = 64 - 4 (4 - 3) = 60.
-    state, merge = after_first(machine)
+def test_a_trace_of_two_megabatches_as_printed():
+    machine = strategy(rule="paper", dispatch="batch", lr=2.0)
+    # One batch at a time: a does 64 rows a second and b 32.
+    state = follow(
+        machine,
+        machine.initial_state(),
+        [
+            (Started(("a", "b")), []),
+            (Begin(), ["a 64", "b 64"]),
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+            (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+            (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+            (LeaseDone("a", 64, 1, 1.0), []),
+            (LeaseDone("b", 64, 1, 2.0), [Measure()]),
+        ],
+    )
+    state, (merge,) = machine.step(state, NORMS)
     # alpha = 5/8, 3/8; perturbed: 0.625 * 1.1 = 0.6875 and 0.375 * 0.9 = 0.3375, sum 1.025
     assert merge.weights == pytest.approx({"a": 0.6875 / 1.025, "b": 0.3375 / 1.025})
     assert (merge.momentum, merge.perturbed, state.phase) == (0.9, True, "merge")
     state, commands = machine.step(state, Merged())
     assert (commands, state.phase, state.remaining_rows) == ((), "idle", 512)
+    # mean u = 4: b_a would become 64 + 4 (5 - 4) = 68, above b_max: skipped; b_b = 64 - 4
     assert sizes(state) == {"a": 64.0, "b": 60.0}
     # linear scaling: lr_b = 2 * 60 / 64
     assert {n: (v.batch_rows, v.lr) for n, v in machine.view(state).items()} == {
@@ -50,55 +68,78 @@ def test_a_trace_of_two_megabatches_under_the_papers_rule():
         machine,
         state,
         [  # rows left behind each lease: 448, 388, 324, 264
-            (Begin(), ["a 64", "b 60", "a 64", "b 60"]),
+            (Begin(), ["a 64", "b 60"]),
+            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
+            (LeaseDone("b", 60, 1, 1.875), ["b 60"]),
             (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 200
             (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 136
             (LeaseDone("b", 60, 1, 1.875), ["b 60"]),  # 76
             (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 12: less than a batch
-            (LeaseDone("a", 64, 1, 1.0), ["a 12"]),  # 0: a remainder is an update as well
-            (LeaseDone("a", 64, 1, 1.0), []),
-            (LeaseDone("a", 12, 1, 0.1875), []),
-            (LeaseDone("b", 60, 1, 1.875), []),
-            (LeaseDone("b", 60, 1, 1.875), [Measure()]),
         ],
     )
-    # u = 6 and 3, mean 4.5: b_a would become 70, skipped; b_b = 60 - 4 * 1.5 = 54
+    state, (last,) = machine.step(state, LeaseDone("a", 64, 1, 1.0))
+    assert last == Lease("a", 12, 64, 2.0 * 12 / 64)  # its rate is in proportion to its rows
+    state = follow(
+        machine,
+        state,
+        [(LeaseDone("a", 12, 1, 0.1875), []), (LeaseDone("b", 60, 1, 1.875), [Measure()])],
+    )
+    # and it is that part of an update: u = 5 12/64 and 3, mean 4.09375
     state, (merge,) = machine.step(state, Measured({"a": 4.0, "b": 0.01}, 4))  # RMS 1 and 0.05
-    assert merge == Merge({"a": 6 / 9, "b": 3 / 9}, 0.9, perturbed=False)
+    assert merge == Merge(
+        {"a": 5.1875 / 8.1875, "b": 3 / 8.1875}, 0.9, perturbed=False, regularized=False
+    )
+    # b_a would become 68.375, skipped; b_b = 60 - 4 (4.09375 - 3)
     state, _ = machine.step(state, Merged())
-    assert sizes(state) == {"a": 64.0, "b": 54.0}
+    assert sizes(state) == {"a": 64.0, "b": 55.625}
 
 
-def test_the_damped_rule_on_the_same_trace():
+def test_the_default_rule_on_a_trace_of_leases():
     machine = strategy()
+    # Nothing is measured at first: each gets one batch to run and one to wait. Of the 512 rows a's
+    # share is two thirds, 341: five batches and 21 rows; b's is 171: two batches and 43 rows.
     state, merge = after_first(machine)
-    assert merge.weights["a"] == pytest.approx(0.6875 / 1.025)  # merging knows no rule
+    updates = {"a": 5 + 21 / 64, "b": 2 + 43 / 64}
+    perturbed = {"a": 1.1 * updates["a"] / 8, "b": 0.9 * updates["b"] / 8}
+    total = sum(perturbed.values())
+    assert merge.weights == pytest.approx({n: weight / total for n, weight in perturbed.items()})
     state, _ = machine.step(state, Merged())
-    # 64 (5/4)^1/2 = 71.6 is clamped to 64; 64 (3/4)^1/2 = 55.43 stays a real number
-    assert sizes(state) == pytest.approx({"a": 64.0, "b": 64.0 * math.sqrt(0.75)})
-    assert machine.view(state)["b"].batch_rows == 55
-    assert machine.view(state)["b"].lr == pytest.approx(math.sqrt(0.75))
+    # a batch of 64 takes a 1 s and b 2 s
+    assert sizes(state) == pytest.approx({"a": 64.0, "b": 32.0})
+    assert machine.view(state)["b"].lr == pytest.approx(0.5)
+
+
+def test_a_worker_without_an_update_keeps_its_size():
+    machine = strategy()
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:3])
+    state = follow(machine, state, [(Drain(), []), (LeaseDone("a", 64, 1, 1.0), [])])
+    plain = machine.plain(state)
+    plain["members"]["b"] |= {"leases": 0, "leased_rows": 0}
+    state, _ = machine.step(machine.restore(plain), LeaseDone("a", 64, 1, 1.0))
+    state, _ = machine.step(state, NORMS)
+    state, _ = machine.step(state, Merged())
+    assert sizes(state) == {"a": 64.0, "b": 64.0}
 
 
 def test_a_trace_of_three_workers():
-    machine = strategy(rule="paper", megabatch_batches=9, renormalize=False)
-    batch = {name: LeaseDone(name, 64, 1, busy) for name, busy in (("1", 1.0), ("2", 9.0))}
-    batch["10"] = LeaseDone("10", 64, 1, 9.0)
+    machine = strategy(rule="paper", dispatch="batch", megabatch_batches=9, renormalize=False)
+    batch = {name: LeaseDone(name, 64, 1, busy) for name, busy in (("1", 1.0), ("2", 3.0))}
+    batch["10"] = LeaseDone("10", 64, 1, 3.0)
     state = follow(
         machine,
         machine.initial_state(),
         [
             (Started(("10", "2", "1")), []),
-            (Begin(), ["1 64", "2 64", "10 64", "1 64", "2 64", "10 64"]),  # natural order
+            (Begin(), ["1 64", "2 64", "10 64"]),  # natural order
             (batch["1"], ["1 64"]),
             (batch["1"], ["1 64"]),
+            (batch["2"], ["2 64"]),
+            (batch["10"], ["10 64"]),
             (batch["1"], ["1 64"]),
-            (batch["1"], []),
+            (batch["1"], ["1 64"]),
             (batch["1"], []),
             (batch["2"], []),
-            (batch["10"], []),
-            (batch["10"], []),
-            (batch["2"], [Measure()]),
+            (batch["10"], [Measure()]),
         ],
     )
     # u = 5, 2, 2: alpha = 5/9, 2/9, 2/9; r = 1; of 2 and 10, which tie, s = 2, the lowest id
@@ -123,23 +164,35 @@ def test_a_trace_of_three_workers():
     ],
 )
 def test_algorithm_1_as_printed(batch_sizes, updates, expected):
-    config = Config(batch_max=64, rule="paper")  # b_min 8, beta 4
-    names = "abc"[: len(updates)]
-    scaled = scale_batch_sizes(
-        dict(zip(names, batch_sizes, strict=True)), dict(zip(names, updates, strict=True)), config
-    )
+    scaled = scale(batch_sizes, updates, Config(batch_max=64, rule="paper"))  # b_min 8, beta 4
     assert tuple(scaled.values()) == expected
 
 
-def test_the_damped_rule_by_hand():
-    config = Config(batch_max=100, batch_min=10)
-    damped = scale_batch_sizes({"a": 50.0, "b": 50.0}, {"a": 9, "b": 1}, config)
-    assert damped == pytest.approx({"a": 50 * math.sqrt(1.8), "b": 50 * math.sqrt(0.2)})
-    # a worker without any update goes to b_min, where it will do the most
-    assert scale_batch_sizes({"a": 50.0, "b": 50.0}, {"a": 2, "b": 0}, config)["b"] == 10.0
-    assert scale_batch_sizes({"a": 50.0}, {"a": 7}, config) == {"a": 50.0}
-    assert scale_batch_sizes({"a": 50.0, "b": 20.0}, {"a": 0, "b": 0}, config)["b"] == 20.0
-    assert scale_batch_sizes({}, {}, config) == {}
+def scale(batch_sizes, updates, config):
+    low, high = config.bounds
+    paces = {
+        name: Pace(size=size, low=low, high=high, updates=u, busy_s=1.0)
+        for name, size, u in zip("abc", batch_sizes, updates, strict=False)
+    }
+    return {name: pace.size for name, pace in scale_batch_sizes(paces, config).items()}
+
+
+def test_the_sign_rule_steps_and_stays_within_the_bounds():
+    config = Config(batch_max=64, rule="sign")  # b_min 8, steps of 4
+    assert scale((32, 32, 32), (9, 5, 4), config) == {"a": 36.0, "b": 28.0, "c": 28.0}
+    assert scale((62, 10, 32), (9, 4, 6.5), config) == {"a": 64.0, "b": 8.0, "c": 32.0}
+    assert scale((32, 32), (5, 4), replace(config, beta=1.0)) == {"a": 33.0, "b": 31.0}
+
+
+def test_the_geometric_rule_keeps_the_product_of_sizes():
+    config = Config(batch_max=100, batch_min=1, rule="geometric")
+    scaled = scale((50, 50), (9, 4), config)
+    assert scaled == pytest.approx({"a": 50 * math.sqrt(1.5), "b": 50 / math.sqrt(1.5)})
+    # one without any update keeps its size, and is not compared with
+    assert scale((50, 50, 20), (9, 4, 0), config) == {**scaled, "c": 20}
+    assert scale((50,), (7,), config) == {"a": 50}
+    assert scale((50, 20), (0, 0), config) == {"a": 50, "b": 20}
+    assert scale((), (), config) == {}
 
 
 def test_weights_by_batch_size_where_updates_are_equal():
@@ -154,17 +207,18 @@ def test_weights_by_rows_where_updates_differ():
     assert normalized_weights(sizes, {"a": 4, "b": 4}, "rows") == {"a": 0.75, "b": 0.25}
     assert normalized_weights(sizes, {"a": 0, "b": 0}, "rows") == {"a": 0.75, "b": 0.25}
     _, merge = after_first(strategy(weighting="rows", perturbation=0.0))
-    assert merge.weights == pytest.approx({"a": 5 / 8, "b": 3 / 8})  # sizes are still equal
+    assert merge.weights == pytest.approx({"a": 341 / 512, "b": 171 / 512})
 
 
 def test_scaling_every_third_megabatch():
-    cluster = VirtualCluster(strategy(rule="paper", scale_every=3), {"a": 64.0, "b": 32.0})
+    machine = strategy(rule="paper", dispatch="batch", scale_every=3)
+    cluster = VirtualCluster(machine, {"a": 64.0, "b": 32.0})
     seen = []
     for merges in range(1, 8):
         cluster.run(merges)
         seen.append(sizes(cluster.state)["b"])
-    # b makes 3 of 8 batches of 64: 64 - 4 (4 - 3) at the third; then 3 of 9: 60 - 4 (4.5 - 3)
-    assert seen == [64.0, 64.0, 60.0, 60.0, 60.0, 54.0, 54.0]
+    # b makes 3 of 8 batches of 64: 64 - 4 (4 - 3) at the third; then as in the first trace
+    assert seen == [64.0, 64.0, 60.0, 60.0, 60.0, 55.625, 55.625]
 
 
 def test_equal_updates_are_not_perturbed():
@@ -177,7 +231,7 @@ def test_equal_updates_are_not_perturbed():
         + [(LeaseDone("b", 32, 1, 1.0), [Measure()])],
     )
     _, (merge,) = machine.step(state, NORMS)
-    assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False)
+    assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False, regularized=True)
 
 
 def test_perturbation_literal_and_renormalized():
@@ -198,15 +252,58 @@ def test_ties_go_to_the_lowest_worker_in_natural_order():
     assert [round(least[n] * 3, 3) for n in ("10", "9", "2")] == [1.0, 0.9, 1.1]
 
 
-def test_the_two_readings_of_the_norm_per_parameter():
+def is_regularized(squared_norms, norm, threshold=0.1, first_norm=1.0, parameters=100):
+    config = Config(norm=norm, perturbation_threshold=threshold)
+    return are_regularized(Measured(squared_norms, parameters), first_norm, config)
+
+
+def test_the_readings_of_the_norm_per_parameter():
     # 100 parameters, ||w|| = 0.9 and 2: RMS 0.09 and 0.2, literally 0.009 and 0.02
-    measured = Measured({"a": 0.81, "b": 4.0}, 100)
-    assert not are_regularized(measured, Config(norm="rms"))
-    assert are_regularized(measured, Config(norm="rms", perturbation_threshold=0.21))
-    assert are_regularized(measured, Config(norm="literal"))
-    assert not are_regularized(measured, Config(norm="literal", perturbation_threshold=0.015))
+    norms = {"a": 0.81, "b": 4.0}
+    assert not is_regularized(norms, "rms")
+    assert is_regularized(norms, "rms", 0.21)
+    assert is_regularized(norms, "literal")
+    assert not is_regularized(norms, "literal", 0.015)
     # the threshold itself is not below the threshold
-    assert not are_regularized(Measured({"a": 25.0}, 100), Config(perturbation_threshold=0.5))
+    assert not is_regularized({"a": 25.0}, "rms", 0.5)
+
+
+@pytest.mark.parametrize("parameters", [10, 100, 10**9])
+def test_the_growth_of_the_norm_does_not_depend_on_the_width(parameters):
+    norms = {"a": 1.0, "b": 9.0}
+    assert is_regularized(norms, "growth", 1.51, first_norm=2.0, parameters=parameters)
+    assert not is_regularized(norms, "growth", 1.5, first_norm=2.0, parameters=parameters)
+
+
+def test_the_norm_at_the_first_merge_is_what_later_ones_are_compared_with():
+    machine = strategy(norm="growth", perturbation_threshold=2.0)
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
+    seen = []
+    for norm in (5.0, 9.9, 10.0, 7.0):
+        state, (merge,) = machine.step(state, Measured({"a": norm**2, "b": 1.0}, 4))
+        seen.append((state.first_norm, merge.perturbed))
+        state = replace(state, phase="measure")  # the same updates again
+    assert seen == [(5.0, True), (5.0, True), (5.0, False), (5.0, True)]
+    state, _ = machine.step(state, Merged())
+    assert state.first_norm == 5.0
+
+
+def test_equal_updates_as_printed():
+    machine = strategy(batch_initial=32, megabatch_batches=2, perturb_equal=True)
+    state = follow(
+        machine,
+        machine.initial_state(),
+        [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
+        + [(LeaseDone(w, 32, 1, 1.0), []) for w in "aba"]
+        + [(LeaseDone("b", 32, 1, 1.0), [Measure()])],
+    )
+    _, (merge,) = machine.step(state, NORMS)
+    # r = s = a: 0.5 (1 + 0.1) (1 - 0.1), over the sum 0.995
+    assert merge.weights == pytest.approx({"a": 0.495 / 0.995, "b": 0.5 / 0.995})
+    assert merge.perturbed
+    cluster = VirtualCluster(machine, {"a": 10.0}, norm=0.0)  # one worker never is
+    cluster.run(1)
+    assert cluster.merges[0][1] == Merge({"a": 1.0}, 0.9, perturbed=False, regularized=True)
 
 
 def test_momentum_and_first_batch_size_are_passed_on():
@@ -218,7 +315,8 @@ def test_momentum_and_first_batch_size_are_passed_on():
     assert leases == (Lease("a", 16, 16, 0.125), Lease("a", 16, 16, 0.125))
     cluster = VirtualCluster(machine, {"a": 10.0})
     cluster.run(2)
-    assert [merge for _, merge in cluster.merges] == 2 * [Merge({"a": 1.0}, 0.25, perturbed=False)]
+    expected = Merge({"a": 1.0}, 0.25, perturbed=False, regularized=False)
+    assert [merge for _, merge in cluster.merges] == 2 * [expected]
 
 
 def test_a_real_batch_size_is_leased_in_whole_rows():
@@ -249,11 +347,9 @@ def test_the_defaults_are_the_papers():
     assert config.bounds == (128, 1024)  # b_min = b_max / 8
     assert config.first_size(0) == 1024
     assert config.megabatch_rows == 100 * 1024
-    assert (config.momentum, config.perturbation, config.perturbation_threshold) == (0.9, 0.1, 0.1)
+    assert (config.momentum, config.perturbation) == (0.9, 0.1)
     # beta = b_min / 2 = 64
-    scaled = scale_batch_sizes(
-        {"a": 512.0, "b": 512.0}, {"a": 5, "b": 3}, Config(batch_max=1024, rule="paper")
-    )
+    scaled = scale((512.0, 512.0), (5, 3), Config(batch_max=1024, rule="paper"))
     assert scaled == {"a": 576.0, "b": 448.0}
 
 
@@ -269,13 +365,18 @@ def test_the_defaults_are_the_papers():
         ({"batch_max": 64, "batch_initial": 7}, "batch_initial = 7: must be from 8 to 64"),
         ({"beta": -1.0}, "beta = -1.0: must be at least 0"),
         ({"megabatch_batches": 0}, "megabatch_batches = 0: must be at least 1"),
-        ({"scale_every": 0}, "scale_every = 0: must be at least 1"),
+        ({"scale_every": 0}, "scale_every = 0: must be at least 1, or 'auto'"),
+        ({"scale_every": "seldom"}, "scale_every = 'seldom': must be at least 1, or 'auto'"),
         ({"weighting": "equal"}, "weighting = 'equal': must be one of 'paper', 'rows'"),
-        ({"rule": "linear"}, "rule = 'linear': must be one of 'damped', 'paper'"),
+        (
+            {"rule": "linear"},
+            "rule = 'linear': must be one of 'speed', 'geometric', 'sign', 'paper'",
+        ),
+        ({"dispatch": "row"}, "dispatch = 'row': must be one of 'lease', 'batch'"),
         ({"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),
         ({"perturbation": 1.0}, "perturbation = 1.0: must be at least 0, below 1"),
         ({"perturbation_threshold": -0.1}, "perturbation_threshold = -0.1: must be at least 0"),
-        ({"norm": "l1"}, "norm = 'l1': must be one of 'rms', 'literal'"),
+        ({"norm": "l1"}, "norm = 'l1': must be one of 'growth', 'rms', 'literal'"),
     ],
 )
 def test_wrong_settings_are_refused(changes, message):

@@ -39,13 +39,20 @@ def test_a_trace_of_two_megabatches():
     machine = make("elastic", lr=0.5)
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
     state, (merge,) = machine.step(state, LAST)  # without asking for norms
-    assert merge == Merge(THIRDS, 0.0, perturbed=False)
+    assert merge == Merge(THIRDS, 0.9, perturbed=False)
     assert state.phase == "merge"
     state = follow(machine, state, [(Merged(), [])])
     # a made 128, 128 and 86 rows a second: 128, then (128 + 86) / 2 = 107: one batch of 64
     assert machine.view(state)["a"].rows_per_s == pytest.approx(107.0)
     state, leases = machine.step(state, Begin())
     assert leases[0] == Lease("a", 64, 64, 0.5)
+
+
+def test_a_smaller_batch_is_a_lease_of_its_own_at_a_rate_in_proportion():
+    machine = make("elastic", lr=0.5)
+    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:2])
+    _, (lease,) = machine.step(state, LeaseDone("a", 64, 1, 0.5))
+    assert lease == Lease("a", 43, 64, 0.5 * 43 / 64)
 
 
 def test_leases_last_about_a_second():

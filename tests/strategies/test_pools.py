@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config, scale_batch_sizes
+from daskxml.strategies.batch_rules import Pace
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.protocol import (
     Begin,
@@ -27,7 +28,8 @@ NORMS = Measured({"cpu": 9.0, "gpu": 9.0}, 4)  # too large to perturb
 
 
 def strategy(**changes):
-    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 4, **changes}))
+    norms = {"norm": "rms", "perturbation_threshold": 0.1}
+    return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 4, **norms, **changes}))
 
 
 def gpu(rows=64):
@@ -44,60 +46,80 @@ def test_a_trace_of_a_megabatch_with_a_slow_pool():
         machine,
         state,
         [  # 120 rows are left; the pool does a row a second, the replica 64
-            (gpu(), ["gpu 64"]),  # 56: the pool's speed is not known yet
-            (gpu(), ["gpu 56"]),
-            (LeaseDone("cpu", 4, 4, 4.0), []),
+            # 128 rows, the half of all, are the replica's while the pool's speed is not known
+            (gpu(), []),
+            (gpu(), ["gpu 64"]),  # it is idle, and ends sooner than the pool can
+            (LeaseDone("cpu", 4, 4, 4.0), ["gpu 56"]),
             (gpu(), []),
             (gpu(56), []),
             (LeaseDone("cpu", 4, 4, 4.0), [Measure()]),
         ],
     )
     # the pool made two batches, of four updates each: it counts as two updates of its replica
-    assert state.members["cpu"].updates == 2
+    assert state.members["cpu"].updates == 2.0
     state, (merge,) = machine.step(state, NORMS)
-    assert merge == Merge({"cpu": 2 / 6, "gpu": 4 / 6}, 0.9, perturbed=False)
+    total = 2 + 3 + 56 / 64
+    weights = {"cpu": 2 / total, "gpu": (total - 2) / total}
+    assert merge == Merge(weights, 0.9, perturbed=False, regularized=False)
     state, _ = machine.step(state, Merged())
-    # the mean is the replicas' alone, 4: 64 stays 64; 4 (2/4)^1/2 is below the pool's bound
+    # the pace is the replica's alone, 1 s a batch, which keeps b_max; the pool has its least
     assert {n: m.batch_size for n, m in state.members.items()} == {"cpu": 4.0, "gpu": 64.0}
 
 
-def test_without_an_update_the_weight_is_0():
-    # 4 x 64 rows are 4 s; four rows of the pool, 8 s
+def test_a_slow_pool_has_its_share_of_a_batch():
+    # 4 x 64 rows are 4 s at 64.5 rows a second; the pool's share is 2 rows, half a batch of its
     cluster = VirtualCluster(strategy(), {"cpu": 0.5, "gpu": 64.0}, pools={"cpu": 4})
     cluster.run(3)
-    assert [updates["cpu"] for updates, _ in cluster.merges] == [2, 0, 0]  # two find its speed
-    assert cluster.merges[1][1].weights == {"cpu": 0.0, "gpu": 1.0}
+    assert [lease.rows for lease in cluster.leases if lease.worker == "cpu"][:4] == [4, 4, 2, 2]
+    total = 0.5 + 254 / 64
+    assert cluster.merges[1][1].weights == {"cpu": 0.5 / total, "gpu": (254 / 64) / total}
     assert cluster.now_s == pytest.approx(16.0 + 4.0 + 4.0)
 
 
-@pytest.mark.parametrize("rule", ["damped", "paper"])
+def test_without_an_update_the_weight_is_0():
+    cluster = VirtualCluster(strategy(), {"cpu": 0.05, "gpu": 64.0}, pools={"cpu": 4})
+    cluster.run(3)
+    assert [updates["cpu"] for updates, _ in cluster.merges] == [2, 0, 0]  # two find its speed
+    assert cluster.merges[1][1].weights == {"cpu": 0.0, "gpu": 1.0}
+
+
+def scaled(config, workers):
+    """Scale ``{name: (size, updates, threads)}``, each with one second of work."""
+    paces = {
+        name: Pace(
+            size=size, low=config.bounds_of(threads)[0], high=config.bounds_of(threads)[1],
+            updates=updates, busy_s=1.0, is_pool=threads > 0,
+        )
+        for name, (size, updates, threads) in workers.items()
+    }  # fmt: skip
+    return {name: pace.size for name, pace in scale_batch_sizes(paces, config).items()}
+
+
+@pytest.mark.parametrize("rule", ["speed", "geometric", "sign", "paper"])
 def test_a_pool_that_cannot_keep_up_leaves_the_replicas_sizes_alone(rule):
     config = Config(batch_max=64, rule=rule)
-    sizes, updates = {"a": 32.0, "b": 32.0}, {"a": 9, "b": 4}
-    expected = scale_batch_sizes(sizes, updates, config)
-    with_pool = scale_batch_sizes({**sizes, "cpu": 8.0}, {**updates, "cpu": 0}, config, {"cpu": 8})
+    replicas = {"a": (32.0, 9, 0), "b": (32.0, 4, 0)}
+    expected = scaled(config, replicas)
+    with_pool = scaled(config, {**replicas, "cpu": (8.0, 0, 8)})
     assert with_pool == {**expected, "cpu": 8.0}  # its least: a row a thread
 
 
 def test_a_pool_that_is_ahead_gets_larger_batches_within_its_bounds():
     config = Config(batch_max=64, pool_batch_max=16)
-    grown = scale_batch_sizes({"a": 64.0, "cpu": 8.0}, {"a": 4, "cpu": 16}, config, {"cpu": 4})
-    assert grown == {"a": 64.0, "cpu": 16.0}  # 8 (16/4)^1/2
-    grown = scale_batch_sizes({"a": 64.0, "cpu": 40.0}, {"a": 4, "cpu": 16}, config, {"cpu": 4})
+    grown = scaled(config, {"a": (64.0, 4, 0), "cpu": (8.0, 16, 4)})
+    assert grown == pytest.approx({"a": 64.0, "cpu": 32.0})  # four times as fast a batch
+    grown = scaled(config, {"a": (64.0, 4, 0), "cpu": (40.0, 16, 4)})
     assert grown == {"a": 64.0, "cpu": 64.0}  # 16 for each of four threads
     # Algorithm 1 as printed: beta is half the pool's least size, 4 / 2, and the mean 4
     paper = Config(batch_max=64, rule="paper", pool_batch_max=16)
-    grown = scale_batch_sizes({"a": 64.0, "cpu": 40.0}, {"a": 4, "cpu": 16}, paper, {"cpu": 4})
-    assert grown == {"a": 64.0, "cpu": 64.0}
-    grown = scale_batch_sizes({"a": 64.0, "cpu": 41.0}, {"a": 4, "cpu": 16}, paper, {"cpu": 4})
-    assert grown == {"a": 64.0, "cpu": 41.0}  # the step would leave the bounds: skipped
+    assert scaled(paper, {"a": (64.0, 4, 0), "cpu": (40.0, 16, 4)}) == {"a": 64.0, "cpu": 64.0}
+    # the step would leave the bounds: skipped
+    assert scaled(paper, {"a": (64.0, 4, 0), "cpu": (41.0, 16, 4)}) == {"a": 64.0, "cpu": 41.0}
 
 
 def test_pools_alone_are_compared_with_each_other():
-    config = Config(batch_max=64)
-    sizes, updates = {"a": 16.0, "b": 16.0}, {"a": 9, "b": 1}
-    scaled = scale_batch_sizes(sizes, updates, config, {"a": 4, "b": 4})
-    assert scaled == {"a": pytest.approx(16 * 1.8**0.5), "b": pytest.approx(16 * 0.2**0.5)}
+    grown = scaled(Config(batch_max=64), {"a": (16.0, 9, 4), "b": (16.0, 4, 4)})
+    assert grown == pytest.approx({"a": 16 * 1.5, "b": 16 / 1.5})
 
 
 def test_the_threads_have_equal_parts_whatever_the_size():
@@ -134,7 +156,7 @@ def test_the_largest_batch_of_each_device():
 @given(
     st.lists(st.tuples(st.floats(0.1, 1.0), st.integers(0, 4)), min_size=1, max_size=4),
     st.floats(1.0, 250.0),
-    st.sampled_from(["paper", "damped"]),
+    st.sampled_from(["speed", "geometric", "sign", "paper"]),
     st.integers(1, 4),
     st.integers(0, 60),
 )

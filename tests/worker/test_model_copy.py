@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from daskxml.kernels import get_kernels
 from daskxml.worker.shared_model import LocalStore, ModelCopy, SharedModel
+from harness.cuda_on_host import emulated, needs_compiler
 
 SIZE = 5
 numbers = st.lists(st.integers(-9, 9), min_size=SIZE, max_size=SIZE).map(np.float32)
@@ -68,3 +69,37 @@ def test_one_pull_and_one_push_a_batch():
         copy.pull()
         copy.push()
     assert (store.pulls, store.pushes) == (3, 3)
+
+
+class CountingKernels:
+    """The GPU's kernels run on the host; counts the floats that each direction moves."""
+
+    def __init__(self):
+        self._kernels, self.down, self.up = emulated(), 0, 0
+
+    def __getattr__(self, name):
+        return getattr(self._kernels, name)
+
+    def to_host(self, value):
+        self.down += value.size
+        return self._kernels.to_host(value)
+
+    def to_device(self, value):
+        self.up += value.size
+        return self._kernels.to_device(value)
+
+
+@needs_compiler
+@pytest.mark.parametrize("store", ["local", "far"])
+def test_a_gpu_downloads_its_change_only(store):
+    kernels, model = CountingKernels(), SharedModel.create(SIZE)
+    flat = kernels.zeros(SIZE)
+    copy = ModelCopy(kernels, flat, LocalStore(model) if store == "local" else FarStore(model))
+    change = np.float32([1, 2, 3, 4, 5])
+    for batch in range(3):
+        copy.pull()
+        assert (kernels.down, kernels.up) == (batch * SIZE, (2 * batch + 1) * SIZE)
+        np.testing.assert_array_equal(emulated().to_host(flat), batch * change)
+        kernels.copy(flat, kernels.to_device((batch + 1) * change))
+        copy.push()
+    np.testing.assert_array_equal(model.flat, 3 * change)
