@@ -10,11 +10,11 @@ from typing import Any
 from daskxml.api.run import Run, resolve_run
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
+from daskxml.in_process.rows import Rows
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
 from daskxml.simulator.cost import Network, check_pools, v100_cost
-from daskxml.simulator.rows import Rows
 from daskxml.simulator.simulation import Costs, Simulation
 from daskxml.simulator.virtual_session import Arrival, Change
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ConfigError
+from daskxml.in_process.rows import Rows, read_rows, share_rows
 from daskxml.model.spec import ModelSpec
 from daskxml.model.store import write_model
 from daskxml.model.trained import Model
@@ -20,7 +21,6 @@ from daskxml.session.session import Session
 from daskxml.session.setup import DataLayout, describe_run, make_session, model_header
 from daskxml.simulator.cost import CostModel, Devices, Network
 from daskxml.simulator.executor import Executor
-from daskxml.simulator.rows import Rows, read_rows, share_rows
 from daskxml.simulator.virtual_session import Arrival, Change, Membership, Script, VirtualSession
 from daskxml.simulator.worker import VirtualWorker, WorkerFactory
 
