@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from daskxml.estimators.classifier import XMLClassifier
     from daskxml.estimators.scorers import make_scorer
     from daskxml.model.trained import Model
+    from daskxml.session.commands import STOP
 
 __all__ = [
+    "STOP",
     "ClusterError",
     "ConfigError",
     "DaskxmlError",
@@ -56,6 +58,7 @@ __all__ = [
 # Loaded on first use: `import daskxml` must cost little, and load neither Dask nor CuPy nor
 # scikit-learn.
 _HOMES = {
+    "STOP": "daskxml.session.commands",
     "Matrices": "daskxml.api.run",
     "Model": "daskxml.model.trained",
     "Run": "daskxml.api.run",

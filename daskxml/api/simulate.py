@@ -39,6 +39,7 @@ def simulate(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
+    raises: Iterable[type[BaseException]] = (),
 ) -> Run:
     """Train a model as a run file says, on workers whose time is virtual.
 
@@ -80,7 +81,8 @@ def simulate(
     late = [change.worker for change in changes if isinstance(change, Arrival)]
     threads = check_pools(pools or {}, [*named, *late], resolved)
     place = RunDir.open(out, resume)
-    with place, run_callbacks(resolved, place, on_event, on_megabatch, loggers) as publish:
+    callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
+    with place, callbacks as publish:
         simulation = Simulation(resolved, named, place, changes, [publish])
         simulation.read(rows, train, test)
         simulation.set_costs(cost, network or Network(), threads, pool_cost)

@@ -24,6 +24,7 @@ def train_here(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
+    raises: Iterable[type[BaseException]] = (),
 ) -> Run:
     """Train a model as a run file says, in this process, with one worker.
 
@@ -45,7 +46,7 @@ def train_here(
     """
     resolved, place = resolve_run(config, train, test, overrides), RunDir(None, None)
     given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
-    with run_callbacks(resolved, place, on_event, on_megabatch, loggers) as publish:
+    with run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises) as publish:
         publish({"kind": "status", "state": "loading"})
         run = InProcessRun(resolved, read_rows(resolved, 1, **given), publish, start)
         model, reason = run.run()

@@ -232,8 +232,23 @@ class RunDriver:
         if reason == RESTART:
             self._warn(f"{self.group.loss()}; going back to the last checkpoint")
         else:
+            await self._restore_best()
             await self._store_model(reason)
         return reason
+
+    async def _restore_best(self) -> None:
+        """Let the best model be the result, where it is kept; workers without it come last."""
+        best, workers = self.session.best, self.group.workers
+        if best in (0, self.session.generation):
+            return
+        args = (self.run, best)
+        answers = await self.group.ask_all(workers.values(), "model", tasks.restore_best, *args)
+        having = [name for name, answer in answers.items() if answer is True]
+        if not having:
+            self._warn(f"the best model, of mega-batch {best}, was lost; the last one is stored")
+            self.session.best = 0
+        ordered = [*having, *(name for name in workers if name not in having)]
+        self.group.workers = {name: workers[name] for name in ordered}
 
     async def _run_loop(self, loop: RunLoop, membership: Membership) -> str:
         """Pass events to the loop as they come; return why the session ended."""
@@ -364,6 +379,7 @@ class RunDriver:
             feature_base=self.data.facts.feature_base,
             ended=reason,
             megabatches=len(self.session.history),
+            best=self.session.best,
         )
 
     async def clean_up(self) -> None:

@@ -32,6 +32,7 @@ from daskxml.estimators.stored import (
 from daskxml.model.explanation import contributions
 from daskxml.model.trained import Model
 from daskxml.observe.terminal import PlainProgress
+from daskxml.session.commands import STOP
 
 VALIDATION = "validation"  # the name of the evaluation rows in `evals_result_`
 _CHUNK_SCORES = 1 << 24  # logits that are held at a time
@@ -57,6 +58,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         Of the training.
     validation_fraction
         Share of the rows that is held out and scored after every epoch.
+    early_stopping_rounds
+        The run ends once so many evaluations, one an epoch, have not improved `eval_metric`.
     eval_metric
         ``"P@1"``, ``"nDCG@5"``, ``"PSP@3"``, ``"recall@10"`` and the like; also what `score` gives,
         by default ``"P@1"``, which is the accuracy where rows have one label.
@@ -72,7 +75,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     random_state
         Seed of every random choice: a number or a ``numpy.random.RandomState``.
     callbacks
-        Functions that are called with every row of the history.
+        Functions that are called with every row of the history; one that returns `daskxml.STOP`
+        ends the training at the next merge, and exceptions are raised.
     settings
         ``{"section.key": value}`` for any other setting of a run file; they win.
     verbose
@@ -91,7 +95,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     evals_result_
         ``{"validation": {"P@1": [...], ...}}``: every evaluation; empty without such rows.
     best_iteration_
-        The evaluation, from 0, whose `eval_metric` is the best; None without evaluations.
+        The evaluation, from 0, whose `eval_metric` is the best, and whose model `model_` is;
+        None without evaluations.
 
     Examples
     --------
@@ -115,6 +120,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         epochs: float | None = None,
         dropout: float | None = None,
         validation_fraction: float | None = None,
+        early_stopping_rounds: int | None = None,
         eval_metric: str | None = None,
         top_k: int | None = None,
         threshold: float | None = None,
@@ -135,6 +141,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         self.epochs = epochs
         self.dropout = dropout
         self.validation_fraction = validation_fraction
+        self.early_stopping_rounds = early_stopping_rounds
         self.eval_metric = eval_metric
         self.top_k = top_k
         self.threshold = threshold
@@ -244,7 +251,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         progress = PlainProgress() if self.verbose else nullcontext()
         with progress as on_event:
             given: dict[str, Any] = {"train": rows, "test": test, "on_event": on_event}
-            given["on_megabatch"] = self._call_back if self.callbacks else None
+            given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
             if self.n_workers is None:
                 return train_here(config, start=start, **given)
             if start is not None:
@@ -255,9 +262,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
             return train(config, **given)
 
-    def _call_back(self, row: dict[str, Any]) -> None:
-        for callback in self.callbacks or ():
-            callback(row)
+    def _call_back(self, row: dict[str, Any]) -> Any:
+        answers = [callback(row) for callback in self.callbacks or ()]
+        return STOP if any(answer is STOP for answer in answers) else None
 
     def _keep(self, run: Run, labels: LabelSet, config: RunConfig) -> None:
         """Set the attributes of a fit."""

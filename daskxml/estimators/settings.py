@@ -20,6 +20,7 @@ _SETTINGS = {
     "batch_size": "strategy.batch_max",
     "epochs": "training.epochs",
     "validation_fraction": "data.validation",
+    "early_stopping_rounds": "training.patience",
     "eval_metric": "training.target_metric",
     "n_workers": "cluster.workers",
     "device": "cluster.device",
@@ -30,6 +31,8 @@ _ONE_EPOCH = {
     "training.megabatches": 0,
     "training.minutes": 0,
     "training.target": 0,
+    "training.patience": 0,
+    "training.keep_best": False,
     "schedule.name": "constant",
     "data.validation": 0,
 }
@@ -63,16 +66,18 @@ def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig
     given["model.hidden"] = _layers(estimator.hidden)
     given["run.seed"] = _seed(estimator.random_state)
     if has_tests:
-        given["data.validation"] = 0.0
-    own = dict(estimator.settings or {})
-    config = load_run_config(tables, {k: v for k, v in given.items() if v is not None} | own)
-    added: dict[str, Any] = {}
-    if (has_tests or config.data.validation) and "evaluation.every" not in own:
-        added["evaluation.every"] = max(1, round(rows / config.strategy.megabatch_rows))
-    rank = metric_rank(config.training.target_metric)
-    if rank not in config.evaluation.k:
-        added["evaluation.k"] = sorted({*config.evaluation.k, rank})
-    return load_run_config(config, added)
+        given |= {"data.validation": 0.0, "training.keep_best": True}
+    given = {key: value for key, value in given.items() if value is not None}
+    given |= dict(estimator.settings or {})
+    metric = given.get("training.target_metric", tables["training"]["target_metric"])
+    ranks = given.setdefault("evaluation.k", tables["evaluation"]["k"])
+    given["evaluation.k"] = sorted({*ranks, metric_rank(metric)})
+    config = load_run_config(tables, given)
+    is_scored = has_tests or config.data.validation > 0.0
+    if not is_scored or "evaluation.every" in given:
+        return config
+    once_an_epoch = max(1, round(rows / config.strategy.megabatch_rows))
+    return load_run_config(config, {"evaluation.every": once_an_epoch})
 
 
 def one_epoch(config: RunConfig, calls: int) -> RunConfig:

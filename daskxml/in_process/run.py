@@ -23,10 +23,13 @@ from daskxml.in_process.rows import Rows, share_rows
 from daskxml.model.growth import grown_parameters
 from daskxml.model.trained import Model
 from daskxml.session.commands import (
+    STOP,
+    BestKept,
     Command,
     Evaluate,
     EvaluationResult,
     GangResult,
+    KeepBest,
     LeaseResult,
     MeasureNorms,
     MergeReplicas,
@@ -45,7 +48,7 @@ from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
 
 NAME = "0"  # of the worker, in the history
-OnEvent = Callable[[Mapping[str, Any]], None]
+OnEvent = Callable[[Mapping[str, Any]], Any]
 
 
 class InProcessRun:
@@ -84,11 +87,6 @@ class InProcessRun:
         self.spec = config.model_spec(rows.facts.features, rows.facts.labels)
         self._placement = rows.placement()
         self._session = make_session(config, self.spec, self._placement, can_checkpoint=False)
-        self._stop_reason = ""
-
-    def stop(self, reason: str) -> None:
-        """End the run at the next merge; to be called by a listener of its events."""
-        self._stop_reason = self._stop_reason or reason
 
     def run(self) -> tuple[Model, str]:
         """Run to the end; return the model, and why the run ended."""
@@ -113,16 +111,17 @@ class InProcessRun:
         commands = loop.start({NAME: _Worker(device)}, time.monotonic())
         while not (reason := loop.execute(commands)):
             commands = loop.session.tick(time.monotonic())
-            if self._stop_reason and not loop.session.stop_reason:
-                commands = loop.handle(StopRequest(self._stop_reason), time.monotonic())
+            if loop.is_stop_asked:
+                loop.is_stop_asked = False
+                commands = loop.handle(StopRequest(STOP.value), time.monotonic())
             if not commands:
                 commands = loop.handle(executor.results.popleft(), time.monotonic())
         return reason
 
-    def _publish(self, kind: str, **values: Any) -> None:
+    def _publish(self, kind: str, **values: Any) -> Any:
         if kind == "megabatch":
             self.history.append(values["row"])
-        self._publish_event({"kind": kind, **values})
+        return self._publish_event({"kind": kind, **values})
 
     # ------------------------------------------------------------------ worker
 
@@ -148,6 +147,9 @@ class InProcessRun:
         return WorkerSlot(device=device, threads=cluster.threads_on(cores, 1), pool_threads=pool)
 
     def _model(self, worker: TrainingWorker, reason: str) -> Model:
+        best = self._session.best
+        if best:
+            worker.restore_best(best)
         header = model_header(
             self.config,
             self.spec,
@@ -155,6 +157,7 @@ class InProcessRun:
             feature_base=self.rows.facts.feature_base,
             ended=reason,
             megabatches=len(self.history),
+            best=best,
         )
         parameters = worker.layout.views(worker.kernels.to_host(worker.current).copy())
         counts = self.rows.label_counts
@@ -236,6 +239,9 @@ class InProcessExecutor:
                 sums = worker.evaluate(command.pieces, {})
                 loss = worker.training_loss(command.train_pieces, {})
                 return EvaluationResult(command.number, sums, loss)
+            case KeepBest():
+                worker.keep_best(command.megabatch)
+                return BestKept()
         return None  # `Rebalance`: all shards are here
 
     def _gang(self, command: RunGang) -> Result:

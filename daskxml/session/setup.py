@@ -142,8 +142,8 @@ def make_session(
     ModelError
         If the rows or the strategy are not those of the checkpoint.
     """
-    if config.training.target and not sum(placement.test_rows):
-        raise ConfigError("training.target needs test rows: give data.test, or data.validation")
+    if not sum(placement.test_rows):
+        _check_untested(config)
     if stored is not None:
         _check_state(config, stored)
     session = Session(
@@ -161,6 +161,18 @@ def make_session(
             "give the same files and the same data.validation"
         )
     return session
+
+
+def _check_untested(config: RunConfig) -> None:
+    """Refuse settings that need evaluations where there are no rows to evaluate on."""
+    training = config.training
+    needs = {"target": training.target, "patience": training.patience}
+    needs["keep_best"] = training.keep_best is True
+    for name, is_set in needs.items():
+        if is_set:
+            raise ConfigError(
+                f"training.{name} needs test rows: give data.test, or data.validation"
+            )
 
 
 def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
@@ -204,10 +216,21 @@ def model_header(
     feature_base: int,
     ended: str,
     megabatches: int,
+    best: int = 0,
 ) -> ModelHeader:
-    """Return the header of the trained model; ``ended`` is the reason why the run ended."""
+    """Return the header of the trained model.
+
+    Parameters
+    ----------
+    ended
+        The reason why the run ended.
+    best
+        The mega-batch whose model it is, where the best one was kept.
+    """
     data = config.data
     training: dict[str, Any] = {"ended": ended, "megabatches": megabatches}
+    if best:
+        training["best_megabatch"] = best
     if data.validation:
         training["validation"] = data.validation
     return ModelHeader(

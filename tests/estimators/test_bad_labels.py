@@ -92,7 +92,7 @@ def test_other_arguments_that_cannot_be_used_are_refused_in_a_line():
             small.fit(X, y, **fit)
     for own, message in [
         ({"loss": "hinge"}, r"model.loss = 'hinge'|must be one of"),
-        ({"eval_metric": "F1"}, r"target_metric = 'F1'"),
+        ({"eval_metric": "F1"}, r"metric 'F1': must be one of"),
         ({"strategy": "adaptive"}, "no such strategy"),
         ({"settings": {"model.layers": 3}}, "unknown key 'layers'"),
         ({"epochs": -1}, "epochs = -1"),

@@ -190,6 +190,26 @@ def test_evaluation_rows_are_scored_once_an_epoch(rows):
     assert XMLClassifier(**short).fit(X, Y).evals_result_ == {}
 
 
+def test_early_stopping_keeps_the_best_model(rows):
+    X, Y = rows
+    short = {**SMALL, "learning_rate": 0.5, "epochs": 40}
+    settings = {"strategy.megabatch_batches": 2}
+    one = XMLClassifier(**short, early_stopping_rounds=2, eval_metric="P@2", settings=settings)
+    one.fit(X[:80], Y[:80], eval_set=(X[80:], Y[80:]))
+    found = one.evals_result_["validation"]["P@2"]
+    assert len(found) == one.best_iteration_ + 3 < 40
+    assert one.score(X[80:], Y[80:]) == max(found)
+
+
+def test_a_callback_ends_a_fit_and_its_exceptions_are_raised(rows):
+    X, Y = rows
+    settings = {"strategy.megabatch_batches": 1}
+    stopping = XMLClassifier(**SMALL, callbacks=[lambda row: daskxml.STOP], settings=settings)
+    assert len(stopping.fit(X, Y).history_) <= 2
+    with pytest.raises(ZeroDivisionError):
+        XMLClassifier(**SMALL, callbacks=[lambda row: 1 // 0]).fit(X, Y)
+
+
 def test_callbacks_get_every_row_of_the_history(rows):
     X, Y = rows
     seen = []
