@@ -1,8 +1,9 @@
 """scikit-learn's checks of `daskxml.XMLClassifier`, as a table.
 
-    python benchmarks/check_estimator.py
+    SCIPY_ARRAY_API=1 python benchmarks/check_estimator.py
 
 writes ``results/check_estimator.md``. The same checks are tests (``tests/estimators``).
+Where pandas is not installed, or the variable is not set, a check is skipped.
 """
 
 from __future__ import annotations

@@ -141,6 +141,9 @@ def resolve_run(
         is_none = paths is None or hasattr(paths, "partitions")
         own = getattr(resolved.data, name) if is_none else paths
         absolute[f"data.{name}"] = [_absolute(path) for path in _listed(own, name)]
+    for name in ("feature_names", "label_names"):
+        if path := getattr(resolved.data, name):
+            absolute[f"data.{name}"] = _absolute(path)
     return load_run_config(resolved, absolute)
 
 

@@ -12,6 +12,7 @@ from daskxml.model.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
+from daskxml.session.setup import ColumnNames
 
 
 def train_here(
@@ -48,6 +49,9 @@ def train_here(
     given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
     with run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises) as publish:
         publish({"kind": "status", "state": "loading"})
-        run = InProcessRun(resolved, read_rows(resolved, 1, **given), publish, start)
+        names = ColumnNames.read(resolved.data)
+        resolved = names.sized(resolved)
+        rows = read_rows(resolved, 1, **given)
+        run = InProcessRun(resolved, rows, publish, start, names)
         model, reason = run.run()
         return Run(model, run.history, None, reason)

@@ -38,7 +38,14 @@ from daskxml.session.commands import (
 )
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
-from daskxml.session.setup import DataLayout, describe_run, make_session, model_header
+from daskxml.session.setup import (
+    NO_NAMES,
+    ColumnNames,
+    DataLayout,
+    describe_run,
+    make_session,
+    model_header,
+)
 
 MIN_WAIT_S = 0.001  # for a deadline that rounding has put slightly too early
 
@@ -76,6 +83,7 @@ class RunDriver:
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.checkpoint, self._scattered = checkpoint, scattered
+        self._names = NO_NAMES
         self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
         self.events: asyncio.Queue[Event] = asyncio.Queue()
@@ -162,11 +170,15 @@ class RunDriver:
             session = await self._on_some_worker(tasks.read_session, self.checkpoint)
             self.stored = (session, self.checkpoint)
         self.event_log.state("loading")
+        if self.config.data.feature_names or self.config.data.label_names:
+            self._names = await self._on_some_worker(ColumnNames.read, self.config.data)
+            self.config = self._names.sized(self.config)
         placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
         self.data = await load(
             self.client, self.config, self.run, len(self._present), self._scattered, placed
         )
         self.is_loading = False
+        self._names.check(self.data.spec)
         devices = {info.name: info.device for info in sorted(self._infos, key=lambda i: i.name)}
         self.event_log.event(
             "started",
@@ -380,6 +392,7 @@ class RunDriver:
             ended=reason,
             megabatches=len(self.session.history),
             best=self.session.best,
+            names=self._names,
         )
 
     async def clean_up(self) -> None:

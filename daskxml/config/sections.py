@@ -40,7 +40,10 @@ class DataSection:
     format, feature_base, label_base
         How ids are written; ``auto`` inspects the data (files with a header count from 0).
     features, labels
-        Columns; 0 takes them from the header or from the data.
+        Columns; 0 takes them from the header, from the names, or from the data.
+    feature_names, label_names
+        Text files with a name on each line, in the order of the ids: they are stored with the
+        model, and predictions are told by them.
     normalize
         ``l2`` scales each row to unit length.
     residency
@@ -66,6 +69,8 @@ class DataSection:
     label_base: Literal[0, 1] = 0
     features: int = bounded(0, low=0, high=2**31 - 1)
     labels: int = bounded(0, low=0, high=2**31 - 1)
+    feature_names: str = ""
+    label_names: str = ""
     normalize: Literal["l2", "none"] = "l2"
     residency: Literal["auto", "replicate", "shard"] = "auto"
     replicate_budget: int = size("1GiB")

@@ -40,7 +40,13 @@ from daskxml.session.commands import (
     StopRequest,
 )
 from daskxml.session.run_loop import Participant, RunLoop
-from daskxml.session.setup import describe_run, make_session, model_header
+from daskxml.session.setup import (
+    NO_NAMES,
+    ColumnNames,
+    describe_run,
+    make_session,
+    model_header,
+)
 from daskxml.strategies.protocol import Measured, WorkerDevice
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
 from daskxml.worker.merge_program import merge_program
@@ -64,6 +70,8 @@ class InProcessRun:
         Called with every event.
     start
         The model to start from; by default the seed's.
+    names
+        Of the columns, for the model's header.
 
     Attributes
     ----------
@@ -79,12 +87,18 @@ class InProcessRun:
     """
 
     def __init__(
-        self, config: RunConfig, rows: Rows, publish: OnEvent, start: Model | None = None
+        self,
+        config: RunConfig,
+        rows: Rows,
+        publish: OnEvent,
+        start: Model | None = None,
+        names: ColumnNames = NO_NAMES,
     ) -> None:
         self.config, self.rows, self._publish_event = config, share_rows(rows), publish
         self.history: list[dict[str, Any]] = []
-        self._start = start
+        self._start, self._names = start, names
         self.spec = config.model_spec(rows.facts.features, rows.facts.labels)
+        names.check(self.spec)
         self._placement = rows.placement()
         self._session = make_session(config, self.spec, self._placement, can_checkpoint=False)
 
@@ -158,6 +172,7 @@ class InProcessRun:
             ended=reason,
             megabatches=len(self.history),
             best=best,
+            names=self._names,
         )
         parameters = worker.layout.views(worker.kernels.to_host(worker.current).copy())
         counts = self.rows.label_counts

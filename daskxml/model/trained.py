@@ -127,17 +127,16 @@ class Model:
         ConfigError
             If ``top_k`` is below 1.
         """
-        ids, scores = self.predict_top_k(X, min(top_k, self.spec.labels))
-        rows, found = ids.shape
-        order = np.argsort(ids, axis=1)
-        return scipy.sparse.csr_matrix(
-            (
-                np.take_along_axis(scores, order, axis=1).reshape(-1),
-                np.take_along_axis(ids, order, axis=1).reshape(-1),
-                np.arange(rows + 1, dtype=np.int64) * found,
-            ),
-            shape=(rows, self.spec.labels),
-        )
+        return scores_csr(*self.predict_top_k(X, min(top_k, self.spec.labels)), self.spec.labels)
+
+    def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
+        """Return the best ``k`` labels of each row, best first, by their names.
+
+        By their ids where the model has no names of labels.
+        """
+        ids, _ = self.predict_top_k(X, min(k, self.spec.labels))
+        names = self.header.label_names
+        return [[names[label] if names else label for label in row] for row in ids.tolist()]
 
     def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
         """Rank the best labels of each row.
@@ -259,6 +258,26 @@ class Model:
     def __repr__(self) -> str:
         sizes = " -> ".join(map(str, (self.spec.features, *self.spec.hidden, self.spec.labels)))
         return f"<daskxml.Model {sizes}, {self.spec.loss}>"
+
+
+def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix:
+    """Return ranked labels ``(rows, k)`` as a matrix ``(rows, labels)`` of their scores.
+
+    Examples
+    --------
+    >>> scores_csr(np.int32([[2, 0]]), np.float32([[0.75, 0.5]]), 3).toarray()
+    array([[0.5 , 0.  , 0.75]], dtype=float32)
+    """
+    rows, found = ids.shape
+    order = np.argsort(ids, axis=1)
+    return scipy.sparse.csr_matrix(
+        (
+            np.take_along_axis(scores, order, axis=1).reshape(-1),
+            np.take_along_axis(ids, order, axis=1).reshape(-1),
+            np.arange(rows + 1, dtype=np.int64) * found,
+        ),
+        shape=(rows, labels),
+    )
 
 
 def evaluate_partitions(

@@ -19,7 +19,13 @@ from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import STOP, Stop
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
-from daskxml.session.setup import DataLayout, describe_run, make_session, model_header
+from daskxml.session.setup import (
+    ColumnNames,
+    DataLayout,
+    describe_run,
+    make_session,
+    model_header,
+)
 from daskxml.simulator.cost import CostModel, Devices, Network
 from daskxml.simulator.executor import Executor
 from daskxml.simulator.virtual_session import Arrival, Change, Membership, Script, VirtualSession
@@ -69,12 +75,15 @@ class Simulation:
         given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
         if rows is None and not (self.config.data.train or "train" in given):
             raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+        self._names = ColumnNames.read(self.config.data)
+        self.config = self._names.sized(self.config)
         placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
         workers = len(self.speeds)
         self.rows = rows or read_rows(self.config, workers, **given, placed=placed)
         self._held = share_rows(self.rows)
         facts = self.rows.facts
         self.spec: ModelSpec = self.config.model_spec(facts.features, facts.labels)
+        self._names.check(self.spec)
 
     def set_costs(
         self,
@@ -237,6 +246,7 @@ class Simulation:
             ended=reason,
             megabatches=len(self.history),
             best=best if having else 0,
+            names=self._names,
         )
         parameters = worker.layout.views(worker.kernels.to_host(worker.current))
         if self.place.path is None:

@@ -24,13 +24,17 @@ def prune(row: dict[str, Any]) -> None:
     raise PrunedError(row["megabatch"])
 
 
-def test_best_models_patience_and_callbacks_on_a_cluster(
+def test_best_models_names_patience_and_callbacks_on_a_cluster(
     client: Client, data: dict[str, Path], values: dict[str, Any], tmp_path: Path
 ) -> None:
     given: dict[str, Any] = {"client": client, "train": data["train"], "test": data["test"]}
     rough = {"strategy.lr": 60.0, "training.keep_best": True, "training.megabatches": 6}
-    run = daskxml.train(values, overrides=rough, out=tmp_path / "run", **given)
+    names = tuple(f"label {i}" for i in range(60))
+    (tmp_path / "labels.txt").write_text("\n".join(names), encoding="utf-8")
+    named = {**rough, "data.label_names": str(tmp_path / "labels.txt")}
+    run = daskxml.train(values, overrides=named, out=tmp_path / "run", **given)
     check_best(run)
+    assert run.model.header.label_names == names
     assert daskxml.load(tmp_path / "run").header == run.model.header
 
     run = daskxml.train(values, overrides={**rough, "training.patience": 1}, **given)
