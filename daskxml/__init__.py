@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from daskxml.api.simulate import simulate
     from daskxml.api.train import launch, load, train
     from daskxml.cluster.event_log import RunRecord
+    from daskxml.estimators.classifier import XMLClassifier
+    from daskxml.estimators.scorers import make_scorer
     from daskxml.model.trained import Model
+    from daskxml.session.commands import STOP
 
 __all__ = [
+    "STOP",
     "ClusterError",
     "ConfigError",
     "DaskxmlError",
@@ -39,25 +43,31 @@ __all__ = [
     "Run",
     "RunRecord",
     "TrainingError",
+    "XMLClassifier",
     "__version__",
     "attach",
     "launch",
     "load",
+    "make_scorer",
     "runs",
     "simulate",
     "stop",
     "train",
 ]
 
-# Loaded on first use: `import daskxml` must cost little and load neither Dask nor CuPy.
+# Loaded on first use: `import daskxml` must cost little, and load neither Dask nor CuPy nor
+# scikit-learn.
 _HOMES = {
+    "STOP": "daskxml.session.commands",
     "Matrices": "daskxml.api.run",
     "Model": "daskxml.model.trained",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
+    "XMLClassifier": "daskxml.estimators.classifier",
     "attach": "daskxml.api.runs",
     "launch": "daskxml.api.train",
     "load": "daskxml.api.train",
+    "make_scorer": "daskxml.estimators.scorers",
     "runs": "daskxml.api.runs",
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
@@ -68,4 +78,14 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sklearn":
+            raise
+        text = f"daskxml.{name} needs scikit-learn: pip install 'daskxml[sklearn]'"
+        raise ModuleNotFoundError(text, name="sklearn") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,8 +15,8 @@ PACKAGE = Path(daskxml.__file__).parent
 # From the ground up; each imports only what stands before it. `_version` is on the ground as well.
 ROOMS = (
     "core", "data", "kernels", "collectives", "strategies", "metrics", "optim", "model", "config",
-    "session", "records", "worker", "transport", "cluster", "simulator", "observe", "api", "bench",
-    "doctor", "cli",
+    "session", "records", "worker", "in_process", "transport", "cluster", "simulator", "observe",
+    "api", "estimators", "bench", "doctor", "cli",
 )  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)} | {"_version": 0}
 DASK = {"dask", "distributed", "tornado", "bokeh"}
@@ -68,7 +68,10 @@ def test_dask_and_cupy_stay_in_their_rooms(path):
     assert not loaded & {"cupy", "cupyx", "cupy_backends"} or place.startswith(MAY_IMPORT_CUPY)
 
 
-def test_importing_the_package_loads_neither_dask_nor_cupy():
-    code = "import sys, daskxml; print(sorted(set(sys.modules) & {'dask', 'distributed', 'cupy'}))"
+def test_importing_the_package_loads_neither_dask_nor_cupy_nor_scikit_learn():
+    code = (
+        "import sys, daskxml; "
+        "print(sorted(set(sys.modules) & {'dask', 'distributed', 'cupy', 'sklearn', 'numba'}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -83,7 +83,8 @@ class Run:
     out
         The run's directory, or None.
     reason
-        Why it ended: ``megabatches``, ``epochs``, ``minutes``, ``target``, or a request to stop.
+        Why it ended: ``megabatches``, ``epochs``, ``minutes``, ``target``, ``patience``,
+        ``callback``, or a request to stop.
     """
 
     def __init__(
@@ -93,8 +94,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last metrics that were measured; empty without test rows."""
-        measured = (row["metrics"] for row in reversed(self.history) if row["metrics"])
+        """The last metrics that were measured; empty without test rows.
+
+        Those of the best model, where that was kept.
+        """
+        best = self.model.header.training.get("best_megabatch", len(self.history))
+        measured = (row["metrics"] for row in reversed(self.history[:best]) if row["metrics"])
         return next(measured, {})
 
     def __repr__(self) -> str:
@@ -136,6 +141,9 @@ def resolve_run(
         is_none = paths is None or hasattr(paths, "partitions")
         own = getattr(resolved.data, name) if is_none else paths
         absolute[f"data.{name}"] = [_absolute(path) for path in _listed(own, name)]
+    for name in ("feature_names", "label_names"):
+        if path := getattr(resolved.data, name):
+            absolute[f"data.{name}"] = _absolute(path)
     return load_run_config(resolved, absolute)
 
 

@@ -30,6 +30,7 @@ from daskxml.observe.dashboard import DashboardPlugin
 from daskxml.observe.loggers import Logger
 from daskxml.records.checkpoint import checkpoints
 from daskxml.records.run_dir import HISTORY_FILE, RunDir, read_history
+from daskxml.session.commands import STOP
 
 NOWHERE = RunDir(None, None)
 
@@ -246,6 +247,7 @@ class RunFollower:
         self.page = ""  # path of the run's page on the scheduler
         self.ended: Mapping[str, Any] | None = None
         self.has_started = False  # the data is loaded, so there will be a model
+        self._has_asked_to_stop = False
 
     def read(self, run: str) -> None:
         """Wait for new events of a run, and pass them on."""
@@ -257,10 +259,11 @@ class RunFollower:
         self.state = answer["status"]["state"]
         with defer_signals():
             if not any(event["kind"] == "ended" for event in answer["events"]):
-                self.on_event(answer["status"])
+                self._pass_on(run, answer["status"])
             for event in answer["events"]:
                 self.events += 1
                 self._handle(event)
+                self._pass_on(run, event)
 
     def follow(self, run: str) -> Run:
         """Pass events on until the run is over; return its result.
@@ -300,7 +303,12 @@ class RunFollower:
             self._rewrite_directory()
         elif event["kind"] == "ended":
             self.ended = event
-        self.on_event(event)
+
+    def _pass_on(self, run: str, event: dict[str, Any]) -> None:
+        """Pass an event on; let the run end at the next merge if a listener returns `STOP`."""
+        if self.on_event(event) is STOP and not (self._has_asked_to_stop or self.ended):
+            self._has_asked_to_stop = True
+            call(self.client, "daskxml_stop", run=run, reason=STOP.value)
 
     def _rewrite_directory(self) -> None:
         """Return a resumed run's directory to its checkpoint, which the workers have read now."""

@@ -10,11 +10,11 @@ from typing import Any
 from daskxml.api.run import Run, resolve_run
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
+from daskxml.in_process.rows import Rows
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
 from daskxml.simulator.cost import Network, check_pools, v100_cost
-from daskxml.simulator.rows import Rows
 from daskxml.simulator.simulation import Costs, Simulation
 from daskxml.simulator.virtual_session import Arrival, Change
 
@@ -39,6 +39,7 @@ def simulate(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
+    raises: Iterable[type[BaseException]] = (),
 ) -> Run:
     """Train a model as a run file says, on workers whose time is virtual.
 
@@ -80,7 +81,8 @@ def simulate(
     late = [change.worker for change in changes if isinstance(change, Arrival)]
     threads = check_pools(pools or {}, [*named, *late], resolved)
     place = RunDir.open(out, resume)
-    with place, run_callbacks(resolved, place, on_event, on_megabatch, loggers) as publish:
+    callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
+    with place, callbacks as publish:
         simulation = Simulation(resolved, named, place, changes, [publish])
         simulation.read(rows, train, test)
         simulation.set_costs(cost, network or Network(), threads, pool_cost)

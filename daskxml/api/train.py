@@ -51,6 +51,7 @@ def train(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
+    raises: Iterable[type[BaseException]] = (),
 ) -> Run:
     """Train a model as a run file says, on any Dask cluster.
 
@@ -74,7 +75,11 @@ def train(
     overrides
         ``"section.key=value"`` texts, or a mapping; they win over the run file.
     on_event, on_megabatch, loggers
-        Called during the run: see `daskxml.observe.callbacks`.
+        Called during the run: see `daskxml.observe.callbacks`. If a function returns
+        `daskxml.STOP`, the run ends at the next merge.
+    raises
+        Exceptions in ``on_megabatch`` that end the run at once and are raised here, such as
+        ``optuna.TrialPruned``; others are warnings.
 
     Raises
     ------
@@ -90,7 +95,7 @@ def train(
     """
     resolved, matrices = _resolve(config, train, test, overrides, workers)
     place, section = RunDir.open(out, resume), _local_section(resolved)
-    callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers)
+    callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
     with (
         place,
         callbacks as publish,

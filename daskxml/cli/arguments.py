@@ -180,8 +180,9 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out",
         required=True,
-        metavar="FILE.npz",
-        help="scores as SciPy CSR; replaced if it is there",
+        metavar="FILE",
+        help=".npz (scores as SciPy CSR), .csv, .jsonl or .parquet by its suffix, with names of "
+        "labels where the model has them; replaced if it is there; - is JSON lines on stdout",
     )
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
-
-import scipy.sparse
 
 from daskxml.cli.arguments import Options
+from daskxml.cli.predictions import STDOUT, write_predictions
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import plan_blocks, read_header
@@ -57,30 +54,16 @@ def evaluate(options: Options) -> int:
 
 
 def predict(options: Options) -> int:
-    """Write ``(rows, labels)`` scores, `top_k` a row, as a SciPy CSR file."""
+    """Write the best labels of every row, `top_k` a row; see `daskxml.cli.predictions`."""
     model = Model.load(options.model)
-    out = Path(options.out)
-    if not out.parent.is_dir():  # refused before the work is done
-        raise InputError(f"cannot be written: there is no directory {out.parent}", str(out))
-    parts = [model.predict(part, options.top_k) for part in read_partitions(model, options.data)]
-    scores = scipy.sparse.vstack(parts, format="csr")
-    _write_scores(out, scores)
-    rows, labels = scores.shape
-    print(f"wrote {rows:,} rows x {labels:,} labels, {scores.nnz:,} scores, to {out}")
+    k = min(options.top_k, model.spec.labels)
+    parts = read_partitions(model, options.data)
+    blocks = (model.predict_top_k(part, k) for part in parts)
+    rows, scores = write_predictions(options.out, model, blocks)
+    if options.out != STDOUT:
+        labels = model.spec.labels
+        print(f"wrote {rows:,} rows x {labels:,} labels, {scores:,} scores, to {options.out}")
     return 0
-
-
-def _write_scores(out: Path, scores: scipy.sparse.csr_matrix) -> None:
-    """Write the file atomically, under exactly this name (SciPy would append ``.npz``)."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            scipy.sparse.save_npz(file, scores)
-        partial.replace(out)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", str(out)) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_partitions(model: Model, paths: Sequence[str]) -> Iterator[Partition]:

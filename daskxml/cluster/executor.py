@@ -28,10 +28,12 @@ from daskxml.cluster.worker_group import (
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
+    BestKept,
     CheckpointWritten,
     Command,
     Evaluate,
     EvaluationResult,
+    KeepBest,
     MeasureNorms,
     MergeReplicas,
     Piece,
@@ -129,6 +131,8 @@ class Executor:
                 self._tasks.start(self._evaluate(command))
             case WriteCheckpoint():
                 self._tasks.start(self._checkpoint(command))
+            case KeepBest():
+                self._tasks.start(self._keep_best(command))
             case Rebalance():
                 for worker in list(self.group.workers.values()):
                     self._tasks.start(self.load_rows(worker))
@@ -241,6 +245,11 @@ class Executor:
             self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
             await self.group.ask(worker, "save", checkpoint.drop_local, run_dir, command.megabatch)
         return CheckpointWritten()
+
+    async def _keep_best(self, command: KeepBest) -> Result:
+        workers, args = list(self.group.workers.values()), (self.group.run, command.megabatch)
+        raise_first_failure(await self.group.ask_all(workers, "save", tasks.keep_best, *args))
+        return BestKept()
 
     async def _store_local(self, run_dir: str, command: WriteCheckpoint) -> dict[str, int]:
         """Let every worker write its local state; return numbers by worker."""

@@ -38,7 +38,14 @@ from daskxml.session.commands import (
 )
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
-from daskxml.session.setup import DataLayout, describe_run, make_session, model_header
+from daskxml.session.setup import (
+    NO_NAMES,
+    ColumnNames,
+    DataLayout,
+    describe_run,
+    make_session,
+    model_header,
+)
 
 MIN_WAIT_S = 0.001  # for a deadline that rounding has put slightly too early
 
@@ -76,6 +83,7 @@ class RunDriver:
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.checkpoint, self._scattered = checkpoint, scattered
+        self._names = NO_NAMES
         self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
         self.events: asyncio.Queue[Event] = asyncio.Queue()
@@ -162,11 +170,15 @@ class RunDriver:
             session = await self._on_some_worker(tasks.read_session, self.checkpoint)
             self.stored = (session, self.checkpoint)
         self.event_log.state("loading")
+        if self.config.data.feature_names or self.config.data.label_names:
+            self._names = await self._on_some_worker(ColumnNames.read, self.config.data)
+            self.config = self._names.sized(self.config)
         placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
         self.data = await load(
             self.client, self.config, self.run, len(self._present), self._scattered, placed
         )
         self.is_loading = False
+        self._names.check(self.data.spec)
         devices = {info.name: info.device for info in sorted(self._infos, key=lambda i: i.name)}
         self.event_log.event(
             "started",
@@ -232,8 +244,23 @@ class RunDriver:
         if reason == RESTART:
             self._warn(f"{self.group.loss()}; going back to the last checkpoint")
         else:
+            await self._restore_best()
             await self._store_model(reason)
         return reason
+
+    async def _restore_best(self) -> None:
+        """Let the best model be the result, where it is kept; workers without it come last."""
+        best, workers = self.session.best, self.group.workers
+        if best in (0, self.session.generation):
+            return
+        args = (self.run, best)
+        answers = await self.group.ask_all(workers.values(), "model", tasks.restore_best, *args)
+        having = [name for name, answer in answers.items() if answer is True]
+        if not having:
+            self._warn(f"the best model, of mega-batch {best}, was lost; the last one is stored")
+            self.session.best = 0
+        ordered = [*having, *(name for name in workers if name not in having)]
+        self.group.workers = {name: workers[name] for name in ordered}
 
     async def _run_loop(self, loop: RunLoop, membership: Membership) -> str:
         """Pass events to the loop as they come; return why the session ended."""
@@ -364,6 +391,8 @@ class RunDriver:
             feature_base=self.data.facts.feature_base,
             ended=reason,
             megabatches=len(self.session.history),
+            best=self.session.best,
+            names=self._names,
         )
 
     async def clean_up(self) -> None:

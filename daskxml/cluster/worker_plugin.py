@@ -272,8 +272,10 @@ class RunWorkerPlugin(WorkerPlugin):
         """Send the global model to a worker that joins."""
         if run not in self.queues:
             return {"generation": -1}
-        generation, models = self.queues[run].worker.host_models()
-        return {"generation": generation, **{n: to_serialize(m) for n, m in models.items()}}
+        worker = self.queues[run].worker
+        generation, models = worker.host_models()
+        numbers = {"generation": generation, "best_megabatch": worker.best}
+        return numbers | {name: to_serialize(model) for name, model in models.items()}
 
     # ------------------------------------------------------------- shared model
 

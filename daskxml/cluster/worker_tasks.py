@@ -122,9 +122,9 @@ def hold_rows(
 
 def load_checkpoint(run: str, path: str, generation: int, number: int | None) -> None:
     """Start from a checkpoint's model, and from the local state ``number`` if it has one."""
-    models, _ = checkpoint.read_checkpoint(path)
+    models, session = checkpoint.read_checkpoint(path)
     worker = training_worker(run)
-    worker.set_model(models["current"], models["previous"], generation)
+    worker.set_models(models, generation, session.get("best", 0))
     if number is not None:
         worker.set_local_state(checkpoint.read_local(path, number))
 
@@ -138,7 +138,8 @@ async def copy_model(run: str, donor: str) -> int:
     """Copy the global model from another worker; return its generation, -1 if it has none."""
     models = await get_worker().rpc(donor).daskxml_models(run=run)
     if models["generation"] >= 0:
-        training_worker(run).set_model(models["current"], models["previous"], models["generation"])
+        best = models.pop("best_megabatch")
+        training_worker(run).set_models(models, models["generation"], best)
     return int(models["generation"])
 
 
@@ -260,6 +261,16 @@ def store_checkpoint(
     """Write a checkpoint; return its path."""
     _, models = training_worker(run).host_models()
     return str(checkpoint.write_checkpoint(run_dir, megabatch, models, session, keep))
+
+
+def keep_best(run: str, megabatch: int) -> None:
+    """Keep the global model as the best one so far."""
+    training_worker(run).keep_best(megabatch)
+
+
+def restore_best(run: str, megabatch: int) -> bool:
+    """Make the best model the global one; return whether this worker has it."""
+    return training_worker(run).restore_best(megabatch)
 
 
 def store_model(run: str, run_dir: str, header: ModelHeader) -> None:

@@ -69,10 +69,11 @@ class RunConfig:
         """Yield combinations of sections that are invalid, with what to do about them."""
         name, combine, on_merge = self.strategy_name, self.combine, self.optimizer.on_merge
         merges = not (strategy.is_joint or strategy.shares_model)
-        rank = int(self.training.target_metric.partition("@")[2])
+        training, rank = self.training, self.training.target_rank
+        needs_metric = training.target or training.patience or training.keep_best is True
         yield (
-            bool(self.training.target) and rank not in self.evaluation.k,
-            f"[training] target_metric = {self.training.target_metric!r} is never measured: "
+            bool(needs_metric) and rank not in self.evaluation.k,
+            f"[training] target_metric = {training.target_metric!r} is never measured: "
             f"add {rank} to [evaluation] k = {list(self.evaluation.k)}",
         )
         yield (
@@ -148,6 +149,19 @@ class RunConfig:
             f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
             "[training] epochs",
         )
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best model of all evaluations is the result: see ``training.keep_best``.
+
+        Examples
+        --------
+        >>> load_run_config({"training": {"epochs": 2}}, ["data.validation=0.1"]).keeps_best
+        True
+        """
+        if self.training.keep_best != "auto":
+            return bool(self.training.keep_best)
+        return self.data.validation > 0.0 and self.training.target_rank in self.evaluation.k
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""

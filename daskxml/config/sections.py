@@ -40,7 +40,10 @@ class DataSection:
     format, feature_base, label_base
         How ids are written; ``auto`` inspects the data (files with a header count from 0).
     features, labels
-        Columns; 0 takes them from the header or from the data.
+        Columns; 0 takes them from the header, from the names, or from the data.
+    feature_names, label_names
+        Text files with a name on each line, in the order of the ids: they are stored with the
+        model, and predictions are told by them.
     normalize
         ``l2`` scales each row to unit length.
     residency
@@ -66,6 +69,8 @@ class DataSection:
     label_base: Literal[0, 1] = 0
     features: int = bounded(0, low=0, high=2**31 - 1)
     labels: int = bounded(0, low=0, high=2**31 - 1)
+    feature_names: str = ""
+    label_names: str = ""
     normalize: Literal["l2", "none"] = "l2"
     residency: Literal["auto", "replicate", "shard"] = "auto"
     replicate_budget: int = size("1GiB")
@@ -89,6 +94,12 @@ class TrainingSection:
         Limits; 0 is no limit. Minutes count training, not reading and not evaluation.
     target_metric, target
         The run ends once the metric on the test rows is at least the target; 0 is no target.
+    patience
+        The run ends once so many evaluations in a row have not improved `target_metric`; 0: never.
+    keep_best
+        The result is the model that was best by `target_metric` in an evaluation, and not the last
+        one. ``auto`` keeps it where `data.validation` holds out rows: the best on the test rows
+        would be chosen on them.
     logits_budget
         Bytes for the matrix of a batch's scores; above it the labels are walked in chunks. ``auto``
         is 256 MiB on a CPU; a GPU tries a few sizes before the run and takes the fastest.
@@ -99,7 +110,14 @@ class TrainingSection:
     minutes: float = bounded(0.0, low=0)
     target_metric: str = "P@1"
     target: float = bounded(0.0, low=0, high=1)
+    patience: int = bounded(0, low=0)
+    keep_best: Literal["auto", True, False] = "auto"
     logits_budget: int | Literal["auto"] = size("auto")
+
+    @property
+    def target_rank(self) -> int:
+        """The k of `target_metric`."""
+        return int(self.target_metric.partition("@")[2])
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -217,7 +217,7 @@ def matrix_facts(counts: Sequence[BlockCounts], source: DataSource) -> Facts:
             raise InputError(f"a matrix has {found} {kind}, but the model has {given}")
     if not facts.rows:
         raise InputError("the matrices have no rows")
-    return facts
+    return replace(facts, labels=source.labels or facts.labels)
 
 
 def read_here(source: DataSource) -> tuple[list[Partition], Facts, int]:

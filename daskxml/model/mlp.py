@@ -155,6 +155,19 @@ class Mlp:
             done += rows
         return ids, scores
 
+    def last_hidden(self, segments: Sequence[Segment]) -> Any:
+        """Return what the output layer takes, ``(rows, units)`` float32 on the host.
+
+        A network without hidden layers gives the rows themselves, dense.
+        """
+        found = [
+            self.kernels.to_host(
+                self._forward(tuple(with_offsets(batch)), batch_rows(batch), None)[-1]
+            ).copy()
+            for batch in in_batches(segments, self._max_rows)
+        ]
+        return np.concatenate(found)
+
     def _reserve_output(self) -> None:
         """Allocate for all labels, which training on a sample never needs."""
         if self._reserved_rows < self._max_rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ TENSORS_NAME: Final = "model.safetensors"
 HEADER_NAME: Final = "model.json"
 LABEL_COUNTS: Final = "label_counts"
 _NEXT_NAME: Final = "model.json.next"
+_NAMES: Final = ("feature_names", "label_names")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class ModelHeader:
         Rows over which labels were counted.
     training
         Other JSON values.
+    feature_names, label_names
+        A name for each feature, and for each label; none where ids are all that is known.
 
     Examples
     --------
@@ -67,6 +70,8 @@ class ModelHeader:
     propensity_a: float = 0.55
     propensity_b: float = 1.5
     training: Mapping[str, Any] = field(default_factory=dict)
+    feature_names: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.normalize not in ("l2", "none"):
@@ -76,6 +81,8 @@ class ModelHeader:
                 raise ConfigError(f"{name} = {getattr(self, name)!r}: must be 0 or 1")
         if not (isinstance(self.training_rows, int) and self.training_rows >= 0):
             raise ConfigError(f"training_rows = {self.training_rows!r}: must be a whole number")
+        for kind, columns in (("feature", self.spec.features), ("label", self.spec.labels)):
+            check_names(kind, getattr(self, f"{kind}_names"), columns)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in ``model.json``."""
@@ -89,6 +96,7 @@ class ModelHeader:
             "propensity": {"a": self.propensity_a, "b": self.propensity_b},
             "training_rows": self.training_rows,
             "training": dict(self.training),
+            **{name: list(getattr(self, name)) for name in _NAMES if getattr(self, name)},
         }
 
     @classmethod
@@ -107,7 +115,39 @@ class ModelHeader:
             training_rows=values["training_rows"],
             training=dict(values["training"]),
             **values["preprocessing"],
+            feature_names=tuple(values.get("feature_names", ())),
+            label_names=tuple(values.get("label_names", ())),
         )
+
+
+def check_names(kind: str, names: Sequence[str], columns: int) -> None:
+    """Refuse names of features or labels that cannot tell columns apart; none at all are allowed.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few or too many, one is no text or empty, or one occurs twice.
+
+    Examples
+    --------
+    >>> check_names("label", ["cat", "dog", "cat"], 3)
+    Traceback (most recent call last):
+    daskxml.core.errors.ConfigError: label 2 has the name 'cat' of label 0: names must differ
+    """
+    if names and len(names) != columns:
+        raise ConfigError(f"{len(names):,} {kind} names for {columns:,} {kind}s: give one for each")
+    known: dict[str, int] = {}
+    for column, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise ConfigError(
+                f"{kind} {column} has the name {name!r}: must be a text of some length"
+            )
+        if name in known:
+            before = known[name]
+            raise ConfigError(
+                f"{kind} {column} has the name {name!r} of {kind} {before}: names must differ"
+            )
+        known[name] = column
 
 
 def holds_model(directory: str | Path) -> bool:

@@ -26,6 +26,7 @@ Scores = npt.NDArray[np.float32]
 
 _BATCH_ROWS = 512  # as in the evaluation of a run, so that both round alike
 _LOGITS_BYTES = 256 * 2**20
+_BLOCK_LABELS = 8192  # whose weights are float64 at a time, for `Model.logits`
 
 
 class Model:
@@ -126,17 +127,16 @@ class Model:
         ConfigError
             If ``top_k`` is below 1.
         """
-        ids, scores = self.predict_top_k(X, min(top_k, self.spec.labels))
-        rows, found = ids.shape
-        order = np.argsort(ids, axis=1)
-        return scipy.sparse.csr_matrix(
-            (
-                np.take_along_axis(scores, order, axis=1).reshape(-1),
-                np.take_along_axis(ids, order, axis=1).reshape(-1),
-                np.arange(rows + 1, dtype=np.int64) * found,
-            ),
-            shape=(rows, self.spec.labels),
-        )
+        return scores_csr(*self.predict_top_k(X, min(top_k, self.spec.labels)), self.spec.labels)
+
+    def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
+        """Return the best ``k`` labels of each row, best first, by their names.
+
+        By their ids where the model has no names of labels.
+        """
+        ids, _ = self.predict_top_k(X, min(k, self.spec.labels))
+        names = self.header.label_names
+        return [[names[label] if names else label for label in row] for row in ids.tolist()]
 
     def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
         """Rank the best labels of each row.
@@ -166,6 +166,33 @@ class Model:
         found += [self._rank(block, k) for block in blocks]
         ids, scores = zip(*found, strict=True)
         return np.concatenate(ids), np.concatenate(scores)
+
+    def logits(self, X: Any) -> npt.NDArray[np.float64]:
+        """Score all labels of each row; memory for a number of each label and row is needed.
+
+        Sums of the output layer are float64: a row's scores do not depend on the rows beside it.
+
+        Returns
+        -------
+        ``(rows, labels)`` float64: the logits, of which ``predict`` gives the softmax or sigmoid.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features or a value that is not finite.
+
+        Examples
+        --------
+        >>> spec = ModelSpec(features=2, labels=2, hidden=())
+        >>> weights = {"output.weight": np.eye(2, dtype=np.float32),
+        ...            "output.bias": np.ones(2, np.float32)}
+        >>> header = ModelHeader(spec=spec, training_rows=9, normalize="none")
+        >>> Model(header, weights, np.array([4, 6]), threads=1).logits([[0.0, 5.0]])
+        array([[1., 6.]])
+        """
+        found = [np.empty((0, self.spec.labels))]
+        found += [self._logits(block) for block in feature_blocks(X, self.spec.features)]
+        return np.concatenate(found)
 
     def evaluate(self, X: Any, Y: Any = None, k: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
         """Compute P@k, nDCG@k, PSP@k, PSnDCG@k and recall@k; see ``daskxml.metrics``.
@@ -197,15 +224,32 @@ class Model:
 
     def _rank(self, features: Csr, k: int) -> tuple[Ids, Scores]:
         """Rank the rows of a block, which is scaled in place."""
+        with self._lock:
+            ids, scores = self._network().top_k([self._segment(features)], k)
+        return ids, scores
+
+    def _logits(self, features: Csr) -> npt.NDArray[np.float64]:
+        """Score the rows of a block, which is scaled in place."""
+        with self._lock:
+            hidden = self._network().last_hidden([self._segment(features)]).astype(np.float64)
+        weight, bias = self.parameters["output.weight"], self.parameters["output.bias"]
+        out = np.empty((features.rows, self.spec.labels))
+        for first in range(0, self.spec.labels, _BLOCK_LABELS):
+            labels = slice(first, first + _BLOCK_LABELS)
+            np.matmul(hidden, weight[labels].T.astype(np.float64), out=out[:, labels])
+            out[:, labels] += bias[labels]
+        return out
+
+    def _segment(self, features: Csr) -> Segment:
         if self.header.normalize == "l2":
             unit_rows(features)
         labels = Csr(np.zeros(features.rows + 1, np.int64), np.empty(0, np.int32), None, 0)
-        segment = Segment(Partition(features, labels), np.arange(features.rows))
-        with self._lock:
-            if self._mlp is None:
-                self._mlp = _network(self.spec, self.parameters, self.threads)
-            ids, scores = self._mlp.top_k([segment], k)
-        return ids, scores
+        return Segment(Partition(features, labels), np.arange(features.rows))
+
+    def _network(self) -> Mlp:
+        if self._mlp is None:
+            self._mlp = _network(self.spec, self.parameters, self.threads)
+        return self._mlp
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arrays, but not the buffers."""
@@ -214,6 +258,26 @@ class Model:
     def __repr__(self) -> str:
         sizes = " -> ".join(map(str, (self.spec.features, *self.spec.hidden, self.spec.labels)))
         return f"<daskxml.Model {sizes}, {self.spec.loss}>"
+
+
+def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix:
+    """Return ranked labels ``(rows, k)`` as a matrix ``(rows, labels)`` of their scores.
+
+    Examples
+    --------
+    >>> scores_csr(np.int32([[2, 0]]), np.float32([[0.75, 0.5]]), 3).toarray()
+    array([[0.5 , 0.  , 0.75]], dtype=float32)
+    """
+    rows, found = ids.shape
+    order = np.argsort(ids, axis=1)
+    return scipy.sparse.csr_matrix(
+        (
+            np.take_along_axis(scores, order, axis=1).reshape(-1),
+            np.take_along_axis(ids, order, axis=1).reshape(-1),
+            np.arange(rows + 1, dtype=np.int64) * found,
+        ),
+        shape=(rows, labels),
+    )
 
 
 def evaluate_partitions(

@@ -1,10 +1,13 @@
-"""Callbacks and loggers of a run: their errors become warnings and never end the run.
+"""Callbacks and loggers of a run: their errors become warnings and do not end the run.
 
 The run itself is elsewhere, in the scheduler or in the simulator, and its directory is written
 first. So a failing callback loses only its own figures. Its first error is reported at once, with
 the place; it is called again for the next mega-batch (a server may be back), but not after three
 errors in a row, each of which may have waited long; a logger's ``end`` is called in any case. At
-the end the errors are counted. ``KeyboardInterrupt`` is a request, not an error, and propagates.
+the end the errors are counted. ``KeyboardInterrupt`` is a request, not an error, and propagates,
+and so do exceptions that the user names, as the pruner of a search raises.
+
+A callback ends the run at the next merge by returning `STOP`.
 """
 
 from __future__ import annotations
@@ -22,26 +25,34 @@ from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError
 from daskxml.observe.loggers import Logger, RunFacts, make_logger
 from daskxml.observe.run_view import Event, Row
 from daskxml.records.run_dir import RunDir
+from daskxml.session.commands import STOP, Stop
 
-OnEvent = Callable[[Event], None]
-OnMegabatch = Callable[[Row], None]
+OnEvent = Callable[[Event], Any]
+OnMegabatch = Callable[[Row], Any]
+Errors = tuple[type[BaseException], ...]
 MOST_IN_A_ROW = 3  # errors, before a callback is given up
 
 
 class _Guard:
-    """Calls one callback; its errors become warnings, passed to ``warn`` under its name."""
+    """Calls one callback; its errors become warnings, passed to ``warn`` under its name.
 
-    def __init__(self, name: str, warn: Callable[[str], None]) -> None:
-        self.name, self._warn = name, warn
+    Errors that are to be raised pass through.
+    """
+
+    def __init__(self, name: str, warn: Callable[[str], None], raised: Errors = ()) -> None:
+        self.name, self._warn, self._raised = name, warn, raised
         self.calls = self.failures = self.in_a_row = 0
 
-    def call(self, callback: Callable[..., None], *args: Any, is_last: bool = False) -> None:
-        """Call it, unless it is given up and this is not its last call."""
+    def call(self, callback: Callable[..., Any], *args: Any, is_last: bool = False) -> Any:
+        """Call it, unless it is given up and this is not its last call; return its answer."""
         if self.in_a_row >= MOST_IN_A_ROW and not is_last:
-            return
+            return None
         self.calls += 1
+        answer = None
         try:
-            callback(*args)
+            answer = callback(*args)
+        except self._raised:
+            raise
         except Exception as error:
             self.failures += 1
             self.in_a_row += 1
@@ -52,6 +63,7 @@ class _Guard:
                 self._warn(f"{self.name} failed {MOST_IN_A_ROW} times in a row: not called again")
         else:
             self.in_a_row = 0
+        return answer
 
     def close(self) -> None:
         """Report the number of errors, if there were more than the first."""
@@ -71,9 +83,9 @@ def _place(error: Exception) -> str:
 class _Callbacks:
     """Passes a run's events on to ``on_event``, ``on_megabatch`` and loggers."""
 
-    def __init__(self, on_event: OnEvent, on_megabatch: OnMegabatch | None) -> None:
+    def __init__(self, on_event: OnEvent, on_megabatch: OnMegabatch | None, raised: Errors) -> None:
         self._on_event, self._on_megabatch = on_event, on_megabatch
-        self._guard = _Guard("on_megabatch", self._warn)
+        self._guard = _Guard("on_megabatch", self._warn, raised)
         self._loggers: list[tuple[Logger, _Guard]] = []
         self.reason = "error"  # unless an ``ended`` event comes
 
@@ -90,11 +102,12 @@ class _Callbacks:
             raise ConfigError(f"{name}: cannot begin ({_one_line(error)})") from error
         self._loggers.append((logger, _Guard(name, self._warn)))
 
-    def __call__(self, event: Event) -> None:
-        self._on_event(event)
+    def __call__(self, event: Event) -> Stop | None:
+        """Pass an event on; return `STOP` if a callback does."""
+        answers = [self._on_event(event)]
         if event["kind"] == "megabatch":
             if self._on_megabatch is not None:
-                self._guard.call(self._on_megabatch, copy.deepcopy(event["row"]))
+                answers.append(self._guard.call(self._on_megabatch, copy.deepcopy(event["row"])))
             for logger, guard in self._loggers:
                 guard.call(logger.log, copy.deepcopy(event["row"]))
         elif event["kind"] == "rewound":
@@ -102,6 +115,7 @@ class _Callbacks:
                 guard.call(logger.rewind, event["megabatch"])
         elif event["kind"] == "ended":
             self.reason = event["reason"]
+        return STOP if any(answer is STOP for answer in answers) else None
 
     def end(self, reason: str) -> None:
         for logger, guard in self._loggers:
@@ -118,6 +132,7 @@ def run_callbacks(
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
     title: str = "",
+    raises: Iterable[type[BaseException]] = (),
 ) -> Iterator[OnEvent]:
     """Yield a function that passes a run's events on to all its callbacks.
 
@@ -132,12 +147,15 @@ def run_callbacks(
         An error in it ends the run and is raised.
     on_megabatch
         Called with a copy of each row of the history as soon as it exists. An error in it is a
-        `CallbackWarning`, and the run goes on; after three in a row it is not called again.
+        `CallbackWarning`, and the run goes on; after three in a row it is not called again. If it
+        returns `STOP`, and so with ``on_event``, the run ends at the next merge.
     loggers
         ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or `Logger` objects; their
         errors are warnings too, once the run has begun.
     title
         What loggers call it; "" takes the last part of its directory, or the name in its run file.
+    raises
+        Exceptions in ``on_megabatch`` that end the run and are raised.
 
     Raises
     ------
@@ -146,7 +164,7 @@ def run_callbacks(
     """
     named = [(_name(given), make_logger(given) if isinstance(given, str) else given)
              for given in loggers]  # fmt: skip
-    callbacks = _Callbacks(on_event or ignore, on_megabatch)
+    callbacks = _Callbacks(on_event or ignore, on_megabatch, tuple(raises))
     try:
         if named:
             facts = _facts(config, run_dir, title)

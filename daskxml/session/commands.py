@@ -6,8 +6,10 @@ nothing. Events of workers are those of `daskxml.strategies.protocol`, passed on
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.metrics import LossSum, MetricSums
@@ -76,10 +78,28 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class BestKept:
+    """Every worker keeps the model of `KeepBest`."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequest:
     """The run is to end at a merge, soon."""
 
     reason: str
+
+
+class Stop(enum.Enum):
+    """What a listener returns for the event of a mega-batch to end the run at the next merge."""
+
+    STOP = "callback"  # the reason of the run's end
+
+    def __repr__(self) -> str:
+        """Return its public name."""
+        return f"daskxml.{self.name}"
+
+
+STOP: Final = Stop.STOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +114,7 @@ Result = (
     | MergeResult
     | EvaluationResult
     | CheckpointWritten
+    | BestKept
     | StopRequest
     | JoinPending
     | Measured
@@ -218,6 +239,13 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepBest:
+    """Keep a copy of the global model, which is that of ``megabatch``, on every worker."""
+
+    megabatch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rebalance:
     """The placement changed: every worker loads the shards that it now owns."""
 
@@ -241,6 +269,7 @@ Command = (
     | MergeReplicas
     | Evaluate
     | WriteCheckpoint
+    | KeepBest
     | Rebalance
     | Restart
     | EndRun

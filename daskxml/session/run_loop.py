@@ -1,8 +1,9 @@
 """The loop of a run: events in, a session's commands out to an executor.
 
-It has two backends: the workers of a Dask cluster (`daskxml.cluster`) and workers on virtual clocks
-(`daskxml.simulator`). Each decides when the next event comes and drives the loop with it; what
-happens then is the same for both, and written here.
+It has three backends: the workers of a Dask cluster (`daskxml.cluster`), workers on virtual clocks
+(`daskxml.simulator`) and one worker in this process (`daskxml.in_process`). Each decides when the
+next event comes and drives the loop with it; what happens then is the same for all, and written
+here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from daskxml.session.commands import Command, EndRun, JoinPending, Restart, Result
+from daskxml.session.commands import STOP, Command, EndRun, JoinPending, Restart, Result
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice, WorkerJoined, WorkerLost
 
@@ -20,6 +21,7 @@ STATES = {
     "train": "training",
     "merge": "merging",
     "evaluate": "evaluating",
+    "keep": "keeping the best model",
     "checkpoint": "writing a checkpoint",
     "lost": "waiting for workers",
     "over": "ending",
@@ -73,7 +75,7 @@ class RunLoop:
     session, executor, membership
         From the beginning of the run, or from a checkpoint, to its end or to a restart.
     publish
-        Called with the kind and the values of every event for the user.
+        Called with the kind and the values of every event for the user; may return `STOP`.
     publish_state
         Called with the run's state and progress.
 
@@ -81,6 +83,8 @@ class RunLoop:
     ----------
     published
         Mega-batches whose rows have been published.
+    is_stop_asked
+        Whether a listener has asked to end the run; the backend then handles a `StopRequest`.
     """
 
     def __init__(
@@ -88,12 +92,13 @@ class RunLoop:
         session: Session,
         executor: Executor,
         membership: Membership,
-        publish: Callable[..., None],
+        publish: Callable[..., Any],
         publish_state: Callable[..., None] = lambda state, **values: None,
     ) -> None:
         self.session, self.executor, self.membership = session, executor, membership
         self._publish, self._publish_state = publish, publish_state
         self.published = session.generation
+        self.is_stop_asked = False
 
     def start(self, participants: Mapping[str, Participant], now_s: float) -> list[Command]:
         """Begin with these workers, whose replicas equal the global model."""
@@ -145,7 +150,7 @@ class RunLoop:
     def _publish_progress(self) -> None:
         session = self.session
         for row in session.history[self.published : session.closed_rows]:
-            self._publish("megabatch", row=row)
+            self.is_stop_asked |= self._publish("megabatch", row=row) is STOP
         self.published = max(self.published, session.closed_rows)
         self._publish_state(
             STATES[session.stage],

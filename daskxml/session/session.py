@@ -11,6 +11,7 @@ Its stages::
     train       leases or gangs are under way
     merge       norms are measured, replicas are merged
     evaluate    pieces of the test rows are scored
+    keep        the workers copy the best model so far
     checkpoint  a checkpoint is written; then `train` again, or `over`
     lost        every worker was lost: the backend restarts from the last checkpoint
     over        the run has ended
@@ -19,6 +20,7 @@ Its stages::
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -26,6 +28,7 @@ from typing import Any
 
 from daskxml.session.allocator import EvaluationRound, LeaseAllocator
 from daskxml.session.commands import (
+    BestKept,
     CheckpointWritten,
     Command,
     EndRun,
@@ -33,6 +36,7 @@ from daskxml.session.commands import (
     GangFailed,
     GangResult,
     JoinPending,
+    KeepBest,
     LeaseResult,
     MeasureNorms,
     MergeReplicas,
@@ -124,6 +128,7 @@ class Session:
         self.history: list[dict[str, Any]] = []
         self.workers: dict[str, None] = {}  # in order of arrival
         self.stage, self.stop_reason = "idle", ""
+        self.best = 0  # the mega-batch whose model the workers keep
         self.closed_rows = 0  # rows of the history that will not change any more
         self._evaluations = itertools.count(1)
         self._writer = ""
@@ -169,12 +174,13 @@ class Session:
             "history": copy.deepcopy(self.history),  # which grows while the copy is written
             "dealt": self._allocator.allocated,
             "placed": self.placement.plain(),
+            **({"best": self.best} if self.best else {}),
         }
 
     def _restore(self, stored: dict[str, Any]) -> None:
         self.state = self.strategy.restore(stored["strategy"])
         self.ledger = Ledger.restore(stored["ledger"])
-        self.history = list(stored["history"])
+        self.history, self.best = list(stored["history"]), stored.get("best", 0)
         self.closed_rows = len(self.history)
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
 
@@ -217,6 +223,8 @@ class Session:
                 return self._merges.finish(self, result, now_s)
             case EvaluationResult() if self.stage == "evaluate":
                 return self._pieces_evaluated(result, now_s)
+            case BestKept() if self.stage == "keep":
+                return self._close_row(now_s)
             case CheckpointWritten() if self.stage == "checkpoint":
                 return self._checkpoint_written(now_s)
             case WorkerJoined():
@@ -245,7 +253,16 @@ class Session:
         """Begin the next mega-batch."""
         self.stage = "train"
         self.log = MegabatchLog(self.generation + 1, now_s)
+        self._limit_rows()
         return self._decide(protocol.Begin(), now_s)
+
+    def _limit_rows(self) -> None:
+        """Leave no more rows to the next mega-batch than the run's epochs have."""
+        limit = self.rules.rows_in_all(sum(self.ledger.stream_rows))
+        if limit is not None and hasattr(self.state, "remaining_rows"):
+            left = max(1, limit - self.rows_merged - self._merges.rows_under_way)
+            rows = min(self.state.remaining_rows, left)
+            self.state = dataclasses.replace(self.state, remaining_rows=rows)
 
     def inform(self, event: protocol.Event) -> tuple[protocol.Command, ...]:
         """Pass an event to the strategy; return its decisions."""
@@ -335,9 +352,16 @@ class Session:
         if not self._round.is_done:
             return []
         self.history[-1] |= self._round.result(now_s)
-        if self.rules.is_target_met(self.history[-1]["metrics"]):
+        metrics = self.history[-1]["metrics"]
+        if metrics and self.rules.is_target_met(metrics):
             self.stop_reason = self.stop_reason or "target"
-        return self._close_row(now_s)
+        if self.rules.is_patience_over(self.history):
+            self.stop_reason = self.stop_reason or "patience"
+        best = self.rules.best_megabatch(self.history)
+        if not self.rules.keeps_best or best != self.generation:
+            return self._close_row(now_s)
+        self.stage, self.best = "keep", best
+        return [KeepBest(best)]
 
     def _close_row(self, now_s: float) -> list[Command]:
         self.history[-1]["wall_s"] = self._wall_before_s + now_s - self._started_s

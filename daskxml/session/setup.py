@@ -8,9 +8,10 @@ from typing import Any
 
 from daskxml.config import DataSection, RunConfig
 from daskxml.core.errors import ConfigError, InputError, ModelError
+from daskxml.data.names import read_names
 from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_key
 from daskxml.model.spec import Layout, ModelSpec
-from daskxml.model.store import ModelHeader
+from daskxml.model.store import ModelHeader, check_names
 from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
 from daskxml.session.session import BarrierMerges, Session
@@ -26,6 +27,48 @@ class DataLayout:
 
     is_replicated: bool
     parts: int
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """Names of all features and of all labels; none where only ids are known."""
+
+    features: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, data: DataSection) -> ColumnNames:
+        """Read the files that a run file names.
+
+        Raises
+        ------
+        InputError
+            If one cannot be read, or names do not differ.
+        """
+        paths = (data.feature_names, data.label_names)
+        return cls(*(read_names(path) if path else () for path in paths))
+
+    def sized(self, config: RunConfig) -> RunConfig:
+        """Return a run with as many columns as there are names, where it does not say how many."""
+        data = config.data
+        features = data.features or len(self.features)
+        return replace(
+            config, data=replace(data, features=features, labels=data.labels or len(self.labels))
+        )
+
+    def check(self, spec: ModelSpec) -> None:
+        """Refuse names that are not one for each column.
+
+        Raises
+        ------
+        ConfigError
+            If there are too few or too many.
+        """
+        check_names("feature", self.features, spec.features)
+        check_names("label", self.labels, spec.labels)
+
+
+NO_NAMES = ColumnNames()
 
 
 def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataLayout:
@@ -142,8 +185,8 @@ def make_session(
     ModelError
         If the rows or the strategy are not those of the checkpoint.
     """
-    if config.training.target and not sum(placement.test_rows):
-        raise ConfigError("training.target needs test rows: give data.test, or data.validation")
+    if not sum(placement.test_rows):
+        _check_untested(config)
     if stored is not None:
         _check_state(config, stored)
     session = Session(
@@ -161,6 +204,18 @@ def make_session(
             "give the same files and the same data.validation"
         )
     return session
+
+
+def _check_untested(config: RunConfig) -> None:
+    """Refuse settings that need evaluations where there are no rows to evaluate on."""
+    training = config.training
+    needs = {"target": training.target, "patience": training.patience}
+    needs["keep_best"] = training.keep_best is True
+    for name, is_set in needs.items():
+        if is_set:
+            raise ConfigError(
+                f"training.{name} needs test rows: give data.test, or data.validation"
+            )
 
 
 def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
@@ -204,10 +259,24 @@ def model_header(
     feature_base: int,
     ended: str,
     megabatches: int,
+    best: int = 0,
+    names: ColumnNames = NO_NAMES,
 ) -> ModelHeader:
-    """Return the header of the trained model; ``ended`` is the reason why the run ended."""
+    """Return the header of the trained model.
+
+    Parameters
+    ----------
+    ended
+        The reason why the run ended.
+    best
+        The mega-batch whose model it is, where the best one was kept.
+    names
+        Of its columns.
+    """
     data = config.data
     training: dict[str, Any] = {"ended": ended, "megabatches": megabatches}
+    if best:
+        training["best_megabatch"] = best
     if data.validation:
         training["validation"] = data.validation
     return ModelHeader(
@@ -219,4 +288,6 @@ def model_header(
         propensity_a=data.propensity_a,
         propensity_b=data.propensity_b,
         training=training,
+        feature_names=names.features,
+        label_names=names.labels,
     )

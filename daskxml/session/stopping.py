@@ -19,9 +19,13 @@ class StoppingRules:
     Attributes
     ----------
     megabatches, epochs, train_s
-        The run ends at the first merge at or after one of these.
+        The run ends at the first merge at or after one of these. The last mega-batch is so short
+        that the epochs end with it, unless workers that step together begin it again after a loss.
     target_metric, target
         The run ends once an evaluation gives at least ``target``.
+    patience, keeps_best
+        The run ends once so many evaluations have not improved the metric (0: never); whether its
+        best model is kept.
     evaluate_every, checkpoint_every
         In mega-batches. The last one is always evaluated and checkpointed.
     ks
@@ -37,6 +41,8 @@ class StoppingRules:
     train_s: float = 0.0
     target_metric: str = "P@1"
     target: float = 0.0
+    patience: int = 0
+    keeps_best: bool = False
     evaluate_every: int = 1
     checkpoint_every: int = 10
     ks: tuple[int, ...] = (1, 3, 5)
@@ -54,6 +60,8 @@ class StoppingRules:
             train_s=training.minutes * 60.0,
             target_metric=training.target_metric,
             target=training.target,
+            patience=training.patience,
+            keeps_best=config.keeps_best,
             evaluate_every=evaluation.every,
             checkpoint_every=config.checkpoint.every,
             ks=evaluation.k,
@@ -114,6 +122,50 @@ class StoppingRules:
         if not (has_tests or self.training_loss) or row["metrics"] or "training_loss" in row:
             return False
         return is_last or len(history) % self.evaluate_every == 0
+
+    def best_megabatch(self, history: Sequence[Mapping[str, Any]]) -> int:
+        """Return the number of the first mega-batch with the best metric; 0 if none was evaluated.
+
+        Examples
+        --------
+        >>> rows = [{"metrics": {"P@1": value} if value else {}} for value in (0.5, 0, 0.7, 0.7)]
+        >>> StoppingRules().best_megabatch(rows)
+        3
+        """
+        found = self._measured(history)
+        return max(found, key=lambda number: (found[number], -number), default=0)
+
+    def is_patience_over(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the last evaluations, as many as `patience`, have not improved the metric.
+
+        Examples
+        --------
+        >>> rows = [{"metrics": {"P@1": value}} for value in (0.5, 0.7, 0.6, 0.7)]
+        >>> [StoppingRules(patience=n).is_patience_over(rows) for n in (0, 2, 3)]
+        [False, True, False]
+        """
+        best = self.best_megabatch(history)
+        since = sum(number > best for number in self._measured(history))
+        return 0 < self.patience <= since
+
+    def _measured(self, history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+        """Return the metric of every mega-batch that was evaluated, by its number."""
+        metric = self.target_metric
+        rows = enumerate(history, 1)
+        return {n: row["metrics"][metric] for n, row in rows if metric in row["metrics"]}
+
+    def rows_in_all(self, data_rows: int) -> int | None:
+        """Return after how many rows the run's epochs are over; None without such a limit.
+
+        Examples
+        --------
+        >>> StoppingRules(epochs=2.5).rows_in_all(5), StoppingRules(epochs=0.1).rows_in_all(30)
+        (13, 3)
+        """
+        if not self.epochs:
+            return None
+        rows = int(self.epochs * data_rows)
+        return rows if rows / data_rows >= self.epochs else rows + 1
 
     def is_target_met(self, metrics: Mapping[str, float]) -> bool:
         """Whether an evaluation is good enough to end the run."""

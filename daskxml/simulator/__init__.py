@@ -1,7 +1,7 @@
 """The simulator: real rows, real arithmetic, the same strategies, virtual time."""
 
+from daskxml.in_process.rows import Rows, read_rows
 from daskxml.simulator.cost import CostModel, Network, cost_by_epochs, v100_cost
-from daskxml.simulator.rows import Rows, read_rows
 from daskxml.simulator.virtual_session import Arrival, Loss
 
 __all__ = [

@@ -28,11 +28,13 @@ from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats, merge_means, sum_stats
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
+    BestKept,
     CheckpointWritten,
     Command,
     Evaluate,
     EvaluationResult,
     GangResult,
+    KeepBest,
     LeaseResult,
     MeasureNorms,
     MergeReplicas,
@@ -173,6 +175,9 @@ class Executor:
                 self._evaluate(command, begins_s)
             case WriteCheckpoint():
                 self._checkpoint(command, begins_s)
+            case KeepBest():
+                ends_s = begins_s + self._message_s
+                self._start(ends_s, None, lambda: self._keep_best(command), settled_s=self.now_s)
 
     def _lease(self, command: RunLease, begins_s: float) -> None:
         worker, done = self.workers[command.worker], list[WorkStats]()
@@ -296,6 +301,11 @@ class Executor:
             return CheckpointWritten()
 
         self._start(begins_s + takes_s + self._message_s, command.worker, finish)
+
+    def _keep_best(self, command: KeepBest) -> Result:
+        for worker in self.workers.values():
+            worker.training.keep_best(command.megabatch)
+        return BestKept()
 
     def _write(self, command: WriteCheckpoint, session: dict[str, Any]) -> None:
         """Write a checkpoint, local states first; a full disk does not end the run."""

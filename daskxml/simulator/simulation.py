@@ -10,22 +10,29 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ConfigError
+from daskxml.in_process.rows import Rows, read_rows, share_rows
 from daskxml.model.spec import ModelSpec
 from daskxml.model.store import write_model
 from daskxml.model.trained import Model
 from daskxml.records.checkpoint import read_checkpoint, read_local
 from daskxml.records.run_dir import RunDir
+from daskxml.session.commands import STOP, Stop
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
-from daskxml.session.setup import DataLayout, describe_run, make_session, model_header
+from daskxml.session.setup import (
+    ColumnNames,
+    DataLayout,
+    describe_run,
+    make_session,
+    model_header,
+)
 from daskxml.simulator.cost import CostModel, Devices, Network
 from daskxml.simulator.executor import Executor
-from daskxml.simulator.rows import Rows, read_rows, share_rows
 from daskxml.simulator.virtual_session import Arrival, Change, Membership, Script, VirtualSession
 from daskxml.simulator.worker import VirtualWorker, WorkerFactory
 
 Costs = CostModel | Callable[[ModelSpec], CostModel]
-OnEvent = Callable[[Mapping[str, Any]], None]
+OnEvent = Callable[[Mapping[str, Any]], Any]
 SIMULATION_FILE = "simulation.json"
 
 
@@ -68,12 +75,15 @@ class Simulation:
         given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
         if rows is None and not (self.config.data.train or "train" in given):
             raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+        self._names = ColumnNames.read(self.config.data)
+        self.config = self._names.sized(self.config)
         placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
         workers = len(self.speeds)
         self.rows = rows or read_rows(self.config, workers, **given, placed=placed)
         self._held = share_rows(self.rows)
         facts = self.rows.facts
         self.spec: ModelSpec = self.config.model_spec(facts.features, facts.labels)
+        self._names.check(self.spec)
 
     def set_costs(
         self,
@@ -135,7 +145,8 @@ class Simulation:
         text = json.dumps(simulated, indent=2) + "\n"
         (self.place.path / SIMULATION_FILE).write_text(text, encoding="utf-8")
 
-    def _publish(self, kind: str, **values: Any) -> None:
+    def _publish(self, kind: str, **values: Any) -> Stop | None:
+        """Pass an event on; return `STOP` if a listener does."""
         if kind == "megabatch":
             values["row"] = json.loads(json.dumps(values["row"]))  # as a reader of the file gets it
             if not self._is_described:
@@ -143,8 +154,8 @@ class Simulation:
                 self._describe()
             self.history.append(values["row"])
             self.place.append(values["row"])
-        for listen in self.listeners:
-            listen({"kind": kind, **values})
+        answers = [listen({"kind": kind, **values}) for listen in self.listeners]
+        return STOP if any(answer is STOP for answer in answers) else None
 
     def _warn(self, text: str) -> None:
         self._publish("warning", text=text)
@@ -168,9 +179,9 @@ class Simulation:
         executor = Executor(session, workers, network, row_bytes, store, self._warn, now_s)
         executor.stored = self.stored
 
-        def publish(kind: str, **values: Any) -> None:
+        def publish(kind: str, **values: Any) -> Stop | None:
             at = {"at_s": executor.now_s} if kind == "worker" else {}
-            self._publish(kind, **values, **at)
+            return self._publish(kind, **values, **at)
 
         membership = Membership(factory, executor)
         loop = RunLoop(session, executor, membership, publish)
@@ -180,11 +191,11 @@ class Simulation:
         self, workers: Mapping[str, VirtualWorker], stored: Mapping[str, Any], path: Path
     ) -> None:
         """Load the checkpoint's model, and each worker's own arrays."""
-        models, _ = read_checkpoint(path)
+        models, session = read_checkpoint(path)
         numbers = stored.get("local", {})
         for name, worker in workers.items():
             generation = len(stored["history"])
-            worker.training.set_model(models["current"], models["previous"], generation)
+            worker.training.set_models(models, generation, session.get("best", 0))
             if name in numbers:
                 worker.training.set_local_state(read_local(path, numbers[name]))
 
@@ -223,7 +234,10 @@ class Simulation:
     # ----------------------------------------------------------------- result
 
     def _model(self, session: VirtualSession, reason: str) -> Model:
-        worker = next(iter(session.executor.workers.values())).training
+        workers = [it.training for it in session.executor.workers.values()]
+        best = session.session.best
+        having = [worker for worker in workers if best and worker.restore_best(best)]
+        worker = next(iter([*having, *workers]))
         header = model_header(
             self.config,
             self.spec,
@@ -231,6 +245,8 @@ class Simulation:
             feature_base=self.rows.facts.feature_base,
             ended=reason,
             megabatches=len(self.history),
+            best=best if having else 0,
+            names=self._names,
         )
         parameters = worker.layout.views(worker.kernels.to_host(worker.current))
         if self.place.path is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.signals import defer_signals
-from daskxml.session.commands import Command, StopRequest
+from daskxml.session.commands import STOP, Command, StopRequest
 from daskxml.session.run_loop import RunLoop
 from daskxml.session.stopping import trained_s
 from daskxml.simulator.cost import TICK_S, whole_ticks
@@ -153,8 +153,8 @@ class Membership:
 
     def _join(self, worker: VirtualWorker) -> None:
         donor = next(iter(self._executor.workers.values())).training
-        _, models = donor.host_models()
-        worker.training.set_model(models["current"], models["previous"], donor.generation)
+        generation, models = donor.host_models()
+        worker.training.set_models(models, generation, donor.best)
         self._executor.workers[worker.name] = worker
 
 
@@ -208,6 +208,9 @@ class VirtualSession:
         if self._is_interrupted:
             self._is_interrupted = False
             return self._loop.handle(StopRequest("interrupt"), executor.now_s)
+        if self._loop.is_stop_asked:
+            self._loop.is_stop_asked = False
+            return self._loop.handle(StopRequest(STOP.value), executor.now_s)
         times = [executor.next_s, script.next_s, self._membership.next_s, self._deadline_s()]
         if min(times) == math.inf:
             raise RuntimeError(f"nothing is under way in stage {self.session.stage!r}")

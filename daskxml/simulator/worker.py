@@ -19,12 +19,12 @@ import numpy as np
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.work_stats import WorkStats
+from daskxml.in_process.rows import Rows
 from daskxml.model.spec import ModelSpec
 from daskxml.session.commands import Evaluate, MergeReplicas, Piece
 from daskxml.session.ledger import Span
 from daskxml.session.session import Session
 from daskxml.simulator.cost import CostModel, Devices, jitter_factor, whole_ticks
-from daskxml.simulator.rows import Rows
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.memory import LogitsBudget
 from daskxml.worker.resident_rows import part_of, span_rows

@@ -55,6 +55,8 @@ class TrainingWorker:
     current, previous, scratch
         ``(size,)`` float32: the global model, the one before it, and room for the next one.
         With an outer optimizer ``previous`` is its memory.
+    best
+        The mega-batch whose model is kept as the best one; 0: none is.
     generation, snapshot
         Number of merges that ``current`` includes; the snapshot for the merge after it.
     rows
@@ -83,6 +85,7 @@ class TrainingWorker:
         self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros
         self.current, self.previous, self.scratch = map(self._zeros, [self.layout.size] * 3)
         self.generation, self.snapshot = 0, Snapshot(settings.config.combine, self.kernels)
+        self.best = 0
         self._rotation = threading.Lock()  # a joining worker reads while others merge
         self._arrays: dict[str, Array] = {}
         self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
@@ -98,6 +101,12 @@ class TrainingWorker:
         settings = self.settings
         flat = initial_parameters(settings.data.spec, settings.config.run.seed)
         self.set_model(flat, flat, generation=0)
+
+    def set_models(self, models: Mapping[str, Array], generation: int, best: int) -> None:
+        """Start from what `host_models` returned; ``best`` is the number of its best model."""
+        self.set_model(models["current"], models["previous"], generation)
+        if best and "best" in models:
+            self.keep_best(best, models["best"])
 
     def set_model(self, current: Array, previous: Array, generation: int) -> None:
         """Start from a global model and the one before it, flat ``(size,)`` float32 host arrays.
@@ -167,10 +176,28 @@ class TrainingWorker:
         return self.kernels.squared_norm(self.replica.flat)
 
     def host_models(self) -> tuple[int, dict[str, Array]]:
-        """Return the generation, and copies of the global model and the one before it."""
+        """Return the generation, and copies of the global model and the one before it.
+
+        Also of the best model, where one is kept.
+        """
         with self._rotation:
             models = {"current": self.current, "previous": self.previous}
+            if self.best:
+                models["best"] = self.array("best")
             return self.generation, {n: self.kernels.to_host(m).copy() for n, m in models.items()}
+
+    def keep_best(self, megabatch: int, model: Array | None = None) -> None:
+        """Keep the global model, or a ``model`` on the host, as the best one so far."""
+        source = self.current if model is None else self.kernels.to_device(model)
+        self.kernels.copy(self.array("best"), source)
+        self.best = megabatch
+
+    def restore_best(self, megabatch: int) -> bool:
+        """Make the best model the global one; return False where it is not the one of then."""
+        if self.best != megabatch:
+            return False
+        self.kernels.copy(self.current, self.array("best"))
+        return True
 
     def array(self, name: str) -> Array:
         """Return a flat array of the model's size, zero at first."""

@@ -129,7 +129,7 @@ def test_the_loss_of_all_training_rows_is_part_of_an_evaluation(is_replicated, t
 def test_epochs():
     backend = executor(epochs=1.0)
     assert backend.run() == "epochs"
-    assert [row["rows"] for row in backend.session.history] == [64, 128, 192, 256]
+    assert [row["rows"] for row in backend.session.history] == [64, 128, 192, 200]
 
 
 def test_minutes_count_training_and_drain_the_megabatch():

@@ -8,9 +8,9 @@ import pytest
 from daskxml.api.run import resolve_run
 from daskxml.api.simulate import simulate
 from daskxml.core.errors import ConfigError
+from daskxml.in_process.rows import read_rows
 from daskxml.model.spec import Layout
 from daskxml.simulator import Arrival, CostModel, Loss, Network, cost_by_epochs
-from daskxml.simulator.rows import read_rows
 from harness.ledger_check import check_ledger
 from harness.twin import Twin
 

@@ -1,4 +1,4 @@
-"""The rows of a simulated run, read once and shared by all of its workers."""
+"""The rows of a run in this process, read once and shared by all of its workers."""
 
 from __future__ import annotations
 

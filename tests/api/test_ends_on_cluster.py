@@ -1,0 +1,63 @@
+"""How a run on a real cluster ends, and which model is its result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import daskxml
+
+
+class PrunedError(Exception):
+    """As a search's pruner raises it."""
+
+
+def stop_at_two(row: dict[str, Any]) -> Any:
+    return daskxml.STOP if row["megabatch"] == 2 else None
+
+
+def prune(row: dict[str, Any]) -> None:
+    raise PrunedError(row["megabatch"])
+
+
+def test_best_models_names_patience_and_callbacks_on_a_cluster(
+    client: Client, data: dict[str, Path], values: dict[str, Any], tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"client": client, "train": data["train"], "test": data["test"]}
+    rough = {"strategy.lr": 60.0, "training.keep_best": True, "training.megabatches": 6}
+    names = tuple(f"label {i}" for i in range(60))
+    (tmp_path / "labels.txt").write_text("\n".join(names), encoding="utf-8")
+    named = {**rough, "data.label_names": str(tmp_path / "labels.txt")}
+    run = daskxml.train(values, overrides=named, out=tmp_path / "run", **given)
+    check_best(run)
+    assert run.model.header.label_names == names
+    assert daskxml.load(tmp_path / "run").header == run.model.header
+
+    run = daskxml.train(values, overrides={**rough, "training.patience": 1}, **given)
+    found = check_best(run)
+    if run.reason == "patience":
+        assert len(found) == found.index(max(found)) + 2
+
+    limits = {"training.epochs": 1.5, "training.megabatches": 0}
+    run = daskxml.train(values, overrides=limits, **given)
+    assert (run.reason, run.history[-1]["rows"]) == ("epochs", 2250)
+
+    run = daskxml.train(values, on_megabatch=stop_at_two, **given)
+    assert run.reason == "callback"
+    assert 2 <= len(run.history) < 8
+    with pytest.raises(PrunedError, match="1"):
+        daskxml.train(values, on_megabatch=prune, raises=[PrunedError], **given)
+    assert daskxml.runs(client) == []  # the scheduler has dropped it
+
+
+def check_best(run: daskxml.Run) -> list[float]:
+    """Check that the model is that of the best evaluation; return all of them."""
+    found = [row["metrics"]["P@1"] for row in run.history]
+    best = run.model.header.training["best_megabatch"]
+    assert best == int(np.argmax(found)) + 1
+    assert run.metrics["P@1"] == max(found)
+    return found

@@ -1,0 +1,18 @@
+"""The scripts of the documentation run."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+
+
+def test_the_search_over_texts_and_names_finds_settings(capsys):
+    search = runpy.run_path(str(EXAMPLES / "search_tags.py"))["main"]()
+    assert search.best_score_ > 0.9
+    assert "P@2" in capsys.readouterr().out
+    (found,) = search.best_estimator_[-1].predict_labels(
+        search.best_estimator_[0].transform(["a yellow bus"]), k=2
+    )
+    assert set(found) == {"vehicle", "yellow"}
