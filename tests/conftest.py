@@ -1,0 +1,27 @@
+"""Local workers are forked from a process that has imported and compiled what they need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daskxml.cluster import connection
+from daskxml.transport.ucx import SCHEMES
+from harness.clusters import PROTOCOL
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_workers() -> Iterator[None]:
+    if PROTOCOL in SCHEMES:
+        yield
+        return
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        connection.forked_workers((*connection.PRELOAD, "harness.warm_worker")),
+    ):
+        paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))  # the harness
+        yield
