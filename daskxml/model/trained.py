@@ -17,9 +17,12 @@ from daskxml.core.hardware import usable_cores
 from daskxml.data.rows import feature_blocks, label_csr, unit_rows
 from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.model.kinds import AnySpec
 from daskxml.model.mlp import Mlp
-from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.spec import Layout
 from daskxml.model.store import ModelHeader, read_model, write_model
+from daskxml.model.tree.forest import Forest, count_trees
+from daskxml.model.tree.spec import TreeSpec
 
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
@@ -44,6 +47,7 @@ class Model:
 
     Examples
     --------
+    >>> from daskxml.model.spec import ModelSpec
     >>> spec = ModelSpec(features=3, labels=2, hidden=())
     >>> weights = {"output.weight": np.eye(2, 3, dtype=np.float32),
     ...            "output.bias": np.zeros(2, np.float32)}
@@ -65,7 +69,7 @@ class Model:
         self.parameters = dict(parameters)
         self.label_counts = label_counts
         self.threads = threads or usable_cores()
-        self._mlp: Mlp | None = None
+        self._ranker: Mlp | Forest | None = None
         self._lock = threading.Lock()  # the network has one set of buffers
 
     @classmethod
@@ -91,7 +95,7 @@ class Model:
         write_model(*arguments, overwrite=overwrite)
 
     @property
-    def spec(self) -> ModelSpec:
+    def spec(self) -> AnySpec:
         """Sizes, layers and loss."""
         return self.header.spec
 
@@ -202,9 +206,9 @@ class Model:
         labels = Csr(np.zeros(features.rows + 1, np.int64), np.empty(0, np.int32), None, 0)
         segment = Segment(Partition(features, labels), np.arange(features.rows))
         with self._lock:
-            if self._mlp is None:
-                self._mlp = _network(self.spec, self.parameters, self.threads)
-            ids, scores = self._mlp.top_k([segment], k)
+            if self._ranker is None:
+                self._ranker = _ranker(self.spec, self.parameters, self.threads)
+            ids, scores = self._ranker.top_k([segment], k)
         return ids, scores
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -212,6 +216,10 @@ class Model:
         return _restored, (self.header, self.parameters, self.label_counts, self.threads)
 
     def __repr__(self) -> str:
+        if isinstance(self.spec, TreeSpec):
+            trees = count_trees(self.parameters)
+            sizes = f"{self.spec.features} -> {self.spec.labels}"
+            return f"<daskxml.Model {sizes}, {trees} label tree{'s' * (trees > 1)}>"
         sizes = " -> ".join(map(str, (self.spec.features, *self.spec.hidden, self.spec.labels)))
         return f"<daskxml.Model {sizes}, {self.spec.loss}>"
 
@@ -239,6 +247,7 @@ def evaluate_partitions(
 
     Examples
     --------
+    >>> from daskxml.model.spec import ModelSpec
     >>> spec = ModelSpec(features=2, labels=2, hidden=())
     >>> weights = {"output.weight": np.eye(2, dtype=np.float32),
     ...            "output.bias": np.zeros(2, np.float32)}
@@ -255,9 +264,11 @@ def evaluate_partitions(
     return sums
 
 
-def _network(spec: ModelSpec, parameters: Mapping[str, Any], threads: int) -> Mlp:
-    """Copy the parameters into one aligned array, and make the layers over it."""
+def _ranker(spec: AnySpec, parameters: Mapping[str, Any], threads: int) -> Mlp | Forest:
+    """Prepare the trees, or copy a network's parameters into one aligned array."""
     kernels = get_kernels("cpu", threads)
+    if isinstance(spec, TreeSpec):
+        return Forest(spec, parameters, kernels)
     layout = Layout(spec)
     views = layout.views(kernels.zeros(layout.size))
     for name, view in views.items():

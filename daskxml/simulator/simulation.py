@@ -10,7 +10,7 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ConfigError
-from daskxml.model.spec import ModelSpec
+from daskxml.model.kinds import AnySpec
 from daskxml.model.store import write_model
 from daskxml.model.trained import Model
 from daskxml.records.checkpoint import read_checkpoint, read_local
@@ -24,7 +24,7 @@ from daskxml.simulator.rows import Rows, read_rows, share_rows
 from daskxml.simulator.virtual_session import Arrival, Change, Membership, Script, VirtualSession
 from daskxml.simulator.worker import VirtualWorker, WorkerFactory
 
-Costs = CostModel | Callable[[ModelSpec], CostModel]
+Costs = CostModel | Callable[[AnySpec], CostModel]
 OnEvent = Callable[[Mapping[str, Any]], None]
 SIMULATION_FILE = "simulation.json"
 
@@ -73,7 +73,7 @@ class Simulation:
         self.rows = rows or read_rows(self.config, workers, **given, placed=placed)
         self._held = share_rows(self.rows)
         facts = self.rows.facts
-        self.spec: ModelSpec = self.config.model_spec(facts.features, facts.labels)
+        self.spec: AnySpec = self.config.model_spec(facts.features, facts.labels)
 
     def set_costs(
         self,
@@ -158,7 +158,7 @@ class Simulation:
         factory = WorkerFactory(self.config, self.spec, self._held, self.devices, session)
         workers = factory.create_first(speeds)
         session.placement.spread({name: worker.rows_per_s for name, worker in workers.items()})
-        for text in dict.fromkeys(w.training.memory.announce() for w in workers.values()):
+        for text in dict.fromkeys(w.training.announce_memory() for w in workers.values()):
             self._publish("memory", text=text)
         if self.stored is not None:
             self._load_model(workers, *self.stored)
@@ -184,9 +184,9 @@ class Simulation:
         numbers = stored.get("local", {})
         for name, worker in workers.items():
             generation = len(stored["history"])
-            worker.training.set_model(models["current"], models["previous"], generation)
+            worker.training.set_model(generation=generation, **models)
             if name in numbers:
-                worker.training.set_local_state(read_local(path, numbers[name]))
+                worker.network_worker.set_local_state(read_local(path, numbers[name]))
 
     def new_session(self) -> Session:
         """Return the session of a run that begins, or continues from its last checkpoint."""
@@ -232,7 +232,7 @@ class Simulation:
             ended=reason,
             megabatches=len(self.history),
         )
-        parameters = worker.layout.views(worker.kernels.to_host(worker.current))
+        parameters = worker.model_arrays()
         if self.place.path is None:
             return Model(header, parameters, worker.label_counts)
         write_model(self.place.path, header, parameters, worker.label_counts, overwrite=True)

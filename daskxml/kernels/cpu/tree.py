@@ -242,9 +242,7 @@ def _score_children(
     for j in range(features.shape[0]):
         slot = _slot(node, features[j], mask)
         chunk = table[slot]
-        while chunk >= 0 and (
-            chunk < low or chunk >= high or chunk_features[chunk] != features[j]
-        ):
+        while chunk >= 0 and (chunk < low or chunk >= high or chunk_features[chunk] != features[j]):
             slot = (slot + 1) & mask
             chunk = table[slot]
         if chunk >= 0:

@@ -7,16 +7,18 @@ Sums over rows are exact, so that they do not depend on how the rows lie on work
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Partition
+from daskxml.data.order import derive_key
 from daskxml.data.rows import to_scipy
 from daskxml.model.tree.shape import halved
 from daskxml.model.tree.spec import TreeSpec
 
 DIMENSIONS = 100
+_TREE = 4  # keeps the random choices of a run apart
 _QUANTUM = 2.0**-24  # multiples of it are summed exactly in float64 up to 2**29
 _COARSE = 2.0**-13  # of two factors: products are summed exactly up to 2**27
 _ROUNDS = 20  # of 2-means; most nodes are stable after 5 to 10
@@ -77,13 +79,21 @@ def label_vectors(sums: Array) -> Array:
     return (sums / np.where(norms > 0.0, norms, 1.0)).astype(np.float32)
 
 
-def describe_labels(parts: Iterable[Partition], seed: int, features: int) -> Array:
-    """Return the label vectors of rows that lie in one process, `label_vectors`."""
-    parts = list(parts)
-    sums = sum(label_sums(part, random_projection(features, seed)) for part in parts)
-    vectors = label_vectors(sums)
+def find_label_orders(parts: Sequence[Partition], spec: TreeSpec, trees: int, seed: int) -> Array:
+    """Return the labels in the order of each tree's leaves, ``(trees, labels)`` int32.
+
+    The bits are those of the same function in `daskxml.cluster.label_trees`.
+    """
+    projection = random_projection(spec.features, seed)
+    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
     projection = projection_of(sum(feature_sums(part, vectors) for part in parts))
-    return label_vectors(sum(label_sums(part, projection) for part in parts))
+    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
+    return np.stack([order_labels(vectors, spec, tree_seed(seed, tree)) for tree in range(trees)])
+
+
+def tree_seed(seed: int, tree: int) -> int:
+    """Return the seed of a tree's random choices."""
+    return derive_key(seed, _TREE, tree)
 
 
 def order_labels(vectors: Array, spec: TreeSpec, seed: int) -> Array:

@@ -34,8 +34,8 @@ def assemble_tree(
         by_node.setdefault((block.level, block.node), []).append((block, fitted))
     joined: list[FittedBlock] = []
     for level in range(shape.levels):
-        for node in range(shape.bounds[level].shape[0] - 1):
-            joined.append(join_blocks(by_node[level, node]))
+        nodes = range(shape.bounds[level].shape[0] - 1)
+        joined += [join_blocks(by_node[level, node]) for node in nodes]
     chunks = [fitted.features.shape[0] for fitted in joined]
     return {
         "order": order,
@@ -117,3 +117,59 @@ class Forest:
 def count_trees(parameters: Mapping[str, Array]) -> int:
     """Return the number of trees in a model's arrays."""
     return sum(name.endswith(".order") for name in parameters)
+
+
+def tree_problem(spec: TreeSpec, arrays: Mapping[str, Array]) -> str:
+    """Return what is wrong with the arrays of trees, "" if nothing is: kernels trust them.
+
+    Examples
+    --------
+    >>> tree_problem(TreeSpec(features=2, labels=3), {})
+    'there is no tree'
+    """
+    trees = count_trees(arrays)
+    names = {f"tree{tree}.{name}" for tree in range(trees) for name in ARRAYS}
+    found = {name for name in arrays if name.startswith("tree")}
+    if not trees:
+        return "there is no tree"
+    if names != found:
+        return f"arrays {sorted(names ^ found)} are missing or too many"
+    shape = TreeShape.of(spec)
+    widths = np.concatenate([np.diff(shape.child_starts(n)) for n in range(shape.levels)])
+    for tree in range(trees):
+        own = {name: arrays[f"tree{tree}.{name}"] for name in ARRAYS}
+        for name, dtype in ARRAYS.items():
+            if own[name].ndim != 1 or own[name].dtype != dtype:
+                return f"array tree{tree}.{name} is not one row of {dtype}"
+        if not _is_consistent(spec, widths, **own):
+            return f"the arrays of tree {tree} contradict each other"
+    return ""
+
+
+def _is_consistent(
+    spec: TreeSpec, widths: Array, order: Array, bias: Array, node_starts: Array, features: Array,
+    chunk_starts: Array, children: Array, weights: Array,
+) -> bool:  # fmt: skip
+    """Whether every index of a tree's arrays is within its bounds."""
+    if not (
+        _are_starts(node_starts, widths.shape[0], features.shape[0])
+        and _are_starts(chunk_starts, features.shape[0], weights.shape[0])
+        and children.shape == weights.shape
+        and bias.shape[0] == widths.sum()
+        and np.array_equal(np.sort(order), np.arange(spec.labels))
+    ):
+        return False
+    of_node = np.repeat(widths, np.diff(node_starts))
+    of_chunk = np.repeat(of_node, np.diff(chunk_starts))
+    is_inside = features.shape[0] == 0 or 0 <= features.min() <= features.max() < spec.features
+    return bool(is_inside and (children < of_chunk).all())
+
+
+def _are_starts(starts: Array, count: int, total: int) -> bool:
+    """Whether ``starts`` cuts ``total`` items into ``count`` runs."""
+    return bool(
+        starts.shape[0] == count + 1
+        and starts[0] == 0
+        and starts[-1] == total
+        and (np.diff(starts) >= 0).all()
+    )

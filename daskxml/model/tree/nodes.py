@@ -8,6 +8,7 @@ lost is simply fitted again.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from daskxml.model.tree.spec import TreeSpec
 _NODE_ORDER = 3  # keeps the random choices of a run apart
 _GATHER_CHILDREN = 16  # gathering a row for a node takes about as long as scoring so many children
 _LEAST_WIDTH = 32  # of a block, in children: each block gathers its node's rows again
+
+
+_DTYPES = ("float32", "int32", "int32", "uint16", "float32")  # of the fields of `FittedBlock`
 
 
 class Block(NamedTuple):
@@ -123,7 +127,9 @@ def powered(features: Csr, power: float) -> Csr:
     return unit_rows(Csr(features.indptr, features.indices, raised, features.columns))
 
 
-def plan_pieces(shape: TreeShape, position_rows: Array, rows: int, pieces: int) -> list[list[Block]]:
+def plan_pieces(
+    shape: TreeShape, position_rows: Array, rows: int, pieces: int
+) -> list[list[Block]]:
     """Cut a tree into pieces of about the same work, the same for any number of workers.
 
     Parameters
@@ -155,7 +161,7 @@ def plan_pieces(shape: TreeShape, position_rows: Array, rows: int, pieces: int) 
             width = int(widths[node])
             parts = int(min(max(1, width // _LEAST_WIDTH), max(1, -(-cost[node] // share))))
             cuts = [width * part // parts for part in range(parts + 1)]
-            for start, stop in zip(cuts, cuts[1:], strict=False):
+            for start, stop in itertools.pairwise(cuts):
                 work = float(cost[node]) * (stop - start) / width
                 blocks.append((work, Block(level, int(node), start, stop)))
     blocks.sort(key=lambda item: (-item[0], item[1]))
@@ -194,6 +200,43 @@ def fit_block(
     kept = kernels.prune(weight, names, spec.smallest_weight)
     columns = kept[2] + np.uint16(block.start)
     return FittedBlock(weight[0].copy(), kept[0], kept[1], columns, kept[3])
+
+
+def piece_work(shape: TreeShape, position_rows: Array, rows: int, piece: Sequence[Block]) -> float:
+    """Return the work of a piece: products of a pass over its nodes' rows, up to a factor."""
+    costs = _node_costs(shape, position_rows, rows)
+    total = 0.0
+    for level, node, start, stop in piece:
+        children = shape.child_starts(level)
+        total += float(costs[level][node]) * (stop - start) / (children[node + 1] - children[node])
+    return total
+
+
+def pack_blocks(blocks: Sequence[FittedBlock]) -> Array:
+    """Pack fitted blocks into one array of bytes, ``(nbytes,)`` uint8; see `unpack_blocks`.
+
+    Examples
+    --------
+    >>> one = FittedBlock(np.float32([0.5]), *(np.empty(0, kind) for kind in _DTYPES[1:]))
+    >>> unpack_blocks(pack_blocks([one, one]), 2)[1].bias
+    array([0.5], dtype=float32)
+    """
+    arrays = [array for block in blocks for array in block.arrays()]
+    lengths = np.array([array.shape[0] for array in arrays], np.int64)
+    return np.concatenate([np.ascontiguousarray(a).view(np.uint8) for a in (lengths, *arrays)])
+
+
+def unpack_blocks(packed: Array, count: int) -> list[FittedBlock]:
+    """Return the ``count`` blocks of an array of `pack_blocks`."""
+    kinds = [np.dtype(kind) for kind in _DTYPES] * count
+    place = 8 * len(kinds)
+    arrays = []
+    for kind, length in zip(kinds, packed[:place].copy().view(np.int64).tolist(), strict=True):
+        stop = place + length * kind.itemsize
+        arrays.append(packed[place:stop].copy().view(kind))  # aligned
+        place = stop
+    width = len(_DTYPES)
+    return [FittedBlock(*arrays[i : i + width]) for i in range(0, len(arrays), width)]
 
 
 def join_blocks(blocks: Sequence[tuple[Block, FittedBlock]]) -> FittedBlock:

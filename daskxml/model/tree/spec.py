@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
@@ -49,6 +49,8 @@ class TreeSpec:
 
     features: int = bounded(MISSING, low=1, high=2**31 - 1)
     labels: int = bounded(MISSING, low=1, high=2**31 - 1)
+    kind: ClassVar[str] = "tree"
+    parameter_count: ClassVar[int] = 0  # not known before the rows are
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
     leaf_labels: int = bounded(100, low=1, high=MAX_CHILDREN)
     solver: Literal["dual", "sgd"] = "dual"
