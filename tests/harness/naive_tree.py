@@ -16,7 +16,9 @@ class NaiveTree:
 
     def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
         dense = to_scipy(x)[rows].toarray()
-        stored = sorted({int(f) for row in rows for f in x.indices[x.indptr[row] : x.indptr[row + 1]]})
+        stored = sorted(
+            {int(f) for row in rows for f in x.indices[x.indptr[row] : x.indptr[row + 1]]}
+        )
         indptr, indices, data = [0], [], []
         for place, row in enumerate(rows):
             indices.append(0)
@@ -59,7 +61,10 @@ class NaiveTree:
         self, weight: Array, features: Array, smallest: float
     ) -> tuple[Array, Array, Array, Array]:
         kept = [
-            (features[f - 1], [(c, w) for c, w in enumerate(weight[f]) if abs(w) >= np.float32(smallest)])
+            (
+                features[f - 1],
+                [(c, w) for c, w in enumerate(weight[f]) if abs(w) >= np.float32(smallest)],
+            )
             for f in range(1, weight.shape[0])
         ]
         kept = [(feature, entries) for feature, entries in kept if entries]
@@ -117,7 +122,9 @@ def child_scores(arrays: TreeArrays, node: int, x: Array) -> list[float]:
     scores = [float(b) for b in arrays.bias[first - 1 : stop - 1]]
     for chunk in range(int(arrays.node_starts[node]), int(arrays.node_starts[node + 1])):
         for e in range(int(arrays.chunk_starts[chunk]), int(arrays.chunk_starts[chunk + 1])):
-            scores[arrays.children[e]] += float(x[arrays.features[chunk]]) * float(arrays.weights[e])
+            scores[arrays.children[e]] += float(x[arrays.features[chunk]]) * float(
+                arrays.weights[e]
+            )
     return scores
 
 

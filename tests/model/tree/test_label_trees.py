@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -72,7 +74,7 @@ def test_every_child_is_in_one_piece(spec: TreeSpec, pieces: int, seed: int) -> 
             own = [block for block in covered if block[:2] == (level, node)]
             assert own[0].start == 0
             assert own[-1].stop == width
-            assert all(a.stop == b.start for a, b in zip(own, own[1:], strict=False))
+            assert all(a.stop == b.start for a, b in itertools.pairwise(own))
             expected += own
     assert sorted(expected) == covered
     works = [piece_work(shape, counts, 100, piece) for piece in plan]
@@ -88,7 +90,9 @@ def test_similar_labels_share_a_node() -> None:
     from daskxml.core.arrays import Csr
 
     features = Csr(
-        np.concatenate([first.features.indptr, first.features.indptr[-1] + second.features.indptr[1:]]),
+        np.concatenate(
+            [first.features.indptr, first.features.indptr[-1] + second.features.indptr[1:]]
+        ),
         np.concatenate([first.features.indices, second.features.indices + 10]).astype(np.int32),
         np.concatenate([first.features.data, second.features.data]),
         20,
