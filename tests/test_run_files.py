@@ -42,7 +42,7 @@ ALIKE = ("model", "optimizer", "schedule", "training", "evaluation", "data", "ch
 
 
 def test_every_strategy_has_a_run_file():
-    assert set(STRATEGY_OF.values()) == STRATEGIES.keys()
+    assert {*STRATEGY_OF.values(), load_run_config("tree").strategy_name} == STRATEGIES.keys()
     assert STRATEGY_OF.keys() <= FILES.keys()
 
 
@@ -53,7 +53,7 @@ def test_a_run_file_resolves(name):
     assert FILES[name].read_text().startswith("# ")
     strategy = config.make_strategy()
     assert config.rule in strategy.rules
-    assert strategy.max_batch_rows() == config.strategy.batch_max
+    assert strategy.max_batch_rows() == config.strategy.largest_size(0)
     assert isinstance(config.strategy, STRATEGIES[config.strategy_name].Config)
     assert load_run_config(config.as_dict()) == config
 

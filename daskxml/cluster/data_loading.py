@@ -21,6 +21,7 @@ from operator import getitem
 import numpy as np
 from distributed import Client, Future, wait
 
+from daskxml.cluster.label_trees import find_label_orders
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import TrainingError
@@ -39,7 +40,9 @@ from daskxml.data.reading import (
     split_block,
 )
 from daskxml.data.rows import label_counts
+from daskxml.model.kinds import AnySpec
 from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.tree.spec import TreeSpec
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
     DataLayout,
@@ -101,19 +104,26 @@ class LoadedData:
         Future of ``(labels,)`` int64, of the training rows without those held out.
     is_replicated
         Every worker holds every row.
+    label_orders
+        Future of ``(trees, labels)`` int32, see `find_label_orders`; None for other models.
     """
 
-    spec: ModelSpec
+    spec: AnySpec
     facts: Facts
     train: Shards
     test: Shards
     label_counts: Future
     is_replicated: bool
+    label_orders: Future | None = None
 
     def release(self) -> None:
         """Release the rows on the workers, even if this object is still referenced."""
-        for future in (*self.train.futures, *self.test.futures, self.label_counts):
+        for future in (*self.train.futures, *self.test.futures, *self.label_facts()):
             future.release()
+
+    def label_facts(self) -> list[Future]:
+        """Return what workers are told of the labels beside the rows."""
+        return [self.label_counts, *([self.label_orders] if self.label_orders else [])]
 
     def placement(self) -> Placement:
         """Return a placement with no owners yet."""
@@ -157,15 +167,20 @@ async def load(
     layout = stored or place_rows(config, train.facts.rows, nbytes, workers)
     check_labels(train.facts, data.train)
     spec = config.model_spec(train.facts.features, train.facts.labels)
-    await _check_model_fits(client, spec)
+    if isinstance(spec, ModelSpec):
+        await _check_model_fits(client, spec)
     recipe = training_recipe(config, train.facts, train.shift, layout.parts)
     shards, tests = make_shards(client, train, recipe, f"train-{run}").divide(recipe.parts)
     if test is not None:
         recipe = evaluation_recipe(config, test.facts, test.shift, layout.parts)
         tests = make_shards(client, test, recipe, f"test-{run}")
-    counts = count_labels(client, shards, spec.labels, run)
-    await _wait_for_all([*shards.futures, *tests.futures, counts])
-    return LoadedData(spec, train.facts, shards, tests, counts, layout.is_replicated)
+    counts, orders = count_labels(client, shards, spec.labels, run), None
+    if isinstance(spec, TreeSpec):
+        trees, seed = int(config.training.epochs), config.run.seed
+        orders = find_label_orders(client, shards.futures, shards.rows, spec, trees, seed, run)
+    loaded = LoadedData(spec, train.facts, shards, tests, counts, layout.is_replicated, orders)
+    await _wait_for_all([*shards.futures, *tests.futures, *loaded.label_facts()])
+    return loaded
 
 
 async def _read(

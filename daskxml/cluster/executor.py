@@ -107,7 +107,7 @@ class Executor:
         warn: Callable[[str], None],
     ) -> None:
         self.group, self.session, self.emit = group, session, emit
-        self.train, self.test, self.label_counts = data.train, data.test, data.label_counts
+        self.train, self.test, self.label_facts = data.train, data.test, data.label_facts()
         self.store: tuple[str, int] | None = None
         self.stored: tuple[dict[str, Any], str] | None = None
         self._seed, self._warn = seed, warn
@@ -270,7 +270,7 @@ class Executor:
             own = placement.train_shards(worker.name), placement.test_shards(worker.name)
             shards = tasks.ShardIds(*map(tuple, own))
             train, test = [train[i] for i in shards.train], [test[i] for i in shards.test]
-        args = (self.group.run, shards, train, test, self.label_counts)
+        args = (self.group.run, shards, train, test, self.label_facts)
         await self.group.ask(worker, "load", tasks.hold_rows, *args)
         if shards is not None:
             worker.train_shards.update(shards.train)

@@ -26,6 +26,7 @@ from daskxml.core.work_stats import Means
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas
 from daskxml.transport.communicator import Communicator, ProcessGroup
+from daskxml.worker.create import AnyWorker
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.shared_model import LocalStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
@@ -45,7 +46,7 @@ class LeaseQueue:
         By pusher: the number of the last push that was added to the shared model here.
     """
 
-    def __init__(self, worker: TrainingWorker, store: RemoteStore | None = None) -> None:
+    def __init__(self, worker: AnyWorker, store: RemoteStore | None = None) -> None:
         self.worker, self.store = worker, store
         self.pushed: dict[str, int] = {}
         self.turn = threading.Condition()
@@ -89,6 +90,7 @@ class LeaseQueue:
             return
         self._await_turn(number)
         try:
+            assert isinstance(self.worker, TrainingWorker)
             self.worker.take_snapshot(command)
             self._batches = 0
         finally:
@@ -230,7 +232,9 @@ class RunWorkerPlugin(WorkerPlugin):
 
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""
-        norm: float = await offload(self.queues[run].worker.squared_norm)
+        worker = self.queues[run].worker
+        assert isinstance(worker, TrainingWorker)
+        norm: float = await offload(worker.squared_norm)
         return norm
 
     async def merge(
@@ -320,6 +324,6 @@ def queue_of(run: str) -> LeaseQueue:
     return worker_plugin().queue_of(run)
 
 
-def training_worker(run: str) -> TrainingWorker:
-    """Return the `TrainingWorker` of a run on the Dask worker that this task runs on."""
+def run_worker(run: str) -> AnyWorker:
+    """Return the worker of a run in the Dask worker that this task runs on."""
     return queue_of(run).worker

@@ -14,7 +14,7 @@ from daskxml.cluster.worker_plugin import (
     TOPIC,
     LeaseQueue,
     queue_of,
-    training_worker,
+    run_worker,
     worker_plugin,
 )
 from daskxml.collectives.messages import ProgramResult
@@ -33,13 +33,14 @@ from daskxml.session.commands import (
 )
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
-from daskxml.worker.batch_runner import warm_up
+from daskxml.worker.create import AnyWorker, new_worker
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.memory import LogitsBudget
 from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import SharedHandle, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
+from daskxml.worker.tree_worker import TreeWorker
 
 Answer = TypeVar("Answer")
 Created = tuple[float, str, LogitsBudget]
@@ -70,13 +71,13 @@ def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> 
         store = RemoteStore(get_worker(), run)
     elif settings.strategy.shares_model and donors:
         shared = open_shared(run, donors)
-    worker = TrainingWorker(
+    worker = new_worker(
         settings, shared, store, shared_zeros if settings.slot.device == "cpu" else None
     )
-    speed = warm_up(worker.replica, worker.settings)
+    speed = worker.warm_up()
     worker.initialize()
     plugin.add_queue(run, LeaseQueue(worker, store), removals)
-    return speed, worker.memory.announce(), worker.budget
+    return speed, worker.announce_memory(), worker.budget
 
 
 def open_shared(run: str, donors: Sequence[str]) -> SharedModel:
@@ -108,24 +109,29 @@ async def remove_worker(run: str) -> None:
 
 def hold_rows(
     run: str, shards: ShardIds | None, train: Sequence[Partition], test: Sequence[Partition],
-    label_counts: Array,
+    label_facts: Sequence[Array],
 ) -> None:  # fmt: skip
-    """Add shards to those on this worker; None: these are all rows."""
-    worker = training_worker(run)
+    """Add shards to those on this worker; None: these are all rows.
+
+    ``label_facts`` are the label counts, and the label orders of trees.
+    """
+    worker = run_worker(run)
     if shards is None:
         worker.rows.hold_all(train, test)
     else:
         parts = zip((shards.train, shards.test), (train, test), strict=True)
         worker.rows.hold(*(dict(zip(ids, held, strict=True)) for ids, held in parts))
-    worker.count_labels(label_counts)
+    worker.count_labels(label_facts[0])
+    if isinstance(worker, TreeWorker):
+        worker.orders = label_facts[1]
 
 
 def load_checkpoint(run: str, path: str, generation: int, number: int | None) -> None:
     """Start from a checkpoint's model, and from the local state ``number`` if it has one."""
     models, session = checkpoint.read_checkpoint(path)
-    worker = training_worker(run)
+    worker = run_worker(run)
     worker.set_models(models, generation, session.get("best", 0))
-    if number is not None:
+    if number is not None and isinstance(worker, TrainingWorker):
         worker.set_local_state(checkpoint.read_local(path, number))
 
 
@@ -139,7 +145,9 @@ async def copy_model(run: str, donor: str) -> int:
     models = await get_worker().rpc(donor).daskxml_models(run=run)
     if models["generation"] >= 0:
         best = models.pop("best_megabatch")
-        training_worker(run).set_models(models, models["generation"], best)
+        generation = models.pop("generation")
+        run_worker(run).set_models(models, generation, best)
+        return int(generation)
     return int(models["generation"])
 
 
@@ -173,14 +181,16 @@ def run_lease(
     get_worker().log_event(TOPIC, message | {"work": asdict(work)})
 
 
-def quick_norm(worker: TrainingWorker) -> float | None:
+def quick_norm(worker: AnyWorker) -> float | None:
     """Return the replica's squared norm if computing it is quicker than a message; else None.
 
-    None also if a merge may change the replica between two leases.
+    None also if a merge may change the replica between two leases, and of trees.
     """
     settings = worker.settings
     is_settled = not (settings.strategy.shares_model or settings.config.combine.overlap)
-    return worker.squared_norm() if is_settled and worker.layout.size <= QUICK_FLOATS else None
+    if isinstance(worker, TreeWorker) or not is_settled or worker.layout.size > QUICK_FLOATS:
+        return None
+    return worker.squared_norm()
 
 
 def fetch_rows(partition: Partition, span: FetchedKeys, stream_rows: int, seed: int) -> Partition:
@@ -220,7 +230,8 @@ def run_gang(
     """
     secede()
     rows = dict(zip(spans.keys, fetched, strict=True))
-    worker = training_worker(peers.id.run)
+    worker = run_worker(peers.id.run)
+    assert isinstance(worker, TrainingWorker)
     programs = {rank: gang_program(worker, command, rank, peers.hosts, rows)}
     addresses = peers.addresses
     if needs_server(command.pattern):
@@ -241,7 +252,7 @@ def evaluate_pieces(
     test: Sequence[Partition], train: Sequence[Partition],
 ) -> EvaluationResult:  # fmt: skip
     """Score test rows, and sum the loss of training rows; ``shards`` were fetched for this."""
-    worker = training_worker(run)
+    worker = run_worker(run)
     sums = worker.evaluate(command.pieces, dict(zip(shards.test, test, strict=True)))
     loss = worker.training_loss(command.train_pieces, dict(zip(shards.train, train, strict=True)))
     return EvaluationResult(command.number, sums, loss)
@@ -249,7 +260,7 @@ def evaluate_pieces(
 
 def store_local(run: str, run_dir: str, megabatch: int, number: int) -> bool:
     """Write this worker's local state for a checkpoint; return whether it has any."""
-    state = training_worker(run).local_state()
+    state = run_worker(run).local_state()
     if state:
         checkpoint.write_local(run_dir, megabatch, number, state)
     return bool(state)
@@ -259,18 +270,18 @@ def store_checkpoint(
     run: str, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
 ) -> str:
     """Write a checkpoint; return its path."""
-    _, models = training_worker(run).host_models()
+    _, models = run_worker(run).host_models()
     return str(checkpoint.write_checkpoint(run_dir, megabatch, models, session, keep))
 
 
 def keep_best(run: str, megabatch: int) -> None:
     """Keep the global model as the best one so far."""
-    training_worker(run).keep_best(megabatch)
+    run_worker(run).keep_best(megabatch)
 
 
 def restore_best(run: str, megabatch: int) -> bool:
     """Make the best model the global one; return whether this worker has it."""
-    return training_worker(run).restore_best(megabatch)
+    return run_worker(run).restore_best(megabatch)
 
 
 def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
@@ -281,6 +292,5 @@ def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
 
 def model_arrays(run: str) -> tuple[dict[str, Array], Array]:
     """Return the global model's parameters by name, and the label counts."""
-    worker = training_worker(run)
-    flat = worker.kernels.to_host(worker.current)
-    return worker.layout.views(flat), worker.label_counts
+    worker = run_worker(run)
+    return worker.model_arrays(), worker.label_counts

@@ -22,13 +22,14 @@ from daskxml.config.sections import (
 from daskxml.config.toml import Source, decode, encode, one_line_lists, read_source, suggestion
 from daskxml.core.errors import ConfigError
 from daskxml.data.cards import load_card
+from daskxml.model.kinds import AnySpec, kind_named
 from daskxml.model.sampling import SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
 
-_FROM_DATA = ("features", "labels")  # fields of a ModelSpec that no run file contains
+_FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
 
 
@@ -46,7 +47,7 @@ class RunConfig:
 
     run: RunSection = field(default_factory=RunSection)
     data: DataSection = field(default_factory=DataSection)
-    model: ModelSpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
+    model: AnySpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -61,9 +62,42 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         strategy = self.make_strategy()
-        for is_wrong, problem in chain(self._conflicts(strategy), self._needs(strategy)):
+        for is_wrong, problem in chain(
+            self._kind_needs(strategy), self._conflicts(strategy), self._needs(strategy)
+        ):
             if is_wrong:
                 raise ConfigError(problem)
+
+    def _kind_needs(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
+        """Yield the needs of the model's kind, and which are not met."""
+        is_tree, name = self.model.kind == "tree", self.strategy_name
+        yield (
+            bool(strategy.pieces) and not is_tree,
+            f"[strategy] name = {name!r}: fits label trees: give [model] kind = 'tree'",
+        )
+        if not is_tree:
+            return
+        tree = "[model] kind = 'tree':"
+        yield (
+            not strategy.pieces,
+            f"{tree} strategy {name!r} merges networks; take 'label-tree', or leave it out",
+        )
+        epochs = self.training.epochs
+        yield (
+            not (epochs >= 1 and epochs == int(epochs)),
+            f"{tree} give [training] epochs, the number of trees, as a whole number",
+        )
+        yield self.cluster.device == "cuda", f"{tree} is fitted on CPUs: leave [cluster] device out"
+        yield bool(self.cluster.pools), f"{tree} takes no pools: leave [cluster] pools at 0"
+        yield (
+            self.data.residency == "shard",
+            f"{tree} needs all rows on every worker: leave [data] residency at 'auto'",
+        )
+        yield (
+            self.evaluation.training_loss,
+            f"{tree} has no loss over all rows: leave [evaluation] training_loss out",
+        )
+        yield self.combine.overlap, f"{tree} merges nothing: leave [combine] overlap out"
 
     def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
         """Yield combinations of sections that are invalid, with what to do about them."""
@@ -180,7 +214,7 @@ class RunConfig:
         rule: str = self.combine.rule
         return self.make_strategy().rules[0] if rule == "auto" else rule
 
-    def model_spec(self, features: int, labels: int) -> ModelSpec:
+    def model_spec(self, features: int, labels: int) -> AnySpec:
         """Return the model for data with so many columns."""
         return dataclasses.replace(self.model, features=features, labels=labels)
 
@@ -191,6 +225,8 @@ class RunConfig:
             skip = _FROM_DATA if name == "model" else ()
             tables[name] = encode(getattr(self, name), skip)
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
+        if self.model.kind != "mlp":  # the only kind that older versions know
+            tables["model"] = {"kind": self.model.kind} | tables["model"]
         return tables
 
     def to_toml(self) -> str:
@@ -278,13 +314,16 @@ def _section(source: Source, name: str) -> Any:
             for key in _FROM_DATA:
                 if key in table:
                     raise ConfigError(f"unknown key {key!r}: it is [data] {key}", key)
-            table = {**table, "features": 1, "labels": 1}
+            kind = kind_named(table.get("kind", "mlp"))
+            own = {key: value for key, value in table.items() if key != "kind"}
+            return decode(kind, {**own, "features": 1, "labels": 1})
         return decode(_HINTS[name], table)
 
 
 def _strategy(source: Source) -> tuple[str, Any]:
     table = dict(source.tables.get("strategy", {}))
-    name = table.pop("name", DEFAULT_STRATEGY)
+    is_tree = source.tables.get("model", {}).get("kind") == "tree"
+    name = table.pop("name", "label-tree" if is_tree else DEFAULT_STRATEGY)
     with source.located("strategy"):
         if name not in STRATEGIES:
             hint = suggestion(str(name), STRATEGIES)

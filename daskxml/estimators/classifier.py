@@ -317,7 +317,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         if top_k is not None:
             return self.model_.predict(self._checked(X), top_k)
         scores = np.concatenate(list(self._scores(X)))
-        is_sigmoid = self.labels_.form != "single" and self.model_.spec.loss == "sigmoid"
+        is_sigmoid = self.labels_.form != "single" and self.model_.network.loss == "sigmoid"
         return expit(scores) if is_sigmoid else softmax(scores, axis=1)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
@@ -367,7 +367,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def _scores(self, X: Any) -> Iterator[npt.NDArray[np.float64]]:
         """Yield the scores of blocks of rows: logits, or where rows have one label, its log."""
         X = self._checked(X)
-        is_single_sigmoid = self.labels_.form == "single" and self.model_.spec.loss == "sigmoid"
+        is_single_sigmoid = self.labels_.form == "single" and self.model_.network.loss == "sigmoid"
         step = max(1, _CHUNK_SCORES // len(self.classes_))
         for first in range(0, X.shape[0], step):
             scores = self.model_.logits(X[first : first + step])
@@ -386,7 +386,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def _bound(self, scores: npt.NDArray[np.float64]) -> Any:
         """Return the score above which a label is chosen, of each row or of all."""
         threshold = self.threshold
-        if self.model_.spec.loss == "sigmoid":
+        if self.model_.network.loss == "sigmoid":
             return 0.0 if threshold is None else logit(threshold)
         if threshold is None:  # half of the best probability; a row's targets are alike
             return scores.max(axis=1, keepdims=True) - np.log(2.0)

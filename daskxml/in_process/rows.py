@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daskxml.config import RunConfig
@@ -17,6 +17,8 @@ from daskxml.data.reading import (
     shuffle_here,
 )
 from daskxml.data.rows import concatenate, label_counts
+from daskxml.model.tree.clustering import find_label_orders
+from daskxml.model.tree.spec import TreeSpec
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
     DataLayout,
@@ -45,6 +47,8 @@ class Rows:
         ``(labels,)`` int64, of the rows that are trained on.
     is_replicated
         Every worker holds every row.
+    label_orders
+        ``(trees, labels)`` int32, see `find_label_orders`; None for models that are no trees.
     """
 
     facts: Facts
@@ -52,6 +56,7 @@ class Rows:
     test: tuple[Partition, ...]
     label_counts: Array
     is_replicated: bool
+    label_orders: Array | None = None
 
     @property
     def row_bytes(self) -> float:
@@ -101,7 +106,10 @@ def read_rows(
     if tests is not None:
         held = shuffle_here(tests[0], evaluation_recipe(config, *tests[1:], placed.parts))
     counts = sum(label_counts(part.labels, facts.labels) for part in kept)
-    return Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated)
+    spec, orders = config.model_spec(facts.features, facts.labels), None
+    if isinstance(spec, TreeSpec):
+        orders = find_label_orders(kept, spec, int(config.training.epochs), config.run.seed)
+    return Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated, orders)
 
 
 def _blocks(source: DataSource, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:
@@ -115,4 +123,4 @@ def share_rows(rows: Rows) -> Rows:
     """Return rows that workers can hold without a copy for each: one stream where replicated."""
     if not rows.is_replicated or len(rows.train) == 1:
         return rows
-    return Rows(rows.facts, (concatenate(rows.train),), rows.test, rows.label_counts, True)
+    return replace(rows, train=(concatenate(rows.train),))

@@ -17,7 +17,7 @@ from typing import Any
 
 from daskxml.collectives.messages import run_together
 from daskxml.config import RunConfig
-from daskxml.core.errors import TrainingError
+from daskxml.core.errors import ConfigError, TrainingError
 from daskxml.core.work_stats import sum_stats
 from daskxml.in_process.rows import Rows, share_rows
 from daskxml.model.growth import grown_parameters
@@ -48,10 +48,12 @@ from daskxml.session.setup import (
     model_header,
 )
 from daskxml.strategies.protocol import Measured, WorkerDevice
+from daskxml.worker.create import AnyWorker, new_worker
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
+from daskxml.worker.tree_worker import TreeWorker
 
 NAME = "0"  # of the worker, in the history
 OnEvent = Callable[[Mapping[str, Any]], Any]
@@ -139,12 +141,17 @@ class InProcessRun:
 
     # ------------------------------------------------------------------ worker
 
-    def _new_worker(self) -> TrainingWorker:
+    def _new_worker(self) -> AnyWorker:
         facts = DataFacts.of(self.spec, self._placement, self.rows.facts)
-        worker = TrainingWorker(WorkerSettings.of(self.config, facts, self._slot()))
+        worker = new_worker(WorkerSettings.of(self.config, facts, self._slot()))
         worker.initialize()
-        if self._start is not None:
-            flat = grown_parameters(self.spec, self.config.run.seed, self._start)
+        if isinstance(worker, TreeWorker):
+            if self._start is not None:
+                raise ConfigError("label trees are fitted anew: leave the model to start from out")
+            assert self.rows.label_orders is not None
+            worker.orders = self.rows.label_orders
+        elif self._start is not None:
+            flat = grown_parameters(facts.network, self.config.run.seed, self._start)
             worker.set_model(flat, flat, generation=0)
         if self._placement.is_replicated:
             worker.rows.hold_all(self.rows.train, self.rows.test)
@@ -160,7 +167,7 @@ class InProcessRun:
         pool = cluster.pool_threads_on(cores) if cluster.pools else 0
         return WorkerSlot(device=device, threads=cluster.threads_on(cores, 1), pool_threads=pool)
 
-    def _model(self, worker: TrainingWorker, reason: str) -> Model:
+    def _model(self, worker: AnyWorker, reason: str) -> Model:
         best = self._session.best
         if best:
             worker.restore_best(best)
@@ -174,7 +181,7 @@ class InProcessRun:
             best=best,
             names=self._names,
         )
-        parameters = worker.layout.views(worker.kernels.to_host(worker.current).copy())
+        parameters = worker.model_arrays()
         counts = self.rows.label_counts
         if self._start is not None:  # labels are counted over all rows that the model has seen
             before = self._start.label_counts
@@ -222,9 +229,14 @@ class InProcessExecutor:
         Of the commands, in their order.
     """
 
-    def __init__(self, worker: TrainingWorker, parameters: int) -> None:
+    def __init__(self, worker: AnyWorker, parameters: int) -> None:
         self._worker, self._parameters = worker, parameters
         self.results: deque[Result] = deque()
+
+    @property
+    def _network_worker(self) -> TrainingWorker:
+        assert isinstance(self._worker, TrainingWorker)
+        return self._worker
 
     def remove(self, worker: str) -> bool:
         """Refuse: nothing is lost in one process."""
@@ -244,7 +256,7 @@ class InProcessExecutor:
             case RunGang():
                 return self._gang(command)
             case MeasureNorms():
-                norm = worker.squared_norm()
+                norm = self._network_worker.squared_norm()
                 if not math.isfinite(norm):
                     raise TrainingError("the weights are not finite any more: lower strategy.lr")
                 return Measured({NAME: norm}, self._parameters)
@@ -261,16 +273,16 @@ class InProcessExecutor:
 
     def _gang(self, command: RunGang) -> Result:
         begun_s = time.perf_counter()
-        programs = [gang_program(self._worker, command, 0, ("",), {})]
+        programs = [gang_program(self._network_worker, command, 0, ("",), {})]
         if needs_server(command.pattern):
-            programs.append(server_program(self._worker, command))
+            programs.append(server_program(self._network_worker, command))
         work = sum_stats(run_together(programs))
         work.busy_s = time.perf_counter() - begun_s
         return GangResult(command.gang, (work,))
 
     def _merge(self, command: MergeReplicas) -> Result:
         if command.overlaps:
-            self._worker.take_snapshot(command)
+            self._network_worker.take_snapshot(command)
         (means,) = run_together([merge_program(self._worker, command, 0, ("",))])
         self._worker.commit(command.generation)
         return MergeResult(0, means, {NAME: 0} if command.overlaps else {})

@@ -12,11 +12,12 @@ from daskxml.kernels.memory import MemoryKernels
 from daskxml.kernels.optim import OptimKernels, RowStepKernels
 from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
 from daskxml.kernels.sparse import SparseKernels
+from daskxml.kernels.tree import TreeKernels
 
 
 class Kernels(
     MemoryKernels, DenseKernels, SparseKernels, LabelKernels, OptimKernels, RowStepKernels,
-    SamplingKernels, RowSamplingKernels, Protocol,
+    SamplingKernels, RowSamplingKernels, TreeKernels, Protocol,
 ):  # fmt: skip
     """The kernels of one device, with a fixed number of threads.
 

@@ -66,11 +66,11 @@ def contributions(model: Model, row: Any, label: int) -> tuple[Ids, npt.NDArray[
 def _slopes(model: Model, ids: Ids, values: Any, label: int) -> npt.NDArray[np.float64]:
     """Return the derivative of a logit by each of the row's features."""
     slope = model.parameters["output.weight"][label].astype(np.float64)
-    if not model.spec.hidden:
+    if not model.network.hidden:
         return slope[ids]
     first = model.parameters["hidden0.weight"][ids].astype(np.float64)
     sums = [values @ first + model.parameters["hidden0.bias"]]
-    for layer in range(1, len(model.spec.hidden)):
+    for layer in range(1, len(model.network.hidden)):
         weight, bias = (model.parameters[f"hidden{layer}.{kind}"] for kind in ("weight", "bias"))
         sums.append(_activated(model, sums[-1]) @ weight + bias)
     for layer in reversed(range(len(sums))):
@@ -81,8 +81,8 @@ def _slopes(model: Model, ids: Ids, values: Any, label: int) -> npt.NDArray[np.f
 
 
 def _activated(model: Model, sums: Any) -> Any:
-    return np.maximum(sums, 0.0) if model.spec.activation == "relu" else expit(sums)
+    return np.maximum(sums, 0.0) if model.network.activation == "relu" else expit(sums)
 
 
 def _derivative(model: Model, sums: Any) -> Any:
-    return sums > 0.0 if model.spec.activation == "relu" else expit(sums) * expit(-sums)
+    return sums > 0.0 if model.network.activation == "relu" else expit(sums) * expit(-sums)

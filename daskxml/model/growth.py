@@ -31,7 +31,7 @@ def grown_parameters(spec: ModelSpec, seed: int, model: Model) -> Array:
     >>> Layout(large).views(flat)["output.bias"]
     array([1., 1., 0., 0.], dtype=float32)
     """
-    before = model.spec
+    before = model.network
     if (before.hidden, before.activation) != (spec.hidden, spec.activation):
         raise ModelError(
             f"the model to go on with has hidden layers {list(before.hidden)} "

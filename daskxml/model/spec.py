@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -66,6 +66,7 @@ class ModelSpec:
 
     features: int
     labels: int
+    kind: ClassVar[str] = "mlp"
     hidden: tuple[int, ...] = (128,)
     activation: str = "relu"
     loss: str = "softmax"
@@ -90,6 +91,11 @@ class ModelSpec:
     def widths(self) -> tuple[int, ...]:
         """Features, hidden units and labels in the order data passes them."""
         return (self.features, *self.hidden, self.labels)
+
+    @property
+    def parameter_count(self) -> int:
+        """Weights and biases."""
+        return Layout(self).count
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in a JSON file.

@@ -21,8 +21,11 @@ import numpy.typing as npt
 from daskxml._version import __version__
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replace_durably, replacing
-from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.kinds import AnySpec, spec_from_dict
+from daskxml.model.spec import Layout
 from daskxml.model.tensors import Arrays, read_tensors, save_tensors
+from daskxml.model.tree.forest import tree_problem
+from daskxml.model.tree.spec import TreeSpec
 
 __all__ = ["ModelHeader", "holds_model", "read_model", "write_model"]
 
@@ -62,7 +65,7 @@ class ModelHeader:
     'l2'
     """
 
-    spec: ModelSpec
+    spec: AnySpec
     training_rows: int
     normalize: str = "l2"
     feature_base: int = 0
@@ -109,7 +112,7 @@ class ModelHeader:
             If a value is missing or invalid.
         """
         return cls(
-            spec=ModelSpec.from_dict(values["spec"]),
+            spec=spec_from_dict(values["spec"]),
             propensity_a=float(values["propensity"]["a"]),
             propensity_b=float(values["propensity"]["b"]),
             training_rows=values["training_rows"],
@@ -310,11 +313,15 @@ def _fingerprint(path: Path) -> dict[str, Any]:
     return {"size_bytes": path.stat().st_size, "sha256": digest}
 
 
-def _check_arrays(directory: Path, spec: ModelSpec, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def _check_arrays(directory: Path, spec: AnySpec, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Refuse arrays that are not the parameters of ``spec`` and the label counts."""
-    wanted: dict[str, tuple[tuple[int, ...], str]]
-    wanted = {name: (slot.shape, "float32") for name, slot in Layout(spec).slots.items()}
-    wanted[LABEL_COUNTS] = ((spec.labels,), "int64")
+    wanted: dict[str, tuple[tuple[int, ...], str]] = {LABEL_COUNTS: ((spec.labels,), "int64")}
+    if isinstance(spec, TreeSpec):
+        if problem := tree_problem(spec, arrays):
+            raise ModelError(f"{directory}: {problem}; these are not the arrays of one model")
+        arrays = {name: arrays[name] for name in arrays.keys() & wanted.keys()}
+    else:
+        wanted |= {name: (slot.shape, "float32") for name, slot in Layout(spec).slots.items()}
     for name in sorted(wanted.keys() | arrays.keys()):
         found = (arrays[name].shape, str(arrays[name].dtype)) if name in arrays else "nothing"
         if found != wanted.get(name):

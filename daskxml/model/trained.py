@@ -17,9 +17,12 @@ from daskxml.core.hardware import usable_cores
 from daskxml.data.rows import feature_blocks, label_csr, unit_rows
 from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.model.kinds import AnySpec
 from daskxml.model.mlp import Mlp
 from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.store import ModelHeader, read_model, write_model
+from daskxml.model.tree.forest import Forest, count_trees
+from daskxml.model.tree.spec import TreeSpec
 
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
@@ -66,7 +69,7 @@ class Model:
         self.parameters = dict(parameters)
         self.label_counts = label_counts
         self.threads = threads or usable_cores()
-        self._mlp: Mlp | None = None
+        self._ranker: Mlp | Forest | None = None
         self._lock = threading.Lock()  # the network has one set of buffers
 
     @classmethod
@@ -92,9 +95,22 @@ class Model:
         write_model(*arguments, overwrite=overwrite)
 
     @property
-    def spec(self) -> ModelSpec:
+    def spec(self) -> AnySpec:
         """Sizes, layers and loss."""
         return self.header.spec
+
+    @property
+    def network(self) -> ModelSpec:
+        """Layers and loss of a network.
+
+        Raises
+        ------
+        ConfigError
+            If the model is a label tree.
+        """
+        if not isinstance(self.spec, ModelSpec):
+            raise ConfigError("label trees score the labels of a beam only: ask for the top k")
+        return self.spec
 
     @property
     def inverse_propensity(self) -> npt.NDArray[np.float64]:
@@ -190,7 +206,7 @@ class Model:
         >>> Model(header, weights, np.array([4, 6]), threads=1).logits([[0.0, 5.0]])
         array([[1., 6.]])
         """
-        found = [np.empty((0, self.spec.labels))]
+        found = [np.empty((0, self.network.labels))]
         found += [self._logits(block) for block in feature_blocks(X, self.spec.features)]
         return np.concatenate(found)
 
@@ -225,13 +241,15 @@ class Model:
     def _rank(self, features: Csr, k: int) -> tuple[Ids, Scores]:
         """Rank the rows of a block, which is scaled in place."""
         with self._lock:
-            ids, scores = self._network().top_k([self._segment(features)], k)
+            ids, scores = self._ready().top_k([self._segment(features)], k)
         return ids, scores
 
     def _logits(self, features: Csr) -> npt.NDArray[np.float64]:
         """Score the rows of a block, which is scaled in place."""
         with self._lock:
-            hidden = self._network().last_hidden([self._segment(features)]).astype(np.float64)
+            network = self._ready()
+            assert isinstance(network, Mlp)
+            hidden = network.last_hidden([self._segment(features)]).astype(np.float64)
         weight, bias = self.parameters["output.weight"], self.parameters["output.bias"]
         out = np.empty((features.rows, self.spec.labels))
         for first in range(0, self.spec.labels, _BLOCK_LABELS):
@@ -246,16 +264,20 @@ class Model:
         labels = Csr(np.zeros(features.rows + 1, np.int64), np.empty(0, np.int32), None, 0)
         return Segment(Partition(features, labels), np.arange(features.rows))
 
-    def _network(self) -> Mlp:
-        if self._mlp is None:
-            self._mlp = _network(self.spec, self.parameters, self.threads)
-        return self._mlp
+    def _ready(self) -> Mlp | Forest:
+        if self._ranker is None:
+            self._ranker = _ranker(self.spec, self.parameters, self.threads)
+        return self._ranker
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arrays, but not the buffers."""
         return _restored, (self.header, self.parameters, self.label_counts, self.threads)
 
     def __repr__(self) -> str:
+        if isinstance(self.spec, TreeSpec):
+            trees = count_trees(self.parameters)
+            sizes = f"{self.spec.features} -> {self.spec.labels}"
+            return f"<daskxml.Model {sizes}, {trees} label tree{'s' * (trees > 1)}>"
         sizes = " -> ".join(map(str, (self.spec.features, *self.spec.hidden, self.spec.labels)))
         return f"<daskxml.Model {sizes}, {self.spec.loss}>"
 
@@ -319,9 +341,11 @@ def evaluate_partitions(
     return sums
 
 
-def _network(spec: ModelSpec, parameters: Mapping[str, Any], threads: int) -> Mlp:
-    """Copy the parameters into one aligned array, and make the layers over it."""
+def _ranker(spec: AnySpec, parameters: Mapping[str, Any], threads: int) -> Mlp | Forest:
+    """Prepare the trees, or copy a network's parameters into one aligned array."""
     kernels = get_kernels("cpu", threads)
+    if isinstance(spec, TreeSpec):
+        return Forest(spec, parameters, kernels)
     layout = Layout(spec)
     views = layout.views(kernels.zeros(layout.size))
     for name, view in views.items():

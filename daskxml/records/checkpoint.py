@@ -38,7 +38,7 @@ def write_checkpoint(
     megabatch
         Number of merges that the model includes; names the file.
     models
-        ``current`` and ``previous``, flat ``(size,)`` float32.
+        The worker's arrays by name: ``current`` and ``previous``, or those of trees.
     session
         JSON values, see ``Session.plain``.
 
@@ -129,7 +129,7 @@ def latest_checkpoint(run_dir: str | Path) -> Path:
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the models (``current``, ``previous``) and the session of a checkpoint.
+    """Return the model's arrays by name and the session of a checkpoint.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
     remedy = "delete it to resume from the one before"
     try:
         models, metadata = read_tensors(path)
-        if metadata["format"] != FORMAT_VERSION or not {"current", "previous"} <= models.keys():
+        if metadata["format"] != FORMAT_VERSION or not models:
             raise ValueError
         return models, json.loads(metadata["session"])
     except ModelError as error:

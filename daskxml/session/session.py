@@ -124,7 +124,7 @@ class Session:
     ) -> None:
         self.strategy, self.rules, self.placement = strategy, rules, placement
         self.parameters, self.state = parameters, strategy.initial_state()
-        self.ledger = Ledger(placement.streams())
+        self.ledger = Ledger(ledger_streams(strategy, placement))
         self.history: list[dict[str, Any]] = []
         self.workers: dict[str, None] = {}  # in order of arrival
         self.stage, self.stop_reason = "idle", ""
@@ -425,6 +425,11 @@ class Session:
         if self.stage == "checkpoint":
             return self._checkpoint() if lost == self._writer else []
         return [*self._round.reassign(lost, self.speeds())] if self.stage == "evaluate" else []
+
+
+def ledger_streams(strategy: Strategy, placement: Placement) -> tuple[int, ...]:
+    """Return what each stream of the ledger leases in an epoch: rows, or pieces of a model."""
+    return (strategy.pieces,) if strategy.pieces else placement.streams()
 
 
 def ends_megabatch(decisions: Sequence[protocol.Command]) -> bool:

@@ -10,11 +10,11 @@ from daskxml.config import DataSection, RunConfig
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.data.names import read_names
 from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_key
-from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.kinds import AnySpec
 from daskxml.model.store import ModelHeader, check_names
 from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
-from daskxml.session.session import BarrierMerges, Session
+from daskxml.session.session import BarrierMerges, Session, ledger_streams
 from daskxml.session.stopping import StoppingRules, limits_of
 from daskxml.strategies.protocol import WorkerDevice
 
@@ -56,7 +56,7 @@ class ColumnNames:
             config, data=replace(data, features=features, labels=data.labels or len(self.labels))
         )
 
-    def check(self, spec: ModelSpec) -> None:
+    def check(self, spec: AnySpec) -> None:
         """Refuse names that are not one for each column.
 
         Raises
@@ -81,9 +81,8 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
     DataLayout(is_replicated=True, parts=1)
     """
     data = config.data
-    is_replicated = data.residency == "replicate" or (
-        data.residency == "auto" and nbytes <= data.replicate_budget
-    )
+    is_small = nbytes <= data.replicate_budget or config.model.kind == "tree"
+    is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
     # One partition is the stream as it is; several would be joined, and lie in memory twice.
     parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)
     return DataLayout(is_replicated, max(1, min(parts, rows)))
@@ -170,7 +169,7 @@ def evaluation_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -
 
 def make_session(
     config: RunConfig,
-    spec: ModelSpec,
+    spec: AnySpec,
     placement: Placement,
     *,
     can_checkpoint: bool,
@@ -193,11 +192,11 @@ def make_session(
         config.make_strategy(),
         StoppingRules.of(config, can_checkpoint=can_checkpoint),
         placement,
-        Layout(spec).count,
+        spec.parameter_count,
         stored,
         OverlappedMerges() if config.combine.overlap else BarrierMerges(),
     )
-    expected, found = session.ledger.stream_rows, placement.streams()
+    expected, found = session.ledger.stream_rows, ledger_streams(session.strategy, placement)
     if expected != found:
         raise ModelError(
             f"the run to go on with has {sum(expected):,} training rows, the data {sum(found):,}: "
@@ -231,7 +230,7 @@ def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
 
 def describe_run(
     config: RunConfig,
-    spec: ModelSpec,
+    spec: AnySpec,
     placement: Placement,
     devices: Mapping[str, WorkerDevice],
 ) -> dict[str, Any]:
@@ -243,7 +242,7 @@ def describe_run(
         "tested_on": "validation" if config.data.validation else "test",
         "features": spec.features,
         "labels": spec.labels,
-        "parameters": Layout(spec).count,
+        "parameters": spec.parameter_count,
         "residency": "replicate" if placement.is_replicated else "shard",
         "workers": list(devices),
         "limits": limits_of(config),
@@ -253,7 +252,7 @@ def describe_run(
 
 def model_header(
     config: RunConfig,
-    spec: ModelSpec,
+    spec: AnySpec,
     *,
     training_rows: int,
     feature_base: int,

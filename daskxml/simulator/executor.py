@@ -187,7 +187,7 @@ class Executor:
             work = partial(worker.work, batch, command.lr, done)
             takes_s = worker.batch_s(batch, self.session.generation)
             if worker.has_copy:
-                takes_s += 2 * self.network.transfer_s(worker.training.current.nbytes)
+                takes_s += self.network.transfer_s(worker.training.model_bytes)
                 self._start(end_s, worker.name, work, begins=True)
             end_s += takes_s
             ends_s.append(end_s)
@@ -213,7 +213,7 @@ class Executor:
         return self.network.transfer_s(round(rows * self._row_bytes))
 
     def _measure(self, command: MeasureNorms) -> Result:
-        norms = {name: self.workers[name].training.squared_norm() for name in command.workers}
+        norms = {name: self.workers[name].network_worker.squared_norm() for name in command.workers}
         if not all(map(math.isfinite, norms.values())):
             raise TrainingError("the weights are not finite any more: lower strategy.lr")
         return Measured(norms, self.session.parameters)
@@ -264,11 +264,11 @@ class Executor:
         hosts, megabatch = self._hosts(command.workers), self.session.generation
         has_server = needs_server(command.pattern)
         programs = [
-            gang_program(worker.training, command, rank, hosts, {})
+            gang_program(worker.network_worker, command, rank, hosts, {})
             for rank, worker in enumerate(workers)
         ]
         if has_server:
-            programs.append(server_program(workers[0].training, command))
+            programs.append(server_program(workers[0].network_worker, command))
 
         def work_s(rank: int, batch: Worked) -> float:
             return workers[rank].work_s(batch.rows, batch.nonzeros, megabatch)
@@ -292,7 +292,7 @@ class Executor:
 
     def _checkpoint(self, command: WriteCheckpoint, begins_s: float) -> None:
         session, worker = self.session.plain(), self.workers[command.worker]
-        nbytes = 2 * worker.training.current.nbytes
+        nbytes = worker.training.model_bytes
         nbytes += sum(int(array.nbytes) for array in worker.training.local_state().values())
         takes_s = whole_ticks(nbytes / worker.cost.storage_bytes_s)
 

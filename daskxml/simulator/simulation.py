@@ -11,7 +11,7 @@ from typing import Any
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ConfigError
 from daskxml.in_process.rows import Rows, read_rows, share_rows
-from daskxml.model.spec import ModelSpec
+from daskxml.model.kinds import AnySpec
 from daskxml.model.store import write_model
 from daskxml.model.trained import Model
 from daskxml.records.checkpoint import read_checkpoint, read_local
@@ -31,7 +31,7 @@ from daskxml.simulator.executor import Executor
 from daskxml.simulator.virtual_session import Arrival, Change, Membership, Script, VirtualSession
 from daskxml.simulator.worker import VirtualWorker, WorkerFactory
 
-Costs = CostModel | Callable[[ModelSpec], CostModel]
+Costs = CostModel | Callable[[AnySpec], CostModel]
 OnEvent = Callable[[Mapping[str, Any]], Any]
 SIMULATION_FILE = "simulation.json"
 
@@ -82,7 +82,7 @@ class Simulation:
         self.rows = rows or read_rows(self.config, workers, **given, placed=placed)
         self._held = share_rows(self.rows)
         facts = self.rows.facts
-        self.spec: ModelSpec = self.config.model_spec(facts.features, facts.labels)
+        self.spec: AnySpec = self.config.model_spec(facts.features, facts.labels)
         self._names.check(self.spec)
 
     def set_costs(
@@ -169,7 +169,7 @@ class Simulation:
         factory = WorkerFactory(self.config, self.spec, self._held, self.devices, session)
         workers = factory.create_first(speeds)
         session.placement.spread({name: worker.rows_per_s for name, worker in workers.items()})
-        for text in dict.fromkeys(w.training.memory.announce() for w in workers.values()):
+        for text in dict.fromkeys(w.training.announce_memory() for w in workers.values()):
             self._publish("memory", text=text)
         if self.stored is not None:
             self._load_model(workers, *self.stored)
@@ -197,7 +197,7 @@ class Simulation:
             generation = len(stored["history"])
             worker.training.set_models(models, generation, session.get("best", 0))
             if name in numbers:
-                worker.training.set_local_state(read_local(path, numbers[name]))
+                worker.network_worker.set_local_state(read_local(path, numbers[name]))
 
     def new_session(self) -> Session:
         """Return the session of a run that begins, or continues from its last checkpoint."""
@@ -248,7 +248,7 @@ class Simulation:
             best=best if having else 0,
             names=self._names,
         )
-        parameters = worker.layout.views(worker.kernels.to_host(worker.current))
+        parameters = worker.model_arrays()
         if self.place.path is None:
             return Model(header, parameters, worker.label_counts)
         write_model(self.place.path, header, parameters, worker.label_counts, overwrite=True)

@@ -146,7 +146,7 @@ class Membership:
         return admitted
 
     def _send_model(self, candidate: Candidate, generation: int) -> None:
-        nbytes, network = 2 * candidate.worker.training.current.nbytes, self._executor.network
+        nbytes, network = candidate.worker.training.model_bytes, self._executor.network
         candidate.generation = generation
         takes_s = network.transfer_s(nbytes) + whole_ticks(network.latency_s + network.message_s)
         candidate.ready_s = self._executor.now_s + takes_s

@@ -20,17 +20,21 @@ from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.work_stats import WorkStats
 from daskxml.in_process.rows import Rows
-from daskxml.model.spec import ModelSpec
+from daskxml.model.kinds import AnySpec
 from daskxml.session.commands import Evaluate, MergeReplicas, Piece
 from daskxml.session.ledger import Span
 from daskxml.session.session import Session
 from daskxml.simulator.cost import CostModel, Devices, jitter_factor, whole_ticks
 from daskxml.strategies.protocol import WorkerDevice
+from daskxml.worker.create import new_worker
 from daskxml.worker.memory import LogitsBudget
 from daskxml.worker.resident_rows import part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
+from daskxml.worker.tree_worker import TreeWorker
+
+_PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
 
 
 class VirtualWorker:
@@ -76,7 +80,7 @@ class VirtualWorker:
     def _create(self, settings: WorkerSettings, shared: SharedModel | None) -> None:
         self._pending = PendingStore()
         slot = replace(settings.slot, pool_threads=min(settings.slot.pool_threads, 1))
-        self.training = TrainingWorker(
+        self.training = new_worker(
             replace(settings, slot=slot),
             shared if settings.slot.is_on_model_host else None,
             self._pending if self.has_copy else None,
@@ -92,6 +96,14 @@ class VirtualWorker:
         else:  # all shards: placement only affects the time
             self.training.rows.hold(dict(enumerate(rows.train)), dict(enumerate(rows.test)))
         self.training.count_labels(rows.label_counts)
+        if isinstance(self.training, TreeWorker):
+            self.training.orders = rows.label_orders
+
+    @property
+    def network_worker(self) -> TrainingWorker:
+        """Its `TrainingWorker`, in a run of networks."""
+        assert isinstance(self.training, TrainingWorker)
+        return self.training
 
     @property
     def autotune_event(self) -> dict[str, Any] | None:
@@ -123,8 +135,20 @@ class VirtualWorker:
 
     def batch_s(self, batch: Sequence[Span], megabatch: int) -> float:
         """Return how long its next batch of a mega-batch takes."""
+        if isinstance(self.training, TreeWorker):
+            return self._pieces_s(self.training, batch, megabatch)
         rows = sum(span.rows for span in batch)
         return self.work_s(rows, self._nonzeros(batch), megabatch)
+
+    def _pieces_s(self, worker: TreeWorker, batch: Sequence[Span], megabatch: int) -> float:
+        """Return how long pieces of a tree take: a product for each feature, child and pass."""
+        settings = worker.settings
+        numbers = [(span.epoch, n) for span in batch for n in range(span.start, span.stop)]
+        products = sum(worker.work_of(*number) for number in numbers) * settings.data.row_nonzeros
+        factor = jitter_factor(
+            self.cost.jitter, settings.config.run.seed, self.name, megabatch, numbers[0][1]
+        )
+        return whole_ticks(worker.spec.passes * products / _PRODUCTS_S / self.speed * factor)
 
     def _nonzeros(self, batch: Sequence[Span]) -> int:
         total = 0
@@ -146,9 +170,9 @@ class VirtualWorker:
 
     def take_snapshot(self, command: MergeReplicas) -> None:
         """Copy the replica for a merge that overlaps with the next leases."""
-        if self.training.snapshot.generation != command.generation:
+        if self.network_worker.snapshot.generation != command.generation:
             self._done = []
-        self.training.take_snapshot(command)
+        self.network_worker.take_snapshot(command)
 
     def record_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
         """Record when a lease begins and when each of its batches ends, where merges overlap."""
@@ -245,7 +269,7 @@ class WorkerFactory:
     """
 
     def __init__(
-        self, config: RunConfig, spec: ModelSpec, rows: Rows, devices: Devices, session: Session
+        self, config: RunConfig, spec: AnySpec, rows: Rows, devices: Devices, session: Session
     ) -> None:
         self._config, self._devices, self._rows = config, devices, rows
         self._facts = DataFacts.of(spec, session.placement, rows.facts)

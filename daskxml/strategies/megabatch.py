@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from daskxml.strategies.batches import BatchConfig
+from daskxml.strategies.batches import Sizes
 from daskxml.strategies.dispatch import DEFAULT_POLICY, LeasePolicy, Load, next_lease_rows
 from daskxml.strategies.protocol import (
     REPLICA,
@@ -297,9 +297,9 @@ class MegabatchStrategy(Strategy):
     scales_parts: bool = False
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
-    config: BatchConfig
+    config: Sizes
 
-    def __init__(self, config: BatchConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         self.config = config
 
     def rate(self, worker: WorkerState) -> float:

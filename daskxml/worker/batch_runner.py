@@ -72,7 +72,7 @@ class BatchRunner:
         self.replica, self.pool, self._copy = replica, pool, copy
         self.max_batch_rows = replica.max_batch_rows
         self._reported_rows = settings.max_batch_rows
-        spec, sampling = settings.data.spec, settings.config.sampling
+        spec, sampling = settings.data.network, settings.config.sampling
         self._is_random = sampling.is_on or spec.dropout > 0.0 or spec.feature_dropout > 0.0
 
     def run(
@@ -206,7 +206,7 @@ def make_batch_runner(
         If the model does not fit into the device's memory.
     """
     threads, budget = settings.slot.pool_threads, settings.logits_budget_bytes
-    config, spec = settings.config, settings.data.spec
+    config, spec = settings.config, settings.data.network
     memory, rows_wanted = fit_memory(settings, kernels), settings.max_batch_rows
     if memory.batch_rows < rows_wanted:
         rows_wanted = memory.batch_rows

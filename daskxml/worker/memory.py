@@ -157,7 +157,7 @@ def fit_memory(settings: WorkerSettings, kernels: Kernels) -> MemoryPlan:
         rows = (rows + 1) // 2
         plan = plan_memory(settings, kernels, rows)
     if free_bytes and plan.total_bytes > free_bytes:
-        spec = settings.data.spec
+        spec = settings.data.network
         raise TrainingError(
             f"a model of {spec.features:,} features, {spec.labels:,} labels and hidden layers "
             f"{list(spec.hidden)} needs {plan.describe()}; the device has "
@@ -316,7 +316,7 @@ def _replica(
     settings: WorkerSettings, kernels: Kernels, batch_rows: int, budget_bytes: int
 ) -> Replica:
     return Replica(
-        settings.data.spec,
+        settings.data.network,
         settings.config.optimizer,
         kernels,
         max_batch_rows=batch_rows,

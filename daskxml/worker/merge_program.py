@@ -18,10 +18,11 @@ from daskxml.core.work_stats import Means
 from daskxml.session.commands import MergeReplicas
 from daskxml.worker.gang_programs import combine_among_ranks
 from daskxml.worker.training_worker import TrainingWorker
+from daskxml.worker.tree_worker import TreeWorker, gather_pieces
 
 
 def merge_program(
-    worker: TrainingWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...]
+    worker: TrainingWorker | TreeWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...]
 ) -> Program[Means]:
     """Return one rank's part in a merge; ranks are in the order of ``command.weights``.
 
@@ -35,6 +36,8 @@ def merge_program(
     TrainingError
         If no rank is on the machine of the shared model.
     """
+    if isinstance(worker, TreeWorker):
+        return (yield from gather_pieces(worker, rank, len(hosts)))
     if worker.settings.strategy.shares_model:
         return (yield from _copy_shared_model(worker, rank, hosts))
     merge = _Merge(worker, command, rank, hosts)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from daskxml.config import RunConfig
+from daskxml.model.kinds import AnySpec
 from daskxml.model.spec import ModelSpec
 from daskxml.strategies.protocol import Strategy, WorkerDevice
 
@@ -35,13 +36,19 @@ class DataFacts:
         Features of a typical row, for planning memory and for the warm-up.
     """
 
-    spec: ModelSpec
+    spec: AnySpec
     rows: int
     stream_rows: tuple[int, ...]
     row_nonzeros: int
 
+    @property
+    def network(self) -> ModelSpec:
+        """The model, which is a network."""
+        assert isinstance(self.spec, ModelSpec)
+        return self.spec
+
     @classmethod
-    def of(cls, spec: ModelSpec, placement: Placement, facts: Facts) -> DataFacts:
+    def of(cls, spec: AnySpec, placement: Placement, facts: Facts) -> DataFacts:
         """Return the facts of rows that lie as ``placement`` says."""
         return cls(
             spec=spec,

@@ -23,23 +23,26 @@ from daskxml.collectives import outer_memory
 from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
-from daskxml.data.rows import slice_csr
-from daskxml.kernels import get_kernels
-from daskxml.metrics import LossSum, MetricSums, metric_sums, propensities
-from daskxml.model.spec import Layout, initial_parameters
+from daskxml.metrics import LossSum
+from daskxml.model.spec import Layout, ModelSpec, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.session.commands import MergeReplicas, Piece
-from daskxml.worker.batch_runner import BatchBoundary, ignore_boundary, make_batch_runner
-from daskxml.worker.memory import choose_budget
+from daskxml.worker.batch_runner import (
+    BatchBoundary,
+    ignore_boundary,
+    make_batch_runner,
+    warm_up,
+)
 from daskxml.worker.replica import Replica
-from daskxml.worker.resident_rows import Batch, Fetched, ResidentRows
+from daskxml.worker.resident_rows import Batch, Fetched
+from daskxml.worker.run_worker import RunWorker
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
 from daskxml.worker.snapshot import Snapshot
 
 
-class TrainingWorker:
-    """A worker's part in one run.
+class TrainingWorker(RunWorker):
+    """A worker's part in a run of networks.
 
     Parameters
     ----------
@@ -57,49 +60,49 @@ class TrainingWorker:
         With an outer optimizer ``previous`` is its memory.
     best
         The mega-batch whose model is kept as the best one; 0: none is.
-    generation, snapshot
-        Number of merges that ``current`` includes; the snapshot for the merge after it.
-    rows
-        The resident rows.
-    budget, shared
-        Memory for logits; the shared model, where it is on this machine.
+    snapshot
+        For the merge after ``generation``.
+    shared
+        The shared model, where it is on this machine.
     """
 
     def __init__(
         self, settings: WorkerSettings, shared: SharedModel | None = None,
         store: ModelStore | None = None, zeros: Callable[[int], Array] | None = None,
     ) -> None:  # fmt: skip
-        slot, shares_model = settings.slot, settings.strategy.shares_model
-        gpu = settings.config.gpu
-        self.kernels = get_kernels(slot.device, slot.kernel_threads, gpu.exact)
-        self.budget = choose_budget(settings, self.kernels)
-        self.settings = settings = self.budget.given_to(settings)
-        self.layout = Layout(settings.data.spec)
+        super().__init__(settings)
+        settings = self.settings
+        slot, shares_model, spec = settings.slot, settings.strategy.shares_model, settings.data.spec
+        assert isinstance(spec, ModelSpec)
+        self.layout = Layout(spec)
         self._owns_shared = shared is None and shares_model and slot.is_on_model_host
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
-        self.rows = ResidentRows(self.kernels, settings.config.run.seed)
         if shares_model and not settings.steps_in_place:
             store = store or LocalStore.of(self.shared, slot, self.kernels)
         self.runner = make_batch_runner(settings, self.kernels, self.rows, self.shared, store)
         self.replica, self.memory = self.runner.replica, self.runner.memory
         self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros
         self.current, self.previous, self.scratch = map(self._zeros, [self.layout.size] * 3)
-        self.generation, self.snapshot = 0, Snapshot(settings.config.combine, self.kernels)
-        self.best = 0
+        self.snapshot = Snapshot(settings.config.combine, self.kernels)
         self._rotation = threading.Lock()  # a joining worker reads while others merge
         self._arrays: dict[str, Array] = {}
-        self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
-        self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
 
     def close(self) -> None:
         """Close the shared model: other processes cannot open it from this one any more."""
         if self.shared is not None:
             self.shared.close()
 
+    def warm_up(self) -> float:
+        """Compile the kernels, and return the measured rows a second."""
+        return warm_up(self.replica, self.settings)
+
+    def announce_memory(self) -> str:
+        """Return the line for the user before the run begins."""
+        return self.memory.announce()
+
     def initialize(self) -> None:
         """Start from the seed's model."""
-        settings = self.settings
-        flat = initial_parameters(settings.data.spec, settings.config.run.seed)
+        flat = initial_parameters(self.replica.spec, self.settings.config.run.seed)
         self.set_model(flat, flat, generation=0)
 
     def set_models(self, models: Mapping[str, Array], generation: int, best: int) -> None:
@@ -199,6 +202,15 @@ class TrainingWorker:
         self.kernels.copy(self.current, self.array("best"))
         return True
 
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the global model and the one before it."""
+        return 2 * int(self.current.nbytes)
+
+    def model_arrays(self) -> dict[str, Array]:
+        """Return the global model's parameters by name, on the host."""
+        return self.layout.views(self.kernels.to_host(self.current))
+
     def array(self, name: str) -> Array:
         """Return a flat array of the model's size, zero at first."""
         if name not in self._arrays:
@@ -284,33 +296,6 @@ class TrainingWorker:
         """The gradient that workers exchange at every step."""
         return GradientBuffer(self.kernels, self.layout.size, self.layout.views)
 
-    # -------------------------------------------------------------- evaluation
-
-    def count_labels(self, label_counts: Array) -> None:
-        """Set the counts of each label in the training rows, ``(labels,)`` int64."""
-        self.label_counts, data = label_counts, self.settings.config.data
-        rows = self.settings.data.rows
-        self.inverse_propensity = propensities(
-            label_counts, rows, data.propensity_a, data.propensity_b
-        )
-
-    def evaluate(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> MetricSums:
-        """Rank labels of pieces of the test rows by the global model.
-
-        ``fetched`` has shards that are not resident.
-        """
-        config, to_device = self.settings.config.evaluation, self.kernels.to_device
-        sums, held = MetricSums.zero(config.k), None
-        with self._global_model() as replica:
-            for part, first, last in self._batches(pieces, {**self.rows.tests, **fetched}):
-                if part is not held:
-                    held, labels = part, self.kernels.to_host(part.labels)
-                rows = to_device(np.arange(first, last))
-                ids, _ = replica.top_k([Segment(part, rows)], config.k[-1])
-                truth = slice_csr(labels, first, last)
-                sums += metric_sums(ids, truth, self.inverse_propensity, config.k)
-        return sums
-
     def training_loss(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> LossSum:
         """Sum the loss of pieces of the training rows by the global model.
 
@@ -326,9 +311,9 @@ class TrainingWorker:
         total, to_device = LossSum(), self.kernels.to_device
         if not pieces:
             return total
-        with self._global_model() as replica:
+        with self.global_model() as replica:
             replica.resize(self.settings.config.evaluation.batch_rows)
-            for part, first, last in self._batches(pieces, {**self.rows.streams, **fetched}):
+            for part, first, last in self.batches_of(pieces, {**self.rows.streams, **fetched}):
                 loss_sum = replica.loss_sum([Segment(part, to_device(np.arange(first, last)))])
                 if not np.isfinite(loss_sum):
                     raise TrainingError(
@@ -337,17 +322,8 @@ class TrainingWorker:
                 total += LossSum.of(loss_sum=loss_sum, rows=last - first)
         return total
 
-    def _batches(
-        self, pieces: Sequence[Piece], shards: Mapping[int, Partition]
-    ) -> Iterator[tuple[Partition, int, int]]:
-        """Yield the shard, the first row and the row after the last of an evaluation's batches."""
-        batch_rows = self.settings.config.evaluation.batch_rows
-        for shard, start, stop in pieces:
-            for first in range(start, stop, batch_rows):
-                yield shards[shard], first, min(first + batch_rows, stop)
-
     @contextmanager
-    def _global_model(self) -> Iterator[Replica]:
+    def global_model(self) -> Iterator[Replica]:
         """Set the replica to the global model while the context is open."""
         settings = self.settings
         if not (settings.strategy.keeps_replicas or settings.config.combine.overlap):

@@ -24,7 +24,8 @@ with_pools = pytest.mark.parametrize("case", LEASES)
 
 
 def test_every_registered_strategy_is_in_the_table():
-    assert {case.split(",")[0] for case in CASES} == STRATEGIES.keys()
+    leased_by_rows = {name for name, kind in STRATEGIES.items() if not kind(kind.Config()).pieces}
+    assert {case.split(",")[0] for case in CASES} == leased_by_rows
 
 
 @every_case

@@ -16,6 +16,7 @@ from daskxml.kernels.cpu.row_step import CpuRowStep
 from daskxml.kernels.cpu.sampling import CpuSampling
 from daskxml.kernels.cpu.sparse import CpuSparse
 from daskxml.kernels.cpu.thread_team import ThreadTeam
+from daskxml.kernels.cpu.tree import CpuTree
 from daskxml.kernels.labels import NoFusedSoftmax
 from daskxml.kernels.memory import HostMemory, relocate
 
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 class CpuKernels(
     HostMemory, NoFusedSoftmax, CpuDense, CpuSparse, CpuLabels, CpuOptim, CpuRowStep, CpuSampling,
-    CpuRowSampling,
+    CpuRowSampling, CpuTree,
 ):  # fmt: skip
     """Implements :class:`daskxml.kernels.Kernels` for host memory.
 

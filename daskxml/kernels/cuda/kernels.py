@@ -30,13 +30,18 @@ def _refuse(self: object, *operands: Any, **options: Any) -> NoReturn:
     raise ConfigError('sampled labels need a CPU: give device "cpu", or leave sampling off')
 
 
+def _refuse_trees(self: object, *operands: Any, **options: Any) -> NoReturn:
+    raise ConfigError('label trees need a CPU: give device "cpu"')
+
+
 class CpuOnly:
-    """Sampling and steps with one row, which a GPU does not support; run files are refused."""
+    """What a GPU does not support: sampling, steps with one row, trees; run files are refused."""
 
     sign_keys = winner_keys = fill_buckets = count_votes = _refuse
     add_targets = add_popular = add_random = _refuse
     write_target_positions = clear_positions = take_rows = _refuse
     size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
+    node_rows = fit_node = prune = tree_weights = rank_leaves = average_rankings = _refuse_trees
     has_row_step = False
 
     def row_step(self, net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:

@@ -1,0 +1,406 @@
+# ruff: noqa: D102 (the methods are documented once, in the Protocol)
+"""Kernels of label trees on a CPU: a node's scores are fitted in the cache, rows descend by beam.
+
+A node's weights are ``(features, children)``: one stored value of a row meets all children at
+once, contiguous, so every inner loop runs along the children and vectorizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.kernels.cpu.thread_team import ThreadTeam
+from daskxml.kernels.tree import Fit, TreeArrays, TreeWeights
+
+_ONE = np.float32(1.0)
+_ZERO = np.float32(0.0)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_ROW_GRAIN = 16  # rows that take about as long as waking a thread
+
+
+@njit(inline="always", cache=True)
+def _mixed(state: Any) -> Any:
+    """The splitmix64 finalizer."""
+    state = (state ^ (state >> np.uint64(30))) * _MIX_1
+    state = (state ^ (state >> np.uint64(27))) * _MIX_2
+    return state ^ (state >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def _shuffle(order: Any, state: Any) -> Any:
+    """Shuffle ``order`` (Fisher and Yates); returns the generator's next state."""
+    for i in range(order.shape[0] - 1, 0, -1):
+        state += _GOLDEN
+        high = _mixed(state) >> np.uint64(32)
+        j = np.int64((high * np.uint64(i + 1)) >> np.uint64(32))
+        order[i], order[j] = order[j], order[i]
+    return state
+
+
+@njit(nogil=True, cache=True)
+def node_columns(column_of: Any, indptr: Any, indices: Any, rows: Any) -> int:
+    """Number the features that occur in ``rows``, ascending, from 1; the others are 0."""
+    column_of[:] = 0
+    for i in range(rows.shape[0]):
+        for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            column_of[indices[j]] = 1
+    count = 0
+    for feature in range(column_of.shape[0]):
+        if column_of[feature]:
+            count += 1
+            column_of[feature] = count
+    return count
+
+
+@njit(nogil=True, cache=True)
+def gather_node(
+    out_indptr: Any, out_indices: Any, out_data: Any, column_of: Any,
+    indptr: Any, indices: Any, data: Any, rows: Any,
+) -> None:  # fmt: skip
+    """Copy ``rows`` with the node's own columns; column 0, the bias, is 1 in every row."""
+    place = 0
+    out_indptr[0] = 0
+    for i in range(rows.shape[0]):
+        out_indices[place] = 0
+        out_data[place] = _ONE
+        place += 1
+        for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            out_indices[place] = column_of[indices[j]]
+            out_data[place] = data[j]
+            place += 1
+        out_indptr[i + 1] = place
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def fit_dual(
+    weight: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
+    order: Any, state: Any, passes: int, diagonal: Any,
+) -> Any:  # fmt: skip
+    """Passes of dual coordinate descent on the squared hinge, all children of a row at once."""
+    children = weight.shape[1]
+    score = np.empty(children, np.float32)
+    sign = np.full(children, -_ONE, np.float32)
+    for _ in range(passes):
+        state = _shuffle(order, state)
+        for i in order:
+            score[:] = _ZERO
+            norm = _ZERO
+            for j in range(indptr[i], indptr[i + 1]):
+                value, source = data[j], weight[indices[j]]
+                norm += value * value
+                for c in range(score.shape[0]):
+                    score[c] += value * source[c]
+            for j in range(y_indptr[i], y_indptr[i + 1]):
+                sign[y_indices[j]] = _ONE
+            rate = _ONE / (norm + diagonal)
+            held = dual[i]
+            changed = _ZERO
+            for c in range(score.shape[0]):
+                old = held[c]
+                gradient = sign[c] * score[c] - _ONE + old * diagonal
+                new = max(old - gradient * rate, _ZERO)
+                held[c] = new
+                step = sign[c] * (new - old)
+                score[c] = step
+                changed = max(changed, abs(step))
+            for j in range(y_indptr[i], y_indptr[i + 1]):
+                sign[y_indices[j]] = -_ONE
+            if changed > _ZERO:
+                for j in range(indptr[i], indptr[i + 1]):
+                    value, target = data[j], weight[indices[j]]
+                    for c in range(score.shape[0]):
+                        target[c] += value * score[c]
+    return state
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def fit_sgd(
+    weight: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
+    order: Any, state: Any, passes: int, lr: Any, last: Any,
+) -> Any:  # fmt: skip
+    """Passes of SGD on the squared hinge; the rate falls from ``lr`` to ``last`` times that."""
+    children = weight.shape[1]
+    score = np.empty(children, np.float32)
+    sign = np.full(children, -_ONE, np.float32)
+    steps = passes * order.shape[0]
+    done = 0
+    for _ in range(passes):
+        state = _shuffle(order, state)
+        for i in order:
+            rate = lr * (_ONE - (_ONE - last) * np.float32(done / steps))
+            done += 1
+            score[:] = _ZERO
+            norm = _ZERO
+            for j in range(indptr[i], indptr[i + 1]):
+                value, source = data[j], weight[indices[j]]
+                norm += value * value
+                for c in range(score.shape[0]):
+                    score[c] += value * source[c]
+            for j in range(y_indptr[i], y_indptr[i + 1]):
+                sign[y_indices[j]] = _ONE
+            rate /= norm
+            changed = _ZERO
+            for c in range(score.shape[0]):
+                step = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
+                score[c] = step
+                changed = max(changed, abs(step))
+            for j in range(y_indptr[i], y_indptr[i + 1]):
+                sign[y_indices[j]] = -_ONE
+            if changed > _ZERO:
+                for j in range(indptr[i], indptr[i + 1]):
+                    value, target = data[j], weight[indices[j]]
+                    for c in range(score.shape[0]):
+                        target[c] += value * score[c]
+    return state
+
+
+@njit(nogil=True, cache=True)
+def count_kept(weight: Any, smallest: Any) -> Any:
+    """The features that keep a weight, and the weights kept; the bias's row is not counted."""
+    features = 0
+    kept = 0
+    for f in range(1, weight.shape[0]):
+        before = kept
+        for c in range(weight.shape[1]):
+            if abs(weight[f, c]) >= smallest:
+                kept += 1
+        if kept > before:
+            features += 1
+    return features, kept
+
+
+@njit(nogil=True, cache=True)
+def keep_large(
+    out_features: Any, out_counts: Any, out_children: Any, out_values: Any, weight: Any,
+    features: Any, smallest: Any,
+) -> None:  # fmt: skip
+    """Write out the weights that are kept, by feature; ``features[f]`` is the name of row f + 1."""
+    row = 0
+    place = 0
+    for f in range(1, weight.shape[0]):
+        before = place
+        for c in range(weight.shape[1]):
+            if abs(weight[f, c]) >= smallest:
+                out_children[place] = c
+                out_values[place] = weight[f, c]
+                place += 1
+        if place > before:
+            out_features[row] = features[f - 1]
+            out_counts[row] = place - before
+            row += 1
+
+
+@njit(inline="always", cache=True)
+def _slot(node: Any, feature: Any, mask: Any) -> Any:
+    """The first place of a node's feature in a hash table of ``mask + 1`` places."""
+    return np.int64(_mixed(np.uint64(node) * _GOLDEN + np.uint64(feature)) & np.uint64(mask))
+
+
+@njit(nogil=True, cache=True)
+def fill_table(table: Any, node_starts: Any, features: Any) -> None:
+    """Hash table of the chunks, by node and feature, with open addressing; -1 is free."""
+    table[:] = -1
+    mask = table.shape[0] - 1
+    for node in range(node_starts.shape[0] - 1):
+        for chunk in range(node_starts[node], node_starts[node + 1]):
+            slot = _slot(node, features[chunk], mask)
+            while table[slot] >= 0:
+                slot = (slot + 1) & mask
+            table[slot] = chunk
+
+
+@njit(nogil=True, cache=True)
+def _insert(scores: Any, ids: Any, count: int, score: Any, item: Any) -> int:
+    """Insert into the best so far, descending, ties by the lowest id; returns their number."""
+    place = count
+    while place > 0 and (
+        scores[place - 1] < score or (scores[place - 1] == score and ids[place - 1] > item)
+    ):
+        place -= 1
+    if place == scores.shape[0]:
+        return count
+    for i in range(min(count, scores.shape[0] - 1), place, -1):
+        scores[i], ids[i] = scores[i - 1], ids[i - 1]
+    scores[place], ids[place] = score, item
+    return min(count + 1, scores.shape[0])
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _score_children(
+    score: Any, node: Any, features: Any, values: Any, table: Any, node_starts: Any,
+    chunk_features: Any, chunk_starts: Any, children: Any, weights: Any,
+) -> None:  # fmt: skip
+    """Add the products of a row's features with the weights of a node's children to ``score``."""
+    mask = table.shape[0] - 1
+    low, high = node_starts[node], node_starts[node + 1]
+    for j in range(features.shape[0]):
+        slot = _slot(node, features[j], mask)
+        chunk = table[slot]
+        while chunk >= 0 and (chunk < low or chunk >= high or chunk_features[chunk] != features[j]):
+            slot = (slot + 1) & mask
+            chunk = table[slot]
+        if chunk >= 0:
+            value = values[j]
+            for e in range(chunk_starts[chunk], chunk_starts[chunk + 1]):
+                score[children[e]] += value * weights[e]
+
+
+@njit(nogil=True, cache=True)
+def rank_rows(
+    out_ids: Any, out_scores: Any, beam: int, levels: int, widest: int,
+    indptr: Any, indices: Any, data: Any, rows: Any, start: int, stop: int,
+    child_starts: Any, bias: Any, node_starts: Any, chunk_features: Any, chunk_starts: Any,
+    children: Any, weights: Any, table: Any,
+) -> None:  # fmt: skip
+    """The best leaves of the rows ``start <= i < stop``; a score is a log probability."""
+    last_node = child_starts.shape[0] - 1
+    score = np.empty(widest, np.float32)
+    nodes, node_scores = np.empty(beam, np.int32), np.empty(beam, np.float32)
+    below, below_scores = np.empty(beam, np.int32), np.empty(beam, np.float32)
+    for i in range(start, stop):
+        row = slice(indptr[rows[i]], indptr[rows[i] + 1])
+        features, values = indices[row], data[row]
+        nodes[0], node_scores[0], held = 0, _ZERO, 1
+        for level in range(levels):
+            is_last = level == levels - 1
+            found_ids = out_ids[i] if is_last else below
+            found_scores = out_scores[i] if is_last else below_scores
+            found = 0
+            for b in range(held):
+                first, end = child_starts[nodes[b]], child_starts[nodes[b] + 1]
+                width = end - first
+                score[:width] = bias[first - 1 : end - 1]
+                _score_children(
+                    score, nodes[b], features, values, table, node_starts, chunk_features,
+                    chunk_starts, children, weights,
+                )  # fmt: skip
+                if is_last:
+                    first -= last_node
+                for c in range(width):
+                    lack = max(_ONE - score[c], _ZERO)
+                    total = node_scores[b] - lack * lack * lack
+                    if found < found_scores.shape[0] or total >= found_scores[found - 1]:
+                        found = _insert(found_scores, found_ids, found, total, first + c)
+            if is_last:
+                found_ids[found:] = -1
+                found_scores[found:] = -np.inf
+            held = found
+            nodes, below = below, nodes
+            node_scores, below_scores = below_scores, node_scores
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def average_rows(
+    out_ids: Any, out_scores: Any, ids: Any, scores: Any, shares: Any, start: int, stop: int
+) -> None:
+    """Rank labels by the weighted mean of their probabilities in several rankings."""
+    models, candidates = ids.shape[0], ids.shape[2]
+    for i in range(start, stop):
+        found = 0
+        for m in range(models):
+            for c in range(candidates):
+                label = ids[m, i, c]
+                if label < 0:
+                    break
+                total = shares[m] * scores[m, i, c]
+                is_first = True
+                for other in range(models):
+                    if other == m:
+                        continue
+                    for d in range(candidates):
+                        if ids[other, i, d] == label:
+                            is_first = is_first and other > m
+                            total += shares[other] * scores[other, i, d]
+                            break
+                if is_first:
+                    found = _insert(out_scores[i], out_ids[i], found, total, label)
+        out_ids[i, found:] = -1
+        out_scores[i, found:] = _ZERO
+
+
+class CpuTree:
+    """Implements :class:`daskxml.kernels.tree.TreeKernels` for host memory."""
+
+    _team: ThreadTeam
+
+    def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
+        column_of = np.empty(x.columns, np.int32)
+        count = node_columns(column_of, x.indptr, x.indices, rows)
+        nonzeros = int((x.indptr[rows + 1] - x.indptr[rows]).sum()) + rows.shape[0]
+        gathered = Csr(
+            np.empty(rows.shape[0] + 1, np.int64), np.empty(nonzeros, np.int32),
+            np.empty(nonzeros, np.float32), count + 1,
+        )  # fmt: skip
+        data = np.ones(x.nonzeros, np.float32) if x.data is None else x.data
+        gather_node(
+            gathered.indptr, gathered.indices, gathered.data, column_of,
+            x.indptr, x.indices, data, rows,
+        )  # fmt: skip
+        return gathered, np.flatnonzero(column_of).astype(np.int32)
+
+    def fit_node(self, weight: Array, part: Partition, fit: Fit, key: int) -> None:
+        x, y = part.features, part.labels
+        order = np.arange(x.rows)
+        operands = (x.indptr, x.indices, x.data, y.indptr, y.indices, order, np.uint64(key))
+        if fit.solver == "dual":
+            dual = np.zeros((x.rows, weight.shape[1]), np.float32)
+            diagonal = np.float32(0.5 / fit.cost)
+            fit_dual(weight, dual, *operands, fit.passes, diagonal)
+        else:
+            rates = np.float32(fit.lr), np.float32(fit.last_lr)
+            fit_sgd(weight, *operands, fit.passes, *rates)
+
+    def prune(
+        self, weight: Array, features: Array, smallest: float
+    ) -> tuple[Array, Array, Array, Array]:
+        bound = np.float32(smallest)
+        rows, kept = count_kept(weight, bound)
+        out = (
+            np.empty(rows, np.int32), np.empty(rows, np.int32),
+            np.empty(kept, np.uint16), np.empty(kept, np.float32),
+        )  # fmt: skip
+        keep_large(*out, weight, features, bound)
+        return out
+
+    def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
+        chunks = arrays.features.shape[0]
+        table = np.empty(1 << (2 * chunks).bit_length(), np.int32)
+        fill_table(table, arrays.node_starts, arrays.features)
+        return TreeWeights(arrays, table)
+
+    def rank_leaves(
+        self, tree: TreeWeights, x: Csr, rows: Array, beam: int, count: int
+    ) -> tuple[Array, Array]:
+        arrays = tree.arrays
+        ids = np.empty((rows.shape[0], count), np.int32)
+        scores = np.empty((rows.shape[0], count), np.float32)
+        values = np.ones(x.nonzeros, np.float32) if x.data is None else x.data
+        widest = int(np.diff(arrays.child_starts).max())
+        operands = (
+            arrays.child_starts, arrays.bias, arrays.node_starts, arrays.features,
+            arrays.chunk_starts, arrays.children, arrays.weights, tree.table,
+        )  # fmt: skip
+        self._team.run(
+            rows.shape[0], _ROW_GRAIN,
+            lambda _, *span: rank_rows(
+                ids, scores, beam, arrays.levels, widest, x.indptr, x.indices, values, rows, *span,
+                *operands,
+            ),
+        )  # fmt: skip
+        return ids, scores
+
+    def average_rankings(
+        self, ids: Array, scores: Array, shares: Array, count: int
+    ) -> tuple[Array, Array]:
+        rows = ids.shape[1]
+        out = np.empty((rows, count), np.int32), np.empty((rows, count), np.float32)
+        self._team.run(
+            rows, _ROW_GRAIN, lambda _, *span: average_rows(*out, ids, scores, shares, *span)
+        )
+        return out

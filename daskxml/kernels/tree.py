@@ -1,0 +1,141 @@
+"""The contract of kernels on label trees: fitting the scores of a node, and descending by beam.
+
+A tree's nodes are numbered level by level from the root, 0, and its leaves, the positions of
+labels, behind the last node. A *chunk* is what one node holds for one feature: weights of some of
+its children.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from daskxml.core.arrays import Array, Csr, Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How the scores of a node are fitted: the squared hinge of every child on its own.
+
+    Attributes
+    ----------
+    solver
+        ``dual``: dual coordinate descent (Hsieh et al., ICML 2008, algorithm 1, with its L2 loss);
+        ``sgd``: stochastic gradient descent.
+    passes
+        Over the node's rows, each in another order.
+    cost
+        C of the dual problem: what the loss counts against half the weights' squared norm.
+    lr, last_lr
+        First rate of SGD, of a step by ``lr / |x|^2``, and the last one as a share of it.
+    """
+
+    solver: str = "dual"
+    passes: int = 8
+    cost: float = 1.0
+    lr: float = 1.0
+    last_lr: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class TreeArrays:
+    """The weights of a tree.
+
+    Attributes
+    ----------
+    levels
+        Levels of nodes.
+    child_starts
+        ``(nodes + 1,)`` int64: the first child of every node, a node or a leaf; from 1 on.
+    bias
+        ``(nodes + leaves - 1,)`` float32: of every child, from number 1 on.
+    node_starts
+        ``(nodes + 1,)`` int64: the first chunk of every node.
+    features
+        ``(chunks,)`` int32, ascending within a node.
+    chunk_starts
+        ``(chunks + 1,)`` int64: the first weight of every chunk.
+    children, weights
+        ``(weights,)`` uint16 and float32: a child within its node, and its weight.
+    """
+
+    levels: int
+    child_starts: Array
+    bias: Array
+    node_starts: Array
+    features: Array
+    chunk_starts: Array
+    children: Array
+    weights: Array
+
+
+@dataclass(frozen=True, slots=True)
+class TreeWeights:
+    """A tree's weights, and the hash table by which a node finds the chunk of a feature."""
+
+    arrays: TreeArrays
+    table: Array
+
+
+class TreeKernels(Protocol):
+    """The part of `daskxml.kernels.Kernels` on label trees."""
+
+    def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
+        """Gather ``rows`` ``(count,)`` int64 of ``x``, with the columns that occur in them.
+
+        Returns
+        -------
+        Csr
+            ``(count, features + 1)``; column 0 is 1 in every row, for the bias.
+        Array
+            ``(features,)`` int32: the features that are columns 1 and up, ascending.
+        """
+
+    def fit_node(self, weight: Array, part: Partition, fit: Fit, key: int) -> None:
+        """Fit scores ``x @ weight``, at least 1 for a row's labels and at most -1 for the others.
+
+        ``weight`` ``(columns, children)`` is zero before. ``part`` has rows from `node_rows` and
+        children as labels; ``key`` is 64 bits that give the order of the rows. What a child gets
+        does not depend on the other children.
+        """
+
+    def prune(
+        self, weight: Array, features: Array, smallest: float
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return the weights of at least ``smallest``, without row 0: that is the bias.
+
+        Returns
+        -------
+        features, counts
+            ``(chunks,)`` int32: the names, from ``features``, of rows that keep some weights, and
+            how many each keeps.
+        children, weights
+            uint16 and float32, row by row.
+        """
+
+    def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
+        """Prepare a tree for `rank_leaves`."""
+
+    def rank_leaves(
+        self, tree: TreeWeights, x: Csr, rows: Array, beam: int, count: int
+    ) -> tuple[Array, Array]:
+        """Find the best leaves of rows by a beam of so many nodes a level.
+
+        A child's score ``z`` adds ``-max(0, 1 - z)^3`` to its parent's log probability.
+
+        Returns
+        -------
+        ids, scores
+            ``(rows, count)`` int32 and float32, descending, ties to the lowest leaf; where fewer
+            are found, -1 and minus infinity.
+        """
+
+    def average_rankings(
+        self, ids: Array, scores: Array, shares: Array, count: int
+    ) -> tuple[Array, Array]:
+        """Rank labels by the sum of their scores in several rankings, each times its share.
+
+        ``ids`` and ``scores`` are ``(rankings, rows, candidates)``, -1 where a ranking has no more;
+        ``shares`` ``(rankings,)`` float32. A label that a ranking lacks has the score 0 there.
+        Returns ids and sums, ``(rows, count)``; -1 and 0 where there are fewer.
+        """

@@ -1,0 +1,159 @@
+"""How labels become a tree: similar labels share nodes (balanced spherical 2-means).
+
+A label's vector is the sum of its training rows, projected to a few dimensions and scaled to unit
+length (the positive instance feature aggregation of Prabhu et al., "Parabel", WWW 2018, section 4).
+Sums over rows are exact, so that they do not depend on how the rows lie on workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Partition
+from daskxml.data.order import derive_key
+from daskxml.data.rows import to_scipy
+from daskxml.model.tree.shape import halved
+from daskxml.model.tree.spec import TreeSpec
+
+DIMENSIONS = 100
+_TREE = 4  # keeps the random choices of a run apart
+_QUANTUM = 2.0**-24  # multiples of it are summed exactly in float64 up to 2**29
+_COARSE = 2.0**-13  # of two factors: products are summed exactly up to 2**27
+_ROUNDS = 20  # of 2-means; most nodes are stable after 5 to 10
+
+
+def random_projection(features: int, seed: int) -> Array:
+    """Return ``(features, DIMENSIONS)`` float32 of normal variables, the same for a seed.
+
+    Examples
+    --------
+    >>> random_projection(3, seed=1).shape
+    (3, 100)
+    """
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return generator.standard_normal((features, DIMENSIONS), dtype=np.float32)
+
+
+def label_sums(part: Partition, projection: Array) -> Array:
+    """Sum the projected rows of every label, ``(labels, dimensions)`` float64, exactly.
+
+    Sums of parts of the rows add up to the same bits in any order.
+    """
+    rows = _exact(to_scipy(part.features) @ projection)
+    sums: Array = to_scipy(part.labels).astype(np.float64).T @ rows
+    return sums
+
+
+def feature_sums(part: Partition, vectors: Array) -> Array:
+    """Sum the vectors of the labels of every feature's rows, weighted by its values.
+
+    ``vectors`` is ``(labels, dimensions)``, the result ``(features, dimensions)`` float64, exact:
+    one step of the power method towards the directions in which labels differ most.
+    """
+    rows = to_scipy(part.labels) @ vectors
+    entries = to_scipy(part.features)
+    products = entries.astype(np.float64)
+    products.data = _exact(products.data, _COARSE)
+    sums: Array = products.T @ _exact(rows, _COARSE)
+    return sums
+
+
+def projection_of(sums: Array) -> Array:
+    """Return orthonormal directions ``(features, dimensions)`` float32 of `feature_sums`."""
+    directions, _ = np.linalg.qr(sums)
+    return directions.astype(np.float32)
+
+
+def label_vectors(sums: Array) -> Array:
+    """Scale label sums to unit length, ``(labels, dimensions)`` float32; zero stays zero.
+
+    Examples
+    --------
+    >>> label_vectors(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32)
+    """
+    norms = np.linalg.norm(sums, axis=1, keepdims=True)
+    return (sums / np.where(norms > 0.0, norms, 1.0)).astype(np.float32)
+
+
+def find_label_orders(parts: Sequence[Partition], spec: TreeSpec, trees: int, seed: int) -> Array:
+    """Return the labels in the order of each tree's leaves, ``(trees, labels)`` int32.
+
+    The bits are those of the same function in `daskxml.cluster.label_trees`.
+    """
+    projection = random_projection(spec.features, seed)
+    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
+    projection = projection_of(sum(feature_sums(part, vectors) for part in parts))
+    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
+    return np.stack([order_labels(vectors, spec, tree_seed(seed, tree)) for tree in range(trees)])
+
+
+def tree_seed(seed: int, tree: int) -> int:
+    """Return the seed of a tree's random choices."""
+    return derive_key(seed, _TREE, tree)
+
+
+def order_labels(vectors: Array, spec: TreeSpec, seed: int) -> Array:
+    """Return the labels in the order of a tree's leaves, ``(labels,)`` int32.
+
+    Every node of `daskxml.model.tree.shape.TreeShape` is cut in halves, again and again, so that
+    the labels of a half are similar.
+
+    Examples
+    --------
+    >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
+    >>> order = order_labels(vectors, TreeSpec(features=2, labels=4, leaf_labels=2), seed=1)
+    >>> sorted(map(sorted, (order[:2].tolist(), order[2:].tolist())))
+    [[0, 2], [1, 3]]
+    """
+    order = np.arange(spec.labels)
+    bounds = np.array([0, spec.labels])
+    for depth in range(sum(spec.level_bits)):
+        cut = halved(bounds)
+        for node in range(bounds.shape[0] - 1):
+            start, middle, stop = cut[2 * node : 2 * node + 3]
+            if stop - start > 1:
+                generator = np.random.default_rng([abs(seed), depth, node])
+                is_left = cut_in_two(vectors[order[start:stop]], middle - start, generator)
+                labels = order[start:stop]
+                order[start:stop] = np.concatenate([labels[is_left], labels[~is_left]])
+        bounds = cut
+    return order.astype(np.int32)
+
+
+def cut_in_two(vectors: Array, left: int, generator: np.random.Generator) -> Array:
+    """Balanced spherical 2-means: return which ``left`` of the vectors are in the first half.
+
+    Examples
+    --------
+    >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
+    >>> first = cut_in_two(vectors, 2, np.random.default_rng(1))
+    >>> bool(first[0] == first[2] and first[1] == first[3] and first[0] != first[1])
+    True
+    """
+    count = vectors.shape[0]
+    first, second = generator.choice(count, 2, replace=False)
+    direction = vectors[first] - vectors[second]
+    is_left = np.zeros(count, bool)
+    for _ in range(_ROUNDS):
+        nearest = np.argsort(-(vectors @ direction), kind="stable")[:left]
+        before, is_left = is_left, np.zeros(count, bool)
+        is_left[nearest] = True
+        if (is_left == before).all():
+            break
+        direction = _mean(vectors[is_left]) - _mean(vectors[~is_left])
+    return is_left
+
+
+def _mean(vectors: Array) -> Array:
+    """The mean of unit vectors, scaled to unit length."""
+    total = vectors.sum(axis=0)
+    return total / max(float(np.linalg.norm(total)), 1e-9)
+
+
+def _exact(values: Array, quantum: float = _QUANTUM) -> Array:
+    """Round to multiples of ``quantum``, in float64."""
+    return np.rint(np.asarray(values, np.float64) / quantum) * quantum

@@ -1,0 +1,257 @@
+"""The rows of a node, the scores that are fitted to them, and the pieces into which a tree is cut.
+
+Scores of different children do not depend on each other: a piece of work is any set of *blocks*,
+each a range of the children of one node. So a tree is trained without a merge, and a piece that is
+lost is simply fitted again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.data.order import derive_key
+from daskxml.data.rows import from_scipy, to_scipy, unit_rows
+from daskxml.kernels import Kernels
+from daskxml.model.tree.shape import TreeShape
+from daskxml.model.tree.spec import TreeSpec
+
+_NODE_ORDER = 3  # keeps the random choices of a run apart
+_GATHER_CHILDREN = 16  # gathering a row for a node takes about as long as scoring so many children
+_LEAST_WIDTH = 32  # of a block, in children: each block gathers its node's rows again
+
+
+_DTYPES = ("float32", "int32", "int32", "uint16", "float32")  # of the fields of `FittedBlock`
+
+
+class Block(NamedTuple):
+    """Children ``start`` to ``stop`` of a node, counted within the node."""
+
+    level: int
+    node: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class FittedBlock:
+    """The scores of a block, without the weights that are too small to keep.
+
+    Attributes
+    ----------
+    bias
+        ``(children,)`` float32.
+    features, counts
+        ``(chunks,)`` int32: features that have weights, ascending, and how many each has.
+    children, weights
+        uint16 and float32: the weights of each feature in turn, by the child within the node.
+    """
+
+    bias: Array
+    features: Array
+    counts: Array
+    children: Array
+    weights: Array
+
+    def arrays(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Return the arrays in the order of the fields."""
+        return self.bias, self.features, self.counts, self.children, self.weights
+
+
+class TreeRows:
+    """Training rows as one tree sees them: values raised to its power, labels in its order.
+
+    Parameters
+    ----------
+    part
+        The rows, scaled to unit length.
+    order
+        ``(labels,)``: the label at every position, see `daskxml.model.tree.clustering`.
+    power
+        Values are raised to it, and rows scaled to unit length again.
+    """
+
+    def __init__(self, part: Partition, order: Array, power: float = 1.0) -> None:
+        self.features = powered(part.features, power)
+        by_position = to_scipy(part.labels)[:, order].tocsc()
+        self._starts, self._rows = by_position.indptr, by_position.indices
+
+    def of_node(self, shape: TreeShape, block: Block) -> tuple[Array, Csr]:
+        """Return the rows with labels below a node, and for each the block's children that are.
+
+        Returns
+        -------
+        rows
+            ``(count,)`` int64, ascending.
+        children
+            ``(count, children of the block)``, ones.
+        """
+        from scipy.sparse import csr_matrix
+
+        low, high = shape.bounds[block.level][block.node : block.node + 2]
+        first = shape.child_starts(block.level)[block.node]
+        bounds = shape.bounds[block.level + 1][first + block.start : first + block.stop + 1]
+        rows, numbers = np.unique(
+            self._rows[self._starts[low] : self._starts[high]], return_inverse=True
+        )
+        offset = self._starts[low]
+        start, stop = self._starts[bounds[0]] - offset, self._starts[bounds[-1]] - offset
+        lengths = np.diff(self._starts[bounds])
+        columns = np.repeat(np.arange(bounds.shape[0] - 1), lengths)
+        ones = np.ones(stop - start, np.float32)
+        matrix = csr_matrix(
+            (ones, (numbers[start:stop], columns)), shape=(rows.shape[0], bounds.shape[0] - 1)
+        )
+        return rows.astype(np.int64), from_scipy(matrix, ones=True)
+
+
+def powered(features: Csr, power: float) -> Csr:
+    """Raise values to a power, with their sign, and scale the rows to unit length again.
+
+    Examples
+    --------
+    >>> row = Csr(np.array([0, 2]), np.array([0, 1], np.int32), np.float32([0.6, 0.8]), 2)
+    >>> powered(row, 1.0) is row, powered(row, 2.0).data.round(3)
+    (True, array([0.49 , 0.872], dtype=float32))
+    """
+    if power == 1.0:
+        return features
+    values = np.ones(features.nonzeros, np.float32) if features.data is None else features.data
+    raised = np.sign(values) * np.abs(values) ** np.float32(power)
+    return unit_rows(Csr(features.indptr, features.indices, raised, features.columns))
+
+
+def plan_pieces(
+    shape: TreeShape, position_rows: Array, rows: int, pieces: int
+) -> list[list[Block]]:
+    """Cut a tree into pieces of about the same work, the same for any number of workers.
+
+    Parameters
+    ----------
+    shape
+        The tree's shape.
+    position_rows
+        ``(labels,)``: rows with the label at each position.
+    rows
+        Training rows.
+    pieces
+        At most so many; each has a block at least.
+
+    Examples
+    --------
+    >>> shape = TreeShape.of(TreeSpec(features=1, labels=4, leaf_labels=2))
+    >>> for piece in plan_pieces(shape, np.array([5, 5, 10, 10]), rows=30, pieces=3):
+    ...     print([tuple(block) for block in piece])
+    [(0, 0, 0, 2)]
+    [(1, 1, 0, 2)]
+    [(1, 0, 0, 2)]
+    """
+    costs = _node_costs(shape, position_rows, rows)
+    share = sum(cost.sum() for cost in costs) / pieces
+    blocks: list[tuple[float, Block]] = []
+    for level, cost in enumerate(costs):
+        widths = np.diff(shape.child_starts(level))
+        for node in np.flatnonzero(widths):
+            width = int(widths[node])
+            parts = int(min(max(1, width // _LEAST_WIDTH), max(1, -(-cost[node] // share))))
+            cuts = [width * part // parts for part in range(parts + 1)]
+            for start, stop in itertools.pairwise(cuts):
+                work = float(cost[node]) * (stop - start) / width
+                blocks.append((work, Block(level, int(node), start, stop)))
+    blocks.sort(key=lambda item: (-item[0], item[1]))
+    filled: list[tuple[float, int, list[Block]]] = [(0.0, i, []) for i in range(pieces)]
+    for work, block in blocks:
+        total, number, piece = heapq.heappop(filled)
+        heapq.heappush(filled, (total + work, number, [*piece, block]))
+    largest_first = sorted(filled, key=lambda item: (-item[0], item[1]))
+    return [piece for _, _, piece in largest_first if piece]
+
+
+def _node_costs(shape: TreeShape, position_rows: Array, rows: int) -> list[Array]:
+    """The products of a pass over each node's rows, up to a factor."""
+    ends = np.concatenate([[0], np.cumsum(position_rows)])
+    costs = []
+    for level in range(shape.levels):
+        node_rows = np.minimum(np.diff(ends[shape.bounds[level]]), rows)
+        children = np.diff(shape.child_starts(level))
+        costs.append(node_rows * (children + _GATHER_CHILDREN) + 1.0)
+    return costs
+
+
+def fit_block(
+    kernels: Kernels, rows: TreeRows, spec: TreeSpec, shape: TreeShape, block: Block, seed: int,
+    tree: int,
+) -> FittedBlock:  # fmt: skip
+    """Fit the scores of a block: the same bits wherever the node's other children are fitted."""
+    numbers, children = rows.of_node(shape, block)
+    features, names = kernels.node_rows(rows.features, numbers)
+    weight = kernels.zeros((features.columns, children.columns))
+    weight[0] = -1.0  # labels that never occur
+    if numbers.shape[0]:
+        weight[0] = 0.0
+        key = derive_key(seed, _NODE_ORDER, tree, block.level, block.node)
+        kernels.fit_node(weight, Partition(features, children), spec.fit, key)
+    kept = kernels.prune(weight, names, spec.smallest_weight)
+    columns = kept[2] + np.uint16(block.start)
+    return FittedBlock(weight[0].copy(), kept[0], kept[1], columns, kept[3])
+
+
+def piece_work(shape: TreeShape, position_rows: Array, rows: int, piece: Sequence[Block]) -> float:
+    """Return the work of a piece: products of a pass over its nodes' rows, up to a factor."""
+    costs = _node_costs(shape, position_rows, rows)
+    total = 0.0
+    for level, node, start, stop in piece:
+        children = shape.child_starts(level)
+        total += float(costs[level][node]) * (stop - start) / (children[node + 1] - children[node])
+    return total
+
+
+def pack_blocks(blocks: Sequence[FittedBlock]) -> Array:
+    """Pack fitted blocks into one array of bytes, ``(nbytes,)`` uint8; see `unpack_blocks`.
+
+    Examples
+    --------
+    >>> one = FittedBlock(np.float32([0.5]), *(np.empty(0, kind) for kind in _DTYPES[1:]))
+    >>> unpack_blocks(pack_blocks([one, one]), 2)[1].bias
+    array([0.5], dtype=float32)
+    """
+    arrays = [array for block in blocks for array in block.arrays()]
+    lengths = np.array([array.shape[0] for array in arrays], np.int64)
+    return np.concatenate([np.ascontiguousarray(a).view(np.uint8) for a in (lengths, *arrays)])
+
+
+def unpack_blocks(packed: Array, count: int) -> list[FittedBlock]:
+    """Return the ``count`` blocks of an array of `pack_blocks`."""
+    kinds = [np.dtype(kind) for kind in _DTYPES] * count
+    place = 8 * len(kinds)
+    arrays = []
+    for kind, length in zip(kinds, packed[:place].copy().view(np.int64).tolist(), strict=True):
+        stop = place + length * kind.itemsize
+        arrays.append(packed[place:stop].copy().view(kind))  # aligned
+        place = stop
+    width = len(_DTYPES)
+    return [FittedBlock(*arrays[i : i + width]) for i in range(0, len(arrays), width)]
+
+
+def join_blocks(blocks: Sequence[tuple[Block, FittedBlock]]) -> FittedBlock:
+    """Join the blocks of one node, in the order of their children."""
+    ordered = [fitted for _, fitted in sorted(blocks, key=lambda pair: pair[0].start)]
+    if len(ordered) == 1:
+        return ordered[0]
+    bias, features, counts, children, weights = (
+        np.concatenate(arrays)
+        for arrays in zip(*(block.arrays() for block in ordered), strict=True)
+    )
+    each = np.repeat(features, counts)
+    by_feature = np.argsort(each, kind="stable")
+    names, lengths = np.unique(each, return_counts=True)
+    return FittedBlock(
+        bias, names.astype(np.int32), lengths.astype(np.int32), children[by_feature],
+        weights[by_feature],
+    )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The description of label trees: their shape, and how the scores of their nodes are fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges
+from daskxml.kernels.tree import Fit
+
+MAX_BITS = 5  # of a level: a node above the leaves has at most 32 children
+MAX_CHILDREN = 1 << 16  # of a node: children are stored in 16 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSpec:
+    """A few label trees, whose probabilities are averaged.
+
+    Attributes
+    ----------
+    features, labels
+        Columns of the input and of the output, at least 1.
+    powers
+        Rows of tree ``t`` are their values to the power ``powers[t % len(powers)]``, scaled to
+        unit length again: trees that see rows differently err differently.
+    leaf_labels
+        Labels of a leaf's parent, about.
+    solver, passes, cost, lr, last_lr
+        See :class:`daskxml.kernels.tree.Fit`.
+    smallest_weight
+        Weights below are dropped once their node is fitted.
+    beam
+        Nodes of a level that a row descends to.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+
+    Examples
+    --------
+    >>> TreeSpec(features=500, labels=21_764).level_bits
+    (4, 4)
+    >>> TreeSpec(features=500, labels=159).level_bits
+    (1,)
+    """
+
+    features: int = bounded(MISSING, low=1, high=2**31 - 1)
+    labels: int = bounded(MISSING, low=1, high=2**31 - 1)
+    kind: ClassVar[str] = "tree"
+    parameter_count: ClassVar[int] = 0  # not known before the rows are
+    powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
+    leaf_labels: int = bounded(100, low=1, high=MAX_CHILDREN)
+    solver: Literal["dual", "sgd"] = "dual"
+    passes: int = bounded(8, low=1, high=10_000)
+    cost: float = bounded(1.0, above=0)
+    lr: float = bounded(1.0, above=0)
+    last_lr: float = bounded(0.02, low=0, high=1)
+    smallest_weight: float = bounded(0.05, low=0)
+    beam: int = bounded(10, low=1, high=MAX_CHILDREN)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "powers", tuple(self.powers))
+        check_ranges(self)
+        if not self.powers:
+            raise ConfigError("powers = []: give one number or more", "powers")
+
+    @property
+    def fit(self) -> Fit:
+        """How nodes are fitted."""
+        return Fit(self.solver, self.passes, self.cost, self.lr, self.last_lr)
+
+    @property
+    def level_bits(self) -> tuple[int, ...]:
+        """Logarithm of the children of a node, by level; the leaves' parents are not among them."""
+        parents = -(-self.labels // self.leaf_labels)
+        bits = min((parents - 1).bit_length(), self.labels.bit_length() - 1)
+        levels = -(-bits // MAX_BITS)
+        return tuple(bits // levels + (level < bits % levels) for level in range(levels))
+
+    def power_of(self, tree: int) -> float:
+        """Return the power of a tree's values."""
+        return self.powers[tree % len(self.powers)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as in a JSON file."""
+        return {**asdict(self), "kind": "tree", "powers": list(self.powers)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TreeSpec:
+        """The inverse of :meth:`as_dict`.
+
+        Raises
+        ------
+        ConfigError
+            If a name is unknown or missing, or a value out of range.
+
+        Examples
+        --------
+        >>> spec = TreeSpec(features=2, labels=3)
+        >>> TreeSpec.from_dict(spec.as_dict()) == spec
+        True
+        """
+        values = {name: value for name, value in values.items() if name != "kind"}
+        unknown = sorted(set(values) - {field.name for field in fields(cls)})
+        missing = sorted({"features", "labels"} - set(values))
+        if unknown or missing:
+            raise ConfigError(f"model: unknown {unknown}, missing {missing} among its values")
+        return cls(**values)

@@ -1,0 +1,102 @@
+"""Label trees on a real cluster: the simulator's bits, also where a worker is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, Worker
+
+import daskxml
+from harness.ledger_check import check_ledger
+
+Data = dict[str, Path]
+VALUES: dict[str, Any] = {
+    "model": {"kind": "tree", "leaf_labels": 10, "powers": [1.0, 0.5]},
+    "strategy": {"pieces": 12},
+    "training": {"epochs": 2},
+    "checkpoint": {"every": 1},
+    "cluster": {"threads": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def expected(data: Data) -> daskxml.Run:
+    return daskxml.simulate(VALUES, [1, 1], **data)
+
+
+def check_same(run: daskxml.Run, expected: daskxml.Run) -> None:
+    assert run.model.parameters.keys() == expected.model.parameters.keys()
+    for name, array in expected.model.parameters.items():
+        np.testing.assert_array_equal(run.model.parameters[name], array, err_msg=name)
+    assert run.metrics == expected.metrics
+    check_ledger(run.history, 12)
+
+
+def test_trees_on_a_cluster_and_in_its_files(
+    client: Client, data: Data, expected: daskxml.Run, tmp_path: Path
+) -> None:
+    run = daskxml.train(VALUES, client=client, **data, out=tmp_path / "run")
+    check_same(run, expected)
+    loaded = daskxml.load(tmp_path / "run")
+    rows = np.eye(3, 300)
+    np.testing.assert_array_equal(loaded.predict_top_k(rows)[0], run.model.predict_top_k(rows)[0])
+    assert all(row["merged_bytes"] > 0 for row in run.history)
+
+
+def die_at(place: str) -> Any:
+    """Return what makes one worker kill itself when it fits a piece, or while it merges."""
+
+    def arm(dask_worker: Worker) -> None:
+        from daskxml.worker import tree_worker
+
+        if place == "piece":
+            original, calls = tree_worker.fit_block, []
+
+            def deadly(*args: Any) -> Any:
+                calls.append(None)
+                if len(calls) == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return original(*args)
+
+            tree_worker.fit_block = deadly
+        else:
+            gather = tree_worker.all_gather_small
+
+            def dying(*args: Any) -> Any:
+                yield from gather(*args)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            tree_worker.all_gather_small = dying
+
+    return arm
+
+
+@pytest.mark.parametrize("place", ["piece", "merge"])
+def test_a_worker_is_killed(
+    cluster: LocalCluster, client: Client, data: Data, expected: daskxml.Run, place: str
+) -> None:
+    armed: list[str] = []
+
+    def watch(event: Any) -> None:
+        if event["kind"] == "started" and not armed:
+            armed.append(next(iter(client.scheduler_info()["workers"])))
+            client.run(die_at(place), workers=armed)
+
+    run = daskxml.train(VALUES, client=client, **data, on_event=watch)
+    kinds = [event["kind"] for row in run.history for event in row["events"]]
+    assert "lost" in kinds
+    check_same(run, expected)
+
+
+def test_labels_without_rows_and_features_without_labels(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_text("4 9 40\n0,39 0:1\n \n39 2:1 3:1\n5 8:0.5\n")
+    run = daskxml.train(VALUES, client=client, train=path, test=path)
+    assert run.metrics["P@1"] == pytest.approx(1.0, abs=0.34)
+    ids, _ = run.model.predict_top_k(np.zeros((1, 9)), k=5)
+    assert ids.shape == (1, 5)

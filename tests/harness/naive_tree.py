@@ -1,0 +1,141 @@
+"""Naive twins of the kernels of label trees, in plain Python and float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.data.rows import to_scipy
+from daskxml.kernels.tree import Fit, TreeArrays, TreeWeights
+
+MASK = 2**64 - 1
+
+
+class NaiveTree:
+    """Implements :class:`daskxml.kernels.tree.TreeKernels`."""
+
+    def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
+        dense = to_scipy(x)[rows].toarray()
+        stored = sorted(
+            {int(f) for row in rows for f in x.indices[x.indptr[row] : x.indptr[row + 1]]}
+        )
+        indptr, indices, data = [0], [], []
+        for place, row in enumerate(rows):
+            indices.append(0)
+            data.append(1.0)
+            for feature in x.indices[x.indptr[row] : x.indptr[row + 1]].tolist():
+                indices.append(1 + stored.index(feature))
+                data.append(dense[place, feature])
+            indptr.append(len(indices))
+        gathered = Csr(
+            np.array(indptr), np.array(indices, np.int32), np.array(data, np.float32),
+            len(stored) + 1,
+        )  # fmt: skip
+        return gathered, np.array(stored, np.int32)
+
+    def fit_node(self, weight: Array, part: Partition, fit: Fit, key: int) -> None:
+        """One child after the other, over the same orders of rows."""
+        x = to_scipy(part.features).toarray().astype(np.float64)
+        signs = np.where(to_scipy(part.labels).toarray() > 0, 1.0, -1.0)
+        for child in range(weight.shape[1]):
+            w, dual = np.zeros(x.shape[1]), np.zeros(x.shape[0])
+            order, state, done = list(range(x.shape[0])), key, 0
+            for _ in range(fit.passes):
+                state = shuffle(order, state)
+                for i in order:
+                    sign, score, norm = signs[i, child], x[i] @ w, x[i] @ x[i]
+                    if fit.solver == "dual":
+                        diagonal = 0.5 / fit.cost
+                        gradient = sign * score - 1.0 + dual[i] * diagonal
+                        new = max(dual[i] - gradient / (norm + diagonal), 0.0)
+                        w += sign * (new - dual[i]) * x[i]
+                        dual[i] = new
+                    else:
+                        share = done / (fit.passes * x.shape[0])
+                        rate = fit.lr * (1.0 - (1.0 - fit.last_lr) * share) / norm
+                        w += rate * sign * max(1.0 - sign * score, 0.0) * x[i]
+                        done += 1
+            weight[:, child] = w
+
+    def prune(
+        self, weight: Array, features: Array, smallest: float
+    ) -> tuple[Array, Array, Array, Array]:
+        kept = [
+            (
+                features[f - 1],
+                [(c, w) for c, w in enumerate(weight[f]) if abs(w) >= np.float32(smallest)],
+            )
+            for f in range(1, weight.shape[0])
+        ]
+        kept = [(feature, entries) for feature, entries in kept if entries]
+        return (
+            np.array([feature for feature, _ in kept], np.int32),
+            np.array([len(entries) for _, entries in kept], np.int32),
+            np.array([c for _, entries in kept for c, _ in entries], np.uint16),
+            np.array([w for _, entries in kept for _, w in entries], np.float32),
+        )
+
+    def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
+        return TreeWeights(arrays, np.empty(0, np.int32))
+
+    def rank_leaves(
+        self, tree: TreeWeights, x: Csr, rows: Array, beam: int, count: int
+    ) -> tuple[Array, Array]:
+        arrays, dense = tree.arrays, to_scipy(x).toarray().astype(np.float64)
+        ids = np.full((rows.shape[0], count), -1, np.int32)
+        scores = np.full((rows.shape[0], count), -np.inf, np.float32)
+        last_node = arrays.child_starts.shape[0] - 1
+        for place, row in enumerate(rows):
+            held = [(0.0, 0)]
+            for level in range(arrays.levels):
+                found = []
+                for above, node in held:
+                    for child, z in enumerate(child_scores(arrays, node, dense[row])):
+                        number = int(arrays.child_starts[node]) + child
+                        found.append((above - max(0.0, 1.0 - z) ** 3, number))
+                is_last = level == arrays.levels - 1
+                held = sorted(found, key=lambda it: (-it[0], it[1]))[: count if is_last else beam]
+            for i, (score, number) in enumerate(held):
+                ids[place, i], scores[place, i] = number - last_node, score
+        return ids, scores
+
+    def average_rankings(
+        self, ids: Array, scores: Array, shares: Array, count: int
+    ) -> tuple[Array, Array]:
+        rows = ids.shape[1]
+        out, sums = np.full((rows, count), -1, np.int32), np.zeros((rows, count), np.float32)
+        for row in range(rows):
+            totals: dict[int, float] = {}
+            for model, share in enumerate(shares):
+                for label, score in zip(ids[model, row], scores[model, row], strict=True):
+                    if label >= 0:
+                        totals[int(label)] = totals.get(int(label), 0.0) + share * score
+            best = sorted(totals.items(), key=lambda it: (-it[1], it[0]))[:count]
+            for place, (label, total) in enumerate(best):
+                out[row, place], sums[row, place] = label, total
+        return out, sums
+
+
+def child_scores(arrays: TreeArrays, node: int, x: Array) -> list[float]:
+    """Scores of a node's children for one dense row."""
+    first, stop = (int(n) for n in arrays.child_starts[node : node + 2])
+    scores = [float(b) for b in arrays.bias[first - 1 : stop - 1]]
+    for chunk in range(int(arrays.node_starts[node]), int(arrays.node_starts[node + 1])):
+        for e in range(int(arrays.chunk_starts[chunk]), int(arrays.chunk_starts[chunk + 1])):
+            scores[arrays.children[e]] += float(x[arrays.features[chunk]]) * float(
+                arrays.weights[e]
+            )
+    return scores
+
+
+def shuffle(order: list[int], state: int) -> int:
+    """Fisher and Yates with splitmix64."""
+    for i in range(len(order) - 1, 0, -1):
+        state = (state + 0x9E3779B97F4A7C15) & MASK
+        word = state
+        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
+        word ^= word >> 31
+        j = ((word >> 32) * (i + 1)) >> 32
+        order[i], order[j] = order[j], order[i]
+    return state

@@ -1,0 +1,170 @@
+"""Kernels of label trees against their naive twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daskxml.core.arrays import Csr, Partition
+from daskxml.core.errors import ConfigError
+from daskxml.data.rows import to_scipy
+from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.cuda.kernels import CudaKernels
+from daskxml.kernels.tree import Fit, TreeArrays
+from daskxml.model.tree.nodes import Block, FittedBlock, TreeRows, fit_block, join_blocks
+from daskxml.model.tree.shape import TreeShape
+from daskxml.model.tree.spec import TreeSpec
+from harness.kernel_cases import modest, random_csr, seeds
+from harness.naive_tree import NaiveTree
+
+NAIVE = NaiveTree()
+fast_kernels = pytest.mark.parametrize("fast", [CpuKernels(1), CpuKernels(2)], ids=["1", "2"])
+
+
+def some_rows(rng: np.random.Generator, rows: int, columns: int) -> Csr:
+    return random_csr(rng, rows, columns, density=rng.uniform(0.0, 0.6))
+
+
+def random_tree(rng: np.random.Generator, labels: int, features: int) -> TreeArrays:
+    """Some weights of every node, of a tree with few labels a leaf."""
+    shape = TreeShape.of(TreeSpec(features=features, labels=labels, leaf_labels=3))
+    widths = np.concatenate([np.diff(shape.child_starts(n)) for n in range(shape.levels)])
+    names, counts, children, node_starts = [], [], [], [0]
+    for width in widths:
+        for feature in np.flatnonzero(rng.random(features) < 0.5):
+            own = np.flatnonzero(rng.random(width) < 0.6)
+            if len(own):
+                names.append(feature)
+                counts.append(len(own))
+                children += own.tolist()
+        node_starts.append(len(names))
+    return TreeArrays(
+        levels=shape.levels,
+        child_starts=1 + np.append(0, np.cumsum(widths)),
+        bias=rng.standard_normal(int(widths.sum())).astype(np.float32),
+        node_starts=np.array(node_starts),
+        features=np.array(names, np.int32),
+        chunk_starts=np.append(0, np.cumsum(counts)).astype(np.int64),
+        children=np.array(children, np.uint16),
+        weights=rng.standard_normal(len(children)).astype(np.float32),
+    )
+
+
+@fast_kernels
+@modest
+@given(seed=seeds)
+def test_rows_are_gathered_with_the_nodes_own_columns(fast: CpuKernels, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = some_rows(rng, 12, 9)
+    rows = np.flatnonzero(rng.random(12) < 0.5)
+    (found, names), (expected, expected_names) = fast.node_rows(x, rows), NAIVE.node_rows(x, rows)
+    np.testing.assert_array_equal(names, expected_names)
+    np.testing.assert_array_equal(found.indptr, expected.indptr)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_array_equal(found.data, expected.data)
+    assert found.columns == expected.columns
+
+
+@modest
+@given(seed=seeds, solver=st.sampled_from(["dual", "sgd"]))
+def test_scores_are_fitted_as_one_child_at_a_time(seed: int, solver: str) -> None:
+    rng = np.random.default_rng(seed)
+    rows, children = int(rng.integers(1, 12)), int(rng.integers(1, 20))
+    x, names = NAIVE.node_rows(some_rows(rng, rows, 7), np.arange(rows))
+    part = Partition(x, random_csr(rng, rows, children, ones=True))
+    fit = Fit(solver, passes=3, cost=0.7, lr=0.5)
+    found, expected = (np.zeros((len(names) + 1, children), np.float32) for _ in range(2))
+    CpuKernels(1).fit_node(found, part, fit, key=seed)
+    NAIVE.fit_node(expected, part, fit, key=seed)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-4)
+
+
+def test_dual_coordinate_descent_finds_the_best_weights() -> None:
+    """At the solution every dual variable is 2 C times the row's hinge."""
+    rng = np.random.default_rng(3)
+    x, names = NAIVE.node_rows(some_rows(rng, 30, 8), np.arange(30))
+    part = Partition(x, random_csr(rng, 30, 3, ones=True))
+    weight = np.zeros((len(names) + 1, 3), np.float32)
+    CpuKernels(1).fit_node(weight, part, Fit("dual", passes=3000, cost=2.0), key=1)
+    dense = to_scipy(x).toarray().astype(np.float64)
+    signs = np.where(to_scipy(part.labels).toarray() > 0, 1.0, -1.0)
+    hinge = np.maximum(0.0, 1.0 - signs * (dense @ weight))
+    np.testing.assert_allclose(weight, dense.T @ (2 * 2.0 * hinge * signs), atol=2e-3)
+
+
+@modest
+@given(seed=seeds, smallest=st.sampled_from([0.0, 0.3, 5.0]))
+def test_small_weights_are_dropped(seed: int, smallest: float) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.standard_normal((6, 4)).astype(np.float32)
+    weight[rng.random((6, 4)) < 0.3] = 0.0
+    names = np.arange(5, dtype=np.int32) * 2
+    for found, expected in zip(
+        CpuKernels(1).prune(weight, names, smallest), NAIVE.prune(weight, names, smallest),
+        strict=True,
+    ):  # fmt: skip
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+@fast_kernels
+@modest
+@given(seed=seeds)
+def test_rows_descend_to_the_best_leaves(fast: CpuKernels, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels, features = int(rng.integers(1, 40)), int(rng.integers(1, 8))
+    arrays = random_tree(rng, labels, features)
+    x = some_rows(rng, 40, features)
+    rows = rng.permutation(40)
+    beam, count = int(rng.integers(1, 6)), int(rng.integers(1, 8))
+    ids, scores = fast.rank_leaves(fast.tree_weights(arrays), x, rows, beam, count)
+    naive_ids, naive = NAIVE.rank_leaves(NAIVE.tree_weights(arrays), x, rows, beam, count)
+    np.testing.assert_allclose(scores, naive, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(ids < 0, naive_ids < 0)
+    finite = np.where(naive_ids >= 0, naive, -1e6 - np.arange(count))
+    is_clear = (np.diff(finite, axis=1) < -1e-2).all(axis=1)  # ranks that rounding cannot swap
+    np.testing.assert_array_equal(ids[is_clear], naive_ids[is_clear])
+
+
+@fast_kernels
+@modest
+@given(seed=seeds)
+def test_rankings_are_averaged(fast: CpuKernels, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    models, rows, candidates = (int(n) for n in rng.integers(1, 5, 3))
+    ids = np.stack(
+        [[rng.permutation(6)[:candidates] for _ in range(rows)] for _ in range(models)]
+    ).astype(np.int32)
+    scores = rng.integers(1, 9, ids.shape).astype(np.float32)
+    ids[:, :, candidates - 1][rng.random((models, rows)) < 0.3] = -1
+    shares = np.full(models, 0.5, np.float32)
+    for found, expected in zip(
+        fast.average_rankings(ids, scores, shares, 4),
+        NAIVE.average_rankings(ids, scores, shares, 4),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_gpu_refuses_trees() -> None:
+    with pytest.raises(ConfigError, match="label trees need a CPU"):
+        CudaKernels.rank_leaves(None)  # type: ignore[arg-type]
+
+
+def test_a_block_has_the_same_bits_whichever_others_are_fitted() -> None:
+    """A child's weights do not depend on the width of its block."""
+    rng = np.random.default_rng(8)
+    spec = TreeSpec(features=9, labels=40, leaf_labels=100)
+    part = Partition(some_rows(rng, 50, 9), random_csr(rng, 50, 40, ones=True))
+    rows, shape = TreeRows(part, np.arange(40, dtype=np.int32)), TreeShape.of(spec)
+
+    def fitted(start: int, stop: int) -> FittedBlock:
+        return fit_block(CpuKernels(1), rows, spec, shape, Block(0, 0, start, stop), 7, 0)
+
+    whole, parts = fitted(0, 40), [fitted(0, 13), fitted(13, 40)]
+    np.testing.assert_array_equal(whole.bias, np.concatenate([part.bias for part in parts]))
+    joined = join_blocks([(Block(0, 0, 13, 40), parts[1]), (Block(0, 0, 0, 13), parts[0])])
+    for found, expected in zip(joined.arrays(), whole.arrays(), strict=True):
+        np.testing.assert_array_equal(found, expected)
