@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from daskxml.api.train import launch, load, train
     from daskxml.cluster.event_log import RunRecord
     from daskxml.model.trained import Model
+    from daskxml.records.verification import Verification, verify
 
 __all__ = [
     "ClusterError",
@@ -39,6 +40,7 @@ __all__ = [
     "Run",
     "RunRecord",
     "TrainingError",
+    "Verification",
     "__version__",
     "attach",
     "launch",
@@ -47,6 +49,7 @@ __all__ = [
     "simulate",
     "stop",
     "train",
+    "verify",
 ]
 
 # Loaded on first use: `import daskxml` must cost little and load neither Dask nor CuPy.
@@ -55,6 +58,7 @@ _HOMES = {
     "Model": "daskxml.model.trained",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
+    "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
     "launch": "daskxml.api.train",
     "load": "daskxml.api.train",
@@ -62,6 +66,7 @@ _HOMES = {
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
+    "verify": "daskxml.records.verification",
 }
 
 

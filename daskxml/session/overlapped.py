@@ -129,6 +129,7 @@ class OverlappedMerges(BarrierMerges):
         self._pending = PendingMerge(session.log, command, now_s)
         session.ledger.seal()
         session.inform(protocol.Merged())
+        session.log.trace = session.take_trace()
         commands = session.begin_megabatch(now_s)
         session.log.megabatch += 1
         session.log.unrecorded_since_s = self._pending.log.begun_s

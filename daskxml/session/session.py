@@ -47,6 +47,7 @@ from daskxml.session.history import MegabatchLog, worker_event
 from daskxml.session.ledger import Ledger
 from daskxml.session.placement import Placement
 from daskxml.session.stopping import StoppingRules
+from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
 from daskxml.strategies.protocol import Measured, Strategy, WorkerDevice, WorkerJoined, WorkerLost
 
@@ -107,6 +108,8 @@ class Session:
         The value of `plain`, to continue from a checkpoint.
     merges
         Whether training waits for merges, or overlaps with them.
+    settings
+        The strategy's name and settings, for the trace.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Session:
         parameters: int,
         stored: dict[str, Any] | None = None,
         merges: BarrierMerges | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.strategy, self.rules, self.placement = strategy, rules, placement
         self.parameters, self.state = parameters, strategy.initial_state()
@@ -128,8 +132,12 @@ class Session:
         self._evaluations = itertools.count(1)
         self._writer = ""
         self._wall_before_s = self._started_s = 0.0
+        self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
             self._restore(stored)
+        before = None if stored is None else stored["strategy"]
+        streams = self.ledger.stream_rows
+        self._trace.append(plain_entry(Setup(FORMAT, settings or {}, streams, parameters, before)))
         self._allocator = LeaseAllocator(self.ledger, placement, stored["dealt"] if stored else 0)
         self.log = MegabatchLog(self.generation + 1, 0.0)
         self._merges = merges or BarrierMerges()
@@ -163,10 +171,12 @@ class Session:
 
     def plain(self) -> dict[str, Any]:
         """Return the session between two mega-batches as JSON values."""
+        closed = self.history[: self.closed_rows]  # the others change while the copy is written
         return {
             "strategy": self.strategy.plain(self.state),
             "ledger": self.ledger.plain(),
-            "history": copy.deepcopy(self.history),  # which grows while the copy is written
+            "history": [*closed, *copy.deepcopy(self.history[self.closed_rows :])],
+            "trace": list(self._trace),
             "dealt": self._allocator.allocated,
             "placed": self.placement.plain(),
         }
@@ -177,6 +187,7 @@ class Session:
         self.history = list(stored["history"])
         self.closed_rows = len(self.history)
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
+        self._trace = list(stored.get("trace", []))  # older checkpoints have none
 
     def speeds(self) -> dict[str, float]:
         """Return the rows a second of every worker; 0 while unknown."""
@@ -249,7 +260,13 @@ class Session:
     def inform(self, event: protocol.Event) -> tuple[protocol.Command, ...]:
         """Pass an event to the strategy; return its decisions."""
         self.state, decisions = self.strategy.step(self.state, event)
+        self._trace.append(plain_entry(event, decisions))
         return decisions
+
+    def take_trace(self) -> list[Any]:
+        """Return the events and decisions up to now that are in no row yet, for the next row."""
+        trace, self._trace = self._trace, []
+        return trace
 
     def _decide(self, event: protocol.Event | None, now_s: float) -> list[Command]:
         """Return the commands for the strategy's decisions on an event, if there is one."""
@@ -304,6 +321,7 @@ class Session:
     def record_merge(self, result: MergeResult, now_s: float) -> list[Command]:
         """Record a merge for which every worker has waited."""
         self.inform(protocol.Merged())
+        self.log.trace = self.take_trace()
         self.log.merged(result, now_s)
         self.record(self.log, self.ledger.settle())
         return self.complete_row(now_s)

@@ -153,6 +153,7 @@ def make_session(
         Layout(spec).count,
         stored,
         OverlappedMerges() if config.combine.overlap else BarrierMerges(),
+        config.as_dict()["strategy"],
     )
     expected, found = session.ledger.stream_rows, placement.streams()
     if expected != found:

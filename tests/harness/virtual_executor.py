@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import LossSum, MetricSums
+from daskxml.records.audit import Audit, HistoryRow
 from daskxml.session.commands import (
     CheckpointWritten,
     EndRun,
@@ -24,6 +25,7 @@ from daskxml.session.commands import (
     RunLease,
     WriteCheckpoint,
 )
+from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
 from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules
@@ -252,7 +254,19 @@ class VirtualExecutor:
             for worker in row["workers"].values():
                 every.update(rows_of(span for lease in worker["leases"] for span in lease))
         assert all(count == 1 for count in every.values())
+        self._check_trace()
         return every
+
+    def _check_trace(self):
+        """The audit of the record comes to the same, from the history alone."""
+        session = self.session
+        overlaps = isinstance(session._merges, OverlappedMerges)
+        audit = Audit(lambda settings: session.strategy, overlaps=overlaps)
+        rows = [HistoryRow.of(row) for row in json.loads(json.dumps(session.history))]
+        if rows:
+            audit.run(rows)
+        problems = [*map(str, audit.findings.disagreements), *audit.notes]
+        assert not problems, "\n".join(problems)
 
 
 def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, strategy=None, **limits):
