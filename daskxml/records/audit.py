@@ -280,7 +280,7 @@ class _UserEvents:
         resumed = [n for n, e in enumerate(row.trace) if _is_resumption(e.event)]
         for number, entry in enumerate(row.trace):
             if isinstance(entry.event, tuple(_KINDS)):
-                rows = next(losses) if isinstance(entry.event, WorkerLost) else None
+                rows = next(losses) if isinstance(entry.event, WorkerLost) else 0
                 self._match(entry.event, left, rows, may_lack=number < max(resumed, default=0))
         for event in left:
             if not (resumed or any(event is other for other in own)):
@@ -303,5 +303,5 @@ class _UserEvents:
         if isinstance(event, BatchLimited):
             written = found.get("batch_rows")
             self._findings.compare(event.worker, "batch_rows of the event", written, event.rows)
-        if rows is not None:
+        elif rows is not None:
             self._findings.compare(event.worker, "rows_returned", found.get("rows_returned"), rows)

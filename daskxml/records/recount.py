@@ -81,7 +81,8 @@ class Replay:
             try:
                 self._step(self.strategy, number, entry)
             except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
-                event = f"event {number}, which the strategy cannot take ({error!r}),"
+                reason = f"{type(error).__name__}: {error}"
+                event = f"event {number}, which the strategy cannot take ({reason})"
                 self._findings.add("", event, entry.event, "another")
                 self.forget()
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import LossSum, MetricSums
-from daskxml.records.audit import Audit, HistoryRow
 from daskxml.session.commands import (
     CheckpointWritten,
     EndRun,
@@ -31,6 +30,7 @@ from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config
 from daskxml.strategies.protocol import Measured, WorkerDevice, WorkerJoined, WorkerLost
+from harness.records import audited
 
 MEGABATCH_ROWS = 64  # 8 batches of 8
 STAGES = ("train", "merge", "evaluate", "checkpoint")
@@ -260,13 +260,11 @@ class VirtualExecutor:
     def _check_trace(self):
         """The audit of the record comes to the same, from the history alone."""
         session = self.session
-        overlaps = isinstance(session._merges, OverlappedMerges)
-        audit = Audit(lambda settings: session.strategy, overlaps=overlaps)
-        rows = [HistoryRow.of(row) for row in json.loads(json.dumps(session.history))]
-        if rows:
-            audit.run(rows)
-        problems = [*map(str, audit.findings.disagreements), *audit.notes]
-        assert not problems, "\n".join(problems)
+        if session.history:
+            overlaps = isinstance(session._merges, OverlappedMerges)
+            audit = audited(session.history, lambda _: session.strategy, overlaps=overlaps)
+            problems = [*map(str, audit.findings.disagreements), *audit.notes]
+            assert not problems, "\n".join(problems)
 
 
 def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, strategy=None, **limits):
