@@ -71,8 +71,6 @@ class Audit:
     ----------
     make_strategy
         Returns the strategy with such settings; empty ones stand for the run file's.
-    overlaps
-        Whether merges overlap with training.
 
     Attributes
     ----------
@@ -86,14 +84,12 @@ class Audit:
         With what the run began, or continued; how many events the strategy received.
     """
 
-    def __init__(
-        self, make_strategy: Callable[[Mapping[str, Any]], Strategy], *, overlaps: bool
-    ) -> None:
+    def __init__(self, make_strategy: Callable[[Mapping[str, Any]], Strategy]) -> None:
         self.findings, self.notes = Findings(), list[str]()
         self.replay = Replay(make_strategy, self.findings)
         self.setups, self.events = list[Setup](), 0
-        self._overlaps, self._untold = overlaps, make_strategy({})
-        self._counts = Counts(self.findings, overlaps=overlaps)
+        self._first_strategy = make_strategy({})
+        self._counts = Counts(self.findings)
         self._coverage = Coverage(self.findings)
         self._user_events = _UserEvents(self.findings)
         self._total = self._rows_before = 0
@@ -101,7 +97,7 @@ class Audit:
     @property
     def strategy(self) -> Strategy:
         """That of the last `Setup`; before the first, the run file's."""
-        return self.replay.strategy or self._untold
+        return self.replay.strategy or self._first_strategy
 
     def run(self, rows: Sequence[HistoryRow]) -> None:
         """Verify all rows of a run."""
@@ -196,7 +192,7 @@ class Audit:
             return _shares({n: counts[n].updates if n in counts else 0 for n in names})
         weights = dict(closed.merge.weights)
         missing = [name for name in weights if name not in row.workers]
-        if not (self._overlaps and missing):
+        if not (self._counts.overlaps and missing):
             return weights
         # They were lost while the merge was under way: the row that follows says when.
         done = {name: closed.workers.get(name, WorkerCount()) for name in missing}

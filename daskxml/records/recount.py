@@ -184,11 +184,6 @@ class Closed:
 class Counts:
     """What each worker was given and has done, by the events and commands of a trace.
 
-    Parameters
-    ----------
-    overlaps
-        Whether merges overlap with training.
-
     Attributes
     ----------
     closed
@@ -197,17 +192,17 @@ class Counts:
         Rows of lost workers that no later lease has taken.
     is_exact
         Whether ``outstanding`` is known.
-    parameters
-        Of the model.
+    parameters, overlaps
+        Of the last `Setup`.
     sealed
         Rows of workers that were lost while a merge overlapped with training, until their loss.
     """
 
-    def __init__(self, findings: Findings, *, overlaps: bool) -> None:
-        self._findings, self._overlaps = findings, overlaps
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
         self.closed: Closed | None = None
         self.outstanding, self.is_exact = 0, True
-        self.parameters = 0
+        self.parameters, self.overlaps = 0, False
         self._threads: dict[str, int] = {}
         self._bounded: set[str] = set()
         self.forget()
@@ -229,7 +224,7 @@ class Counts:
         returned: int | None = 0
         match event:
             case Setup():
-                self.parameters = event.parameters
+                self.parameters, self.overlaps = event.parameters, event.overlaps
                 self.forget()
             case Started(names, devices):
                 self._threads = {n: devices.get(n, WorkerDevice()).pool_threads for n in names}
@@ -274,7 +269,7 @@ class Counts:
         if rows < 1 or batch_rows < 1:
             self._findings.add(worker, "a lease", f"{rows} rows by {batch_rows}", "1 at least")
             return
-        lease = GivenLease(rows, batch_rows, may_be_held=self._ends and self._overlaps)
+        lease = GivenLease(rows, batch_rows, may_be_held=self._ends and self.overlaps)
         self._count(worker).leases.append(lease)
         self.outstanding -= min(self.outstanding, rows)
 

@@ -104,7 +104,7 @@ def verify(run: str | Path) -> Verification:
         strategy = dict(settings) or values["strategy"]
         return load_run_config(values | {"strategy": strategy}).make_strategy()
 
-    audit = Audit(make_strategy, overlaps=config.combine.overlap)
+    audit = Audit(make_strategy)
     audit.run(rows)
     _check_settings(directory, values["strategy"], audit)
     return Verification(

@@ -71,6 +71,8 @@ class PendingMerge:
 class OverlappedMerges(BarrierMerges):
     """Merges that overlap with the next mega-batch."""
 
+    overlaps = True
+
     def __init__(self) -> None:
         self.join_is_pending = False
         self._pending: PendingMerge | None = None

@@ -57,6 +57,8 @@ class BarrierMerges:
 
     Attributes
     ----------
+    overlaps
+        Whether merges overlap with training.
     join_is_pending
         A worker waits to join.
     blocks_joining
@@ -67,6 +69,7 @@ class BarrierMerges:
         Rows of a merge that overlaps with training.
     """
 
+    overlaps = False
     join_is_pending = False
     blocks_joining = False
     holds_decisions = False
@@ -135,12 +138,18 @@ class Session:
         self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
             self._restore(stored)
-        before = None if stored is None else stored["strategy"]
-        streams = self.ledger.stream_rows
-        self._trace.append(plain_entry(Setup(FORMAT, settings or {}, streams, parameters, before)))
         self._allocator = LeaseAllocator(self.ledger, placement, stored["dealt"] if stored else 0)
         self.log = MegabatchLog(self.generation + 1, 0.0)
         self._merges = merges or BarrierMerges()
+        setup = Setup(
+            FORMAT,
+            settings or {},
+            self.ledger.stream_rows,
+            parameters,
+            self._merges.overlaps,
+            None if stored is None else stored["strategy"],
+        )
+        self._trace.append(plain_entry(setup))
 
     @property
     def generation(self) -> int:

@@ -24,7 +24,6 @@ from daskxml.session.commands import (
     RunLease,
     WriteCheckpoint,
 )
-from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
 from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules
@@ -261,8 +260,7 @@ class VirtualExecutor:
         """The audit of the record comes to the same, from the history alone."""
         session = self.session
         if session.history:
-            overlaps = isinstance(session._merges, OverlappedMerges)
-            audit = audited(session.history, lambda _: session.strategy, overlaps=overlaps)
+            audit = audited(session.history, lambda _: session.strategy)
             problems = [*map(str, audit.findings.disagreements), *audit.notes]
             assert not problems, "\n".join(problems)
 

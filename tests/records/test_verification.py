@@ -67,9 +67,8 @@ def history(out: Path) -> list[Row]:
 
 def problems(out: Path, rows: list[Row]) -> list[str]:
     """What the audit finds in rows of a run."""
-    config = load_run_config(out / "run.toml")
-    strategy = config.make_strategy()
-    found = audited(rows, lambda _: strategy, overlaps=config.combine.overlap)
+    strategy = load_run_config(out / "run.toml").make_strategy()
+    found = audited(rows, lambda _: strategy)
     return [str(problem) for problem in found.findings.disagreements]
 
 
