@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from daskxml.estimators.classifier import XMLClassifier
     from daskxml.estimators.scorers import make_scorer
     from daskxml.model.trained import Model
+    from daskxml.records.verification import Verification, verify
     from daskxml.session.commands import STOP
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Run",
     "RunRecord",
     "TrainingError",
+    "Verification",
     "XMLClassifier",
     "__version__",
     "attach",
@@ -53,6 +55,7 @@ __all__ = [
     "simulate",
     "stop",
     "train",
+    "verify",
 ]
 
 # Loaded on first use: `import daskxml` must cost little, and load neither Dask nor CuPy nor
@@ -64,6 +67,7 @@ _HOMES = {
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
     "XMLClassifier": "daskxml.estimators.classifier",
+    "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
     "launch": "daskxml.api.train",
     "load": "daskxml.api.train",
@@ -72,6 +76,7 @@ _HOMES = {
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
+    "verify": "daskxml.records.verification",
 }
 
 

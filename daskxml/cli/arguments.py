@@ -219,6 +219,11 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     _add_json(command)
 
 
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    _add_run_directories(command)
+    _add_json(command, "print one JSON object a line, with all disagreements")
+
+
 def _add_bench(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("suite", metavar="SUITE", help="a suite that comes along, like smoke, or a TOML file")
@@ -299,6 +304,9 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     "predict": ("data", _add_predict, "write a trained model's best labels of every row"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
+    "verify": (
+        "reports", _add_verify, "recompute the decisions and counts of runs from their histories",
+    ),
     "inspect": ("data", _add_inspect, "describe a data file and its problems"),
     "generate": ("data", _add_generate, "write generated rows with something to learn"),
     "bench": ("machine", _add_bench, "do a suite of runs and benchmarks, with one table"),

@@ -1,4 +1,4 @@
-"""``daskxml report`` and ``compare``: pages and tables about runs from their directories."""
+"""``daskxml report``, ``compare`` and ``verify``: what the directories of runs tell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -13,10 +14,20 @@ from rich.table import Table
 from daskxml.cli.arguments import Options
 from daskxml.core.errors import ConfigError
 from daskxml.observe.report import write_report
-from daskxml.observe.report.runs import StoredRun, best, check_metric, default_metric, read_runs
+from daskxml.observe.report.runs import (
+    StoredRun,
+    best,
+    check_metric,
+    default_metric,
+    find_runs,
+    read_runs,
+)
 from daskxml.observe.run_view import NEAR_BEST, Reached, reach
 from daskxml.observe.terminal import print_lines
+from daskxml.records.verification import Verification
+from daskxml.records.verification import verify as verify_run
 
+_MOST_LINES = 20  # disagreements of a run that are printed
 _TABLE_CHARACTERS = 80  # the least width, so that no column is cut
 
 
@@ -68,6 +79,34 @@ def compare(options: Options) -> int:
         if remark := _remark(run, found[run.name]):
             print(f"{run.name}: {remark}")
     return 0
+
+
+def verify(options: Options) -> int:
+    """Print where the records of runs do not follow their rules; return 1 if any does not."""
+    directories = [path for given in options.runs for path in find_runs(Path(given))]
+    found = [verify_run(path) for path in directories]
+    for run in found:
+        if options.json:
+            print(json.dumps(run.as_dict()))
+        else:
+            _print_verification(run)
+    return int(not all(run.agrees for run in found))
+
+
+def _print_verification(run: Verification) -> None:
+    for disagreement in run.disagreements[:_MOST_LINES]:
+        print(disagreement)
+    if len(run.disagreements) > _MOST_LINES:
+        print(f"and {len(run.disagreements) - _MOST_LINES:,} more, which --json prints")
+    count = len(run.disagreements)
+    says = f"{count:,} disagreement{'s' * (count > 1)}" if count else "the record follows its rules"
+    verified = {
+        "run": str(run.run),
+        "verified": f"{run.megabatches:,} mega-batches, {run.rows:,} rows, {run.events:,} events, "
+        f"{run.decisions:,} decisions",
+        "found": says,
+    }
+    print_lines(verified | {"note": "; ".join(run.notes)})
 
 
 def print_run_table(

@@ -24,6 +24,8 @@ key                                 meaning
                                     ``memory`` (the device's memory holds batches of so many rows
                                     only), ``logits`` (the budget for logits a GPU has chosen, and
                                     milliseconds of a step by the sizes tried)
+``trace``                           every event that the strategy received since the last row, and
+                                    what it decided: see `daskxml.session.trace`
 ==================================  ================================================================
 
 Each of ``workers`` has its ``updates``, ``rows``, ``nonzeros``, ``batch_rows``, ``lr`` (before the
@@ -67,6 +69,8 @@ class MegabatchLog:
         Lost workers whose work stays in a shared model.
     corrected
         Batches of each worker before its replica was corrected by an overlapping merge.
+    trace
+        The strategy's events and decisions, up to the merge.
     """
 
     def __init__(self, megabatch: int, begun_s: float) -> None:
@@ -83,6 +87,7 @@ class MegabatchLog:
         self.moved_bytes = self.merged_bytes = 0
         self.merge_s = self.overlapped_s = 0.0
         self.corrected: dict[str, int] = {}
+        self.trace: list[Any] = []
 
     @property
     def rows(self) -> int:
@@ -144,6 +149,7 @@ class MegabatchLog:
             "moved_bytes": self.moved_bytes,
             "notes": {name: total / count for name, (total, count) in self.means.items() if count},
             "events": list(self.events),
+            "trace": self.trace,
         }
 
     def _merge_values(self) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class PendingMerge:
 class OverlappedMerges(BarrierMerges):
     """Merges that overlap with the next mega-batch."""
 
+    overlaps = True
+
     def __init__(self) -> None:
         self.join_is_pending = False
         self._pending: PendingMerge | None = None
@@ -130,6 +132,7 @@ class OverlappedMerges(BarrierMerges):
         self._pending = PendingMerge(session.log, command, now_s)
         session.ledger.seal()
         session.inform(protocol.Merged())
+        session.log.trace = session.take_trace()
         commands = session.begin_megabatch(now_s)
         session.log.megabatch += 1
         session.log.unrecorded_since_s = self._pending.log.begun_s

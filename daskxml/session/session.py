@@ -51,6 +51,7 @@ from daskxml.session.history import MegabatchLog, worker_event
 from daskxml.session.ledger import Ledger
 from daskxml.session.placement import Placement
 from daskxml.session.stopping import StoppingRules
+from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
 from daskxml.strategies.protocol import Measured, Strategy, WorkerDevice, WorkerJoined, WorkerLost
 
@@ -60,6 +61,8 @@ class BarrierMerges:
 
     Attributes
     ----------
+    overlaps
+        Whether merges overlap with training.
     join_is_pending
         A worker waits to join.
     blocks_joining
@@ -70,6 +73,7 @@ class BarrierMerges:
         Rows of a merge that overlaps with training.
     """
 
+    overlaps = False
     join_is_pending = False
     blocks_joining = False
     holds_decisions = False
@@ -111,6 +115,8 @@ class Session:
         The value of `plain`, to continue from a checkpoint.
     merges
         Whether training waits for merges, or overlaps with them.
+    settings
+        The strategy's name and settings, for the trace.
     """
 
     def __init__(
@@ -121,6 +127,7 @@ class Session:
         parameters: int,
         stored: dict[str, Any] | None = None,
         merges: BarrierMerges | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.strategy, self.rules, self.placement = strategy, rules, placement
         self.parameters, self.state = parameters, strategy.initial_state()
@@ -133,11 +140,21 @@ class Session:
         self._evaluations = itertools.count(1)
         self._writer = ""
         self._wall_before_s = self._started_s = 0.0
+        self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
             self._restore(stored)
         self._allocator = LeaseAllocator(self.ledger, placement, stored["dealt"] if stored else 0)
         self.log = MegabatchLog(self.generation + 1, 0.0)
         self._merges = merges or BarrierMerges()
+        setup = Setup(
+            FORMAT,
+            settings or {},
+            self.ledger.stream_rows,
+            parameters,
+            self._merges.overlaps,
+            None if stored is None else stored["strategy"],
+        )
+        self._trace.append(plain_entry(setup))
 
     @property
     def generation(self) -> int:
@@ -168,10 +185,12 @@ class Session:
 
     def plain(self) -> dict[str, Any]:
         """Return the session between two mega-batches as JSON values."""
+        closed = self.history[: self.closed_rows]  # the others change while the copy is written
         return {
             "strategy": self.strategy.plain(self.state),
             "ledger": self.ledger.plain(),
-            "history": copy.deepcopy(self.history),  # which grows while the copy is written
+            "history": [*closed, *copy.deepcopy(self.history[self.closed_rows :])],
+            "trace": list(self._trace),
             "dealt": self._allocator.allocated,
             "placed": self.placement.plain(),
             **({"best": self.best} if self.best else {}),
@@ -183,6 +202,7 @@ class Session:
         self.history, self.best = list(stored["history"]), stored.get("best", 0)
         self.closed_rows = len(self.history)
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
+        self._trace = list(stored.get("trace", []))  # older checkpoints have none
 
     def speeds(self) -> dict[str, float]:
         """Return the rows a second of every worker; 0 while unknown."""
@@ -267,7 +287,13 @@ class Session:
     def inform(self, event: protocol.Event) -> tuple[protocol.Command, ...]:
         """Pass an event to the strategy; return its decisions."""
         self.state, decisions = self.strategy.step(self.state, event)
+        self._trace.append(plain_entry(event, decisions))
         return decisions
+
+    def take_trace(self) -> list[Any]:
+        """Return the events and decisions up to now that are in no row yet, for the next row."""
+        trace, self._trace = self._trace, []
+        return trace
 
     def _decide(self, event: protocol.Event | None, now_s: float) -> list[Command]:
         """Return the commands for the strategy's decisions on an event, if there is one."""
@@ -322,6 +348,7 @@ class Session:
     def record_merge(self, result: MergeResult, now_s: float) -> list[Command]:
         """Record a merge for which every worker has waited."""
         self.inform(protocol.Merged())
+        self.log.trace = self.take_trace()
         self.log.merged(result, now_s)
         self.record(self.log, self.ledger.settle())
         return self.complete_row(now_s)

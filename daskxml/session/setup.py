@@ -195,6 +195,7 @@ def make_session(
         spec.parameter_count,
         stored,
         OverlappedMerges() if config.combine.overlap else BarrierMerges(),
+        config.as_dict()["strategy"],
     )
     expected, found = session.ledger.stream_rows, ledger_streams(session.strategy, placement)
     if expected != found:

@@ -63,6 +63,9 @@ def test_a_run_on_disk(client: Client, data: Data, values: Values, tmp_path: Pat
     assert (out / "run.toml").exists()
     assert [path.stem for path in sorted((out / "checkpoints").iterdir())] == ["000006", "000008"]
     check_run(run, data, values)
+    found = daskxml.verify(out)
+    assert (found.megabatches, found.rows) == (8, 8 * 12 * 32)
+    assert (found.disagreements, found.notes) == ((), ())
     loaded = daskxml.load(out)
     assert np.array_equal(loaded.parameters["output.weight"], run.model.parameters["output.weight"])
     assert run.metrics["P@1"] > 0.2
@@ -199,6 +202,7 @@ def test_a_worker_joins_and_the_run_is_interrupted(
     assert len(run.history[0]["workers"]) == 1
     assert sorted(run.history[-1]["workers"]) == ["0", "1"]
     replay.check_ledger(run.history, 1500)
+    assert daskxml.verify(out).agrees
 
 
 def test_every_worker_is_lost(data: Data, values: Values, tmp_path: Path) -> None:
@@ -216,6 +220,7 @@ def test_every_worker_is_lost(data: Data, values: Values, tmp_path: Path) -> Non
     assert "rewound" in [event["kind"] for event in events]
     assert [row["megabatch"] for row in run.history] == list(range(1, 9))
     check_run(run, data, values)
+    assert daskxml.verify(out).agrees
 
 
 def test_resume_gives_the_same_bits(data: Data, values: Values, tmp_path: Path) -> None:
@@ -240,6 +245,7 @@ def test_resume_gives_the_same_bits(data: Data, values: Values, tmp_path: Path) 
     assert whole.metrics == resumed.metrics
     lines = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
     assert len(lines) == 10
+    assert daskxml.verify(tmp_path / "parts").agrees
 
 
 def count_messages(dask_worker: Worker) -> None:

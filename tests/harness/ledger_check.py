@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from harness.records import check_record
+
 
 def rows_of(history, total_rows):
     """Return every merged row as its place in the endless sequence of epochs."""
@@ -16,7 +18,10 @@ def rows_of(history, total_rows):
 
 
 def check_ledger(history, total_rows):
-    """Each mega-batch's rows follow the last one's, each once, and the counts agree."""
+    """Each mega-batch's rows follow the last one's, each once, and the counts agree.
+
+    What was decided is recomputed, too.
+    """
     before = 0
     for row in history:
         counted = sorted(rows_of([row], total_rows))
@@ -24,3 +29,4 @@ def check_ledger(history, total_rows):
         for worker in row["workers"].values():
             assert worker["rows"] == sum(s[3] - s[2] for lease in worker["leases"] for s in lease)
         before = row["rows"]
+    check_record(history)

@@ -27,6 +27,7 @@ from daskxml.worker.gang_programs import gang_program, needs_server, server_prog
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.training_worker import TrainingWorker
 from harness.overlap_replay import Replay, lease_rate, make_training_worker
+from harness.records import check_record
 
 History = Sequence[Mapping[str, Any]]
 
@@ -44,7 +45,10 @@ def rows_of(history: History, total_rows: int) -> list[int]:
 
 
 def check_ledger(history: History, total_rows: int) -> None:
-    """Each mega-batch's rows follow the last one's, each once, and the counts agree."""
+    """Each mega-batch's rows follow the last one's, each once, and the counts agree.
+
+    What was decided is recomputed, too.
+    """
     before = 0
     for row in history:
         counted = sorted(rows_of([row], total_rows))
@@ -52,6 +56,7 @@ def check_ledger(history: History, total_rows: int) -> None:
         for worker in row["workers"].values():
             assert worker["rows"] == sum(s[3] - s[2] for lease in worker["leases"] for s in lease)
         before = row["rows"]
+    check_record(history)
 
 
 def shuffled_rows(path: Path, seed: int) -> Partition:

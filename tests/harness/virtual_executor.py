@@ -29,6 +29,7 @@ from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config
 from daskxml.strategies.protocol import Measured, WorkerDevice, WorkerJoined, WorkerLost
+from harness.records import audited
 
 MEGABATCH_ROWS = 64  # 8 batches of 8
 STAGES = ("train", "merge", "evaluate", "checkpoint")
@@ -252,7 +253,16 @@ class VirtualExecutor:
             for worker in row["workers"].values():
                 every.update(rows_of(span for lease in worker["leases"] for span in lease))
         assert all(count == 1 for count in every.values())
+        self._check_trace()
         return every
+
+    def _check_trace(self):
+        """The audit of the record comes to the same, from the history alone."""
+        session = self.session
+        if session.history:
+            audit = audited(session.history, lambda _: session.strategy)
+            problems = [*map(str, audit.findings.disagreements), *audit.notes]
+            assert not problems, "\n".join(problems)
 
 
 def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, strategy=None, **limits):

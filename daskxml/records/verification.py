@@ -1,0 +1,202 @@
+"""Does a run's record follow its rules? Its directory read, every row of its history recomputed.
+
+`daskxml.records.recount` says what is recomputed, and from what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from daskxml.config import load_run_config
+from daskxml.core.errors import ModelError
+from daskxml.core.files import is_locked
+from daskxml.model.store import HEADER_NAME
+from daskxml.records.audit import Audit, HistoryRow
+from daskxml.records.disagreements import Disagreement
+from daskxml.records.environment import read_starts
+from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
+from daskxml.strategies.protocol import Strategy
+
+_ROW = {
+    "megabatch": int, "rows": int, "epoch": float, "train_s": float, "merge_s": float,
+    "workers": dict, "perturbed": bool, "events": list,
+}  # fmt: skip
+_WORKER = {
+    "updates": int, "rows": int, "batch_rows": int, "lr": float, "weight": float, "busy_s": float,
+    "idle_s": float, "leases": list,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What came of verifying a run.
+
+    Attributes
+    ----------
+    run
+        Its directory.
+    megabatches, rows, events, decisions
+        What was verified: mega-batches and their rows, events that the strategy received, and
+        commands that it decided on them.
+    disagreements
+        Where the record does not follow its rules.
+    notes
+        What could not be verified, and why.
+    """
+
+    run: Path
+    megabatches: int
+    rows: int
+    events: int
+    decisions: int
+    disagreements: tuple[Disagreement, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the record follows its rules wherever they could be verified."""
+        return not self.disagreements
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"agrees": self.agrees, **asdict(self), "run": str(self.run)}
+
+
+def verify(run: str | Path) -> Verification:
+    """Recompute every decision and count of a run from its record alone.
+
+    Parameters
+    ----------
+    run
+        The run's directory, with its run file and its history.
+
+    Raises
+    ------
+    ModelError, ConfigError
+        If there is no run, or its record is cut, damaged or of another version.
+
+    Examples
+    --------
+    >>> import daskxml, numpy as np, tempfile
+    >>> run = daskxml.simulate({"training": {"epochs": 1}, "strategy": {"megabatch_batches": 1}},
+    ...                        speeds=[1.0, 0.5], train=daskxml.Matrices(np.eye(512), np.eye(512)),
+    ...                        out=tempfile.mkdtemp() + "/run")
+    >>> found = daskxml.verify(run.out)
+    >>> found.megabatches, found.rows, found.agrees
+    (2, 512, True)
+    """
+    directory = Path(run)
+    if not directory.is_dir():
+        raise ModelError(f"{directory}: no directory of a run")
+    history = read_history(directory / HISTORY_FILE)
+    config = load_run_config(directory / RUN_FILE)
+    rows = _read_rows(directory / HISTORY_FILE, history)
+    _check_length(directory, len(rows))
+    values = config.as_dict()
+
+    def make_strategy(settings: Mapping[str, Any]) -> Strategy:
+        strategy = dict(settings) or values["strategy"]
+        return load_run_config(values | {"strategy": strategy}).make_strategy()
+
+    audit = Audit(make_strategy)
+    audit.run(rows)
+    _check_settings(directory, values["strategy"], audit)
+    return Verification(
+        run=directory,
+        megabatches=len(rows),
+        rows=rows[-1].values["rows"],
+        events=audit.events,
+        decisions=audit.replay.decisions,
+        disagreements=tuple(audit.findings.disagreements),
+        notes=tuple(audit.notes),
+    )
+
+
+def _check_settings(directory: Path, written: Mapping[str, Any], audit: Audit) -> None:
+    """Compare the run file with the settings that the run had last."""
+    if not (audit.setups and audit.setups[-1].strategy):
+        return
+    expected = audit.setups[-1].strategy
+    if len(read_starts(directory)) <= len(audit.setups):
+        audit.findings.compare("", f"{RUN_FILE}, strategy", written, expected)
+    elif written != expected:
+        audit.notes.append(f"{RUN_FILE} has another [strategy], of a start without a merge")
+
+
+def _read_rows(path: Path, history: Sequence[Mapping[str, Any]]) -> list[HistoryRow]:
+    if not history:
+        raise ModelError(f"{path}: has no mega-batch; the run never merged, or the history is cut")
+    rows = []
+    for number, row in enumerate(history, 1):
+        try:
+            _check_row(row, number)
+            rows.append(HistoryRow.of(row))
+        except ValueError as error:
+            raise ModelError(
+                f"{path}:{number}: no row of a history of this version ({error}); it is damaged, "
+                "edited, or another daskxml wrote it"
+            ) from None
+    return rows
+
+
+def _check_row(row: Mapping[str, Any], number: int) -> None:
+    _check_shape(row, _ROW)
+    if row["megabatch"] != number:
+        raise ValueError(f"mega-batch {row['megabatch']}, where {number} is to come")
+    for event in row["events"]:
+        _check_shape(event, {"kind": str})
+    for name, worker in row["workers"].items():
+        with _located(f"worker {name}"):
+            _check_shape(worker, _WORKER)
+            _check_leases(worker["leases"])
+
+
+@contextlib.contextmanager
+def _located(place: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _check_shape(values: Any, shape: Mapping[str, Any]) -> None:
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    for key, kind in shape.items():
+        if key not in values:
+            raise ValueError(f"{key!r} is missing")
+        value: Any = values[key]
+        kinds = (int, float) if kind is float else kind
+        is_bool = isinstance(value, bool) and kind is not bool
+        if is_bool or not isinstance(value, kinds):
+            raise ValueError(f"{key} = {value!r:.60}")
+        if kind is float and not math.isfinite(value):
+            raise ValueError(f"{key} = {value}")
+
+
+def _check_leases(leases: Sequence[Any]) -> None:
+    for lease in leases:
+        spans = lease if isinstance(lease, list) else [None]
+        for span in spans:
+            is_span = isinstance(span, list) and [type(part) for part in span] == [int] * 4
+            if not is_span:
+                raise ValueError(f"leases have {span!r:.60}")
+
+
+def _check_length(directory: Path, megabatches: int) -> None:
+    """Refuse a history that ends before the model of an ended run."""
+    expected = 0
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the run has not ended
+        header = json.loads((directory / HEADER_NAME).read_text(encoding="utf-8"))
+        expected = int(header["training"]["megabatches"])
+    if expected > megabatches and not is_locked(directory):
+        raise ModelError(
+            f"{directory / HISTORY_FILE}: ends with mega-batch {megabatches}, but the model was "
+            f"trained in {expected}: the history is cut"
+        )

@@ -1,0 +1,40 @@
+"""What a run's record says, recomputed in memory; and rows that a resumed run has in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from daskxml.config import load_run_config
+from daskxml.records.audit import Audit, HistoryRow
+from daskxml.strategies.protocol import Strategy
+
+
+def audited(
+    history: Sequence[Mapping[str, Any]],
+    make_strategy: Callable[[Mapping[str, Any]], Strategy],
+) -> Audit:
+    """Return the audit of a history, as its file would have it."""
+    audit = Audit(make_strategy)
+    audit.run([HistoryRow.of(row) for row in json.loads(json.dumps(history))])
+    return audit
+
+
+def check_record(history: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a history follows the rules of the strategy that it names."""
+
+    def make_strategy(settings: Mapping[str, Any]) -> Strategy:
+        table = {"strategy": dict(settings), "training": {"megabatches": 1}}
+        return load_run_config(table).make_strategy()
+
+    found = audited(history, make_strategy)
+    assert not found.findings.disagreements, "\n".join(map(str, found.findings.disagreements))
+    assert not found.notes, found.notes
+    assert found.replay.decisions
+
+
+def without_starts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without what differs where a run is resumed."""
+    trace = [entry for entry in row["trace"] if entry[0][0] not in ("Setup", "Started")]
+    return {**row, "wall_s": 0.0, "trace": trace}

@@ -1,0 +1,397 @@
+"""`daskxml verify`: runs of all kinds agree with their records; a changed number is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import daskxml
+from daskxml import ConfigError, ModelError
+from daskxml.cli import main
+from daskxml.config import load_run_config, packaged_run_files
+from daskxml.simulator import Arrival, CostModel, Loss, Network
+from harness.records import audited
+from harness.small_data import data as data
+
+Row = dict[str, Any]
+
+COSTS = {
+    "cost": CostModel(fixed_s=1e-3, per_row_s=1e-4),
+    "network": Network(bandwidth_bytes_s=1e8, message_s=1e-3),
+}
+SMALL = {"model.hidden": [16], "training.megabatches": 4, "training.epochs": 99.0,
+         "strategy.batch_max": 32, "strategy.megabatch_batches": 12}  # fmt: skip
+CHANGES = (Loss(0.1, "1"), Arrival(0.12, "2"))
+# Values of a row that were measured, or follow from what no history has.
+MEASURED = {
+    "wall_s", "eval_s", "overlapped_s", "merge_s", "loss", "metrics", "merged_bytes", "moved_bytes",
+    "notes", "nonzeros", "after_s", "training_loss", "corrected_after",
+}  # fmt: skip
+
+
+def simulated(values: Any, data: Mapping[str, Path], out: Path, **options: Any) -> daskxml.Run:
+    """A run of two workers, one of which is a pool where the run file has pools."""
+    config = load_run_config(values)
+    pools = {"1": 2} if config.cluster.pools else {}
+    return daskxml.simulate(
+        config, {"0": 1.0, "1": 0.7}, pools=pools, **data, **{**COSTS, **options}, out=out
+    )
+
+
+@pytest.fixture(scope="module")
+def overlapped(data: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of Adaptive SGD with overlapping merges, a worker lost and one joined."""
+    out = tmp_path_factory.mktemp("overlapped") / "run"
+    config = load_run_config("adaptive-sgd", SMALL | {"combine.overlap": True})
+    simulated(config, data, out, changes=CHANGES)
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(data: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of Adaptive SGD with perturbed weights, a worker lost and one joined."""
+    out = tmp_path_factory.mktemp("adaptive") / "run"
+    simulated(load_run_config("adaptive-sgd", SMALL), data, out, changes=CHANGES)
+    return out
+
+
+def history(out: Path) -> list[Row]:
+    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+
+
+def problems(out: Path, rows: list[Row]) -> list[str]:
+    """What the audit finds in rows of a run."""
+    strategy = load_run_config(out / "run.toml").make_strategy()
+    found = audited(rows, lambda _: strategy)
+    return [str(problem) for problem in found.findings.disagreements]
+
+
+# ------------------------------------------------------------------------------ all agree
+
+
+@pytest.mark.parametrize("name", packaged_run_files())
+def test_a_run_of_every_run_file_agrees(
+    data: Mapping[str, Path], tmp_path: Path, name: str
+) -> None:
+    settings = SMALL if name != "hogwild" else {**SMALL, "strategy.batch_max": 1}
+    for key in ("batch_min", "batch_initial"):
+        if hasattr(load_run_config(name).strategy, key):
+            settings = {**settings, f"strategy.{key}": 0}
+    config = load_run_config(name, settings)
+    simulated(config, data, tmp_path / "run", changes=CHANGES)
+    found = daskxml.verify(tmp_path / "run")
+    assert [str(problem) for problem in found.disagreements] == []
+    assert (found.megabatches, found.notes) == (4, ())
+    assert found.rows == 4 * config.strategy.megabatch_rows
+    assert found.decisions >= 4
+
+
+@pytest.mark.parametrize("name", ["adaptive-sgd", "mirrored", "hogbatch", "adaptive-hogbatch"])
+@pytest.mark.parametrize("residency", ["replicate", "shard"])
+def test_a_run_with_losses_at_any_time_agrees(
+    data: Mapping[str, Path], tmp_path: Path, name: str, residency: str
+) -> None:
+    config = load_run_config(name, {**SMALL, "data.residency": residency})
+    for at in range(5):
+        out = tmp_path / str(at)
+        changes = [Loss(0.02 + 0.031 * at, "1"), Arrival(0.03 + 0.04 * at, "2")]
+        simulated(config, data, out, changes=changes)
+        assert [str(problem) for problem in daskxml.verify(out).disagreements] == []
+
+
+def test_a_resumed_run_agrees_also_with_other_settings(
+    data: Mapping[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    simulated(load_run_config("adaptive-sgd", SMALL), data, out)
+    daskxml.simulate(
+        out / "run.toml", [1.0, 0.7, 0.5], **COSTS, resume=out,
+        overrides={"training.megabatches": 7, "strategy.lr": 0.25},
+    )  # fmt: skip
+    found = daskxml.verify(out)
+    assert ([str(problem) for problem in found.disagreements], found.notes) == ([], ())
+    rates = [row["workers"]["0"]["lr"] for row in history(out)]
+    assert rates[6] < rates[3]  # they are verified with the settings of their time
+    text = (out / "run.toml").read_text()
+    (out / "run.toml").write_text(text.replace("momentum = 0.9", "momentum = 0.8"))
+    (problem,) = daskxml.verify(out).disagreements
+    assert str(problem) == (
+        "mega-batch 7: run.toml, strategy of momentum is 0.8 in the record, by the rules 0.9"
+    )
+
+
+def test_a_run_that_went_back_to_its_checkpoint_agrees(
+    data: Mapping[str, Path], tmp_path: Path
+) -> None:
+    config = load_run_config("elastic", SMALL | {"checkpoint.every": 2})
+    out = tmp_path / "run"
+    changes = [Loss(0.15, "0"), Loss(0.15, "1"), Arrival(0.4, "2")]
+    simulated(config, data, out, changes=changes)
+    assert sorted(history(out)[1]["workers"]) == ["0", "1"]
+    assert sorted(history(out)[-1]["workers"]) == ["2"]
+    assert daskxml.verify(out).agrees
+
+
+# ------------------------------------------------------------------- one number is changed
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the place of every number and truth value."""
+    if isinstance(value, int | float):
+        yield path
+    elif isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from paths(item, (*path, key))
+
+
+def changed(rows: list[Row], number: int, path: tuple[Any, ...]) -> list[Row]:
+    """Return rows with one value of one of them changed."""
+    new = copy.copy(rows)
+    place = new[number] = copy.deepcopy(rows[number])
+    for key in path[:-1]:
+        place = place[key]
+    old = place[path[-1]]
+    place[path[-1]] = not old if isinstance(old, bool) else old + (1 if old == int(old) else 1e-6)
+    return new
+
+
+@pytest.mark.parametrize("kind", ["run", "overlapped"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_every_number_of_a_row_is_verified(
+    kind: str, number: int, request: pytest.FixtureRequest
+) -> None:
+    out: Path = request.getfixturevalue(kind)
+    rows = history(out)
+    assert problems(out, rows) == []
+    row = {key: value for key, value in rows[number].items() if key not in ("trace", "megabatch")}
+    verified = [path for path in paths(row) if not MEASURED & set(path)]
+    assert len(verified) > 20
+    unseen = [path for path in verified if not problems(out, changed(rows, number, path))]
+    assert unseen == []
+
+
+def test_every_decision_of_the_trace_is_verified(run: Path) -> None:
+    rows = history(run)
+    decisions = [
+        ("trace", entry, command, *path)
+        for entry, (_, *commands) in enumerate(rows[1]["trace"])
+        for command, plain in enumerate(commands, 1)
+        for path in paths(plain)
+    ]
+    assert len(decisions) > 20
+    unseen = [path for path in decisions if not problems(run, changed(rows, 1, path))]
+    assert unseen == []
+
+
+def entries(row: Row, event: str) -> list[Any]:
+    """Return the entries of a row's trace that begin with such an event."""
+    return [entry for entry in row["trace"] if entry[0][0] == event]
+
+
+def other_size(rows: list[Row]) -> None:
+    rows[1]["workers"]["0"]["batch_rows"] -= 1
+
+
+def other_seconds(rows: list[Row]) -> None:
+    entries(rows[1], "LeaseDone")[0][0][4] *= 2.0
+
+
+def other_span(rows: list[Row]) -> None:
+    """Let a worker have the row after its last one, too."""
+    rows[1]["workers"]["0"]["leases"][0][0][3] += 1
+
+
+def shifted_span(rows: list[Row]) -> None:
+    """Let a lease begin and end a row later: the number of rows stays."""
+    span = rows[1]["workers"]["0"]["leases"][0][0]
+    span[2:] = [span[2] + 1, span[3] + 1]
+
+
+def other_loss(rows: list[Row]) -> None:
+    (event,) = [e for row in rows for e in row["events"] if e["kind"] == "lost"]
+    event["rows_returned"] += 1
+
+
+def late_correction(rows: list[Row]) -> None:
+    """Let a replica be corrected after more batches than its worker did."""
+    rows[1]["workers"]["0"]["corrected_after"] = 99
+
+
+def unknown_worker(rows: list[Row]) -> None:
+    entries(rows[1], "LeaseDone")[0][0][1] = "nobody"
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (other_size, "mega-batch 2, worker 0: batch_rows is"),
+        (other_seconds, ": busy_s is"),
+        (other_span, "mega-batch 2, worker 0: rows of its leases is ["),
+        (shifted_span, "of epoch 0, stream 0: times counted is 2, also by worker"),
+        (shifted_span, "rows up to here in no mega-batch is 1 ("),
+        (other_loss, "worker 1: rows_returned is"),
+        (
+            late_correction,
+            "worker 0: corrected_after is 99 in the record, by the rules 0 to",
+        ),
+        (unknown_worker, "the strategy cannot take (KeyError: 'nobody') is ['LeaseDone', 'nobody'"),
+    ],
+)
+def test_what_was_changed_is_named(run: Path, change: Any, found: str) -> None:
+    rows = history(run)
+    change(rows)
+    said = problems(run, rows)
+    assert any(found in line for line in said), said
+    assert all("\n" not in line and len(line) < 320 for line in said)
+
+
+def test_norms_that_would_have_decided_otherwise_are_named(run: Path) -> None:
+    """Whether weights are perturbed depends on the norms of all replicas."""
+    said = []
+    for number, factor in ((number, factor) for number in range(4) for factor in (1e-9, 1e9)):
+        rows = history(run)
+        for measured in entries(rows[number], "Measured"):
+            measured[0][1] = {name: norm * factor for name, norm in measured[0][1].items()}
+        said += problems(run, rows)
+    assert any("Merge after event" in line and "perturbed is" in line for line in said), said
+
+
+def test_shares_of_an_old_shared_model_are_verified_without_a_trace(
+    data: Mapping[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    simulated(load_run_config("cpu-gpu-hogbatch", SMALL), data, out, changes=CHANGES)
+    rows = [{k: v for k, v in row.items() if k != "trace"} for row in history(out)]
+    (out / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = daskxml.verify(out)
+    assert (found.agrees, found.decisions) == (True, 0)
+    assert found.notes[0].startswith("4 of 4 mega-batches have no trace, as an older daskxml wrote")
+    rows[2]["workers"]["0"]["weight"] += 0.01
+    assert problems(out, rows)[0].startswith("mega-batch 3, worker 0: weight is")
+    rows = history(out)
+    rows[1]["workers"]["0"]["leases"][0][0][3] -= 1
+    assert any("rows of all spans is" in line for line in problems(out, rows))
+
+
+# ------------------------------------------------------------------------ the command line
+
+
+@pytest.fixture
+def copied(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def test_the_command_says_that_all_is_well(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "found     the record follows its rules" in said
+    assert "verified  4 mega-batches, 1,536 rows, " in said
+    assert main(["verify", str(run.parent), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["agrees"], found["disagreements"], found["run"]) == (True, [], str(run))
+
+
+def test_the_command_names_what_differs(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = history(copied)
+    rows[2]["workers"]["0"]["weight"] = 0.25
+    (copied / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["verify", str(copied)]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("mega-batch 3, worker 0: weight is 0.25 in the record, by the rules")
+    assert "found     1 disagreement\n" in said.out
+    assert said.err == ""
+    assert main(["verify", str(copied), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["disagreements"]
+    assert (problem["megabatch"], problem["worker"], problem["what"]) == (3, "0", "weight")
+
+
+def edited(change: Any) -> Any:
+    """Return a damage that changes the second row."""
+
+    def damage(copied: Path) -> None:
+        rows = history(copied)
+        change(rows[1])
+        (copied / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return damage
+
+
+def lines(keep: slice) -> Any:
+    """Return a damage that keeps only some lines."""
+
+    def damage(copied: Path) -> None:
+        path = copied / "history.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[keep]))
+
+    return damage
+
+
+def cut(copied: Path) -> None:
+    path = copied / "history.jsonl"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def other_format(copied: Path) -> None:
+    path = copied / "history.jsonl"
+    path.write_text(path.read_text().replace('["Setup", 1,', '["Setup", 2,', 1))
+
+
+BAD = {
+    "cut in a line": (cut, "history.jsonl:4: not a JSON object"),
+    "cut after a line": (lines(slice(3)), "ends with mega-batch 3, but the model was trained in 4"),
+    "a line is missing": (lines(slice(0, 4, 2)), "history.jsonl:2: no row of a history of this"),
+    "empty": (lines(slice(0)), "history.jsonl: has no mega-batch"),
+    "no history": (lambda path: (path / "history.jsonl").unlink(), "no history of a run here"),
+    "no run file": (lambda path: (path / "run.toml").unlink(), "run.toml: no such run file"),
+    "another version": (other_format, "history.jsonl:1: no row of a history of this version (a tr"),
+    "no workers": (edited(lambda row: row.pop("workers")), "('workers' is missing)"),
+    "workers are a list": (edited(lambda row: row.update(workers=[1])), "(workers = [1])"),
+    "a text for a number": (edited(lambda row: row.update(rows="many")), "(rows = 'many')"),
+    "not a number": (edited(lambda row: row.update(train_s=float("nan"))), "(train_s = nan)"),
+    "a lease of texts": (
+        edited(lambda row: row["workers"]["0"].update(leases=[["ab"]])),
+        "(worker 0: leases have 'ab')",
+    ),
+    "an unknown event": (
+        edited(lambda row: row["trace"][0].insert(0, ["Sleep", 1])),
+        "(['Sleep', 1]: no event or command of this version)",
+    ),
+    "an event of texts": (
+        edited(lambda row: entries(row, "Merged")[0].append(["Lease", "0", "x", 1, 0.1])),
+        "(Lease.rows = 'x')",
+    ),
+    "a short event": (
+        edited(lambda row: entries(row, "Merged")[0].append(["Lease", "0"])),
+        "fields of Lease are missing",
+    ),
+    "no trace": (edited(lambda row: row.update(trace=3)), "(trace is no list)"),
+    "an event for the user": (edited(lambda row: row.update(events=[3])), "(no JSON object)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_record_is_one_line(
+    copied: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    damage, problem = BAD[name]
+    damage(copied)
+    assert main(["verify", str(copied)]) == 2
+    said = capsys.readouterr()
+    assert problem in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no directory of a run"):
+        daskxml.verify(tmp_path / "nowhere")
+    (tmp_path / "history.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="no such run file"):
+        daskxml.verify(tmp_path)
+    assert main(["verify", str(tmp_path / "nowhere")]) == 2
