@@ -98,6 +98,8 @@ class Run:
 
         Those of the best model, where that was kept.
         """
+        if not self.history:
+            return {}
         best = self.model.header.training.get("best_megabatch", len(self.history))
         measured = (row["metrics"] for row in reversed(self.history[:best]) if row["metrics"])
         return next(measured, {})

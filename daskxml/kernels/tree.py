@@ -30,10 +30,10 @@ class Fit:
         First rate of SGD, of a step by ``lr / |x|^2``, and the last one as a share of it.
     """
 
-    solver: str = "dual"
-    passes: int = 8
+    solver: str
+    passes: int
     cost: float = 1.0
-    lr: float = 1.0
+    lr: float = 0.5
     last_lr: float = 0.02
 
 

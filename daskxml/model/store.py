@@ -61,6 +61,7 @@ class ModelHeader:
 
     Examples
     --------
+    >>> from daskxml.model.spec import ModelSpec
     >>> ModelHeader(spec=ModelSpec(features=3, labels=2), training_rows=10).normalize
     'l2'
     """
@@ -112,7 +113,7 @@ class ModelHeader:
             If a value is missing or invalid.
         """
         return cls(
-            spec=spec_from_dict(values["spec"]),
+            spec=spec_from_dict(dict(values["spec"])),
             propensity_a=float(values["propensity"]["a"]),
             propensity_b=float(values["propensity"]["b"]),
             training_rows=values["training_rows"],

@@ -13,6 +13,7 @@ from daskxml.session.overlapped import reweighed
 from daskxml.session.trace import Entry, Setup, read_entry
 from daskxml.strategies.protocol import (
     BatchLimited,
+    Measured,
     Merge,
     Strategy,
     WorkerJoined,
@@ -178,6 +179,10 @@ class Audit:
         for name in weights.keys() & row.workers.keys():
             compare(name, "weight", row.workers[name]["weight"], weights[name])
             self._check_worker(name, row.workers[name], closed.workers.get(name, WorkerCount()))
+            for measured in row.of_kind(Measured)[-1:]:  # taken back ones come before
+                if "norm" in row.workers[name] and name in measured.squared_norms:
+                    norm = math.sqrt(measured.squared_norms[name])
+                    compare(name, "norm", row.workers[name]["norm"], norm)
         for one in fields(Merge):
             if one.name in row.values:  # what the row says of the merge has the same name
                 compare("", one.name, row.values[one.name], getattr(closed.merge, one.name))

@@ -20,7 +20,6 @@ Its stages::
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -273,16 +272,14 @@ class Session:
         """Begin the next mega-batch."""
         self.stage = "train"
         self.log = MegabatchLog(self.generation + 1, now_s)
-        self._limit_rows()
-        return self._decide(protocol.Begin(), now_s)
+        return self._decide(protocol.Begin(self._rows_left()), now_s)
 
-    def _limit_rows(self) -> None:
-        """Leave no more rows to the next mega-batch than the run's epochs have."""
+    def _rows_left(self) -> int | None:
+        """Return how many rows the run's epochs still have; None where nothing limits them."""
         limit = self.rules.rows_in_all(sum(self.ledger.stream_rows))
-        if limit is not None and hasattr(self.state, "remaining_rows"):
-            left = max(1, limit - self.rows_merged - self._merges.rows_under_way)
-            rows = min(self.state.remaining_rows, left)
-            self.state = dataclasses.replace(self.state, remaining_rows=rows)
+        if limit is None:
+            return None
+        return max(1, limit - self.rows_merged - self._merges.rows_under_way)
 
     def inform(self, event: protocol.Event) -> tuple[protocol.Command, ...]:
         """Pass an event to the strategy; return its decisions."""

@@ -139,6 +139,7 @@ def v100_cost(spec: AnySpec) -> CostModel:
 
     Examples
     --------
+    >>> from daskxml.model.spec import ModelSpec
     >>> cost = v100_cost(ModelSpec(features=135_909, labels=670_091, hidden=(128,)))
     >>> round(cost.batch_s(1024, 1024 * 76), 2)
     0.11

@@ -107,8 +107,9 @@ def record(state: GangState, event: Event, megabatch_rows: int) -> GangState:
     match event:
         case Started(names):
             return replace(state, members={n: state.members.get(n, GangWorker()) for n in names})
-        case Begin():
-            return replace(state, phase="train")
+        case Begin(rows):
+            left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
+            return replace(state, phase="train", remaining_rows=left)
         case WorkerJoined(name):
             worker = GangWorker(waits=state.phase != "idle" and bool(state.active))
             return replace(state, members={**state.members, name: worker})

@@ -352,8 +352,9 @@ class MegabatchStrategy(Strategy):
             case Started(names, devices):
                 present = {n: self._resumed(members.get(n), devices.get(n, REPLICA)) for n in names}
                 return replace(state, members=present)
-            case Begin():
-                return replace(state, phase="train")
+            case Begin(rows):
+                left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
+                return replace(state, phase="train", remaining_rows=left)
             case WorkerJoined(name, device):
                 worker = replace(self._new_worker(device), came_late=state.phase != "idle")
                 return replace(state, members={**members, name: worker})

@@ -78,7 +78,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The next mega-batch may be leased."""
+    """The next mega-batch may be leased.
+
+    It has at most ``rows`` rows, where that is not None: the run's epochs have no more.
+    """
+
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

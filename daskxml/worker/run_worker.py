@@ -35,6 +35,8 @@ class RunWorker(ABC):
         The resident rows.
     budget
         Memory for logits.
+    best
+        The mega-batch whose model is kept as the best one; 0: none is.
     generation
         Number of merges that the global model includes.
     label_counts
@@ -47,7 +49,7 @@ class RunWorker(ABC):
         self.budget = choose_budget(settings, self.kernels)
         self.settings = settings = self.budget.given_to(settings)
         self.rows = ResidentRows(self.kernels, settings.config.run.seed)
-        self.generation = 0
+        self.generation = self.best = 0
         self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
         self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
 

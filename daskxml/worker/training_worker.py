@@ -58,8 +58,6 @@ class TrainingWorker(RunWorker):
     current, previous, scratch
         ``(size,)`` float32: the global model, the one before it, and room for the next one.
         With an outer optimizer ``previous`` is its memory.
-    best
-        The mega-batch whose model is kept as the best one; 0: none is.
     snapshot
         For the merge after ``generation``.
     shared
@@ -106,7 +104,18 @@ class TrainingWorker(RunWorker):
         self.set_model(flat, flat, generation=0)
 
     def set_models(self, models: Mapping[str, Array], generation: int, best: int) -> None:
-        """Start from what `host_models` returned; ``best`` is the number of its best model."""
+        """Start from what `host_models` returned; ``best`` is the number of its best model.
+
+        Raises
+        ------
+        ModelError
+            If it is of another kind or size.
+        """
+        if not {"current", "previous"} <= models.keys():
+            raise ModelError(
+                "the model to go on with is no network: leave [model] kind as it was, or delete "
+                "this checkpoint to resume from the one before"
+            )
         self.set_model(models["current"], models["previous"], generation)
         if best and "best" in models:
             self.keep_best(best, models["best"])

@@ -48,8 +48,6 @@ class TreeWorker(RunWorker):
     ----------
     orders
         ``(trees, labels)`` int32: the labels in the order of each tree's leaves.
-    best
-        The mega-batch whose trees are the best; 0: not known.
     fitted
         Its own pieces since the last merge.
     gathered
@@ -65,7 +63,6 @@ class TreeWorker(RunWorker):
         self.spec: TreeSpec = spec
         self.shape = TreeShape.of(spec)
         self.orders: Array = np.empty((0, spec.labels), np.int32)
-        self.best = 0
         self.fitted: Pieces = {}
         self.gathered: Pieces = {}
         self._pieces: Pieces = {}  # of trees that are not complete

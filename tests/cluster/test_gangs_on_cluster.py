@@ -17,9 +17,9 @@ import daskxml
 import harness.replay as replay
 from daskxml.model.spec import Layout
 from daskxml.records.checkpoint import checkpoints
-from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
 from harness.clusters import PROTOCOL
+from harness.every_strategy import ROW_STRATEGIES
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -80,7 +80,7 @@ def changes_of(events: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("residency", ["replicate", "shard"])
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("strategy", ROW_STRATEGIES)
 def test_every_strategy_accounts_for_every_row(
     calm: Client, data: Data, values: Values, strategy: str, residency: str
 ) -> None:

@@ -18,13 +18,14 @@ from harness.naive_optim import NaiveOptim
 from harness.naive_row_step import NaiveRowStep
 from harness.naive_sampling import NaiveRowSampling, NaiveSampling
 from harness.naive_sparse import NaiveSparse
+from harness.naive_tree import NaiveTree
 
 T = TypeVar("T")
 
 
 class NaiveKernels(
     HostMemory, NaiveDense, NaiveSparse, NaiveLabels, NaiveOptim, NaiveRowStep, NaiveSampling,
-    NaiveRowSampling,
+    NaiveRowSampling, NaiveTree,
 ):  # fmt: skip
     """Implements :class:`daskxml.kernels.Kernels` in plain NumPy.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from daskxml.config import load_run_config
 from daskxml.records.audit import Audit, HistoryRow
+from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
 
 
@@ -25,7 +26,10 @@ def check_record(history: Sequence[Mapping[str, Any]]) -> None:
     """Check that a history follows the rules of the strategy that it names."""
 
     def make_strategy(settings: Mapping[str, Any]) -> Strategy:
-        table = {"strategy": dict(settings), "training": {"megabatches": 1}}
+        kind = STRATEGIES[settings["name"]]
+        is_tree = bool(kind(kind.Config()).pieces)
+        model = {"kind": "tree" if is_tree else "mlp"}
+        table = {"strategy": dict(settings), "training": {"epochs": 1}, "model": model}
         return load_run_config(table).make_strategy()
 
     found = audited(history, make_strategy)

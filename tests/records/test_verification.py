@@ -80,6 +80,8 @@ def test_a_run_of_every_run_file_agrees(
     data: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:
     settings = SMALL if name != "hogwild" else {**SMALL, "strategy.batch_max": 1}
+    if load_run_config(name).model.kind == "tree":
+        settings = {"training.epochs": 4, "strategy.pieces": 8}
     for key in ("batch_min", "batch_initial"):
         if hasattr(load_run_config(name).strategy, key):
             settings = {**settings, f"strategy.{key}": 0}

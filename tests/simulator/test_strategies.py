@@ -7,12 +7,12 @@ import pytest
 
 from daskxml.api.simulate import simulate
 from daskxml.simulator import Arrival, CostModel, Loss
-from daskxml.strategies import STRATEGIES
+from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
 from harness.records import without_starts
 
 
-@pytest.fixture(params=STRATEGIES)
+@pytest.fixture(params=ROW_STRATEGIES)
 def values(request):
     """Six mega-batches of 384 rows."""
     return {

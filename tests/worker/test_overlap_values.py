@@ -186,6 +186,6 @@ def test_the_global_model_is_evaluated_and_training_continues_from_the_replica()
 def test_it_costs_one_model_more():
     (worker,) = make_workers(1, combine=OVERLAP)
     worker.take_snapshot(merge_of(1))
-    with worker._global_model():
+    with worker.global_model():
         pass
     assert list(worker._arrays) == ["snapshot"]

@@ -188,6 +188,8 @@ def test_a_model_is_taken_over(worker):
     np.testing.assert_array_equal(models["current"], current)  # copies, as they were
     with pytest.raises(ModelError, match=r"leave \[model\]"):
         worker.set_model(current[:-1], previous, 3)
+    with pytest.raises(ModelError, match="is no network: leave \\[model\\] kind as it was"):
+        worker.set_models({"current": current}, 3, 0)
 
 
 def test_two_workers_begin_with_the_same_model(worker):

@@ -42,9 +42,9 @@ class TreeSpec:
     Examples
     --------
     >>> TreeSpec(features=500, labels=21_764).level_bits
-    (4, 4)
+    (4, 3)
     >>> TreeSpec(features=500, labels=159).level_bits
-    (1,)
+    ()
     """
 
     features: int = bounded(MISSING, low=1, high=2**31 - 1)
@@ -52,11 +52,11 @@ class TreeSpec:
     kind: ClassVar[str] = "tree"
     parameter_count: ClassVar[int] = 0  # not known before the rows are
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
-    leaf_labels: int = bounded(100, low=1, high=MAX_CHILDREN)
-    solver: Literal["dual", "sgd"] = "dual"
-    passes: int = bounded(8, low=1, high=10_000)
+    leaf_labels: int = bounded(200, low=1, high=MAX_CHILDREN)
+    solver: Literal["sgd", "dual"] = "sgd"
+    passes: int = bounded(4, low=1, high=10_000)
     cost: float = bounded(1.0, above=0)
-    lr: float = bounded(1.0, above=0)
+    lr: float = bounded(0.5, above=0)
     last_lr: float = bounded(0.02, low=0, high=1)
     smallest_weight: float = bounded(0.05, low=0)
     beam: int = bounded(10, low=1, high=MAX_CHILDREN)
