@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from daskxml.config import load_run_config
+from daskxml.config.run import DEFAULT_STRATEGY
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
@@ -26,7 +27,7 @@ def check_record(history: Sequence[Mapping[str, Any]]) -> None:
     """Check that a history follows the rules of the strategy that it names."""
 
     def make_strategy(settings: Mapping[str, Any]) -> Strategy:
-        kind = STRATEGIES[settings["name"]]
+        kind = STRATEGIES[settings.get("name", DEFAULT_STRATEGY)]
         is_tree = bool(kind(kind.Config()).pieces)
         model = {"kind": "tree" if is_tree else "mlp"}
         table = {"strategy": dict(settings), "training": {"epochs": 1}, "model": model}
