@@ -23,7 +23,7 @@ CUDA_VENV ?= .venv-cuda
 CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit test-slow test-loggers test-ucx test-cuda docs bench lock format clean
+.PHONY: help setup demo test lint types kernels unit test-slow test-loggers test-ucx test-cuda docs bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,7 +41,13 @@ $(READY): pyproject.toml
 demo: $(READY)
 	$(BIN)/daskxml demo
 
-test: lint types unit
+test: $(READY)
+	$(MAKE) --jobs 2 lint types kernels
+	$(MAKE) unit
+
+# Compiled once, while mypy has the other core; else several tests at a time compile the same.
+kernels: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m harness.warm_worker
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -75,6 +75,7 @@ def test_a_scheduler_that_is_not_of_this_version(
             daskxml.runs(client)
 
 
+@pytest.mark.slow
 def test_workers_that_are_not_of_this_version(
     another_version: Path, no_daskxml: Path, data: dict[str, Path], values: dict[str, Any],
     tmp_path: Path,
@@ -102,6 +103,7 @@ def test_workers_that_are_not_of_this_version(
         assert sorted(run.history[-1]["workers"]) == ["good"]
 
 
+@pytest.mark.slow
 def test_workers_of_another_version_that_come_later(
     another_version: Path, no_daskxml: Path, data: dict[str, Path], values: dict[str, Any],
     tmp_path: Path,

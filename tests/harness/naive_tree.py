@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.data.rows import to_scipy
 from daskxml.kernels.tree import Fit, TreeArrays, TreeWeights
 
 MASK = 2**64 - 1
@@ -15,7 +14,7 @@ class NaiveTree:
     """Implements :class:`daskxml.kernels.tree.TreeKernels`."""
 
     def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
-        dense = to_scipy(x)[rows].toarray()
+        values = dense(x)[rows]
         stored = sorted(
             {int(f) for row in rows for f in x.indices[x.indptr[row] : x.indptr[row + 1]]}
         )
@@ -25,7 +24,7 @@ class NaiveTree:
             data.append(1.0)
             for feature in x.indices[x.indptr[row] : x.indptr[row + 1]].tolist():
                 indices.append(1 + stored.index(feature))
-                data.append(dense[place, feature])
+                data.append(values[place, feature])
             indptr.append(len(indices))
         gathered = Csr(
             np.array(indptr), np.array(indices, np.int32), np.array(data, np.float32),
@@ -35,8 +34,8 @@ class NaiveTree:
 
     def fit_node(self, weight: Array, part: Partition, fit: Fit, key: int) -> None:
         """One child after the other, over the same orders of rows."""
-        x = to_scipy(part.features).toarray().astype(np.float64)
-        signs = np.where(to_scipy(part.labels).toarray() > 0, 1.0, -1.0)
+        x = dense(part.features)
+        signs = np.where(dense(part.labels) > 0, 1.0, -1.0)
         for child in range(weight.shape[1]):
             w, dual = np.zeros(x.shape[1]), np.zeros(x.shape[0])
             order, state, done = list(range(x.shape[0])), key, 0
@@ -81,7 +80,7 @@ class NaiveTree:
     def rank_leaves(
         self, tree: TreeWeights, x: Csr, rows: Array, beam: int, count: int
     ) -> tuple[Array, Array]:
-        arrays, dense = tree.arrays, to_scipy(x).toarray().astype(np.float64)
+        arrays, values = tree.arrays, dense(x)
         ids = np.full((rows.shape[0], count), -1, np.int32)
         scores = np.full((rows.shape[0], count), -np.inf, np.float32)
         last_node = arrays.child_starts.shape[0] - 1
@@ -90,7 +89,7 @@ class NaiveTree:
             for level in range(arrays.levels):
                 found = []
                 for above, node in held:
-                    for child, z in enumerate(child_scores(arrays, node, dense[row])):
+                    for child, z in enumerate(child_scores(arrays, node, values[row])):
                         number = int(arrays.child_starts[node]) + child
                         found.append((above - max(0.0, 1.0 - z) ** 3, number))
                 is_last = level == arrays.levels - 1
@@ -114,6 +113,15 @@ class NaiveTree:
             for place, (label, total) in enumerate(best):
                 out[row, place], sums[row, place] = label, total
         return out, sums
+
+
+def dense(x: Csr) -> Array:
+    """The matrix in float64."""
+    out = np.zeros((x.rows, x.columns))
+    for row in range(x.rows):
+        for j in range(x.indptr[row], x.indptr[row + 1]):
+            out[row, x.indices[j]] = 1.0 if x.data is None else x.data[j]
+    return out
 
 
 def child_scores(arrays: TreeArrays, node: int, x: Array) -> list[float]:

@@ -81,6 +81,7 @@ def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: S
     assert "daskxml_run_loss{" not in read(base_of(first) + "/metrics")
 
 
+@pytest.mark.slow
 def test_a_page_that_is_slow_or_closed_gets_nothing_and_the_run_goes_on(
     client: Client, start: Start
 ) -> None:
