@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bokeh.client import ClientSession, pull_session
 from distributed import Client, Scheduler
 
