@@ -5,7 +5,7 @@ memory to the model, so that what else the machine does matters little. `CHOSEN`
 held-out training rows; all else has its default.
 
     pip install omikuji libpecos
-    python benchmarks/trees.py FOLDER [--sets bibtex,delicious] [--tools daskxml,omikuji,PECOS]
+    python benchmarks/trees.py FOLDER [--sets bibtex,delicious] [--tools "daskxml, tree;PECOS"]
 
 The folder has ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Writes ``results/trees.json`` and
 ``results/trees.md``.

@@ -194,8 +194,8 @@ def local_cluster(section: ClusterSection, warn: Warn) -> Iterator[SpecCluster]:
 def forked_workers(preload: Sequence[str] = PRELOAD) -> Iterator[None]:
     """Fork Dask's local workers from one process that has imported what they need, on Linux.
 
-    A worker then starts in a tenth of a second, where importing takes one or two. Workers on GPUs
-    and over UCX must not be forked. A start method that the user has set stays.
+    So what a worker needs is imported once and not by each. Workers on GPUs and over UCX must not
+    be forked. A start method that the user has set stays.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ padding between them is and stays zero, so norms and sums of models are unaffect
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -122,12 +122,23 @@ class ModelSpec:
         >>> ModelSpec.from_dict(spec.as_dict()) == spec
         True
         """
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
-        missing = sorted({"features", "labels"} - set(values))
-        if unknown or missing:
-            raise ConfigError(f"model: unknown {unknown}, missing {missing} among its values")
+        check_names(values, {field.name for field in fields(cls)})
         return cls(**values)
+
+
+def check_names(values: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse a model's description with an unknown name, or without the data's sizes.
+
+    Examples
+    --------
+    >>> check_names({"features": 3, "depth": 2}, {"features", "labels"})
+    Traceback (most recent call last):
+    daskxml.core.errors.ConfigError: model: unknown ['depth'], missing ['labels'] among its values
+    """
+    unknown = sorted(set(values) - set(known))
+    missing = sorted({"features", "labels"} - set(values))
+    if unknown or missing:
+        raise ConfigError(f"model: unknown {unknown}, missing {missing} among its values")
 
 
 def _is_count(value: Any) -> bool:

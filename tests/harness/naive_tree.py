@@ -6,8 +6,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.kernels.tree import Fit, TreeArrays, TreeWeights
-
-MASK = 2**64 - 1
+from harness.naive_hash import hash64
 
 
 class NaiveTree:
@@ -38,9 +37,9 @@ class NaiveTree:
         signs = np.where(dense(part.labels) > 0, 1.0, -1.0)
         for child in range(weight.shape[1]):
             w, dual = np.zeros(x.shape[1]), np.zeros(x.shape[0])
-            order, state, done = list(range(x.shape[0])), key, 0
+            order, drawn, done = list(range(x.shape[0])), 0, 0
             for _ in range(fit.passes):
-                state = shuffle(order, state)
+                drawn = shuffle(order, key, drawn)
                 for i in order:
                     sign, score, norm = signs[i, child], x[i] @ w, x[i] @ x[i]
                     if fit.solver == "dual":
@@ -136,14 +135,10 @@ def child_scores(arrays: TreeArrays, node: int, x: Array) -> list[float]:
     return scores
 
 
-def shuffle(order: list[int], state: int) -> int:
-    """Fisher and Yates with splitmix64."""
+def shuffle(order: list[int], key: int, drawn: int) -> int:
+    """Fisher and Yates with SplitMix64; returns how many numbers are drawn now."""
     for i in range(len(order) - 1, 0, -1):
-        state = (state + 0x9E3779B97F4A7C15) & MASK
-        word = state
-        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
-        word ^= word >> 31
-        j = ((word >> 32) * (i + 1)) >> 32
+        j = ((hash64(key, drawn) >> 32) * (i + 1)) >> 32
         order[i], order[j] = order[j], order[i]
-    return state
+        drawn += 1
+    return drawn

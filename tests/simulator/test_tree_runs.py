@@ -109,3 +109,10 @@ def test_a_damaged_model_is_refused(alone: daskxml.Run, tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DaskxmlError, match="damaged"):
         daskxml.load(tmp_path / "model")
+
+
+def test_a_run_that_is_stopped_in_its_first_tree_says_so(data: Data) -> None:
+    """It is evaluated, and has nothing to store."""
+    tree_s = simulate(VALUES, [1], **data).history[0]["train_s"]
+    with pytest.raises(DaskxmlError, match="before its first tree was complete"):
+        simulate(VALUES, [1], **data, overrides={"training.minutes": tree_s / 200})

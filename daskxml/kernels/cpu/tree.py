@@ -13,34 +13,46 @@ import numpy as np
 from numba import njit
 
 from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.kernels.cpu.numba_math import hash64
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.kernels.tree import Fit, TreeArrays, TreeWeights
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _ROW_GRAIN = 16  # rows that take about as long as waking a thread
 
 
-@njit(inline="always", cache=True)
-def _mixed(state: Any) -> Any:
-    """The splitmix64 finalizer."""
-    state = (state ^ (state >> np.uint64(30))) * _MIX_1
-    state = (state ^ (state >> np.uint64(27))) * _MIX_2
-    return state ^ (state >> np.uint64(31))
-
-
 @njit(nogil=True, cache=True)
-def _shuffle(order: Any, state: Any) -> Any:
-    """Shuffle ``order`` (Fisher and Yates); returns the generator's next state."""
+def _shuffle(order: Any, key: Any, drawn: Any) -> Any:
+    """Shuffle ``order`` (Fisher and Yates) by numbers ``drawn`` and on of the stream ``key``."""
     for i in range(order.shape[0] - 1, 0, -1):
-        state += _GOLDEN
-        high = _mixed(state) >> np.uint64(32)
+        high = hash64(key, drawn) >> np.uint64(32)
         j = np.int64((high * np.uint64(i + 1)) >> np.uint64(32))
         order[i], order[j] = order[j], order[i]
-    return state
+        drawn += 1
+    return drawn
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _score_row(score: Any, weight: Any, indices: Any, data: Any) -> Any:
+    """Write a row's scores of all children to ``score``; returns the row's squared norm."""
+    score[:] = _ZERO
+    norm = _ZERO
+    for j in range(indices.shape[0]):
+        value, source = data[j], weight[indices[j]]
+        norm += value * value
+        for c in range(score.shape[0]):
+            score[c] += value * source[c]
+    return norm
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _add_row(weight: Any, steps: Any, indices: Any, data: Any) -> None:
+    """Add a row, times each child's step, to the weights."""
+    for j in range(indices.shape[0]):
+        value, target = data[j], weight[indices[j]]
+        for c in range(steps.shape[0]):
+            target[c] += value * steps[c]
 
 
 @njit(nogil=True, cache=True)
@@ -80,25 +92,19 @@ def gather_node(
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def fit_dual(
     weight: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
-    order: Any, state: Any, passes: int, diagonal: Any,
-) -> Any:  # fmt: skip
+    order: Any, key: Any, passes: int, diagonal: Any,
+) -> None:  # fmt: skip
     """Passes of dual coordinate descent on the squared hinge, all children of a row at once."""
-    children = weight.shape[1]
-    score = np.empty(children, np.float32)
-    sign = np.full(children, -_ONE, np.float32)
+    score = np.empty(weight.shape[1], np.float32)
+    sign = np.full(weight.shape[1], -_ONE, np.float32)
+    drawn = 0
     for _ in range(passes):
-        state = _shuffle(order, state)
+        drawn = _shuffle(order, key, drawn)
         for i in order:
-            score[:] = _ZERO
-            norm = _ZERO
-            for j in range(indptr[i], indptr[i + 1]):
-                value, source = data[j], weight[indices[j]]
-                norm += value * value
-                for c in range(score.shape[0]):
-                    score[c] += value * source[c]
-            for j in range(y_indptr[i], y_indptr[i + 1]):
-                sign[y_indices[j]] = _ONE
-            rate = _ONE / (norm + diagonal)
+            row = slice(indptr[i], indptr[i + 1])
+            positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
+            rate = _ONE / (_score_row(score, weight, indices[row], data[row]) + diagonal)
+            sign[positive] = _ONE
             held = dual[i]
             changed = _ZERO
             for c in range(score.shape[0]):
@@ -106,58 +112,39 @@ def fit_dual(
                 gradient = sign[c] * score[c] - _ONE + old * diagonal
                 new = max(old - gradient * rate, _ZERO)
                 held[c] = new
-                step = sign[c] * (new - old)
-                score[c] = step
-                changed = max(changed, abs(step))
-            for j in range(y_indptr[i], y_indptr[i + 1]):
-                sign[y_indices[j]] = -_ONE
+                score[c] = sign[c] * (new - old)
+                changed = max(changed, abs(score[c]))
+            sign[positive] = -_ONE
             if changed > _ZERO:
-                for j in range(indptr[i], indptr[i + 1]):
-                    value, target = data[j], weight[indices[j]]
-                    for c in range(score.shape[0]):
-                        target[c] += value * score[c]
-    return state
+                _add_row(weight, score, indices[row], data[row])
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def fit_sgd(
     weight: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
-    order: Any, state: Any, passes: int, lr: Any, last: Any,
-) -> Any:  # fmt: skip
+    order: Any, key: Any, passes: int, lr: Any, last: Any,
+) -> None:  # fmt: skip
     """Passes of SGD on the squared hinge; the rate falls from ``lr`` to ``last`` times that."""
-    children = weight.shape[1]
-    score = np.empty(children, np.float32)
-    sign = np.full(children, -_ONE, np.float32)
+    score = np.empty(weight.shape[1], np.float32)
+    sign = np.full(weight.shape[1], -_ONE, np.float32)
     steps = passes * order.shape[0]
-    done = 0
+    done = drawn = 0
     for _ in range(passes):
-        state = _shuffle(order, state)
+        drawn = _shuffle(order, key, drawn)
         for i in order:
+            row = slice(indptr[i], indptr[i + 1])
+            positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
             rate = lr * (_ONE - (_ONE - last) * np.float32(done / steps))
+            rate /= _score_row(score, weight, indices[row], data[row])
             done += 1
-            score[:] = _ZERO
-            norm = _ZERO
-            for j in range(indptr[i], indptr[i + 1]):
-                value, source = data[j], weight[indices[j]]
-                norm += value * value
-                for c in range(score.shape[0]):
-                    score[c] += value * source[c]
-            for j in range(y_indptr[i], y_indptr[i + 1]):
-                sign[y_indices[j]] = _ONE
-            rate /= norm
+            sign[positive] = _ONE
             changed = _ZERO
             for c in range(score.shape[0]):
-                step = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
-                score[c] = step
-                changed = max(changed, abs(step))
-            for j in range(y_indptr[i], y_indptr[i + 1]):
-                sign[y_indices[j]] = -_ONE
+                score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
+                changed = max(changed, abs(score[c]))
+            sign[positive] = -_ONE
             if changed > _ZERO:
-                for j in range(indptr[i], indptr[i + 1]):
-                    value, target = data[j], weight[indices[j]]
-                    for c in range(score.shape[0]):
-                        target[c] += value * score[c]
-    return state
+                _add_row(weight, score, indices[row], data[row])
 
 
 @njit(nogil=True, cache=True)
@@ -199,7 +186,7 @@ def keep_large(
 @njit(inline="always", cache=True)
 def _slot(node: Any, feature: Any, mask: Any) -> Any:
     """The first place of a node's feature in a hash table of ``mask + 1`` places."""
-    return np.int64(_mixed(np.uint64(node) * _GOLDEN + np.uint64(feature)) & np.uint64(mask))
+    return np.int64(hash64(node, feature) & np.uint64(mask))
 
 
 @njit(nogil=True, cache=True)

@@ -60,7 +60,7 @@ class Forest:
     spec
         Sizes, beam, and the powers of the trees' rows.
     parameters
-        ``tree0.order`` and so on, see `ARRAYS`; of one tree or more.
+        ``tree0.order`` and so on, see `ARRAYS`.
     kernels
         Of the device.
     """
@@ -94,6 +94,10 @@ class Forest:
 
     def _top_k(self, segment: Segment, k: int) -> tuple[Array, Array]:
         x, rows = segment.partition.features, segment.rows
+        if not self.trees:  # the run was stopped before the first one was complete
+            return np.full((rows.shape[0], k), -1, np.int32), np.zeros(
+                (rows.shape[0], k), np.float32
+            )
         several = len(self.trees) > 1
         count = min(self.spec.labels, max(20, _CANDIDATES * k) if several else k)
         ids = np.empty((len(self.trees), rows.shape[0], count), np.int32)

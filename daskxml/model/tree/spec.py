@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels.tree import Fit
+from daskxml.model.spec import check_names
 
 MAX_BITS = 5  # of a level: a node above the leaves has at most 32 children
 MAX_CHILDREN = 1 << 16  # of a node: children are stored in 16 bits
@@ -104,8 +105,5 @@ class TreeSpec:
         True
         """
         values = {name: value for name, value in values.items() if name != "kind"}
-        unknown = sorted(set(values) - {field.name for field in fields(cls)})
-        missing = sorted({"features", "labels"} - set(values))
-        if unknown or missing:
-            raise ConfigError(f"model: unknown {unknown}, missing {missing} among its values")
+        check_names(values, {field.name for field in fields(cls)})
         return cls(**values)
