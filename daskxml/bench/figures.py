@@ -5,7 +5,6 @@ Cells that differ only by their repeat share a row of the table.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from daskxml.bench.cells import RUN, Cell
 from daskxml.bench.execution import DONE, Execution
 from daskxml.bench.suite import BenchmarkScript
 from daskxml.core.errors import ModelError
+from daskxml.core.text import parse_json
 from daskxml.records.run_dir import read_history
 
 Figures = dict[str, float]
@@ -102,7 +102,7 @@ def script_figures(path: Path, script: BenchmarkScript) -> dict[str, Figures]:
         If the file is missing, or lacks the columns that the suite names.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        rows = parse_json(path.read_text(encoding="utf-8"))["rows"]
         found = {}
         for row in rows:
             name = ", ".join(str(row[column]) for column in script.rows)

@@ -30,6 +30,7 @@ from daskxml.bench.suite import Suite
 from daskxml.bench.tables import csv_text, markdown
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import lock_folder, replacing
+from daskxml.core.text import parse_json
 from daskxml.records.environment import PACKAGE, describe, versions
 
 CELL_FILE, RESULT_FILE, RESULTS_FILE = "cell.json", "result.json", "results.json"
@@ -124,7 +125,7 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     file = path / RESULTS_FILE
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = parse_json(file.read_text(encoding="utf-8"))
         found["cells"], found["environment"]
     except OSError as error:
         raise ModelError(f"{path}: no results of a bench here ({error.strerror})") from None
@@ -249,7 +250,7 @@ class _SuiteRun:
 def _earlier_result(cell: Cell, folder: Path) -> tuple[dict[str, Any], dict[str, Figures]] | None:
     """Return the result and the figures of a cell that is done, else None."""
     try:
-        result = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        result = parse_json((folder / RESULT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(result, dict) or result.get("status") != DONE:

@@ -9,14 +9,20 @@ import importlib
 import os
 import signal
 import sys
+import tempfile
 import threading
+import traceback
 import warnings
 from collections.abc import Sequence
 
+from daskxml._version import __version__
 from daskxml.cli.arguments import build_parser
-from daskxml.core.errors import CallbackWarning, DaskxmlError
+from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError
+from daskxml.core.text import printable
 
-FAILED, INTERRUPTED = 2, 130
+FAILED, INTERNAL, INTERRUPTED = 2, 70, 130  # 70: EX_SOFTWARE of sysexits.h
+REPORT_TO = "the issues of daskxml"
+_LONGEST_PROBLEM = 300  # characters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     0, or 2 after an error that the user can fix (one line on stderr), or 130 after Ctrl-C or
-    SIGTERM.
+    SIGTERM, or 70 after an error of daskxml itself, whose traceback is in a file that is named.
 
     Examples
     --------
@@ -40,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _interrupt_on(signal.SIGTERM)
     try:
+        for argument in arguments:
+            if not _is_text(argument):
+                raise ConfigError(f"{argument}: not text in UTF-8, which paths and names must be")
         return _run(arguments)
     except DaskxmlError as error:
         if "--debug" in arguments:
@@ -48,19 +57,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `daskxml inspect FILE | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if "--debug" in arguments or error.filename is None:
-            raise
-        return _fail(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         print("daskxml: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        if isinstance(error, OSError) and error.strerror:
+            place = "" if error.filename is None else f"{printable(str(error.filename))}: "
+            return _fail(f"{place}{error.strerror}")
+        if isinstance(error, MemoryError):
+            return _fail("not enough memory; --debug shows where")
+        return _fail_unexpectedly(error)
 
 
 def _interrupt_on(signal_number: int) -> None:
     """Handle the signal of `docker stop` and batch systems as Ctrl-C: a run ends at a merge."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal_number, signal.default_int_handler)
+
+
+def _is_text(argument: str) -> bool:
+    """Whether an argument was UTF-8: other bytes become lone surrogates, which Dask cannot send."""
+    return not any("\ud800" <= character <= "\udfff" for character in argument)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -76,3 +95,22 @@ def _run(arguments: Sequence[str]) -> int:
 def _fail(message: str) -> int:
     print(f"daskxml: error: {message}", file=sys.stderr)
     return FAILED
+
+
+def _fail_unexpectedly(error: Exception) -> int:
+    """Write the traceback of an error that nobody thought of to a file, and name it in one line."""
+    text = "".join(traceback.format_exception(error))
+    problem = printable(" ".join(f"{type(error).__name__}: {error}".split()))[:_LONGEST_PROBLEM]
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="daskxml-", suffix=".log", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(f"daskxml {__version__}, Python {sys.version}\n{text}")
+        where = f"its traceback is in {file.name}"
+    except OSError:
+        where = "--debug shows its traceback"
+    print(
+        f"daskxml: internal error: {problem}; {where}: please report it to {REPORT_TO}",
+        file=sys.stderr,
+    )
+    return INTERNAL

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import daskxml
 from daskxml.cli.arguments import Options
 from daskxml.cli.train import INTERRUPTED, print_outcome
+from daskxml.core.text import printable
 from daskxml.observe.terminal import make_progress, print_lines
 
 FAILED = "failed"  # how the state of a failed run begins; the reason follows
@@ -28,7 +30,7 @@ def runs(options: Options) -> int:
         Console(highlight=False).print(runs_table(records))
         for record in records:
             if record.state.startswith(FAILED):
-                print(f"{record.run} {record.state}")
+                print(printable(f"{record.run} {record.state}"))
     else:
         print(f"no runs on {options.scheduler}")
     return 0
@@ -80,8 +82,9 @@ def runs_table(records: Iterable[daskxml.RunRecord]) -> Table:
         precision = f"{record.metrics['P@1']:.4f}" if "P@1" in record.metrics else ""
         state = FAILED if record.state.startswith(FAILED) else record.state
         state += "" if record.is_detached else " (attached)"
-        table.add_row(
-            record.run, record.name, record.strategy, state, begun,
-            f"{record.megabatches:,}", precision, record.out,
+        cells = (
+            record.run, record.name, record.strategy, state, begun, f"{record.megabatches:,}",
+            precision, record.out,
         )  # fmt: skip
+        table.add_row(*(Text(printable(cell)) for cell in cells))  # somebody else may have named it
     return table

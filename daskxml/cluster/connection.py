@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import multiprocessing
 import socket
@@ -16,6 +17,7 @@ import distributed.utils
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
+from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 
 from daskxml.cluster.worker_info import POOL
@@ -36,6 +38,7 @@ from daskxml.transport.ucx import SCHEMES, has_ucx, silence_ucx, ucx_missing
 
 HOST = "127.0.0.1"
 CONNECT_S = "10s"
+NEED_CERTIFICATES = ("tls", "wss")
 SILENT = 50  # log level: nothing from Dask
 DASHBOARD_PORT = 8787
 # Ctrl-C at a terminal is sent to the workers too: they ignore it, and the run ends at a merge.
@@ -157,6 +160,15 @@ def _check_address(scheduler: str) -> None:
         if scheme in SCHEMES:
             silence_ucx()
         get_backend(scheme)
+        if (
+            scheme in NEED_CERTIFICATES
+            and Security().get_connection_args("client")["ssl_context"] is None
+        ):
+            raise ConfigError(
+                f"{scheduler}: {scheme} needs certificates, and Dask is not told of any: set "
+                "distributed.comm.tls (ca-file, client.cert, client.key), or give "
+                "client=Client(address, security=...) from Python"
+            )
         if scheme in ("tcp", "tls"):
             parse_host_port(place)
     except ValueError as error:
@@ -316,9 +328,20 @@ def _new_cluster(
         )
     except (RuntimeError, OSError) as error:
         raise ClusterError(
-            f"the local workers cannot start over {protocol} ({error}); a script must call "
-            "daskxml.train below 'if __name__ == \"__main__\":', since each worker imports it"
+            f"the local workers cannot start over {protocol} ({error}); {_remedy(error, folder)}"
         ) from error
+
+
+def _remedy(error: BaseException | None, folder: str) -> str:
+    """Return what to do about local workers that do not start."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"free space on the disk of {folder}, or set TMPDIR to another"
+        error = error.__cause__ or error.__context__
+    return (
+        "a script must call daskxml.train below 'if __name__ == \"__main__\":', since each worker "
+        "imports it"
+    )
 
 
 def _gpu_cluster(

@@ -325,7 +325,7 @@ def _strategy(source: Source) -> tuple[str, Any]:
     is_tree = source.tables.get("model", {}).get("kind") == "tree"
     name = table.pop("name", "label-tree" if is_tree else DEFAULT_STRATEGY)
     with source.located("strategy"):
-        if name not in STRATEGIES:
+        if not isinstance(name, str) or name not in STRATEGIES:
             hint = suggestion(str(name), STRATEGIES)
             raise ConfigError(f"name = {name!r}: no such strategy{hint}", "name")
         return name, decode(STRATEGIES[name].Config, table)

@@ -12,6 +12,7 @@ from typing import Literal
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges, size
 
+LONGEST_NAME = 100
 METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 
 
@@ -24,6 +25,13 @@ class RunSection:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        # It names a directory, and is shown in terminals and pages.
+        if not self.name.isprintable() or "/" in self.name or len(self.name) > LONGEST_NAME:
+            raise ConfigError(
+                f"name = {self.name!a:.60}: must be at most {LONGEST_NAME} printable characters, "
+                "and no path",
+                "name",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from daskxml.core.fields import parse_size, size_text
 Section = TypeVar("Section")
 Tables = dict[str, dict[str, Any]]
 
+_INTEGERS = 2**63  # TOML's integers lie below
 _NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -123,6 +124,8 @@ def _convert(hint: Any, value: Any) -> Any:
     convert = _CONVERTERS.get(get_origin(hint))
     if convert is not None:
         return convert(get_args(hint), value)
+    if type(value) is int and not -_INTEGERS <= value < _INTEGERS:
+        raise TypeError("a number of 64 bits")
     if hint is float and type(value) is int:  # `minutes = 2`, but never `workers = 2.0`
         return float(value)
     if type(value) is not hint:
@@ -343,6 +346,14 @@ def _parse(name: str, text: str) -> dict[str, Any]:
         line = re.search(r"line (\d+)", str(error))
         place = f"{name}:{line[1]}" if line else name
         raise ConfigError(f"{place}: not valid TOML: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"{name}: {_too_much(error)}") from error
+
+
+def _too_much(error: Exception) -> str:
+    """Say what the TOML parser of Python cannot read although it is TOML."""
+    nested = isinstance(error, RecursionError)
+    return "lists are nested too deeply" if nested else "a number has too many digits"
 
 
 def _split(option: str) -> tuple[str, Any]:
@@ -364,4 +375,6 @@ def parse_value(text: str) -> Any:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"--set: {_shown(text)}: {_too_much(error)}") from error
     return table["value"] if set(table) == {"value"} else text

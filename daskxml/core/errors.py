@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from daskxml.core.text import printable
+
 
 class DaskxmlError(Exception):
     """An error that the user can fix: the message says what, where, and what to do."""
@@ -9,7 +11,7 @@ class DaskxmlError(Exception):
     @property
     def message(self) -> str:
         """The one line that the command line prints."""
-        return " ".join(str(self).split())
+        return printable(" ".join(str(self).split()))
 
 
 class InputError(DaskxmlError):

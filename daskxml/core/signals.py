@@ -39,11 +39,11 @@ def defer_signals() -> Iterator[None]:
         signal.signal(number, lambda number, frame: pending.append(number))
     try:
         yield
-    finally:
+    finally:  # also where the block fails: perhaps only because its children got the signal too
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    for received in pending:
-        handlers[signal.Signals(received)](received, None)
+        for received in pending:
+            handlers[signal.Signals(received)](received, None)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from daskxml.core.fields import bounded, check_ranges
 
 BLOCK_ROWS = 4096
 VALUE_STEPS = 10_000  # values are multiples of 1e-4, so that text holds them exactly
+MOST_ROWS, MOST_COLUMNS = 10**12, 2**31 - 1  # ids are int32
 _STREAMS = {"train": 0, "test": 1, "world": 2}
 SplitName = Literal["train", "test"]
 
@@ -48,10 +49,10 @@ class SyntheticSpec:
         Of all draws.
     """
 
-    rows: int = bounded(MISSING, low=1)
-    test_rows: int = bounded(0, low=0)
-    features: int = bounded(MISSING, low=1)
-    labels: int = bounded(MISSING, low=1)
+    rows: int = bounded(MISSING, low=1, high=MOST_ROWS)
+    test_rows: int = bounded(0, low=0, high=MOST_ROWS)
+    features: int = bounded(MISSING, low=1, high=MOST_COLUMNS)
+    labels: int = bounded(MISSING, low=1, high=MOST_COLUMNS)
     features_per_row: float = bounded(30.0, low=1)
     labels_per_row: float = bounded(2.5, low=1)
     feature_exponent: float = bounded(1.0, low=0)

@@ -11,6 +11,7 @@ import numpy as np
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replacing
+from daskxml.core.text import parse_json
 from daskxml.estimators.labels import LabelSet
 from daskxml.model.trained import Model
 
@@ -56,7 +57,7 @@ def read_estimator(directory: str | Path, model: Model) -> tuple[dict[str, Any],
     if not path.exists():
         return {}, known_labels(model)
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = parse_json(path.read_text(encoding="utf-8"))
         classes = np.array(stored["classes"], np.dtype(stored["classes_dtype"]))
         return dict(stored["params"]), LabelSet(stored["form"], classes, stored["dtype"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -217,7 +217,7 @@ def propensities(
         Number of training rows. Below ``e`` rows the paper's ``C`` would be negative, and a rare
         label count less than a frequent one; ``C`` is 0 there, and every label counts 1.
     a, b
-        The data set's constants, both positive.
+        The data set's constants, both positive, up to 10 and 100.
 
     Returns
     -------
@@ -226,15 +226,15 @@ def propensities(
     Raises
     ------
     ConfigError
-        If a constant is not a positive number.
+        If a constant is not a positive number, or larger.
 
     Examples
     --------
     >>> propensities(np.array([0, 10, 1000]), rows=1000).round(2)
     array([8.82, 3.55, 1.22])
     """
-    for name, value in (("propensity_a", a), ("propensity_b", b)):
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{name} = {value}: must be a positive number")
+    for name, value, most in (("propensity_a", a, 10), ("propensity_b", b, 100)):
+        if not 0 < value <= most:
+            raise ConfigError(f"{name} = {value}: must be a positive number, at most {most}")
     scale = max(math.log(max(rows, 1)) - 1, 0.0) * (b + 1) ** a
     return 1.0 + scale * (np.asarray(label_counts, dtype=np.float64) + b) ** -a

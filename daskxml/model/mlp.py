@@ -15,7 +15,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from daskxml.core.arrays import Array, Segment
-from daskxml.core.errors import ConfigError
+from daskxml.core.fields import check_rank
 from daskxml.kernels import KEEP_ALL, Drop, Kernels, RowNet, scratch_floats
 from daskxml.model.batch import (
     BatchSegment,
@@ -138,10 +138,9 @@ class Mlp:
         Raises
         ------
         ConfigError
-            If k is below 1.
+            If k is below 1, or far above the number of labels.
         """
-        if k < 1:
-            raise ConfigError(f"top_k: k = {k}: must be at least 1")
+        check_rank(k, self.spec.labels)
         self._reserve_output()
         total, done = batch_rows(segments), 0
         ids, scores = np.empty((total, k), np.int32), np.empty((total, k), np.float32)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from daskxml._version import __version__
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replace_durably, replacing
+from daskxml.core.text import parse_json
 from daskxml.model.kinds import AnySpec, spec_from_dict
 from daskxml.model.spec import Layout
 from daskxml.model.tensors import Arrays, read_tensors, save_tensors
@@ -275,7 +276,7 @@ def _matching_header(directory: Path) -> ModelHeader:
 def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
     """Parse one header, and compare it with the ``found`` size and digest of the arrays."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
         version = (values["format"], values["format_version"])
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror}); restore it") from error

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from daskxml.core.errors import ModelError
 from daskxml.core.files import replacing
+from daskxml.core.text import parse_json
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -92,7 +93,7 @@ def _order_metadata(path: Path) -> None:
     """
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
+        header = parse_json(file.read(size))
         metadata = dict(sorted(header.pop("__metadata__").items()))
         text = {"__metadata__": metadata, **header}
         ordered = json.dumps(text, separators=(",", ":"), ensure_ascii=False).encode()
@@ -107,9 +108,10 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
     Parameters
     ----------
     path
-        A file of ``write_tensors``, or of any other writer of the format.
+        A file of ``write_tensors``, or of another writer of the format.
     verify
-        Read everything once to compare the digest, where the file has one.
+        Read everything once to compare the digest, which must be there; False also reads files of
+        other writers.
 
     Returns
     -------
@@ -138,7 +140,9 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
             f"{path}: damaged or cut off ({error}); restore or write it anew"
         ) from error
     digest = metadata.pop(_DIGEST, None)
-    if verify and digest is not None and digest != _digest(arrays, metadata):
+    if verify and digest is None:
+        raise ModelError(f"{path}: damaged (it has no checksum); restore it or write it anew")
+    if verify and digest != _digest(arrays, metadata):
         raise ModelError(f"{path}: damaged (its checksum differs); restore it or write it anew")
     return arrays, metadata
 
@@ -147,7 +151,7 @@ def _mapped(path: Path) -> Arrays:
     """Return views of the file's pages; the header is an 8-byte length and that much JSON."""
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(header_bytes))
+        header = parse_json(file.read(header_bytes))
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     header.pop("__metadata__", None)
     return {name: _view(pages, 8 + header_bytes, entry) for name, entry in header.items()}

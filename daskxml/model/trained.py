@@ -13,6 +13,7 @@ import scipy.sparse
 
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.fields import check_rank
 from daskxml.core.hardware import usable_cores
 from daskxml.data.rows import feature_blocks, label_csr, unit_rows
 from daskxml.kernels import get_kernels
@@ -173,10 +174,9 @@ class Model:
         InputError
             If X has another number of features or a value that is not finite.
         ConfigError
-            If ``k`` is below 1.
+            If ``k`` is below 1, or far above the number of labels.
         """
-        if k < 1:
-            raise ConfigError(f"top_k = {k}: must be at least 1")
+        check_rank(k, self.spec.labels)
         blocks = feature_blocks(X, self.spec.features)
         found = [(np.empty((0, k), np.int32), np.empty((0, k), np.float32))]
         found += [self._rank(block, k) for block in blocks]

@@ -22,6 +22,7 @@ from daskxml._version import __version__
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
 from daskxml.core.files import replacing
+from daskxml.core.text import parse_json
 from daskxml.observe.run_view import Row, busy_share, rows_per_s, scores
 from daskxml.observe.wording import dotted
 from daskxml.records.run_dir import LOGGERS_FILE
@@ -85,7 +86,7 @@ class RunFacts:
         if self.out is None:
             return {}
         try:
-            found = json.loads((self.out / LOGGERS_FILE).read_text(encoding="utf-8"))
+            found = parse_json((self.out / LOGGERS_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}

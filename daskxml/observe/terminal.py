@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from daskxml.core.text import printable
 from daskxml.observe.run_view import (
     JOINED,
     LOST,
@@ -249,4 +250,4 @@ def print_lines(lines: Mapping[str, str]) -> None:
     shown = {name: value for name, value in lines.items() if value}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        print(f"{name:<{width}}  {value}")
+        print(f"{name:<{width}}  {printable(value)}")

@@ -11,12 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
+from daskxml.core.text import parse_json
 from daskxml.model.tensors import read_tensors, write_tensors
+from daskxml.records.row_schema import check_row
 
 FOLDER = "checkpoints"
 FORMAT_VERSION = "1"
@@ -141,8 +144,27 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
         models, metadata = read_tensors(path)
         if metadata["format"] != FORMAT_VERSION or not models:
             raise ValueError
-        return models, json.loads(metadata["session"])
+        return models, parse_session(metadata)
     except ModelError as error:
         raise ModelError(f"{error.message}, or {remedy}") from None
     except (KeyError, ValueError):
         raise ModelError(f"{path}: not a checkpoint of this version; {remedy}") from None
+
+
+def parse_session(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the session in a checkpoint's metadata.
+
+    Raises
+    ------
+    KeyError, ValueError
+        If there is none, or it is not what `Session.plain` returns.
+    """
+    session = parse_json(metadata["session"])
+    if not isinstance(session, dict):
+        raise ValueError("no JSON object")
+    for key, kind in (("strategy", dict), ("ledger", dict), ("history", list)):
+        if not isinstance(session[key], kind):
+            raise ValueError(f"{key} = {session[key]!r:.60}")
+    for row in session["history"]:
+        check_row(row, complete=False)
+    return session

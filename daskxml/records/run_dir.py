@@ -27,8 +27,9 @@ from typing import IO, Any
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import LOCK_FILE, lock_folder, replacing
+from daskxml.core.text import parse_json
 from daskxml.model.tensors import read_tensors
-from daskxml.records.checkpoint import checkpoints, latest_checkpoint
+from daskxml.records.checkpoint import checkpoints, latest_checkpoint, parse_session
 from daskxml.records.environment import (
     ENVIRONMENT_FILE,
     describe,
@@ -155,7 +156,7 @@ class RunDir:
             return []
         try:
             _, metadata = read_tensors(self.checkpoint, verify=False)  # the workers will
-            return list(json.loads(metadata["session"])["history"])
+            return list(parse_session(metadata)["history"])
         except (ModelError, KeyError, ValueError) as error:
             raise ModelError(
                 f"{self.checkpoint}: no checkpoint, or a damaged one ({error}); delete it to go "
@@ -255,9 +256,9 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 def _parse_row(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         if isinstance(row, dict):
             return row
-    except json.JSONDecodeError:
+    except ValueError:
         pass
     raise ModelError(f"{path}:{number}: not a JSON object; the history is damaged")

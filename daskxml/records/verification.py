@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,21 +14,14 @@ from typing import Any
 from daskxml.config import load_run_config
 from daskxml.core.errors import ModelError
 from daskxml.core.files import is_locked
+from daskxml.core.text import parse_json
 from daskxml.model.store import HEADER_NAME
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Disagreement
 from daskxml.records.environment import read_starts
+from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.strategies.protocol import Strategy
-
-_ROW = {
-    "megabatch": int, "rows": int, "epoch": float, "train_s": float, "merge_s": float,
-    "workers": dict, "perturbed": bool, "events": list,
-}  # fmt: skip
-_WORKER = {
-    "updates": int, "rows": int, "batch_rows": int, "lr": float, "weight": float, "busy_s": float,
-    "idle_s": float, "leases": list,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +126,9 @@ def _read_rows(path: Path, history: Sequence[Mapping[str, Any]]) -> list[History
     rows = []
     for number, row in enumerate(history, 1):
         try:
-            _check_row(row, number)
+            check_row(row)
+            if row["megabatch"] != number:
+                raise ValueError(f"mega-batch {row['megabatch']}, where {number} is to come")
             rows.append(HistoryRow.of(row))
         except ValueError as error:
             raise ModelError(
@@ -145,55 +138,11 @@ def _read_rows(path: Path, history: Sequence[Mapping[str, Any]]) -> list[History
     return rows
 
 
-def _check_row(row: Mapping[str, Any], number: int) -> None:
-    _check_shape(row, _ROW)
-    if row["megabatch"] != number:
-        raise ValueError(f"mega-batch {row['megabatch']}, where {number} is to come")
-    for event in row["events"]:
-        _check_shape(event, {"kind": str})
-    for name, worker in row["workers"].items():
-        with _located(f"worker {name}"):
-            _check_shape(worker, _WORKER)
-            _check_leases(worker["leases"])
-
-
-@contextlib.contextmanager
-def _located(place: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-
-
-def _check_shape(values: Any, shape: Mapping[str, Any]) -> None:
-    if not isinstance(values, dict):
-        raise ValueError("no JSON object")
-    for key, kind in shape.items():
-        if key not in values:
-            raise ValueError(f"{key!r} is missing")
-        value: Any = values[key]
-        kinds = (int, float) if kind is float else kind
-        is_bool = isinstance(value, bool) and kind is not bool
-        if is_bool or not isinstance(value, kinds):
-            raise ValueError(f"{key} = {value!r:.60}")
-        if kind is float and not math.isfinite(value):
-            raise ValueError(f"{key} = {value}")
-
-
-def _check_leases(leases: Sequence[Any]) -> None:
-    for lease in leases:
-        spans = lease if isinstance(lease, list) else [None]
-        for span in spans:
-            is_span = isinstance(span, list) and [type(part) for part in span] == [int] * 4
-            if not is_span:
-                raise ValueError(f"leases have {span!r:.60}")
-
-
 def _check_length(directory: Path, megabatches: int) -> None:
     """Refuse a history that ends before the model of an ended run."""
     expected = 0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the run has not ended
-        header = json.loads((directory / HEADER_NAME).read_text(encoding="utf-8"))
+        header = parse_json((directory / HEADER_NAME).read_text(encoding="utf-8"))
         expected = int(header["training"]["megabatches"])
     if expected > megabatches and not is_locked(directory):
         raise ModelError(

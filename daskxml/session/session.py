@@ -25,6 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daskxml.core.errors import ModelError
 from daskxml.session.allocator import EvaluationRound, LeaseAllocator
 from daskxml.session.commands import (
     BestKept,
@@ -196,8 +197,14 @@ class Session:
         }
 
     def _restore(self, stored: dict[str, Any]) -> None:
-        self.state = self.strategy.restore(stored["strategy"])
-        self.ledger = Ledger.restore(stored["ledger"])
+        try:
+            self.state = self.strategy.restore(stored["strategy"])
+            self.ledger = Ledger.restore(stored["ledger"])
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ModelError(
+                f"the checkpoint's session is damaged, or of another strategy ({error!r}); delete "
+                "the checkpoint to resume from the one before"
+            ) from error
         self.history, self.best = list(stored["history"]), stored.get("best", 0)
         self.closed_rows = len(self.history)
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0

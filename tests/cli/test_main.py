@@ -38,6 +38,18 @@ def failure(capsys, *arguments):
         (["evaluate", "runs/first", "x.txt", "--k", "1,b"], "'b' is not a whole number"),
         (["predict", "runs/first", "x.txt"], "the following arguments are required: --out"),
         (["generate", "rows.txt", "--seed", "-1"], "seed = -1: must be at least 0"),
+        (["generate", "rows.txt", "--rows", "1" + 30 * "0"], "must be from 1 to 1000000000000"),
+        (["generate", "rows\udc80.txt"], r"rows\udc80.txt: not text in UTF-8"),
+        (["train", "quickstart", "--set", 'strategy.name=["elastic"]'], "no such strategy"),
+        (["train", "quickstart", "--set", 'model.kind=["tree"]'], "must be one of 'mlp', 'tree'"),
+        (["train", "quickstart", "--set", f"model.hidden={3000 * '['}"], "nested too deeply"),
+        (["train", "quickstart", "--set", f"run.seed={5000 * '9'}"], "has too many digits"),
+        (["train", "quickstart", "--set", f"training.epochs={400 * '9'}"], "a number of 64 bits"),
+        (["train", "quickstart", "--set", "strategy.lr=1e400"], "lr = inf: must be a finite"),
+        (["train", "quickstart", "--set", 'run.name="../../x"'], "and no path"),
+        (["train", "quickstart", "--set", "run.name=a\x1b[31m"], r"name = 'a\x1b[31m'"),
+        (["train", "quickstart", "--set", f"run.name={101 * 'a'}"], "at most 100 printable"),
+        (["runs", "--scheduler", "tls://127.0.0.1:9"], "needs certificates"),
     ],
 )
 def test_wrong_arguments_are_one_line(capsys, arguments, expected):
@@ -64,6 +76,48 @@ def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(data, "generate", refused)
     assert "rows.txt: Permission denied" in failure(capsys, "generate", "rows.txt")
+
+
+def test_an_error_of_daskxml_itself_is_one_line_and_a_file(capsys, monkeypatch, tmp_path):
+    def broken(options):
+        raise RuntimeError("twice \x1b[31m\nas long")
+
+    monkeypatch.setattr(data, "generate", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["generate", "rows.txt"]) == 70
+    [log] = tmp_path.iterdir()
+    err = capsys.readouterr().err
+    assert err.startswith(r"daskxml: internal error: RuntimeError: twice \x1b[31m as long; ")
+    assert str(log) in err
+    assert err.count("\n") == 1
+    assert "in broken" in log.read_text()
+    with pytest.raises(RuntimeError):
+        main(["generate", "rows.txt", "--debug"])
+
+
+def test_an_error_without_a_place_for_its_traceback_is_one_line(capsys, monkeypatch):
+    def broken(options):
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr(data, "generate", broken)
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    assert main(["generate", "rows.txt"]) == 70
+    assert "--debug shows its traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (MemoryError("7.28 TiB"), "not enough memory"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):
+    def refused(options):
+        raise error
+
+    monkeypatch.setattr(data, "generate", refused)
+    assert line in failure(capsys, "generate", "rows.txt")
 
 
 def test_help_and_version_load_nothing_heavy():

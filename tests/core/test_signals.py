@@ -29,9 +29,15 @@ def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_error_in_the_block_is_what_is_raised() -> None:
-    with pytest.raises(TypeError, match="NoneType"):
+def test_an_interrupt_is_not_lost_where_the_block_fails() -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
         interrupted(None)
+    assert isinstance(raised.value.__context__, TypeError)
+
+
+def test_an_error_in_a_block_without_an_interrupt_is_raised() -> None:
+    with pytest.raises(TypeError, match="NoneType"), defer_signals():
+        raise TypeError("NoneType")
 
 
 def test_other_threads_have_nothing_to_defer() -> None:

@@ -17,7 +17,12 @@ from daskxml.records.checkpoint import (
     write_local,
 )
 
-SESSION = {"strategy": {"x": 0.1}, "history": [{"rows": 3, "loss": 1 / 3}], "lease_count": 7}
+SESSION = {
+    "strategy": {"x": 0.1},
+    "ledger": {},
+    "history": [{"rows": 3, "loss": 1 / 3}],
+    "lease_count": 7,
+}
 
 
 def models(value=1.0):

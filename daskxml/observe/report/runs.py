@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,12 +10,15 @@ from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
+from daskxml.core.text import parse_json
 from daskxml.observe.run_view import Row, best_value, last_metrics, scores, worker_names
 from daskxml.records.environment import read_starts
+from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE
 
 SIMULATION_FILE, MODEL_FILE = "simulation.json", "model.json"
 DEFAULT_METRIC = "P@1"
+NEEDED = {"megabatch", "rows", "train_s", "merge_s", "metrics", "workers"}  # of a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,14 +177,11 @@ def read_rows(path: Path, problems: list[str]) -> list[Row]:
 def _row(line: str) -> Row | None:
     """Return a line's row, or None if it is none."""
     try:
-        row = json.loads(line)
-        is_row = isinstance(row["megabatch"], int) and row["megabatch"] >= 1
-        is_row = is_row and row["train_s"] + row["merge_s"] + row["rows"] >= 0
-        tables = [row["metrics"], row["workers"], *row["workers"].values()]
-        is_row = is_row and all(isinstance(table, dict) for table in tables)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        row = parse_json(line)
+        check_row(row, complete=False)
+    except ValueError:
         return None
-    return dict(row) if is_row else None
+    return dict(row) if row.keys() >= NEEDED else None
 
 
 def _state(directory: Path, megabatches: int) -> str:
@@ -191,15 +190,17 @@ def _state(directory: Path, megabatches: int) -> str:
         return f"under way, {megabatches} mega-batches so far"
     header = _read_json(directory / MODEL_FILE)
     training = header.get("training", {}) if header else {}
+    if not isinstance(training, dict):
+        return "ended, with a damaged model"
     if header is None or training.get("megabatches", megabatches) != megabatches:
         return f"broken off after {megabatches} mega-batches"
-    reason = training.get("ended", "")
+    reason = str(training.get("ended", ""))
     return {"interrupt": "interrupted", "": "ended"}.get(reason, f"ended by {reason}")
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -1,0 +1,90 @@
+"""What a row of a history must look like: the kinds of its values, checked where it is read."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+LARGEST = 2**63 - 1  # of whole numbers
+LONGEST_S = 1e12  # of any number that is not whole
+
+_ROW = {
+    "megabatch": int, "rows": int, "epoch": float, "train_s": float, "merge_s": float,
+    "workers": dict, "metrics": dict, "perturbed": bool, "events": list,
+}  # fmt: skip
+_WORKER = {
+    "updates": int, "rows": int, "batch_rows": int, "lr": float, "weight": float, "busy_s": float,
+    "idle_s": float, "leases": list,
+}  # fmt: skip
+
+
+def check_row(row: Any, *, complete: bool = True) -> None:
+    """Refuse what is no row of a history; see `daskxml.session.history`.
+
+    Parameters
+    ----------
+    complete
+        Refuse a row that lacks a key as well; older versions did not write them all.
+
+    Raises
+    ------
+    ValueError
+        Naming the key and its value.
+
+    Examples
+    --------
+    >>> check_row({"megabatch": "first"}, complete=False)
+    Traceback (most recent call last):
+    ValueError: megabatch = 'first'
+    """
+    _check_kinds(row, _ROW, complete)
+    if row.get("megabatch", 1) < 1:
+        raise ValueError(f"megabatch = {row['megabatch']}")
+    for name, value in row.get("metrics", {}).items():
+        _check_kinds({name: value}, {name: float}, complete)
+    for event in row.get("events", []):
+        _check_kinds(event, {"kind": str}, complete)
+    for name, worker in row.get("workers", {}).items():
+        with _located(f"worker {name}"):
+            _check_kinds(worker, _WORKER, complete)
+            _check_leases(worker.get("leases", []), row.get("epoch", 0.0))
+
+
+@contextlib.contextmanager
+def _located(place: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _check_kinds(values: Any, kinds: Mapping[str, Any], complete: bool) -> None:
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    for key, kind in kinds.items():
+        if key in values:
+            if not _is_kind(values[key], kind):
+                raise ValueError(f"{key} = {values[key]!r:.60}")
+        elif complete:
+            raise ValueError(f"{key!r} is missing")
+
+
+def _is_kind(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    if isinstance(value, int) and kind in (int, float):
+        return -LARGEST <= value <= LARGEST
+    if isinstance(value, float):
+        return kind is float and math.isfinite(value) and abs(value) <= LONGEST_S
+    return isinstance(value, kind)
+
+
+def _check_leases(leases: Sequence[Any], epoch: float) -> None:
+    for lease in leases:
+        spans: list[Any] = lease if isinstance(lease, list) else [lease]
+        for span in spans:
+            is_span = isinstance(span, list) and [type(part) for part in span] == [int] * 4
+            if not (is_span and 0 <= span[0] <= epoch and all(0 <= n <= LARGEST for n in span)):
+                raise ValueError(f"leases have {span!r:.60}")

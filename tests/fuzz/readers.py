@@ -1,0 +1,210 @@
+"""Fuzzing of every reader: damaged input is read, or refused by an error of daskxml, never else.
+
+    PYTHONPATH=tests python -m fuzz.readers NAME COUNT [SEED]
+
+damages good files in ways that ``SEED`` decides, COUNT times, and prints how many were refused.
+What a reader raises beside `DaskxmlError` ends it, with the number that repeats the input.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daskxml.api.simulate import simulate
+from daskxml.config import load_run_config
+from daskxml.core.errors import DaskxmlError
+from daskxml.data.blocks import plan_blocks
+from daskxml.data.cards import load_card
+from daskxml.data.names import read_names
+from daskxml.data.parse import Dialect, parse_block, parse_bytes
+from daskxml.model.store import read_model
+from daskxml.model.tensors import read_tensors, write_tensors
+from daskxml.observe.report.runs import read_run
+from daskxml.records.checkpoint import read_checkpoint
+from daskxml.records.environment import read_starts
+from daskxml.records.run_dir import HISTORY_FILE, RunDir
+from daskxml.records.verification import verify
+from harness.bad_files import GOOD, RUN_FILE
+
+WORDS = (
+    b"", b" ", b"\n", b"\r\n", b"\t", b":", b",", b"-", b"+", b".", b"e", b"0", b"9" * 30, b"nan",
+    b"inf", b"1e999", b"\0", b"\xff", b"\xef\xbb\xbf", b"[", b"]", b"{", b"}", b'"', b"=", b"#",
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 2, 10**30, -(10**400), 1e308, float("nan"), float("inf"), -5.5, "", "x",
+    "\ud800", "\x1b[31m", [], {}, [[]], {"a": 1}, [1, 2], "9" * 5000,
+)  # fmt: skip
+
+
+def damage_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Flip, insert, delete, repeat or cut something, one to four times."""
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        stop = min(len(data), at + rng.choice((1, 1, 2, 8, 100)))
+        match rng.randrange(5):
+            case 0:
+                data = data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :]
+            case 1:
+                data = data[:at] + rng.choice(WORDS) + data[at:]
+            case 2:
+                data = data[:at] + data[stop:]
+            case 3:
+                data = data[:at] + data[at:stop] * rng.randint(2, 5) + data[stop:]
+            case _:
+                data = data[:at]
+    return data
+
+
+def damage_value(value: Any, rng: random.Random) -> Any:
+    """Replace or remove something inside a JSON value, or the whole of it."""
+    value = json.loads(json.dumps(value))
+    place: Any = {"whole": value}
+    inside, key = place, "whole"
+    while isinstance(inside[key], dict | list) and inside[key] and rng.random() < 0.9:
+        inside = inside[key]
+        key = rng.choice([*inside] if isinstance(inside, dict) else range(len(inside)))
+    if rng.random() < 0.2:
+        del inside[key]
+    else:
+        inside[key] = rng.choice(VALUES)
+    return place.get("whole")
+
+
+def damage_json(data: bytes, rng: random.Random) -> bytes:
+    """Damage the value of a JSON file, a value a line, or its bytes."""
+    if rng.random() < 0.3:
+        return damage_bytes(data, rng)
+    try:
+        rows = [json.loads(data)]
+    except ValueError:
+        rows = [json.loads(line) for line in data.splitlines()]
+    at = rng.randrange(len(rows))
+    rows[at] = damage_value(rows[at], rng)
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+Damage = Callable[[bytes, random.Random], bytes]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader: the good file, by its name in a run's directory or by its bytes; what reads it."""
+
+    good: str | bytes
+    read: Callable[[Path], Any]
+    damage: Damage = damage_bytes
+    name: str = "file"
+
+
+def _rows(path: Path) -> None:
+    for block in plan_blocks([str(path)], 1 << 20):
+        parse_block(block, Dialect())
+
+
+def _text(path: Path) -> None:
+    parse_bytes(path.read_bytes(), Dialect(features=20, labels=7))
+
+
+def _damage_checkpoint(data: bytes, rng: random.Random) -> bytes:
+    """Damage the bytes, or the session inside and write the checksum anew."""
+    if rng.random() < 0.3:
+        return damage_bytes(data, rng)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.safetensors"
+        path.write_bytes(data)
+        arrays, metadata = read_tensors(path)
+        held = {name: np.array(array) for name, array in arrays.items()}
+        metadata["session"] = json.dumps(damage_value(json.loads(metadata["session"]), rng))
+        write_tensors(path, held, metadata)
+        return path.read_bytes()
+
+
+def _read_checkpoint(path: Path) -> None:
+    RunDir(path.parents[1], str(path)).history()
+    read_checkpoint(path)
+
+
+READERS = {
+    "text": Reader(GOOD, _text),
+    "file": Reader(GOOD, _rows, name="rows.txt"),
+    "gzip": Reader(gzip.compress(GOOD, mtime=0), _rows, name="rows.txt.gz"),
+    "names": Reader(b"alpha\nbeta\ngamma\n", lambda path: read_names(str(path)), name="names.txt"),
+    "run file": Reader(RUN_FILE.encode(), load_run_config, name="run.toml"),
+    "card": Reader(b"", lambda path: load_card(str(path)), name="card.toml"),
+    "history": Reader(HISTORY_FILE, lambda path: verify(path.parent), damage_json),
+    "report": Reader(HISTORY_FILE, lambda path: read_run(path.parent, "run"), damage_json),
+    "environment": Reader("environment.json", lambda path: read_starts(path.parent), damage_json),
+    "model": Reader("model.json", lambda path: read_model(path.parent), damage_json),
+    "tensors": Reader("model.safetensors", lambda path: read_model(path.parent)),
+    "checkpoint": Reader("checkpoints", _read_checkpoint, _damage_checkpoint),
+}
+
+
+def write_good_run(folder: Path) -> None:
+    """Write the directory of a run whose files are damaged."""
+    rows = folder.with_suffix(".txt")
+    rows.write_bytes(GOOD)
+    config = load_run_config(
+        {
+            "data": {"train": [str(rows)], "test": [str(rows)]}, "model": {"hidden": [4]},
+            "strategy": {"batch_max": 8, "megabatch_batches": 4, "lr": 0.5},
+            "training": {"megabatches": 3}, "checkpoint": {"every": 1},
+        }
+    )  # fmt: skip
+    simulate(config, speeds=[1.0, 0.5], out=folder)
+
+
+def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
+    """Read ``count`` damaged inputs; return how many were refused.
+
+    Parameters
+    ----------
+    run
+        The directory of `write_good_run`, whose file is as it was afterwards.
+    """
+    path = run / reader.name
+    good = reader.good if isinstance(reader.good, bytes) else b""
+    if isinstance(reader.good, str):
+        path = run / reader.good
+        path = max(path.glob("*.safetensors")) if path.is_dir() else path
+        good = path.read_bytes()
+    if not good:
+        good = (Path(__file__).parents[2] / "datasets" / "bibtex.toml").read_bytes()
+    refused = 0
+    try:
+        for number in range(seed, seed + count):
+            path.write_bytes(reader.damage(good, random.Random(number)))
+            try:
+                reader.read(path)
+            except DaskxmlError as error:
+                refused += len(error.message.splitlines()) == 1
+            except Exception as error:
+                raise AssertionError(f"input {number}: {error!r}") from error
+    finally:
+        path.write_bytes(good)
+    return refused
+
+
+def main() -> None:
+    """Fuzz one reader and print what came of it."""
+    name, count = sys.argv[1], int(sys.argv[2])
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        write_good_run(run)
+        refused = fuzz(READERS[name], count, seed, run)
+    print(json.dumps({"reader": name, "inputs": count, "first": seed, "refused": refused}))
+
+
+if __name__ == "__main__":
+    main()
