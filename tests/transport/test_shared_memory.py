@@ -247,6 +247,11 @@ def test_a_pipe_of_another_machine_or_container_is_not_opened():
     other = DescriptorPipe()
     assert open_pipe({**pipe.offer, "boot": boot_id()[::-1]}) is None
     assert open_pipe({**pipe.offer, "fd": 1 << 20}) is None
+    for damaged in ({"pid": "../.."}, {"pid": -1}, {"fd": True}, {"inode": "0"}):
+        assert open_pipe({**pipe.offer, **damaged}) is None
+    with Path("/proc/self/stat").open() as other_file:
+        fake = {"fd": other_file.fileno(), "inode": os.fstat(other_file.fileno()).st_ino}
+        assert open_pipe({**pipe.offer, **fake}) is None
     assert open_pipe({**pipe.offer, "inode": other.offer["inode"]}) is None
     pipe.close()
     other.close()

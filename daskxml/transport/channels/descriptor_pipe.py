@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -139,9 +140,12 @@ class DescriptorPipe:
 def open_pipe(offer: Mapping[str, Any]) -> int | None:
     """Open the receiver's end of a pipe, not blocking; return its descriptor.
 
-    None if that is impossible: on another machine, in another container, or as another user.
+    None if that is impossible: on another machine, in another container, or as another user; or if
+    the offer is no pipe's.
     """
-    if offer["boot"] != boot_id():
+    if offer["boot"] != boot_id() or not all(
+        type(offer[name]) is int and offer[name] >= 0 for name in ("pid", "fd", "inode")
+    ):
         return None
     try:
         fd = os.open(
@@ -149,7 +153,9 @@ def open_pipe(offer: Mapping[str, Any]) -> int | None:
         )
     except OSError:
         return None
-    if os.fstat(fd).st_ino != offer["inode"]:  # containers number processes anew
+    found = os.fstat(fd)
+    if found.st_ino != offer["inode"] or not stat.S_ISFIFO(found.st_mode):
+        # containers number processes anew, and a number may be of any file by now
         os.close(fd)
         return None
     return fd
