@@ -5,8 +5,8 @@
 
 Writes ``ca.pem``, ``cert.pem`` and ``key.pem``, the last readable by its owner alone, and
 ``tls.yaml``, which makes Dask use them: copy the folder to the machines of the cluster, and the
-YAML to ``~/.config/dask/``. Whoever has key and certificate may take part and run code; give them to
-nobody else. The authority's own key is not kept: for another machine make all anew.
+YAML to ``~/.config/dask/``. Whoever has key and certificate may take part and run code; give them
+to nobody else. The authority's own key is not kept: for another machine make all anew.
 """
 
 from __future__ import annotations
