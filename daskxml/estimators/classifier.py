@@ -248,8 +248,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def _train(
         self, config: RunConfig, rows: Matrices, test: Matrices | None, start: Model | None
     ) -> Run:
-        progress = PlainProgress() if self.verbose else nullcontext()
-        with progress as on_event:
+        with self._progress() as on_event:
             given: dict[str, Any] = {"train": rows, "test": test, "on_event": on_event}
             given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
             if self.n_workers is None:
@@ -262,8 +261,11 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
             return train(config, **given)
 
-    def _call_back(self, row: dict[str, Any]) -> Any:
-        answers = [callback(row) for callback in self.callbacks or ()]
+    def _progress(self) -> Any:
+        return PlainProgress() if self.verbose else nullcontext()
+
+    def _call_back(self, row: Mapping[str, Any]) -> Any:
+        answers = [callback(dict(row)) for callback in self.callbacks or ()]
         return STOP if any(answer is STOP for answer in answers) else None
 
     def _keep(self, run: Run, labels: LabelSet, config: RunConfig) -> None:
