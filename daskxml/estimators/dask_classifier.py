@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import dask.array as da
@@ -46,6 +45,8 @@ class DaskXMLClassifier(XMLClassifier):
         classifier = daskxml.DaskXMLClassifier(epochs=3).fit(X, y)
         classifier.predict(X).compute()
     """
+
+    _NOT_STORED = ("callbacks", "client")
 
     def __init__(
         self,
@@ -97,12 +98,12 @@ class DaskXMLClassifier(XMLClassifier):
             raise ConfigError("n_workers is the cluster's number here: leave it None")
         client = self.client or _current_client()
         columns = _columns(X, "X")
-        pairs, labels, rows = _encoded(X, y, "X")
+        pairs, labels, rows = _encoded(client, X, y, "X")
         tests = None
         if eval_set is not None:
             pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
             _check_pair(pair)
-            tests, _, _ = _encoded(pair[0], pair[1], "eval_set", labels)
+            tests, _, _ = _encoded(client, pair[0], pair[1], "eval_set", labels)
         config = resolve_settings(self, rows, has_tests=tests is not None)
         with self._progress() as on_event:
             run = train(
@@ -180,7 +181,7 @@ class DaskXMLClassifier(XMLClassifier):
 
     def _lazy(self, method: str, X: Any, columns: int | None, meta: Any, *given: Any) -> da.Array:
         """Return an array whose blocks are what a method gives for blocks of rows."""
-        blocks, sizes = _row_blocks(X, "X")
+        blocks, sizes = _row_blocks(self.client, X, "X")
         plain = delayed(self._in_memory(), pure=False)
         task = delayed(_call, pure=False)
         shapes = [(size,) if columns is None else (size, columns) for size in sizes]
@@ -196,13 +197,6 @@ class DaskXMLClassifier(XMLClassifier):
         for name in ("model_", "labels_", "classes_", "n_features_in_"):
             setattr(plain, name, getattr(self, name))
         return plain
-
-    @classmethod
-    def load(cls, directory: str | Path) -> Self:
-        """Read what `save` has written, or the model of any run of daskxml."""
-        loaded = super().load(directory)
-        loaded.client = None
-        return loaded
 
 
 def _call(estimator: XMLClassifier, method: str, X: Any, *given: Any) -> Any:
@@ -236,7 +230,7 @@ def _columns(X: Any, name: str) -> list[str]:
     return [str(column) for column in getattr(X, "columns", ())]
 
 
-def _row_blocks(X: Any, name: str) -> tuple[list[Any], list[int]]:
+def _row_blocks(client: Client | None, X: Any, name: str) -> tuple[list[Any], list[int]]:
     """Return the delayed blocks of rows, and how many rows each has.
 
     Raises
@@ -245,7 +239,8 @@ def _row_blocks(X: Any, name: str) -> tuple[list[Any], list[int]]:
         If the sizes of an array's blocks are not known, or it has no two dimensions.
     """
     if hasattr(X, "columns"):
-        X = X.to_dask_array(lengths=True)
+        sizes = compute(*[delayed(len)(part) for part in X.to_delayed()], scheduler=client)
+        X = X.to_dask_array(lengths=sizes)
     if not hasattr(X, "chunks"):
         raise InputError(f"{name}: give a Dask array or a Dask data frame")
     check_blocks(X, name)
@@ -273,17 +268,17 @@ def _label_blocks(y: Any, sizes: Sequence[int], name: str) -> list[Any]:
 
 
 def _encoded(
-    X: Any, y: Any, name: str, known: LabelSet | None = None
+    client: Client, X: Any, y: Any, name: str, known: LabelSet | None = None
 ) -> tuple[list[Pair], LabelSet, int]:
     """Return blocks of rows with the indicators of their labels, all labels, and how many rows.
 
     Labels are found on the workers, block by block; only the different ones come here.
     """
-    blocks, sizes = _row_blocks(X, name)
+    blocks, sizes = _row_blocks(client, X, name)
     targets = _label_blocks(y, sizes, name)
     if known is None:
-        found = compute(*[delayed(_find_labels, pure=False)(block) for block in targets])
-        known, *others = found
+        find = delayed(_find_labels, pure=False)
+        known, *others = compute(*[find(block) for block in targets], scheduler=client)
         for other in others:
             known = known.joined(other)
         if not len(known.classes):

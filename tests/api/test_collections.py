@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -112,8 +113,9 @@ def given(kind: str, X: Any, Y: Any, client: Client) -> Any:
     pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
     with dask.config.set({"dataframe.convert-string": False}):
-        parts = [delayed(frame)(*pair) for pair in pairs]
-        return dd.from_delayed(parts, meta=frame(X[:2], Y[:2])).repartition(npartitions=3)
+        few = frame(X[:2], Y[:2])
+        parts = [delayed(few.iloc[:0]), *(delayed(frame)(*pair) for pair in pairs)]
+        return dd.from_delayed(parts, meta=few)
 
 
 KINDS = ("arrays", "dense arrays", "sparse", "delayed", "pairs", "futures", "frame")
@@ -136,6 +138,13 @@ def test_the_metrics_are_those_of_the_text(client, data, rows, expected, kind) -
     run = daskxml.train(RUN, client=client, train=collection, test=data["test"])
     assert run.metrics == pytest.approx(expected, abs=0.06)  # sums of two workers, in any order
     assert expected["P@1"] > 0.2
+
+
+def test_the_script_of_the_documentation_runs(client, tmp_path) -> None:
+    script = Path(__file__).parents[2] / "docs/examples/inputs.py"
+    found = runpy.run_path(str(script))["main"](client, tmp_path)
+    assert len(found) == 6
+    assert min(found.values()) > 0.7  # 83 % of the rows have a label
 
 
 def many_rows(seed: int) -> tuple[Any, Any]:

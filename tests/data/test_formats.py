@@ -107,6 +107,32 @@ def test_inspect_counts_what_is_there(tmp_path, name) -> None:
     assert "1 rows have no feature" in found.problems
 
 
+@pytest.mark.parametrize("name", [name for name in WRITERS if not name.startswith("objects")])
+def test_ids_that_repeat_are_merged_as_in_text(tmp_path, name) -> None:
+    rows: Rows = [([2, 0, 2], [4, 1, 4, 4], [0.5, 2.0, 0.1, 0.3]), ([1], [3, 3], [1.0, 2.0])]
+    WRITERS[name](tmp_path / name, rows)
+    dialect = Dialect(features=9, labels=3)
+    assert_same(
+        read(tmp_path / name, dialect), parse_bytes(as_text(rows).encode(), dialect).partition
+    )
+    problems = inspect_file(str(tmp_path / name)).problems
+    assert "3 features repeat an id of their row; their values are summed" in problems
+    assert "1 labels repeat an id of their row; they count once" in problems
+
+
+def test_texts_of_other_arrow_types(tmp_path) -> None:
+    kinds = (pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.large_string())
+    for number, kind in enumerate(kinds):
+        columns = {
+            "labels": pa.array(["0,2", "1"]).cast(kind),
+            "features": pa.array(["1:1", "2:0"]),
+        }
+        table, path = pa.table(columns), tmp_path / f"{number}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        assert read(path, Dialect()).labels.indices.tolist() == [0, 2, 1]
+
+
 def test_dense_tables_have_a_feature_in_each_column(tmp_path) -> None:
     columns = {"labels": ["0,2", "1"], "x": [0.0, 1.0], "y": [3, 0], "z": [True, False]}
     pq.write_table(pa.table(columns), tmp_path / "dense.parquet")

@@ -166,7 +166,7 @@ def _column(array: Any, name: str) -> Column:
     if array.null_count:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise BadRowError(row, f"{name!r} is null; fill it, or drop the row")
-    if types.is_string(array.type) or types.is_large_string(array.type):
+    if _holds_texts(array):
         return list(array.to_pylist())
     if types.is_fixed_size_list(array.type):
         array = array.cast(pyarrow.list_(array.type.value_type))
@@ -180,9 +180,13 @@ def _column(array: Any, name: str) -> Column:
     if items.null_count:
         place = int(np.argmax(items.is_null().to_numpy(zero_copy_only=False)))
         raise BadRowError(lists.row_of(place), f"{name!r} holds a null; fill it, or drop the row")
-    if types.is_string(items.type) or types.is_large_string(items.type):
+    if _holds_texts(items):
         return Lists(lists.indptr, items.to_pylist())
     return Lists(lists.indptr, _numbers(items, name))
+
+
+def _holds_texts(array: Any) -> bool:
+    return str(array.type) in ("string", "large_string", "string_view")
 
 
 def _numbers(array: Any, name: str) -> Any:

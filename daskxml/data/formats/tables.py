@@ -162,6 +162,8 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
     >>> parsed.partition.features.indices, parsed.unsorted_rows
     (array([1, 4, 2], dtype=int32), 1)
     """
+    if not rows:
+        return parse_bytes(b"", dialect)
     labels, merged_labels = _parse_labels(table.get(LABELS), rows, dialect)
     if is_dense(list(table)):
         dense = {name: column for name, column in table.items() if name != LABELS}
