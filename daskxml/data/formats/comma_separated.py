@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from daskxml.data.formats.tables import (
     BadRowError,
     Column,
     Lists,
+    as_numbers,
     column_problem,
     is_dense,
     parse_table,
@@ -133,15 +133,20 @@ def _as_floats(texts: list[str], name: str) -> Array:
 
 
 def _as_lists(texts: list[str], name: str) -> Lists:
-    rows: list[list[Any]] = [text.split() for text in texts]
+    """Return lists of numbers, or for ``indices`` also of names."""
+    lists = Lists.of([text.split() for text in texts], name)
+    if isinstance(lists.items, np.ndarray):  # no row has any
+        return lists
     if name == VALUES:
-        for number, row in enumerate(rows):
-            if wrong := next((text for text in row if not _is_number(text)), None):
-                raise BadRowError(number, f"'values' holds {wrong[:40]!r}, no number")
-        return Lists.of([[float(text) for text in row] for row in rows], name)
-    if all(text.isdecimal() for row in rows for text in row):
-        rows = [[int(text) for text in row] for row in rows]
-    return Lists.of(rows, name)
+        try:
+            return Lists(lists.indptr, np.array(lists.items, np.float64))
+        except ValueError:
+            place = next(i for i, text in enumerate(lists.items) if not _is_number(text))
+            problem = f"'values' holds {lists.items[place][:40]!r}, no number"
+            raise BadRowError(lists.row_of(place), problem) from None
+    if all(map(str.isdecimal, lists.items)):
+        return Lists(lists.indptr, as_numbers(list(map(int, lists.items)), {int}))
+    return lists
 
 
 def _is_number(text: str) -> bool:

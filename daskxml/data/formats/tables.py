@@ -84,7 +84,7 @@ class Lists:
         if kinds == {str}:
             return Lists(indptr, items)
         if kinds <= {int, float}:
-            return Lists(indptr, _numbers(items, kinds))
+            return Lists(indptr, as_numbers(items, kinds))
         is_text = isinstance(items[0], str)
         wanted, said = ({str}, "a text") if is_text else ({int, float}, "a number")
         place = next(place for place, item in enumerate(items) if type(item) not in wanted)
@@ -100,7 +100,14 @@ Column = Lists | Sequence[str] | Array  # lists, texts, or a number for each row
 Table = Mapping[str, Column]
 
 
-def _numbers(items: list[Any], kinds: set[type]) -> Array:
+def as_numbers(items: list[Any], kinds: set[type]) -> Array:
+    """Return Python numbers of such types as int64 or float64.
+
+    Examples
+    --------
+    >>> as_numbers([1, 2.5], {int, float})
+    array([1. , 2.5])
+    """
     if float in kinds:
         return np.array(items, np.float64)
     try:
