@@ -2,7 +2,7 @@
 
 >>> import daskxml
 >>> sorted(daskxml.__all__)[:3]
-['ClusterError', 'ConfigError', 'DaskxmlError']
+['ClusterError', 'ConfigError', 'DaskXMLClassifier']
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from daskxml.api.train import launch, load, train
     from daskxml.cluster.event_log import RunRecord
     from daskxml.estimators.classifier import XMLClassifier
+    from daskxml.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.estimators.scorers import make_scorer
     from daskxml.model.trained import Model
     from daskxml.records.verification import Verification, verify
@@ -36,6 +37,7 @@ __all__ = [
     "STOP",
     "ClusterError",
     "ConfigError",
+    "DaskXMLClassifier",
     "DaskxmlError",
     "InputError",
     "Matrices",
@@ -62,6 +64,7 @@ __all__ = [
 # scikit-learn.
 _HOMES = {
     "STOP": "daskxml.session.commands",
+    "DaskXMLClassifier": "daskxml.estimators.dask_classifier",
     "Matrices": "daskxml.api.run",
     "Model": "daskxml.model.trained",
     "Run": "daskxml.api.run",

@@ -20,7 +20,7 @@ ROOMS = (
 )  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)} | {"_version": 0}
 DASK = {"dask", "distributed", "tornado", "bokeh"}
-MAY_IMPORT_DASK = ("transport/", "cluster/", "observe/dashboard/", "api/")
+MAY_IMPORT_DASK = ("transport/", "cluster/", "observe/dashboard/", "api/", "estimators/dask_")
 MAY_IMPORT_CUPY = ("kernels/cuda/cupy",)
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

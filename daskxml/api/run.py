@@ -20,14 +20,17 @@ Paths = str | Path | Iterable[str | Path]
 
 @dataclass(frozen=True)
 class Matrices:
-    """Rows in memory, which the client puts on the workers block by block.
+    """Rows in memory, or in Dask arrays.
 
-    If a worker is lost, its blocks cannot be read again, and the run ends.
+    Those in memory are put on the workers block by block by the client: if a worker is lost, they
+    cannot be read again, and the run ends. Blocks of Dask arrays stay on the workers, and are
+    computed again where they are lost.
 
     Attributes
     ----------
     X
-        ``(rows, features)``: scipy sparse of any format, or a dense array of numbers.
+        ``(rows, features)``: scipy sparse of any format, or a dense array of numbers; or a Dask
+        array of such blocks, or of those of the package `sparse`.
     Y
         ``(rows, labels)``: the same, with 1 where a label is true.
 
@@ -49,7 +52,11 @@ class Matrices:
         ------
         InputError
             If they differ in the number of rows, or hold values that are not numbers.
+        ConfigError
+            If they are on a cluster.
         """
+        for rows in (self.X, self.Y):
+            _check_is_here(rows)
         try:
             (rows, columns), (label_rows, labels) = self.X.shape, self.Y.shape
         except (AttributeError, ValueError) as error:
@@ -63,6 +70,11 @@ class Matrices:
             parts.append(Partition(features, _slice(targets, first, last)))
             first = last
         return parts
+
+
+def _check_is_here(rows: Any) -> None:
+    if hasattr(rows, "__dask_graph__"):
+        raise ConfigError("rows in Dask collections are trained on a cluster: call daskxml.train")
 
 
 def _slice(labels: Csr, first: int, last: int) -> Csr:
@@ -140,6 +152,7 @@ def resolve_run(
     resolved = load_run_config(config, overrides)
     absolute: dict[str, Any] = {}
     for name, paths in (("train", train), ("test", test)):
+        _check_is_here(paths)
         is_none = paths is None or hasattr(paths, "partitions")
         own = getattr(resolved.data, name) if is_none else paths
         absolute[f"data.{name}"] = [_absolute(path) for path in _listed(own, name)]

@@ -9,7 +9,8 @@ from typing import Any
 
 from distributed import Client, Future
 
-from daskxml.api.run import Matrices, Paths, Run, resolve_run
+from daskxml.api.collections import DaskRows, find_dask_rows
+from daskxml.api.run import Matrices, Run, resolve_run
 from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
 from daskxml.cluster.connection import Warn, connection
 from daskxml.config import RunConfig, load_run_config
@@ -22,7 +23,8 @@ from daskxml.records.run_dir import RunDir
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
-Rows = Paths | Matrices
+Rows = Any  # paths, `Matrices`, a dask data frame, or a list of delayed values or futures
+Given = Matrices | DaskRows
 Config = str | Path | Mapping[str, Any] | RunConfig
 
 
@@ -63,7 +65,9 @@ def train(
         A synchronous Dask client. Without one, the call connects to `scheduler`, or creates a local
         cluster of processes, which it closes at the end.
     train, test
-        Files, globs or URLs that the workers can read, or `Matrices`, in the run file's place.
+        In the run file's place: files, globs or URLs that the workers can read; `Matrices` in
+        memory or of Dask arrays; a Dask data frame with the columns of a table
+        (`daskxml.data.formats.tables`); or a list of delayed values or futures of ``(X, Y)``.
     out
         Directory of the run, visible to client and workers; None: all in memory, no checkpoints.
     resume
@@ -152,10 +156,17 @@ def _resolve(
     test: Rows | None,
     overrides: Iterable[str] | Mapping[str, Any],
     workers: int | None = None,
-) -> tuple[RunConfig, dict[str, Matrices]]:
-    """Return the resolved run file, and the matrices of this process by ``train`` and ``test``."""
-    matrices = {n: m for n, m in (("train", train), ("test", test)) if isinstance(m, Matrices)}
-    resolved = resolve_run(config, train, test, overrides)
+) -> tuple[RunConfig, dict[str, Given]]:
+    """Return the resolved run file, and the rows that are no files by ``train`` and ``test``."""
+    matrices: dict[str, Given] = {}
+    given = {"train": train, "test": test}
+    for name, rows in given.items():
+        if found := find_dask_rows(rows, name):
+            matrices[name] = found
+        elif isinstance(rows, Matrices):
+            matrices[name] = rows
+    paths = {name: None if name in matrices else rows for name, rows in given.items()}
+    resolved = resolve_run(config, paths["train"], paths["test"], overrides)
     if workers is not None:
         resolved = load_run_config(resolved, {"cluster.workers": workers})
     if not (resolved.data.train or "train" in matrices):
@@ -177,11 +188,17 @@ def _local_section(config: RunConfig) -> ClusterSection:
     return section
 
 
-Scattered = Mapping[str, list[Future]]  # rows on the workers; held until they have been read
+Scattered = Mapping[str, list[Future]]  # rows on the workers
 
 
-def _scatter(client: Client, matrices: Mapping[str, Matrices]) -> Scattered:
-    return {name: client.scatter(rows.partitions(), hash=False) for name, rows in matrices.items()}
+def _place(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:
+    placed: dict[str, list[Future]] = {}
+    for name, rows in matrices.items():
+        if isinstance(rows, DaskRows):
+            placed[name] = rows.partitions(client, config.data)
+        else:
+            placed[name] = client.scatter(rows.partitions(), hash=False)
+    return placed
 
 
 def _start(
@@ -205,13 +222,14 @@ def _start(
     )
 
 
-def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Matrices]) -> Run:
+def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Given]) -> Run:
     """Start a run and follow it to its end.
 
     Ctrl-C makes the run end at a merge, with a checkpoint; a second one ends it at once, and so
     does the first while the data is loading.
     """
-    interrupts, scattered = 0, _scatter(follower.client, matrices)
+    interrupts, scattered = 0, _place(follower.client, matrices, config)
+    follower.on_event = _releasing(follower.on_event, matrices, scattered)
     run = _start(follower, config, scattered, is_detached=False)
     try:
         while True:
@@ -227,12 +245,25 @@ def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Mat
         forget(follower.client, run)
 
 
-def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Matrices]) -> str:
+def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scattered) -> OnEvent:
+    """Release blocks that can be computed again once the run's own partitions are there."""
+
+    def publish(event: Mapping[str, Any]) -> Any:
+        if event["kind"] == "started":
+            for name, rows in matrices.items():
+                if isinstance(rows, DaskRows):
+                    placed[name].clear()
+        return on_event(event)
+
+    return publish
+
+
+def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Given]) -> str:
     """Start a run, and leave it once its workers and its directory have been checked.
 
     Matrices of this process must have been read by the workers before.
     """
-    scattered = _scatter(follower.client, matrices)
+    scattered = _place(follower.client, matrices, config)
     run = _start(follower, config, scattered, is_detached=True)
     try:
         follower.place.unlock()

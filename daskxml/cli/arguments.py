@@ -187,7 +187,15 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
 
 
 def _add_inspect(command: argparse.ArgumentParser) -> None:
-    command.add_argument("data", nargs="+", metavar="FILE", help="text, plain or gzipped")
+    command.add_argument(
+        "data",
+        nargs="+",
+        metavar="FILE",
+        help="rows as text, Parquet, Arrow, JSON lines, CSV or SciPy npz",
+    )
+    for kind in ("feature", "label"):
+        text = f"a name of a {kind} on each line, for tables that hold names"
+        command.add_argument(f"--{kind}-names", metavar="FILE", help=text)
     _add_json(command)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from daskxml.cli.arguments import Options
 from daskxml.cli.predictions import STDOUT, write_predictions
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.blocks import plan_blocks, read_header
+from daskxml.data.formats import declared, plan_files, read_pieces
 from daskxml.data.inspection import inspect_file
-from daskxml.data.parse import Dialect, parse_pieces
+from daskxml.data.parse import Dialect
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.model.trained import Model, evaluate_partitions
 from daskxml.observe.terminal import print_metrics
@@ -22,7 +22,11 @@ BLOCK_BYTES = 16 << 20
 
 def inspect(options: Options) -> int:
     """Describe a data file and its problems, as lines or as one JSON object."""
-    found = inspect_file(options.data)
+    found = inspect_file(
+        options.data,
+        feature_names=options.feature_names or (),
+        label_names=options.label_names or (),
+    )
     print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))
     return 0
 
@@ -57,7 +61,7 @@ def predict(options: Options) -> int:
     """Write the best labels of every row, `top_k` a row; see `daskxml.cli.predictions`."""
     model = Model.load(options.model)
     k = min(options.top_k, model.spec.labels)
-    parts = read_partitions(model, options.data)
+    parts = read_partitions(model, options.data, needs_labels=False)
     blocks = (model.predict_top_k(part, k) for part in parts)
     rows, scores = write_predictions(options.out, model, blocks)
     if options.out != STDOUT:
@@ -66,35 +70,42 @@ def predict(options: Options) -> int:
     return 0
 
 
-def read_partitions(model: Model, paths: Sequence[str]) -> Iterator[Partition]:
-    """Yield the rows of text files block by block, with as many columns as the model has.
+def read_partitions(
+    model: Model, paths: Sequence[str], *, needs_labels: bool = True
+) -> Iterator[Partition]:
+    """Yield the rows of files block by block, with as many columns as the model has.
 
-    Ids count from the base of the model's training files; in files with a header, from 0.
+    Ids count from the base of the model's training files; in files with a header, from 0. Names in
+    tables are those of the model.
 
     Raises
     ------
     InputError
         If a file cannot be read, is malformed, or has ids or a header that do not fit the model.
     """
-    for block in plan_blocks(paths, BLOCK_BYTES):
-        for parsed in parse_pieces(block, _dialect(model, block.path)):
+    for block in plan_files(paths, BLOCK_BYTES):
+        dialect = replace(_dialect(model, block.path), needs_labels=needs_labels)
+        for parsed in read_pieces(block, dialect):
             yield parsed.partition
 
 
 def _dialect(model: Model, path: str) -> Dialect:
     """Return how the ids of a file are counted."""
-    spec, header = model.spec, read_header(path)
+    spec, stored, header = model.spec, model.header, declared(path)
+    known = Dialect(
+        features=spec.features,
+        labels=spec.labels,
+        label_base=stored.label_base,
+        feature_names=stored.feature_names,
+        label_names=stored.label_names,
+    )
     if header is None:
-        return Dialect(
-            features=spec.features,
-            labels=spec.labels,
-            feature_base=model.header.feature_base,
-            label_base=model.header.label_base,
-        )
-    if (header.features, header.labels) != (spec.features, spec.labels):
+        return replace(known, feature_base=stored.feature_base)
+    found = (header.features or spec.features, header.labels or spec.labels)
+    if found != (spec.features, spec.labels):
         problem = (
-            f"its header has {header.features} features and {header.labels} labels, the model has "
+            f"its header has {found[0]} features and {found[1]} labels, the model has "
             f"{spec.features} and {spec.labels}; give rows of the data set it was trained on"
         )
         raise InputError(problem, path, 1)
-    return Dialect(features=spec.features, labels=spec.labels)
+    return replace(known, label_base=0) if header.labels else known

@@ -1,9 +1,9 @@
 """Loading a run's data onto its workers, as Dask tasks; no rows pass through the scheduler.
 
-A block of text is parsed by a task; only a few counts of each block come back. Published files are
-sorted by label or by time, so the training rows are shuffled once: row ``i`` of all files moves to
-position ``perm(i)``, a seeded permutation that every task can evaluate for its own rows. Blocks are
-split by destination, and the pieces joined::
+A block of a file is parsed by a task; only a few counts of each block come back. Published files
+are sorted by label or by time, so the training rows are shuffled once: row ``i`` of all files moves
+to position ``perm(i)``, a seeded permutation that every task can evaluate for its own rows. Blocks
+are split by destination, and the pieces joined::
 
     block ─▶ split_block ─▶ getitem ─▶ join_pieces ─▶ partition
 
@@ -26,7 +26,8 @@ from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import TrainingError
 from daskxml.data.blocks import Block
-from daskxml.data.parse import Dialect, parse_block
+from daskxml.data.formats import read_block
+from daskxml.data.parse import Dialect
 from daskxml.data.reading import (
     BlockCounts,
     DataSource,
@@ -229,7 +230,7 @@ async def _parse(
     client: Client, blocks: Sequence[Block], dialect: Dialect, name: str
 ) -> tuple[list[Future], list[BlockCounts]]:
     parsed = [
-        client.submit(parse_block, block, dialect, key=f"parse-{name}-{i}", pure=False)
+        client.submit(read_block, block, dialect, key=f"parse-{name}-{i}", pure=False)
         for i, block in enumerate(blocks)
     ]
     return parsed, await _count(client, parsed, name)

@@ -46,19 +46,22 @@ class DataSection:
         A dataset card (a name in ``datasets/``, or a TOML file) whose format, base and
         propensity constants replace the defaults below; a value in the run file wins over it.
     format, feature_base, label_base
-        How ids are written; ``auto`` inspects the data (files with a header count from 0).
+        How rows and ids are written. ``auto`` knows tables (Parquet, Arrow, JSON lines, CSV, npz)
+        by the suffix of a file's name, and inspects text (``xml`` has a header, ``libsvm`` none);
+        ids of files with a header, npz and dense tables count from 0, those of others from their
+        smallest one, 0 or 1.
     features, labels
         Columns; 0 takes them from the header, from the names, or from the data.
     feature_names, label_names
         Text files with a name on each line, in the order of the ids: they are stored with the
-        model, and predictions are told by them.
+        model, and predictions are told by them. The lists and texts of tables may then hold names.
     normalize
         ``l2`` scales each row to unit length.
     residency
         ``replicate`` keeps all rows on every worker, ``shard`` a share on each, ``auto`` the
         first where the rows take at most `replicate_budget` bytes.
     block_bytes
-        Text read by one parsing task.
+        Bytes of a file read by one parsing task, where its format can be cut.
     partitions
         Pieces that the shuffled rows are cut into; 0 chooses by the size of the data.
     propensity_a, propensity_b
@@ -72,7 +75,7 @@ class DataSection:
     train: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     card: str = ""
-    format: Literal["auto", "xml", "libsvm"] = "auto"
+    format: Literal["auto", "xml", "libsvm", "parquet", "arrow", "jsonl", "csv", "npz"] = "auto"
     feature_base: Literal["auto", 0, 1] = "auto"
     label_base: Literal[0, 1] = 0
     features: int = bounded(0, low=0, high=2**31 - 1)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import IO
 
@@ -37,19 +37,23 @@ _MAGIC = {
     b"\xfd7zXZ": "xz data; decompress it, or compress it with gzip",
     b"\x28\xb5\x2f\xfd": "zstandard data; decompress it, or compress it with gzip",
     b"PK\x03\x04": "a zip archive; unpack it",
-    b"PAR1": "a parquet file; write it as libSVM text",
-    b"\x93NUMPY": "a NumPy file; write it as libSVM text",
-    b"\x89HDF": "an HDF5 file; write it as libSVM text",
+    b"PAR1": "a Parquet file; name it .parquet, or set data.format = 'parquet'",
+    b"\x93NUMPY": "a NumPy file; save the rows with scipy.sparse.save_npz, as X.npz and Y.npz",
+    b"ARROW1": "an Arrow file; name it .arrow, or set data.format = 'arrow'",
+    b"\x89HDF": "an HDF5 file; write it as Parquet, or as libSVM text",
 }
 
 
 @dataclass(frozen=True)
 class Header:
-    """The counts that the first line of a file in the XML repository's format declares."""
+    """The counts that a file declares, None where it does not; its ids count from 0.
 
-    rows: int
-    features: int
-    labels: int
+    The first line of a file in the XML repository's format declares all three.
+    """
+
+    rows: int | None
+    features: int | None
+    labels: int | None
 
 
 @dataclass(frozen=True)
@@ -59,17 +63,21 @@ class Block:
     Attributes
     ----------
     path
-        Path or fsspec URL; gzipped if it ends in ``.gz``.
+        Path or fsspec URL; text is gzipped if it ends in ``.gz``.
     start, stop
-        Bytes; both are moved behind the next newline. `stop` None: the whole file, as a stream.
+        Bytes of text, both moved behind the next newline; what other formats count is theirs to
+        say. `stop` None: the whole file, as a stream.
     has_header
         Whether the file, of which this may be a later block, begins with a header.
+    format
+        The key in `daskxml.data.formats.FORMATS`.
     """
 
     path: str
     start: int
     stop: int | None
-    has_header: bool
+    has_header: bool = False
+    format: str = "text"
 
 
 def plan_blocks(paths: Sequence[str], block_bytes: int) -> list[Block]:
@@ -96,8 +104,8 @@ def plan_blocks(paths: Sequence[str], block_bytes: int) -> list[Block]:
     """
     if block_bytes < 1:
         raise ValueError(f"block_bytes must be positive, not {block_bytes}")
-    files = [file for path in paths for file in _expand(path)]
-    return [block for file in files for block in _cut(file, block_bytes)]
+    files = [file for path in paths for file in expand(path)]
+    return [block for file in files for block in cut_file(file, block_bytes)]
 
 
 def read_header(path: str) -> Header | None:
@@ -117,18 +125,18 @@ def read_header(path: str) -> Header | None:
     >>> read_header("memory://head.txt")
     Header(rows=1, features=20, labels=30)
     """
-    head = _read_head(path)
+    head = read_head(path)
     match = _HEADER.fullmatch(head.removeprefix(_BYTE_ORDER_MARK).split(b"\n", 1)[0])
     if match is None:
         return None
     header = Header(*(int(number) for number in match.groups()))
-    if max(header.features, header.labels) > LARGEST_ID + 1:
+    if max(int(number) for number in match.groups()[1:]) > LARGEST_ID + 1:
         problem = f"the header declares more than {LARGEST_ID + 1} columns; correct it"
         raise InputError(problem, path, 1)
     return header
 
 
-def read_texts(block: Block) -> Iterator[tuple[Array, int]]:
+def read_texts(block: Block) -> Generator[tuple[Array, int], None, None]:
     """Yield a block in pieces of whole lines, each with the number of the block's lines before it.
 
     A piece is a uint8 array that ends in `PADDING` newlines which are not part of the text. A
@@ -143,7 +151,7 @@ def read_texts(block: Block) -> Iterator[tuple[Array, int]]:
         yield _cut_preamble(_read_range(block), block)
         return
     lines = [0]
-    with _open(block.path) as file, _damage_explained(block.path, lines):
+    with open_file(block.path) as file, _damage_explained(block.path, lines):
         zipped = block.path.endswith(".gz")
         raw = inflate(file) if zipped else iter(lambda: file.read(TEXT_BYTES), b"")
         with closing(prefetch(raw)) as chunks:
@@ -165,7 +173,7 @@ def count_lines_before(block: Block) -> int:
     """The lines of a file before a block, counted by reading it again (for errors)."""
     if not block.start:
         return 0
-    with _open(block.path) as file:
+    with open_file(block.path) as file:
         left, lines = _line_start(file, block.start), 0
         file.seek(0)
         while left > 0 and (chunk := file.read(min(left, 1 << 20))):
@@ -244,7 +252,7 @@ def join_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def _errors_explained(path: str) -> Iterator[None]:
+def errors_explained(path: str) -> Iterator[None]:
     """Turn errors of opening or reading a path into an `InputError`."""
     try:
         yield
@@ -259,15 +267,15 @@ def _errors_explained(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _open(path: str) -> Iterator[IO[bytes]]:
+def open_file(path: str) -> Iterator[IO[bytes]]:
     """Open a path with fsspec for reading bytes as they are stored."""
-    with _errors_explained(path), fsspec.open(path, "rb") as file:
+    with errors_explained(path), fsspec.open(path, "rb") as file:
         yield file
 
 
-def _expand(path: str) -> list[str]:
+def expand(path: str) -> list[str]:
     """The files that a path or glob names: local ones absolute, others as URLs."""
-    with _errors_explained(path):
+    with errors_explained(path):
         filesystem, inner = url_to_fs(path)
         local = isinstance(filesystem, LocalFileSystem)
         if re.search(r"[*?\[]", inner) and not filesystem.exists(inner):
@@ -280,22 +288,26 @@ def _expand(path: str) -> list[str]:
         return [inner] if local else [path]
 
 
-def _cut(path: str, block_bytes: int) -> list[Block]:
-    """The blocks of one file."""
-    has_header = read_header(path) is not None
-    with _errors_explained(path):
-        filesystem, inner = url_to_fs(path)
-        size = None if path.endswith(".gz") else filesystem.info(inner).get("size")
+def cut_file(path: str, block_bytes: int) -> list[Block]:
+    """Cut one file of rows into blocks; see `plan_blocks`."""
+    return cut_lines(Block(path, 0, None, read_header(path) is not None), block_bytes)
+
+
+def cut_lines(whole: Block, block_bytes: int) -> list[Block]:
+    """Cut a file of lines, which ``whole`` describes; a compressed one stays a single block."""
+    with errors_explained(whole.path):
+        filesystem, inner = url_to_fs(whole.path)
+        size = None if whole.path.endswith(".gz") else filesystem.info(inner).get("size")
     if size is None:
-        return [Block(path, 0, None, has_header)]
+        return [whole]
     count = -(-size // block_bytes)
     edges = [size * i // count for i in range(count + 1)]
-    return [Block(path, start, stop, has_header) for start, stop in pairwise(edges)]
+    return [replace(whole, start=start, stop=stop) for start, stop in pairwise(edges)]
 
 
-def _read_head(path: str) -> bytes:
+def read_head(path: str) -> bytes:
     """The first bytes of a file's text, checked to be text."""
-    with _open(path) as file, _damage_explained(path, [0]):
+    with open_file(path) as file, _damage_explained(path, [0]):
         zipped = path.endswith(".gz")
         pieces = inflate(file, _HEAD_BYTES) if zipped else iter([file.read(_HEAD_BYTES)])
         head = next((piece for piece in pieces if piece), b"")[:_HEAD_BYTES]
@@ -336,7 +348,7 @@ def _cut_preamble(text: Array, block: Block) -> tuple[Array, int]:
 def _read_range(block: Block) -> Array:
     """Read the lines that begin in a block of a plain file into an array, padded as for parsing."""
     assert block.stop is not None
-    with _open(block.path) as file:
+    with open_file(block.path) as file:
         stop = _line_start(file, block.stop)
         start = _line_start(file, block.start)
         padded = np.empty(stop - start + PADDING, np.uint8)

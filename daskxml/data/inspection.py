@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.data.blocks import Block, Header, plan_blocks, read_header
-from daskxml.data.parse import Dialect, ParsedRows, detect_feature_base, parse_pieces
+from daskxml.data.blocks import Block, Header
+from daskxml.data.formats import FORMATS, declared, plan_files, read_pieces
+from daskxml.data.names import Names, ids_by_name
+from daskxml.data.parse import Dialect, ParsedRows, detect_feature_base
 
 BLOCK_BYTES = 1 << 25
 DEFAULT_HIDDEN = 128
@@ -179,7 +181,13 @@ class Inspection:
         return described + [f"  - {problem}" for problem in self.problems]
 
 
-def inspect_file(paths: str | Sequence[str], *, block_bytes: int = BLOCK_BYTES) -> Inspection:
+def inspect_file(
+    paths: str | Sequence[str],
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    feature_names: Names = (),
+    label_names: Names = (),
+) -> Inspection:
     """Read a data set once and describe it.
 
     Parameters
@@ -187,7 +195,9 @@ def inspect_file(paths: str | Sequence[str], *, block_bytes: int = BLOCK_BYTES) 
     paths
         One or several files, globs or fsspec URLs that together are one data set.
     block_bytes
-        Text parsed at a time.
+        Bytes of a file parsed at a time, where its format can be cut.
+    feature_names, label_names
+        The names of all columns, for tables that hold names.
 
     Raises
     ------
@@ -203,20 +213,23 @@ def inspect_file(paths: str | Sequence[str], *, block_bytes: int = BLOCK_BYTES) 
     (2, 3, 'the header declares 3 rows, but 2 were found; fetch or write the file again')
     """
     names = [paths] if isinstance(paths, str) else list(paths)
-    blocks = plan_blocks(names, block_bytes)
-    files = list(dict.fromkeys(block.path for block in blocks))
-    headers = [read_header(file) for file in files]
-    census = Census()
+    blocks = plan_files(names, block_bytes)
+    headers = [declared(path) for path in dict.fromkeys(block.path for block in blocks)]
+    census, dialect = Census(), Dialect(feature_names=feature_names, label_names=label_names)
     for block in blocks:
-        for parsed in parse_pieces(block, Dialect()):
+        for parsed in read_pieces(block, dialect):
             census = census.plus(parsed)
-    return _conclude(census, blocks, [header for header in headers if header], len(files))
+    if feature_names and blocks[0].format != "text":
+        named = len(ids_by_name(feature_names)), len(ids_by_name(label_names)) or None
+        headers = [Header(None, *named)]
+    return _conclude(census, blocks, headers)
 
 
 def _conclude(
-    census: Census, blocks: Sequence[Block], headers: Sequence[Header], files: int
+    census: Census, blocks: Sequence[Block], declared: Sequence[Header | None]
 ) -> Inspection:
-    """Derive the description from the counts."""
+    """Derive the description from the counts and from what each file declares."""
+    headers = [header for header in declared if header]
     header = _join_headers(headers)
     least = int(census.features.values[0]) if census.features.values.size else None
     base = 0 if header else detect_feature_base(least)
@@ -226,7 +239,7 @@ def _conclude(
     seen = census.labels.counts
     model = DEFAULT_HIDDEN * (features + 1) + labels * (DEFAULT_HIDDEN + 1)
     return Inspection(
-        format="XML repository's format (with header)" if header else "libSVM text (no header)",
+        format=_describe_formats(blocks, header),
         gzipped=any(block.path.endswith(".gz") for block in blocks),
         feature_base=base,
         rows=rows,
@@ -243,27 +256,34 @@ def _conclude(
         top_label_share=int(seen.max(initial=0)) / max(1, rows),
         csr_mib=(16 * (rows + 1) + 8 * entries + 4 * label_entries) / MIB,
         model_mib=4 * model / MIB,
-        problems=tuple(_find_problems(census, headers, rows, files)),
+        problems=tuple(_find_problems(census, headers, rows, len(declared))),
     )
+
+
+def _describe_formats(blocks: Sequence[Block], header: Header | None) -> str:
+    text = "XML repository's format (with header)" if header else "libSVM text (no header)"
+    titles = [text if block.format == "text" else FORMATS[block.format].title for block in blocks]
+    return " and ".join(dict.fromkeys(titles))
 
 
 def _join_headers(headers: Sequence[Header]) -> Header | None:
     """One header for all files: rows added, the largest counts of columns; None without any."""
     if not headers:
         return None
+    rows = [header.rows for header in headers if header.rows is not None]
     return Header(
-        sum(header.rows for header in headers),
-        max(header.features for header in headers),
-        max(header.labels for header in headers),
+        sum(rows) if len(rows) == len(headers) else None,
+        max((header.features or 0 for header in headers), default=0) or None,
+        max((header.labels or 0 for header in headers), default=0) or None,
     )
 
 
 def _count_columns(census: Census, header: Header | None, base: int) -> tuple[int, int]:
     """Numbers of columns of features and of labels: declared, or those that occur."""
-    if header:
-        return header.features, header.labels
-    most = int(census.features.values.max(initial=base - 1))
-    return most + 1 - base, int(census.labels.values.max(initial=-1)) + 1
+    header = header or Header(None, None, None)
+    features = int(census.features.values.max(initial=base - 1)) + 1 - base
+    labels = int(census.labels.values.max(initial=-1)) + 1
+    return header.features or features, header.labels or labels
 
 
 def _find_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
@@ -292,13 +312,15 @@ def _header_problems(census: Census, headers: Sequence[Header], rows: int, files
         )
     if len({(one.features, one.labels) for one in headers}) > 1:
         found.append("the headers of the files declare different counts; make them equal")
-    if header.rows != rows:
+    if header.rows not in (None, rows):
         problem = f"the header declares {header.rows:,} rows, but {rows:,} were found"
         found.append(f"{problem}; fetch or write the file again")
     for kind, seen, columns in (
         ("feature", census.features, header.features),
         ("label", census.labels, header.labels),
     ):
+        if columns is None:
+            continue
         most, used = int(seen.values.max(initial=-1)), int((seen.values < columns).sum())
         if most >= columns:
             found.append(f"{kind} id {most} is out of range: the header declares {columns:,}")

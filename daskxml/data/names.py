@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import fsspec
 
 from daskxml.core.errors import InputError
+
+Names = str | tuple[str, ...]  # the path of a file with a name on each line, or the names
+
+
+@lru_cache(maxsize=4)
+def ids_by_name(names: Names) -> Mapping[str, int]:
+    """Return the ids of names; they are read once in a process.
+
+    Examples
+    --------
+    >>> ids_by_name(("red", "green"))["green"]
+    1
+    """
+    listed = read_names(names) if isinstance(names, str) else names
+    return {name: number for number, name in enumerate(listed)}
 
 
 def read_names(path: str) -> tuple[str, ...]:

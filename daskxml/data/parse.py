@@ -19,6 +19,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block, count_lines_before, pad_text, read_texts
+from daskxml.data.names import Names
 from daskxml.data.rows import concatenate, tidy_rows
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
 
@@ -40,17 +41,24 @@ class Dialect:
         Number of columns, from the header; None if unknown: the largest id decides.
     feature_base, label_base
         The smallest legal id, 0 or 1; it is subtracted from every id.
+    feature_names, label_names
+        Names by id, or the file that lists them, for files in which rows hold names.
+    needs_labels
+        Whether a file without labels is refused.
 
     Examples
     --------
-    >>> Dialect(features=500, labels=983)
-    Dialect(features=500, labels=983, feature_base=0, label_base=0)
+    >>> Dialect(features=500, labels=983).feature_base
+    0
     """
 
     features: int | None = None
     labels: int | None = None
     feature_base: int = 0
     label_base: int = 0
+    feature_names: Names = ()
+    label_names: Names = ()
+    needs_labels: bool = True
 
     def __post_init__(self) -> None:
         for name in ("feature_base", "label_base"):
@@ -185,21 +193,21 @@ def _parse_padded(
     """Parse a uint8 array that ends in `PADDING` newlines which are not part of the text."""
     length = text.size - PADDING
     ids = IdRanges(
-        dialect.feature_base, _id_count(dialect.features, dialect.feature_base),
-        dialect.label_base, _id_count(dialect.labels, dialect.label_base),
+        dialect.feature_base, count_ids(dialect.features, dialect.feature_base),
+        dialect.label_base, count_ids(dialect.labels, dialect.label_base),
     )  # fmt: skip
     arrays = _allocate(text[:length])
     found = parse_rows(text, length, blank_rows, ids, arrays)
     if found.fault >= 0:
         raise _error_at(text, found.fault, dialect, path)
-    features, merged_features = _finish(
+    features, merged_features = finish_rows(
         arrays.feature_indptr[: found.rows + 1], arrays.feature_ids, arrays.values,
-        _columns(dialect.features, found.largest_feature - dialect.feature_base),
+        count_columns(dialect.features, found.largest_feature - dialect.feature_base),
         found.unsorted_features,
     )  # fmt: skip
-    labels, merged_labels = _finish(
+    labels, merged_labels = finish_rows(
         arrays.label_indptr[: found.rows + 1], arrays.label_ids, None,
-        _columns(dialect.labels, found.largest_label - dialect.label_base),
+        count_columns(dialect.labels, found.largest_label - dialect.label_base),
         found.unsorted_labels,
     )  # fmt: skip
     return ParsedRows(
@@ -210,7 +218,7 @@ def _parse_padded(
     )
 
 
-def _id_count(count: int | None, base: int) -> int:
+def count_ids(count: int | None, base: int) -> int:
     """The number of ids that are allowed: the known count, up to the largest possible one."""
     most = LARGEST_ID + 1 - base
     return most if count is None else min(count, most)
@@ -232,12 +240,12 @@ def _allocate(text: Array) -> RowArrays:
     )
 
 
-def _columns(count: int | None, largest: int) -> int:
+def count_columns(count: int | None, largest: int) -> int:
     """The known number of columns, or the largest one plus one; -1 and less: there is none."""
     return max(largest + 1, 0) if count is None else count
 
 
-def _finish(
+def finish_rows(
     indptr: Array, ids: Array, values: Array | None, columns: int, unsorted: int
 ) -> tuple[Csr, int]:
     """Sort rows if any is unsorted, and cut the arrays to size; also count merged entries."""
@@ -294,7 +302,7 @@ def _explain_labels(token: bytes, dialect: Dialect) -> str:
     """Explain what is wrong with a comma-separated list of labels."""
     for piece in token.split(b","):
         if piece.isdigit():
-            problem = _explain_range(int(piece), dialect.labels, dialect.label_base, "label", piece)
+            problem = explain_range(int(piece), dialect.labels, dialect.label_base, "label", piece)
             if problem:
                 return problem
         elif piece and _LIKE_A_NUMBER.fullmatch(piece):
@@ -316,7 +324,7 @@ def _explain_feature(token: bytes, dialect: Dialect) -> str:
         return f"feature id in {_quote(token)} is negative; renumber the features from 0 or 1"
     if name.isdigit() and colon:
         base = dialect.feature_base
-        problem = _explain_range(int(name), dialect.features, base, "feature", token)
+        problem = explain_range(int(name), dialect.features, base, "feature", token)
         return problem or _explain_value(value, token)
     return f"malformed token {_quote(token)}; expected feature:value"
 
@@ -330,7 +338,7 @@ def _explain_value(value: bytes, token: bytes) -> str:
     return f"malformed value in {_quote(token)}; expected feature:number"
 
 
-def _explain_range(number: int, count: int | None, base: int, kind: str, token: bytes) -> str:
+def explain_range(number: int, count: int | None, base: int, kind: str, token: bytes) -> str:
     """Explain why an id is out of range; an empty string if it is not."""
     if number - base < 0:
         return f"{kind} id 0 in {_quote(token)}, but the ids were taken to start at {base}"

@@ -14,9 +14,10 @@ import numpy as np
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.blocks import Block, Header, plan_blocks, read_header
+from daskxml.data.blocks import Block, Header
+from daskxml.data.formats import declared, plan_files, read_block
 from daskxml.data.order import derive_key, shuffled_positions, shuffled_sources
-from daskxml.data.parse import Dialect, detect_feature_base, parse_block
+from daskxml.data.parse import Dialect, detect_feature_base
 from daskxml.data.rows import concatenate, split_rows, take_rows, unit_rows
 
 
@@ -29,11 +30,14 @@ class DataSource:
     paths
         Files, globs or URLs.
     format
-        ``"xml"`` (with a header), ``"libsvm"`` (without) or ``"auto"``.
+        ``"xml"`` (text with a header), ``"libsvm"`` (without), a key in
+        `daskxml.data.formats.FORMATS`, or ``"auto"``: by the suffix of each file's name.
     feature_base, label_base
         The smallest id that may occur: 0, 1, or ``"auto"`` for features.
     features, labels
         Numbers of columns, where the user gave them.
+    feature_names, label_names
+        Files that list the names of all columns, for rows that hold names.
     normalize
         ``"l2"`` or ``"none"``.
     block_bytes
@@ -46,6 +50,8 @@ class DataSource:
     label_base: int = 0
     features: int = 0
     labels: int = 0
+    feature_names: str = ""
+    label_names: str = ""
     normalize: str = "l2"
     block_bytes: int = 16 * 2**20
 
@@ -102,19 +108,25 @@ class ReadPlan:
     def dialect(self) -> Dialect:
         """What the parser checks ids against; a base that is still unknown is taken for 0."""
         source, headers = self.source, self.headers.values()
-        features = source.features or max((h.features for h in headers), default=0)
-        labels = source.labels or max((h.labels for h in headers), default=0)
+        features = source.features or max((h.features or 0 for h in headers), default=0)
+        labels = source.labels or max((h.labels or 0 for h in headers), default=0)
+        base = 0 if headers or source.feature_base == "auto" else int(source.feature_base)
         return Dialect(
             features=None if self._base_unknown else features or None,
             labels=labels or None,
-            feature_base=0 if headers or self._base_unknown else int(source.feature_base),
-            label_base=0 if headers else source.label_base,
+            feature_base=base,
+            label_base=0 if any(h.labels for h in headers) else source.label_base,
+            feature_names=source.feature_names,
+            label_names=source.label_names,
         )
 
     @property
     def _base_unknown(self) -> bool:
         """Whether only the data can show which feature id is the first."""
-        return not self.headers and self.source.feature_base == "auto"
+        if self.headers or self.source.feature_base != "auto":
+            return False
+        are_named = self.source.feature_names and self.blocks[0].format != "text"
+        return not are_named  # the ids of names count from 0
 
     def find_shift(self, counts: Sequence[BlockCounts]) -> int:
         """Check the rows of the files; return what is still to be subtracted from feature ids.
@@ -162,14 +174,17 @@ def plan_source(source: DataSource) -> ReadPlan:
     InputError
         If a file is missing, or its header is missing or does not fit.
     """
-    blocks = plan_blocks(source.paths, source.block_bytes)
-    paths = list(dict.fromkeys(block.path for block in blocks))
+    blocks = plan_files(source.paths, source.block_bytes, source.format)
+    formats = {block.path: block.format for block in blocks}
     if source.format == "libsvm":
         return ReadPlan(source, blocks, {})
-    read = {path: read_header(path) for path in paths}
+    read = {path: declared(path, format) for path, format in formats.items()}
     headers = {path: header for path, header in read.items() if header is not None}
-    missing = [path for path in paths if path not in headers]
+    missing = [path for path in formats if path not in headers]
     if missing and (headers or source.format == "xml"):
+        if formats[missing[0]] != "text":
+            problem = f"does not declare its columns, as {next(iter(headers))} does"
+            raise InputError(f"{problem}; give files of one format", missing[0])
         problem = "no header 'rows features labels' on the first line, as the other files have"
         raise InputError(problem if headers else problem.split(",")[0], missing[0], 1)
     _check_columns(source, headers)
@@ -180,7 +195,7 @@ def _check_columns(source: DataSource, headers: dict[str, Header]) -> None:
     for path, header in headers.items():
         for kind in ("features", "labels"):
             found, known = getattr(header, kind), getattr(source, kind)
-            if known and found > known:
+            if known and (found or 0) > known:
                 problem = f"its header has {found} {kind}, but the model has {known}"
                 raise InputError(f"{problem}; give rows of the same data set", path, 1)
 
@@ -193,7 +208,7 @@ def _check_rows(
         if block.path in found:
             found[block.path] += count.rows
     for path, header in headers.items():
-        if found[path] != header.rows:
+        if header.rows is not None and found[path] != header.rows:
             problem = f"the header says {header.rows} rows but the file has {found[path]}"
             cut = "the file is cut off or the header is wrong: write it again"
             hint = cut if found[path] < header.rows else "correct the header"
@@ -238,13 +253,13 @@ def read_here(source: DataSource) -> tuple[list[Partition], Facts, int]:
         The first problem in the order of the files.
     """
     plan = plan_source(source)
-    blocks = [parse_block(block, plan.dialect) for block in plan.blocks]
+    blocks = [read_block(block, plan.dialect) for block in plan.blocks]
     counts = [count_block(block) for block in blocks]
     shift = plan.find_shift(counts)
     strict = plan.stricter_dialect(counts, shift)
     if strict is not None:
         for block in plan.blocks:
-            parse_block(block, strict)  # raises
+            read_block(block, strict)  # raises
     return blocks, plan.facts(counts, shift), shift
 
 

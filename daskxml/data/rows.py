@@ -285,7 +285,7 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
     return Csr(indptr, indices, None if ones else data, int(copy.shape[1]))
 
 
-def feature_blocks(X: Any, columns: int) -> Iterator[Csr]:
+def feature_blocks(X: Any, columns: int, first_row: int = 0) -> Iterator[Csr]:
     """Check features, and yield blocks of rows that own their memory.
 
     Parameters
@@ -295,6 +295,8 @@ def feature_blocks(X: Any, columns: int) -> Iterator[Csr]:
         converts to a 2-d array of numbers, or a ``Partition`` on the host.
     columns
         Features of the model.
+    first_row
+        Number of the first row, for messages.
 
     Raises
     ------
@@ -311,7 +313,39 @@ def feature_blocks(X: Any, columns: int) -> Iterator[Csr]:
     if found != columns:
         raise InputError(f"X has {found} features, but the model was trained on {columns}")
     for start in range(0, rows, BLOCK_ROWS):
-        yield _owned_block(matrix[start : start + BLOCK_ROWS], start)
+        yield _owned_block(matrix[start : start + BLOCK_ROWS], first_row + start)
+
+
+def matrix_partition(X: Any, Y: Any, *, first_row: int, shape: tuple[int, int]) -> Partition:
+    """Check a block of rows and of their labels, and make a partition of them.
+
+    Parameters
+    ----------
+    X, Y
+        As `feature_blocks` and `label_csr` take them.
+    first_row
+        Number of the first row, for messages.
+    shape
+        Columns of X and of Y.
+
+    Raises
+    ------
+    InputError
+        If they differ in the number of rows, or hold values that are not finite numbers.
+
+    Examples
+    --------
+    >>> matrix_partition(np.eye(2), np.ones((2, 1)), first_row=0, shape=(2, 1)).rows
+    2
+    """
+    rows = X.shape[0]
+    if Y.shape[:1] != (rows,):
+        raise InputError(f"X has {rows} rows but Y has {Y.shape[0]}")
+    blocks = list(feature_blocks(X, shape[0], first_row))
+    if not blocks:
+        blocks = [from_scipy(np.zeros((0, shape[0])))]
+    features = blocks[0] if len(blocks) == 1 else concatenate_csr(blocks)
+    return Partition(features, label_csr(Y, rows, shape[1]))
 
 
 def label_csr(Y: Any, rows: int, columns: int) -> Csr:
@@ -349,6 +383,8 @@ def _rows_first(given: Any, what: str) -> Any:
 
     if isinstance(given, Csr):
         return to_scipy(given)
+    if hasattr(given, "to_scipy_sparse"):  # a matrix of the package `sparse`
+        given = given.to_scipy_sparse()
     matrix = given.tocsr() if issparse(given) else np.asarray(given)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise InputError(

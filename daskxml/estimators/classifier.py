@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from daskxml.estimators.stored import (
     read_estimator,
     write_estimator,
 )
-from daskxml.model.explanation import contributions
+from daskxml.model.explanation import contributions, strengths
 from daskxml.model.trained import Model
 from daskxml.observe.terminal import PlainProgress
 from daskxml.session.commands import STOP
@@ -106,6 +106,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     >>> classifier.predict_labels(X[:1], k=1)
     [['a']]
     """
+
+    _NOT_STORED: ClassVar[tuple[str, ...]] = ("callbacks",)  # parameters that are no values
 
     def __init__(
         self,
@@ -248,8 +250,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def _train(
         self, config: RunConfig, rows: Matrices, test: Matrices | None, start: Model | None
     ) -> Run:
-        progress = PlainProgress() if self.verbose else nullcontext()
-        with progress as on_event:
+        with self._progress() as on_event:
             given: dict[str, Any] = {"train": rows, "test": test, "on_event": on_event}
             given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
             if self.n_workers is None:
@@ -262,8 +263,11 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
             return train(config, **given)
 
-    def _call_back(self, row: dict[str, Any]) -> Any:
-        answers = [callback(row) for callback in self.callbacks or ()]
+    def _progress(self) -> Any:
+        return PlainProgress() if self.verbose else nullcontext()
+
+    def _call_back(self, row: Mapping[str, Any]) -> Any:
+        answers = [callback(dict(row)) for callback in self.callbacks or ()]
         return STOP if any(answer is STOP for answer in answers) else None
 
     def _keep(self, run: Run, labels: LabelSet, config: RunConfig) -> None:
@@ -348,17 +352,36 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             For each row up to ``top_k`` pairs of a feature, by its name if X had names, and what it
             adds to the label's logit (`daskxml.model.explanation`), the largest first.
         """
-        X = self._checked(X)
-        if label not in self.labels_.columns:
-            raise LabelsError(f"label {label!r}: is none of the {len(self.classes_):,} in classes_")
-        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        X, column, names = self._checked(X), self._column_of(label), self._feature_names()
         explained = []
         for row in range(X.shape[0]):
-            column = self.labels_.columns[label]
             ids, added = contributions(self.model_, X[row : row + 1], column)
             best = np.argsort(-np.abs(added), kind="stable")[:top_k]
             explained.append([(names[ids[i]], float(added[i])) for i in best])
         return explained
+
+    def keywords(self, label: Any, top_k: int = 10) -> list[tuple[Any, float]]:
+        """Return the features that count most for a label.
+
+        Returns
+        -------
+        list
+            Up to ``top_k`` pairs of a feature, by its name if X had names, and what it adds to the
+            label's logit in a row that holds nothing else (`daskxml.model.explanation`), the
+            largest first; those that add nothing are left out.
+        """
+        check_is_fitted(self)
+        added, names = strengths(self.model_, self._column_of(label)), self._feature_names()
+        best = np.argsort(-added, kind="stable")[:top_k]
+        return [(names[i], float(added[i])) for i in best if added[i] > 0.0]
+
+    def _column_of(self, label: Any) -> int:
+        if label not in self.labels_.columns:
+            raise LabelsError(f"label {label!r}: is none of the {len(self.classes_):,} in classes_")
+        return self.labels_.columns[label]
+
+    def _feature_names(self) -> Any:
+        return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -407,7 +430,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             If a parameter is no plain value.
         """
         check_is_fitted(self)
-        text = estimator_text({**self.get_params(), "callbacks": None}, self.labels_)
+        stored = self.get_params() | dict.fromkeys(self._NOT_STORED)
+        text = estimator_text(stored, self.labels_)
         self.model_.save(directory, overwrite=overwrite)
         write_estimator(directory, text)
 

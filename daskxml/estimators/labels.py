@@ -102,6 +102,29 @@ class LabelSet:
         """
         return read_labels(y).aligned(self)
 
+    def joined(self, other: LabelSet) -> LabelSet:
+        """Return the labels of both, in sorted order.
+
+        Raises
+        ------
+        LabelsError
+            If they were not given in the same form.
+
+        Examples
+        --------
+        >>> some, others = (LabelSet("lists", np.array(names)) for names in (["b", "c"], ["a"]))
+        >>> some.joined(others).classes.tolist()
+        ['a', 'b', 'c']
+        """
+        if self.form != other.form:
+            raise LabelsError(
+                f"y: {other.form} in one block, {self.form} in another: give all alike"
+            )
+        both = set(self.classes.tolist()) | set(other.classes.tolist())
+        if len({_label_kind(label) for label in both}) > 1:
+            raise LabelsError("y: names and ids are mixed; give all blocks the same")
+        return replace(self, classes=np.array(sorted(both))) if both else self
+
 
 @dataclass(frozen=True)
 class GivenLabels:
@@ -124,8 +147,15 @@ class GivenLabels:
         return scipy.sparse.csr_matrix((coo.data, (coo.row, columns)), shape)
 
 
-def read_labels(y: Any) -> GivenLabels:
+def read_labels(y: Any, *, may_be_none: bool = False) -> GivenLabels:
     """Read labels in any form.
+
+    Parameters
+    ----------
+    y
+        See the head of this module.
+    may_be_none
+        Whether lists may all be empty, as those of a few rows.
 
     Raises
     ------
@@ -148,7 +178,10 @@ def read_labels(y: Any) -> GivenLabels:
         return _indicator("sparse", check_array(y, accept_sparse="csr", dtype=None, input_name="y"))
     rows = _nested(y)
     if rows is not None:
-        return _lists(rows)
+        given = _lists(rows)
+        if not (given.labels.classes.size or may_be_none):
+            raise LabelsError("y: no row has a label, so there is nothing to learn")
+        return given
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind not in "b":
         is_indicator = array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all()
@@ -199,8 +232,6 @@ def _lists(rows: list[Any]) -> GivenLabels:
         kinds |= {_kind(label, number) for label in row}
         if len(kinds) > 1:
             raise LabelsError(f"y, row {number}: names and ids are mixed; give all rows the same")
-    if not kinds:
-        raise LabelsError("y: no row has a label, so there is nothing to learn")
     labels = LabelSet("lists", np.array(sorted(set().union(*listed))))
     indptr = np.zeros(len(listed) + 1, np.int64)
     np.cumsum([len(row) for row in listed], out=indptr[1:])
@@ -219,6 +250,10 @@ def _kind(label: Any, row: int) -> type:
             f"y, row {row}: label {label!r}: give names (texts) or ids (whole numbers)"
         )
     return int if is_id else str
+
+
+def _label_kind(label: Any) -> type:
+    return str if isinstance(label, str) else int
 
 
 def _single(y: Any) -> GivenLabels:

@@ -1,4 +1,4 @@
-"""Why a row has a label: what each of its features adds to the label's logit.
+"""Why a row has a label: what each of its features adds to the label's logit, or would alone.
 
 A feature's contribution is its value times the logit's derivative by it. In a linear model, and in
 one with ReLU, which is linear around the row, the contributions add up to the logit but for what
@@ -17,6 +17,8 @@ from scipy.special import expit
 from daskxml.core.errors import InputError
 from daskxml.data.rows import feature_blocks, unit_rows
 from daskxml.model.trained import Ids, Model
+
+_CHUNK_FEATURES = 1 << 14  # whose hidden units are held at a time
 
 
 def contributions(model: Model, row: Any, label: int) -> tuple[Ids, npt.NDArray[np.float64]]:
@@ -55,12 +57,63 @@ def contributions(model: Model, row: Any, label: int) -> tuple[Ids, npt.NDArray[
     blocks = list(feature_blocks(row, model.spec.features))
     if len(blocks) != 1 or blocks[0].rows != 1:
         raise InputError("one row is explained at a time: give a matrix of one row")
-    if not 0 <= label < model.spec.labels:
-        raise InputError(f"label {label}: the model has labels 0 to {model.spec.labels - 1}")
+    _check_label(model, label)
     if model.header.normalize == "l2":
         unit_rows(blocks[0])
     ids, values = blocks[0].indices, np.asarray(blocks[0].data, np.float64)
     return ids, values * _slopes(model, ids, values, label)
+
+
+def strengths(model: Model, label: int) -> npt.NDArray[np.float64]:
+    """Return what each feature adds to the logit of a label in a row that holds nothing else.
+
+    That is the logit of the row with the value 1 of this feature, less the logit of an empty row;
+    in a linear model, the feature's weight.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``(features,)`` float64.
+
+    Raises
+    ------
+    InputError
+        If there is no such label.
+
+    Examples
+    --------
+    >>> from daskxml.model.spec import ModelSpec
+    >>> from daskxml.model.store import ModelHeader
+    >>> spec = ModelSpec(features=3, labels=2, hidden=())
+    >>> weights = {"output.weight": np.float32([[1, 2, 3], [4, 5, 6]]),
+    ...            "output.bias": np.zeros(2, np.float32)}
+    >>> strengths(Model(ModelHeader(spec=spec, training_rows=9), weights, np.array([4, 6])), 1)
+    array([4., 5., 6.])
+    """
+    _check_label(model, label)
+    output = model.parameters["output.weight"][label].astype(np.float64)
+    if not model.network.hidden:
+        return output
+    first, bias = (model.parameters[f"hidden0.{kind}"] for kind in ("weight", "bias"))
+    empty = _activations(model, bias[None].astype(np.float64)) @ output
+    added = np.empty(len(first))
+    for start in range(0, len(first), _CHUNK_FEATURES):
+        chunk = first[start : start + _CHUNK_FEATURES].astype(np.float64) + bias
+        added[start : start + _CHUNK_FEATURES] = _activations(model, chunk) @ output - empty
+    return added
+
+
+def _activations(model: Model, sums: Any) -> Any:
+    """Return the last hidden layer's units from the weighted sums of the first one."""
+    for layer in range(1, len(model.network.hidden)):
+        weight, bias = (model.parameters[f"hidden{layer}.{kind}"] for kind in ("weight", "bias"))
+        sums = _activated(model, sums) @ weight + bias
+    return _activated(model, sums)
+
+
+def _check_label(model: Model, label: int) -> None:
+    if not 0 <= label < model.spec.labels:
+        raise InputError(f"label {label}: the model has labels 0 to {model.spec.labels - 1}")
 
 
 def _slopes(model: Model, ids: Ids, values: Any, label: int) -> npt.NDArray[np.float64]:

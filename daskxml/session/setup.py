@@ -97,6 +97,8 @@ def make_source(data: DataSection, paths: tuple[str, ...]) -> DataSource:
         label_base=data.label_base,
         features=data.features,
         labels=data.labels,
+        feature_names=data.feature_names,
+        label_names=data.label_names,
         normalize=data.normalize,
         block_bytes=data.block_bytes,
     )

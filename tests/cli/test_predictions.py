@@ -38,8 +38,8 @@ def expected(model, test, k):
     return [[names[label] for label in row] for row in ids], scores
 
 
-def predict(folder, out, k=3):
-    arguments = [str(folder / "model"), str(folder / "test.txt"), "--top-k", str(k)]
+def predict(folder, out, k=3, rows="test.txt"):
+    arguments = [str(folder / "model"), str(folder / rows), "--top-k", str(k)]
     assert main(["predict", *arguments, "--out", str(out)]) == 0
     return out
 
@@ -87,6 +87,18 @@ def test_npz(world, tmp_path):
     for name in ("best.npz", "best"):
         found = scipy.sparse.load_npz(predict(folder, tmp_path / name))
         assert (found != model.predict(test, 3)).nnz == 0
+
+
+def test_rows_of_a_table_need_no_labels(world, tmp_path):
+    folder, model, test = world
+    lines = []
+    for row in range(test.rows):
+        part = slice(*test.features.indptr[row : row + 2])
+        ids, values = (it[part].tolist() for it in (test.features.indices, test.features.data))
+        lines.append(json.dumps({"indices": ids, "values": values}))
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    text = predict(folder, tmp_path / "best.jsonl", k=5, rows="rows.jsonl").read_text()
+    check_json(text, model, test, 5)
 
 
 def test_parquet(world, tmp_path):

@@ -16,6 +16,7 @@ from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.reading import DataSource, Facts, Recipe
 from daskxml.data.rows import concatenate, to_scipy
+from harness.table_files import WRITERS
 
 ROWS, FEATURES, LABELS = 97, 40, 12
 
@@ -166,3 +167,21 @@ def test_headers_must_be_in_all_files_or_in_none(client: Client, tmp_path: Path)
     for order in (paths, paths[::-1]):
         with pytest.raises(InputError, match=r"b.txt:1: no header"):
             ingested(client, DataSource(paths=tuple(order)), 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["lists.parquet", "file.arrow", "lists.jsonl", "texts.csv", "X.npz"]
+)
+def test_tables_are_read_in_blocks_on_the_workers(
+    client: Client, tmp_path: Path, name: str
+) -> None:
+    rows = [([i % LABELS], [0, 1 + i % 5], [i + 1.0, 0.5]) for i in range(ROWS)]
+    WRITERS[name](tmp_path / name, rows)
+    source = DataSource(paths=(str(tmp_path / name),), block_bytes=400, features=FEATURES)
+    found, facts, _ = ingested(client, source, 3)
+    assert (facts.rows, facts.features, facts.labels) == (ROWS, FEATURES, LABELS)
+    assert sorted(numbers(found)) == list(range(ROWS))
+    assert numbers(found) != list(range(ROWS))
+    (tmp_path / name).unlink()
+    with pytest.raises(InputError, match="no such file"):
+        ingested(client, source, 3)

@@ -1,0 +1,169 @@
+"""Rows in Dask collections: every block becomes a partition on the worker that holds it.
+
+Nothing of the rows passes through the client or the scheduler. The blocks stay tasks of the
+cluster, so that Dask computes those again that are lost with a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask import delayed, is_dask_collection
+from dask.delayed import Delayed
+from distributed import Client, Future
+
+from daskxml.api.run import Matrices
+from daskxml.config import DataSection
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import InputError
+from daskxml.data.formats.frames import frame_columns, read_frame
+from daskxml.data.parse import Dialect
+from daskxml.data.rows import matrix_partition
+
+
+@dataclass(frozen=True)
+class DaskRows:
+    """Rows on a cluster, in blocks.
+
+    Attributes
+    ----------
+    blocks
+        For each block the arguments of ``read``, Dask's tasks among them.
+    read
+        Makes a partition of them and of a `Dialect`, on a worker.
+    columns
+        Of a data frame.
+    """
+
+    blocks: Sequence[tuple[Any, ...]]
+    read: Callable[..., Partition]
+    columns: tuple[str, ...] = ()
+
+    def partitions(self, client: Client, data: DataSection) -> list[Future]:
+        """Start the tasks that make a partition of each block, and return their futures.
+
+        Raises
+        ------
+        InputError
+            If a data frame lacks a column.
+        """
+        dialect = Dialect(
+            features=data.features or None,
+            labels=data.labels or None,
+            feature_base=0 if data.feature_base == "auto" else int(data.feature_base),
+            label_base=data.label_base,
+            feature_names=data.feature_names,
+            label_names=data.label_names,
+        )
+        known = frame_columns(self.columns, dialect) if self.columns else ()
+        task = delayed(self.read, pure=False, name="read-block")
+        parts = [
+            task(*block, dialect, known, dask_key_name=f"read-block-{id(self)}-{number}")
+            for number, block in enumerate(self.blocks)
+        ]
+        return list(client.compute(parts))
+
+
+def find_dask_rows(given: Any, name: str) -> DaskRows | None:
+    """Return the rows of Dask collections; None where something else was given.
+
+    Parameters
+    ----------
+    given
+        ``Matrices(X, Y)`` of two dask arrays, a dask data frame, or a list of delayed values or of
+        futures, each of a pair ``(X, Y)``, or of such pairs.
+    name
+        ``"train"`` or ``"test"``, for messages.
+
+    Raises
+    ------
+    InputError
+        If their blocks do not fit each other, or have sizes that are not known.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> X, Y = da.ones((6, 3), chunks=(2, 3)), da.ones((6, 2), chunks=(3, 1))
+    >>> len(find_dask_rows(Matrices(X, Y), "train").blocks)
+    3
+    """
+    if isinstance(given, Matrices):
+        if is_dask_collection(given.X) or is_dask_collection(given.Y):
+            return DaskRows(_array_blocks(given.X, given.Y, name), _read_arrays)
+        return None
+    if is_dask_collection(given) and hasattr(given, "columns"):
+        blocks = [(block, number) for number, block in enumerate(given.to_delayed())]
+        return DaskRows(blocks, _read_frame, tuple(map(str, given.columns)))
+    if isinstance(given, list | tuple) and any(map(_is_block, given)):
+        for number, block in enumerate(given):
+            if not _is_block(block):
+                problem = "is neither delayed nor a future, nor a pair of them"
+                raise InputError(f"{name}, element {number}: {problem}; give all alike")
+        return DaskRows([(block, number) for number, block in enumerate(given)], _read_pair)
+    if is_dask_collection(given) and hasattr(given, "shape"):
+        raise InputError(f"{name} is a Dask array of features only: give daskxml.Matrices(X, Y)")
+    return None
+
+
+def _is_block(given: Any) -> bool:
+    is_pair = isinstance(given, tuple) and len(given) == 2
+    return all(isinstance(it, Delayed | Future) for it in (given if is_pair else [given]))
+
+
+def _array_blocks(X: Any, Y: Any, name: str) -> list[tuple[Any, ...]]:
+    """Return the blocks of two arrays, each with the number of its first row."""
+    for kind, array in (("X", X), ("Y", Y)):
+        if not (is_dask_collection(array) and hasattr(array, "chunks")):
+            raise InputError(f"{name}: {kind} is no Dask array, but the other is: give both alike")
+        check_blocks(array, f"{name}: {kind}")
+    if X.shape[0] != Y.shape[0]:
+        raise InputError(f"{name}: X has {X.shape[0]} rows but Y has {Y.shape[0]}")
+    X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
+    if Y.chunks != (X.chunks[0], (Y.shape[1],)):
+        Y = Y.rechunk((X.chunks[0], -1))
+    firsts = np.append(0, np.cumsum(X.chunks[0]))[:-1].tolist()
+    pairs = zip(X.to_delayed()[:, 0], Y.to_delayed()[:, 0], firsts, strict=True)
+    return [(*pair, X.shape[1], Y.shape[1]) for pair in pairs]
+
+
+def check_blocks(array: Any, name: str) -> None:
+    """Refuse an array that is no matrix of rows, or whose blocks are of unknown sizes.
+
+    Raises
+    ------
+    InputError
+        With what to do.
+    """
+    if array.ndim != 2:
+        raise InputError(f"{name} has {array.ndim} dimensions: give a row for each sample")
+    if np.isnan(sum(sum(sizes) for sizes in array.chunks)):
+        hint = "call its compute_chunk_sizes() first"
+        raise InputError(f"{name} has blocks of unknown sizes (chunks {array.chunks}): {hint}")
+
+
+def _read_arrays(
+    X: Any, Y: Any, first: int, features: int, labels: int, dialect: Dialect, known: Any
+) -> Partition:
+    return matrix_partition(X, Y, first_row=first, shape=(features, labels))
+
+
+def _read_pair(pair: Any, number: int, dialect: Dialect, known: Any) -> Partition:
+    try:
+        X, Y = pair
+        shape = (X.shape[1], Y.shape[1])
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"block {number}: is no pair (X, Y) of two matrices") from error
+    try:
+        return matrix_partition(X, Y, first_row=0, shape=shape)
+    except InputError as error:
+        raise InputError(f"block {number}: {error.problem}") from None
+
+
+def _read_frame(frame: Any, number: int, dialect: Dialect, known: Sequence[str]) -> Partition:
+    try:
+        return read_frame(frame, known, dialect)
+    except InputError as error:
+        raise InputError(f"partition {number}, {error.problem}") from None

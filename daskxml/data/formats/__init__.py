@@ -1,0 +1,153 @@
+"""Kinds of files that rows are read from: text, Parquet, Arrow, JSON lines, CSV and SciPy npz.
+
+A format says how a file is cut into blocks, what it declares, and how a block is parsed; nothing
+outside its module knows more of it. To add one, write these three functions, and its entry in
+`FORMATS`. All give the same `Partition` for the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from daskxml.core.arrays import Partition
+from daskxml.data.blocks import Block, Header, cut_file, expand, read_header
+from daskxml.data.formats import arrow, comma_separated, json_lines, npz
+from daskxml.data.parse import Dialect, ParsedRows, parse_bytes, parse_pieces
+from daskxml.data.rows import concatenate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A kind of files.
+
+    Attributes
+    ----------
+    title
+        As `daskxml inspect` calls it.
+    suffixes
+        Of the names of its files; text and tables of text may have ``.gz`` behind them.
+    header
+        What a file declares; None: nothing, and ids may count from 0 or 1.
+    cut
+        A file's blocks of about so many bytes, in the order of its rows.
+    read
+        The rows of a block, in pieces.
+    """
+
+    title: str
+    suffixes: tuple[str, ...]
+    header: Callable[[str], Header | None]
+    cut: Callable[[str, int], list[Block]]
+    read: Callable[[Block, Dialect], Iterator[ParsedRows]]
+
+
+FORMATS: Mapping[str, Format] = {
+    "text": Format(title="text", suffixes=(), header=read_header, cut=cut_file, read=parse_pieces),
+    "parquet": Format(
+        title="Parquet",
+        suffixes=(".parquet", ".pq"),
+        header=arrow.read_parquet_header,
+        cut=arrow.cut_parquet,
+        read=arrow.read_parquet,
+    ),
+    "arrow": Format(
+        title="Arrow",
+        suffixes=(".arrow", ".feather", ".ipc"),
+        header=arrow.read_arrow_header,
+        cut=arrow.cut_arrow,
+        read=arrow.read_arrow,
+    ),
+    "jsonl": Format(
+        title="JSON lines",
+        suffixes=(".jsonl", ".ndjson"),
+        header=json_lines.read_header,
+        cut=json_lines.cut,
+        read=json_lines.read,
+    ),
+    "csv": Format(
+        title="CSV",
+        suffixes=(".csv", ".tsv"),
+        header=comma_separated.read_header,
+        cut=comma_separated.cut,
+        read=comma_separated.read,
+    ),
+    "npz": Format(
+        title="SciPy npz", suffixes=(".npz",), header=npz.read_header, cut=npz.cut, read=npz.read
+    ),
+}
+
+
+def format_of(path: str, format: str = "auto") -> str:
+    """Return the key in `FORMATS` of a file, by the suffix of its name where it is ``"auto"``.
+
+    Examples
+    --------
+    >>> format_of("s3://rows/train.jsonl.gz"), format_of("train.dat"), format_of("x", "libsvm")
+    ('jsonl', 'text', 'text')
+    """
+    if format != "auto":
+        return format if format in FORMATS else "text"
+    name = path.lower().removesuffix(".gz")
+    return next((key for key, kind in FORMATS.items() if name.endswith(kind.suffixes)), "text")
+
+
+def plan_files(paths: Sequence[str], block_bytes: int, format: str = "auto") -> list[Block]:
+    """Cut files of any format into blocks of about equal size.
+
+    Parameters
+    ----------
+    paths
+        Files, fsspec URLs, or globs of them; the order of blocks follows theirs.
+    block_bytes
+        About the size of a block, where the format can be cut.
+    format
+        ``"auto"``, ``"xml"``, ``"libsvm"`` or a key in `FORMATS`.
+
+    Raises
+    ------
+    InputError
+        A path is missing, a directory, empty or not readable.
+    """
+    files = [file for path in paths for file in expand(path)]
+    return [
+        block for file in files for block in FORMATS[format_of(file, format)].cut(file, block_bytes)
+    ]
+
+
+def declared(path: str, format: str = "auto") -> Header | None:
+    """Return what a file declares of its contents; see `Header`."""
+    return FORMATS[format_of(path, format)].header(path)
+
+
+def read_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
+    """Parse a block of a file of any format piece by piece.
+
+    Raises
+    ------
+    InputError
+        The block cannot be read, or at its first malformed row.
+    """
+    return FORMATS[block.format].read(block, dialect)
+
+
+def read_block(block: Block, dialect: Dialect) -> Partition:
+    """Parse a block of a file of any format.
+
+    Raises
+    ------
+    InputError
+        As `read_pieces` does.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/read.csv", b'labels,features\\n"0,1",2:0.5\\n')
+    >>> [block] = plan_files(["memory://read.csv"], 1 << 20)
+    >>> read_block(block, Dialect()).labels.indices
+    array([0, 1], dtype=int32)
+    """
+    pieces = [parsed.partition for parsed in read_pieces(block, dialect)]
+    if not pieces:
+        return parse_bytes(b"", dialect).partition
+    return pieces[0] if len(pieces) == 1 else concatenate(pieces)

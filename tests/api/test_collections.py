@@ -1,0 +1,230 @@
+"""Dask collections as rows: the metrics of the text file, and blocks that stay on the workers."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+import scipy.sparse as sp
+from dask import delayed
+from distributed import Client, LocalCluster
+
+import daskxml
+from daskxml.api.collections import find_dask_rows
+from daskxml.config import DataSection
+from daskxml.data.rows import concatenate, to_scipy
+from daskxml.data.synthetic import generate
+from harness.clusters import PROTOCOL
+from harness.small_data import SPEC
+
+RUN = {
+    "model": {"hidden": [16]},
+    "strategy": {"name": "mirrored", "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+    "training": {"megabatches": 6},
+    "cluster": {"threads": 1},
+}
+CUTS = (0, 400, 800, 1100, 1500)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("dask")
+    with (
+        LocalCluster(
+            protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
+            local_directory=folder, silence_logs=50,
+        ) as cluster,
+        Client(cluster) as connected,
+    ):  # fmt: skip
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[Any, Any]:
+    train, _ = generate(SPEC)
+    return to_scipy(train.features), to_scipy(train.labels)
+
+
+@pytest.fixture(scope="module")
+def expected(client: Client, data: dict[str, Path]) -> dict[str, float]:
+    run = daskxml.train(RUN, client=client, train=data["train"], test=data["test"])
+    return run.metrics
+
+
+def blocks_of(matrix: Any) -> list[Any]:
+    return [delayed(matrix[i:j]) for i, j in pairwise(CUTS)]
+
+
+def array_of(matrix: Any, kind: Any = None) -> da.Array:
+    """A Dask array of blocks of another kind, made on the workers."""
+    sizes = np.diff(CUTS)
+    blocks = blocks_of(matrix)
+    if kind is not None:
+        blocks = [delayed(kind)(block) for block in blocks]
+    arrays = [
+        da.from_delayed(block, (int(size), matrix.shape[1]), matrix.dtype)
+        for block, size in zip(blocks, sizes, strict=True)
+    ]
+    return da.concatenate(arrays)
+
+
+def dense(block: Any) -> Any:
+    return block.toarray()
+
+
+def coo(block: Any) -> Any:
+    import sparse
+
+    return sparse.COO.from_scipy_sparse(block)
+
+
+def frame(X: Any, Y: Any) -> Any:
+    import pandas as pd
+
+    lists = {"indices": (X, X.indices), "values": (X, X.data), "labels": (Y, Y.indices)}
+    split = {name: np.split(flat, m.indptr[1:-1]) for name, (m, flat) in lists.items()}
+    return pd.DataFrame({name: pd.Series(list(it)) for name, it in split.items()})
+
+
+def given(kind: str, X: Any, Y: Any, client: Client) -> Any:
+    if kind == "arrays":
+        return daskxml.Matrices(array_of(X), array_of(Y).rechunk((500, -1)))
+    if kind == "dense arrays":
+        return daskxml.Matrices(array_of(X, dense).rechunk((700, 100)), array_of(Y, dense))
+    if kind == "sparse":
+        pytest.importorskip("sparse")
+        return daskxml.Matrices(array_of(X, coo), array_of(Y, coo))
+    pairs = list(zip(blocks_of(X), blocks_of(Y), strict=True))
+    if kind == "delayed":
+        return [delayed(tuple)(pair) for pair in pairs]
+    if kind == "pairs":
+        return pairs
+    if kind == "futures":
+        return client.compute([delayed(tuple)(pair) for pair in pairs])
+    pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    with dask.config.set({"dataframe.convert-string": False}):
+        few = frame(X[:2], Y[:2])
+        parts = [delayed(few.iloc[:0]), *(delayed(frame)(*pair) for pair in pairs)]
+        return dd.from_delayed(parts, meta=few)
+
+
+KINDS = ("arrays", "dense arrays", "sparse", "delayed", "pairs", "futures", "frame")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rows_are_those_of_the_matrices_in_their_order(client, rows, kind) -> None:
+    found = find_dask_rows(given(kind, *rows, client), "train")
+    parts = client.gather(found.partitions(client, DataSection(features=300, labels=60)))
+    assert len(parts) > 2
+    whole = concatenate(parts)
+    for csr, matrix in zip((whole.features, whole.labels), rows, strict=True):
+        assert (to_scipy(csr) != matrix).nnz == 0
+        assert csr.nonzeros == matrix.nnz
+
+
+@pytest.mark.parametrize("kind", ["arrays", "futures"])
+def test_the_metrics_are_those_of_the_text(client, data, rows, expected, kind) -> None:
+    collection = given(kind, *rows, client)
+    run = daskxml.train(RUN, client=client, train=collection, test=data["test"])
+    assert run.metrics == pytest.approx(expected, abs=0.06)  # sums of two workers, in any order
+    assert expected["P@1"] > 0.2
+
+
+def test_the_script_of_the_documentation_runs(client, tmp_path) -> None:
+    script = Path(__file__).parents[2] / "docs/examples/inputs.py"
+    found = runpy.run_path(str(script))["main"](client, tmp_path)
+    assert len(found) == 6
+    assert min(found.values()) > 0.7  # 83 % of the rows have a label
+
+
+def many_rows(seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    indptr, labels = np.arange(0, 64 * 10_001, 64), rng.integers(0, 20, 10_000)
+    indices = np.tile(np.arange(64, dtype=np.int32) * 15, 10_000)
+    X = sp.csr_matrix((rng.random(640_000, np.float32), indices, indptr), shape=(10_000, 1000))
+    return X, sp.csr_matrix((np.ones(10_000), labels, np.arange(10_001)), shape=(10_000, 20))
+
+
+def test_the_client_holds_no_rows_and_a_lost_worker_is_made_up_for(client, expected) -> None:
+    """Eighteen blocks of five megabytes; `expected` has warmed this process up."""
+    pairs = [delayed(many_rows, pure=False)(seed) for seed in range(18)]
+    process, held, restarted = psutil.Process(), [], []
+
+    def watch(event: dict[str, Any]) -> None:
+        held.append(process.memory_info().rss)
+        if event["kind"] == "megabatch" and not restarted:
+            worker = sorted(client.scheduler_info()["workers"])[0]
+            restarted.append(worker)
+            client.run(os._exit, 1, workers=[worker], on_error="ignore", nanny=False)
+
+    first = process.memory_info().rss
+    shard = {"data.residency": "shard", "strategy.name": "static"}
+    run = daskxml.train(RUN, client=client, train=pairs, on_event=watch, overrides=shard)
+    assert restarted
+    assert run.reason == "megabatches"
+    assert run.model.header.training_rows == 180_000
+    data_bytes = 180_000 * 64 * 8
+    assert max(held) - first < data_bytes / 10
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    X, Y = da.ones((6, 3), chunks=(2, 3)), da.ones((6, 2), chunks=(2, 2))
+    unknown = X[X[:, 0] > 0]
+    cases = {
+        "train: X has blocks of unknown sizes": daskxml.Matrices(unknown, Y),
+        "train: Y has blocks of unknown sizes": daskxml.Matrices(X, unknown),
+        "train: X has 6 rows but Y has 4": daskxml.Matrices(X, Y[:4]),
+        "train: Y is no Dask array, but the other is": daskxml.Matrices(X, np.ones((6, 2))),
+        "train: Y has 1 dimensions: give a row": daskxml.Matrices(X, Y[:, 0]),
+        "train is a Dask array of features only: give daskxml.Matrices": X,
+        "train, element 1: is neither delayed nor a future": [delayed(1), "a.txt"],
+    }
+    for message, rows in cases.items():
+        with pytest.raises(daskxml.InputError, match=message) as caught:
+            find_dask_rows(rows, "train")
+        assert "\n" not in str(caught.value)
+    assert find_dask_rows("a.txt", "train") is None
+    assert find_dask_rows(["a.txt"], "train") is None
+    with pytest.raises(daskxml.ConfigError, match=r"on a cluster: call daskxml\.train"):
+        daskxml.simulate(RUN, [1.0], train=daskxml.Matrices(X, Y))
+
+
+def test_bad_blocks_are_refused_with_their_place(client) -> None:
+    X, Y = sp.csr_matrix(np.eye(4)), sp.csr_matrix(np.eye(4))
+    nan = sp.csr_matrix(np.diag([1, 1, np.nan, 1]))
+    cases: dict[str, Any] = {
+        "block 1: X has 4 rows but Y has 3": [delayed((X, Y)), delayed((X, Y[:3]))],
+        "block 1: is no pair": [delayed((X, Y)), delayed(X)],
+        "block 0: X, row 2: the matrix holds NaN": [delayed((nan, Y))],
+        "X, row 6: the matrix holds NaN": daskxml.Matrices(
+            da.concatenate([da.from_delayed(delayed(m), (4, 4), float) for m in (X, nan)]),
+            da.concatenate([da.from_delayed(delayed(Y), (4, 4), float)] * 2),
+        ),
+    }
+    for message, rows in cases.items():
+        with pytest.raises(daskxml.InputError, match=message):
+            daskxml.train(RUN, client=client, train=rows)
+
+
+def test_bad_frames_are_refused_with_their_place(client) -> None:
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    good = pd.DataFrame({"labels": [0, 1, 2], "x": [1.0, 2.0, 3.0]})
+    cases = {
+        "no column 'labels'; it has 'x'": good[["x"]],
+        "partition 1, row 0: 'x' is null": good.assign(x=[1.0, 2.0, None]),
+        "column 'x' holds no numbers": good.assign(x=["a", "b", "c"]),
+    }
+    for message, table in cases.items():
+        with pytest.raises(daskxml.InputError, match=message):
+            daskxml.train(RUN, client=client, train=dd.from_pandas(table, npartitions=2))

@@ -1,0 +1,388 @@
+"""Tables and matrices in files: the same rows as from text, however cut, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.data.formats import declared, plan_files, read_block
+from daskxml.data.inspection import inspect_file
+from daskxml.data.names import ids_by_name
+from daskxml.data.parse import Dialect, parse_bytes
+from daskxml.data.reading import DataSource, read_here
+from daskxml.data.rows import concatenate
+from harness.table_files import WRITERS, Rows, as_text
+
+VALUES = st.floats(-1e3, 1e3, width=32)
+IDS = st.lists(st.integers(0, 30), max_size=5, unique=True)
+ROW = IDS.flatmap(
+    lambda ids: st.tuples(
+        st.lists(st.integers(0, 9), max_size=4),
+        st.just(ids),
+        st.lists(VALUES, min_size=len(ids), max_size=len(ids)),
+    )
+)
+FIXED: Rows = [([0, 2], [1, 4], [0.5, 2.0]), ([], [3], [-1.0]), ([1], [], [])]
+
+
+def read(path: str | Path, dialect: Dialect, block_bytes: int = 1 << 20) -> Partition:
+    blocks = plan_files([str(path)], block_bytes)
+    return concatenate([read_block(block, dialect) for block in blocks])
+
+
+def assert_same(found: Partition, expected: Partition) -> None:
+    for kind in ("features", "labels"):
+        one, other = getattr(found, kind), getattr(expected, kind)
+        np.testing.assert_array_equal(one.indptr, other.indptr)
+        np.testing.assert_array_equal(one.indices, other.indices)
+        assert one.columns == other.columns
+        assert (one.indptr.dtype, one.indices.dtype) == (np.int64, np.int32)
+    np.testing.assert_array_equal(found.features.data, expected.features.data)
+    assert found.features.data.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@settings(max_examples=15, deadline=None)
+@given(rows=st.lists(ROW, min_size=1, max_size=12), block_bytes=st.sampled_from([40, 300, 1 << 20]))
+def test_every_format_gives_the_rows_of_the_text(tmp_path_factory, name, rows, block_bytes) -> None:
+    path = tmp_path_factory.mktemp("rows") / name
+    WRITERS[name](path, rows)
+    dialect = Dialect(features=31, labels=10)
+    expected = parse_bytes(as_text(rows).encode(), dialect, blank_rows=True).partition
+    assert_same(read(path, dialect, block_bytes), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["lists.parquet", "file.arrow", "lists.jsonl", "texts.csv", "X.npz"]
+)
+def test_large_files_are_cut(tmp_path, name) -> None:
+    WRITERS[name](tmp_path / name, FIXED * 20)
+    assert len(plan_files([str(tmp_path / name)], 200)) > 2
+    assert len(plan_files([str(tmp_path / name)], 1 << 20)) == 1
+
+
+@pytest.mark.parametrize("name", ["lists.parquet", "lists.jsonl", "texts.csv", "X.npz"])
+def test_urls_globs_and_many_files(tmp_path, name) -> None:
+    WRITERS[name](tmp_path / name, FIXED)
+    stored = fsspec.filesystem("memory")
+    for file in tmp_path.iterdir():
+        stored.pipe(f"/formats/{name}/{file.name}", file.read_bytes())
+    expected = read(tmp_path / name, Dialect())
+    pattern = name.replace(name[0], "[" + name[0] + "]", 1)
+    assert_same(read(f"memory://formats/{name}/{pattern}", Dialect()), expected)
+    (tmp_path / "more").mkdir()
+    WRITERS[name](tmp_path / "more" / name, FIXED)
+    both = (str(tmp_path / name), str(tmp_path / "more" / name))
+    blocks, facts, _ = read_here(DataSource(paths=both))
+    assert facts.rows == 6
+    assert_same(blocks[0], expected)
+
+
+@pytest.mark.parametrize("name", ["lists.jsonl.gz", "texts.csv.gz"])
+def test_gzipped_lines(tmp_path, name) -> None:
+    plain = tmp_path / name.removesuffix(".gz")
+    WRITERS[plain.name](plain, FIXED)
+    (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
+    assert_same(read(tmp_path / name, Dialect()), read(plain, Dialect()))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_inspect_counts_what_is_there(tmp_path, name) -> None:
+    WRITERS[name](tmp_path / name, FIXED)
+    found = inspect_file(str(tmp_path / name))
+    assert (found.rows, found.labels, found.seen_features) == (3, 3, 3)
+    assert found.feature_base == (0 if "X" in name else 1)  # npz declares its columns
+    assert "1 rows have no feature" in found.problems
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if not name.startswith("objects")])
+def test_ids_that_repeat_are_merged_as_in_text(tmp_path, name) -> None:
+    rows: Rows = [([2, 0, 2], [4, 1, 4, 4], [0.5, 2.0, 0.1, 0.3]), ([1], [3, 3], [1.0, 2.0])]
+    WRITERS[name](tmp_path / name, rows)
+    dialect = Dialect(features=9, labels=3)
+    assert_same(
+        read(tmp_path / name, dialect), parse_bytes(as_text(rows).encode(), dialect).partition
+    )
+    problems = inspect_file(str(tmp_path / name)).problems
+    assert "3 features repeat an id of their row; their values are summed" in problems
+    assert "1 labels repeat an id of their row; they count once" in problems
+
+
+def test_texts_of_other_arrow_types(tmp_path) -> None:
+    kinds = (pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.large_string())
+    for number, kind in enumerate(kinds):
+        columns = {
+            "labels": pa.array(["0,2", "1"]).cast(kind),
+            "features": pa.array(["1:1", "2:0"]),
+        }
+        table, path = pa.table(columns), tmp_path / f"{number}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        assert read(path, Dialect()).labels.indices.tolist() == [0, 2, 1]
+
+
+def test_dense_tables_have_a_feature_in_each_column(tmp_path) -> None:
+    columns = {"labels": ["0,2", "1"], "x": [0.0, 1.0], "y": [3, 0], "z": [True, False]}
+    pq.write_table(pa.table(columns), tmp_path / "dense.parquet")
+    (tmp_path / "dense.csv").write_text('labels,x,y,z\n"0,2",0,3,1\n1,1,0,0\n')
+    for name in ("dense.parquet", "dense.csv"):
+        blocks, facts, shift = read_here(DataSource(paths=(str(tmp_path / name),)))
+        assert (facts.features, facts.labels, facts.feature_base, shift) == (3, 3, 0, 0)
+        assert blocks[0].features.indices.tolist() == [1, 2, 0]
+        assert blocks[0].features.data.tolist() == [3, 1, 1]
+        assert inspect_file(str(tmp_path / name)).features == 3
+
+
+NAMED = {"labels": [["red", "dark blue"], ["green"]], "indices": [["sun", "sea"], []]}
+NAMED_CSV = 'labels,features\n"red,dark blue",sun:0.5 sea:2\ngreen,\n'
+NAMED_JSON = {"labels": ["red", "dark blue"], "features": {"sun": 0.5, "sea": 2}}
+
+
+@pytest.fixture
+def named(tmp_path) -> Path:
+    (tmp_path / "labels.txt").write_text("green\nblack\nred\ndark blue\n")
+    (tmp_path / "features.txt").write_text("moon\nsea\nwind\nsun\n")
+    pq.write_table(pa.table({**NAMED, "values": [[0.5, 2.0], []]}), tmp_path / "rows.parquet")
+    (tmp_path / "rows.csv").write_text(NAMED_CSV)
+    rows = [NAMED_JSON, {"labels": ["green"], "features": {}}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.jsonl"])
+def test_names_become_ids_that_count_from_zero(named, name) -> None:
+    source = DataSource(
+        paths=(str(named / name),),
+        features=4,
+        labels=4,
+        feature_names=str(named / "features.txt"),
+        label_names=str(named / "labels.txt"),
+        label_base=1,
+    )
+    [rows], facts, shift = read_here(source)
+    assert (facts.feature_base, shift) == (0, 0)
+    assert rows.features.indices.tolist() == [1, 3]
+    assert rows.features.data.tolist() == [2, 0.5]
+    assert rows.labels.indices.tolist() == [2, 3, 0]
+    paths = {"feature_names": source.feature_names, "label_names": source.label_names}
+    found = inspect_file(str(named / name), **paths)
+    assert (found.features, found.labels, found.feature_base) == (4, 4, 0)
+
+
+def test_names_need_a_list_of_names_that_has_them(named) -> None:
+    for name in ("rows.parquet", "rows.jsonl"):
+        with pytest.raises(InputError, match=r"'(red|sun)' is a name: give data\.\w+_names"):
+            read(named / name, Dialect())
+    for name in ("rows.parquet", "rows.csv", "rows.jsonl"):
+        with pytest.raises(InputError, match="'dark blue' is none of the 2 names; add it"):
+            read(named / name, Dialect(label_names=("red", "green"), feature_names=("sun", "sea")))
+    assert ids_by_name(("red", "green")) == {"red": 0, "green": 1}
+
+
+def parquet(**columns) -> pa.Table:
+    usual = {"labels": [[0], [1]], "indices": [[1], [2]], "values": [[0.5], [1.0]]}
+    return pa.table({name: it for name, it in {**usual, **columns}.items() if it is not None})
+
+
+BAD_TABLES = {
+    "a row is null": (parquet(labels=[[0], None]), "row 1: 'labels' is null; fill it, or drop"),
+    "an item is null": (parquet(indices=[[1], [None]]), "row 1: 'indices' holds a null; fill it"),
+    "no labels": (parquet(labels=None), r"no column 'labels'; it has 'indices', 'values'; rename"),
+    "no features": (
+        parquet(indices=None, values=None, title=["a", "b"]),
+        "row 0: column 'title' holds no numbers; expected 'indices' or 'features'",
+    ),
+    "only labels": (
+        parquet(indices=None, values=None),
+        "no column 'indices' or 'features'; it has",
+    ),
+    "lengths": (parquet(values=[[0.5], []]), "row 1: 1 'indices' but 0 'values'; give one value"),
+    "fractions": (
+        parquet(indices=[[1.0], [2.5]]),
+        "row 1: feature 2.5 is not an integer; give ids",
+    ),
+    "negative": (parquet(indices=[[1], [-2]]), "row 1: feature id -2 is negative; renumber"),
+    "range": (parquet(indices=[[1], [99]]), "row 1: feature id 99 in '99' is out of range: 9 feat"),
+    "label range": (
+        parquet(labels=[[0], [7]]),
+        "row 1: label id 7 in '7' is out of range: 3 label",
+    ),
+    "NaN": (parquet(values=[[0.5], [float("nan")]]), "row 1: value nan is NaN, infinite or does"),
+    "overflow": (parquet(values=[[0.5], [1e99]]), "row 1: value 1e\\+99 is NaN, infinite or does"),
+    "values as texts": (parquet(values=[["x"], ["y"]]), "row 0: value 'x' is no number; give num"),
+    "no lists": (parquet(indices=[1, 2]), "row 0: 'indices' must hold a list in every row"),
+    "dates": (
+        parquet(labels=pa.array([1, 2], pa.timestamp("ms"))),
+        r"row 0: column 'labels' is of type timestamp\[ms\]: give numbers, texts, or lists",
+    ),
+    "malformed text": (
+        parquet(indices=None, values=None, features=["1:1", "2=1"]),
+        "row 1: malformed token '2=1'; expected feature:value",
+    ),
+    "two kinds": (parquet(features=["1:1", "2:1"]), "it has both 'features' and 'indices'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_bad_tables_are_refused_with_their_row(tmp_path, case) -> None:
+    table, words = BAD_TABLES[case]
+    path = tmp_path / "bad.parquet"
+    pq.write_table(table, path, row_group_size=1)
+    with pytest.raises(InputError, match=words) as caught:
+        read(path, Dialect(features=9, labels=3), block_bytes=1)
+    assert caught.value.path == str(path)
+    assert "\n" not in str(caught.value)
+
+
+GOOD_JSON = '{"labels": [0], "indices": [1], "values": [2]}\n'
+BAD_LINES = {
+    "a.jsonl": {
+        '{"labels": [0], "ind': "a.jsonl:2: malformed JSON .*the line may be cut: write",
+        "[1]": "a.jsonl:2: not an object; expected",
+        '{"labels": [0, "a"], "indices": [1], "values": [2]}': "2: 'labels' holds 'a', which",
+        '{"labels": [true], "indices": [1], "values": [2]}': "2: 'labels' holds True, which is",
+        '{"labels": [0], "indices": [1], "values": [NaN]}': "2: value nan is NaN, infinite or does",
+        '{"labels": [1180591620717411303424], "indices": [], "values": []}': "is out of range: 5",
+    },
+    "a.csv": {
+        "0": "a.csv:3: 1 fields, but there are 2 columns; mend the row",
+        '"0,1:1': "a.csv:3: malformed CSV",
+        '"0,1:1\n1",1:1': "a.csv:3: (a quoted text does not end on its line|malformed CSV)",
+        "x,1:1": "a.csv:3: malformed labels 'x'; expected label,label",
+        "0:1,1:1": "a.csv:3: 'labels' is '0:1': expected label,label",
+        "0,1:1#": "a.csv:3: a '#' or a line break in '1:1#'; remove it",
+        "0,1:x": "a.csv:3: malformed value in '1:x'; expected feature:number",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "words"),
+    [(name, line, words) for name, lines in BAD_LINES.items() for line, words in lines.items()],
+)
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_bad_lines_are_refused_with_their_number(tmp_path, name, line, words, block_bytes) -> None:
+    good = GOOD_JSON if name == "a.jsonl" else "labels,features\n0,1:1\n"
+    (tmp_path / name).write_text(good + line + "\n")
+    with pytest.raises(InputError, match=words):
+        read(tmp_path / name, Dialect(features=9, labels=5), block_bytes)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"labels": [0], "values": [1]}', "'indices' is missing, but other rows have it"),
+        ('{"labels": [0], "indices": [1], "values": null}', "'values' is null, but other rows"),
+        ('{"labels": null, "indices": [1], "values": [2]}', "'labels' is null, but other rows"),
+        ('{"labels": "0", "indices": [1], "values": [2]}', "'labels' is \"0\", of another kind"),
+    ],
+)
+def test_json_rows_are_alike(tmp_path, line, words) -> None:
+    (tmp_path / "a.jsonl").write_text(GOOD_JSON + line + "\n")
+    with pytest.raises(InputError, match=f"a.jsonl:2: {words}"):
+        read(tmp_path / "a.jsonl", Dialect())
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_without_values_all_are_one(tmp_path, block_bytes) -> None:
+    (tmp_path / "a.jsonl").write_text(GOOD_JSON + '{"labels": [0], "indices": [4, 3]}\n')
+    found = read(tmp_path / "a.jsonl", Dialect(), block_bytes)
+    assert found.features.data.tolist() == [2, 1, 1]
+    pq.write_table(pa.table({"labels": [3], "indices": [[4, 3]]}), tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet", Dialect())
+    assert (found.features.data.tolist(), found.labels.indices.tolist()) == ([1, 1], [3])
+
+
+def test_csv_of_numbers_and_lists_names_the_column(tmp_path) -> None:
+    for text, words in {
+        "labels,x\n0,1\n1,?\n": "a.csv:3: column 'x' holds '\\?', no number",
+        "labels,indices,values\n0,1,1\n1,2,?\n": "a.csv:3: 'values' holds '\\?', no number",
+        "labels,x,x\n0,1,1\n": "a.csv:1: two columns have the same name",
+        "tags,x\n0,1\n": "a.csv:1: no column 'labels'; it has 'tags', 'x'; rename or add it",
+    }.items():
+        (tmp_path / "a.csv").write_text(text)
+        with pytest.raises(InputError, match=words):
+            read(tmp_path / "a.csv", Dialect())
+    (tmp_path / "a.csv").write_bytes(b"labels,x\n\xff,1\n")
+    with pytest.raises(InputError, match="is no UTF-8 text"):
+        read(tmp_path / "a.csv", Dialect())
+
+
+@pytest.mark.parametrize("name", ["lists.parquet", "file.arrow", "stream.arrow", "X.npz"])
+@pytest.mark.parametrize("keep", [0.5, 0.97])
+def test_cut_files_are_refused(tmp_path, name, keep) -> None:
+    path = tmp_path / name
+    WRITERS[name](path, FIXED * 20)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    with pytest.raises(InputError, match="not a whole") as caught:
+        read(path, Dialect())
+    assert caught.value.path == str(path)
+
+
+def test_damaged_npz_arrays_are_refused(tmp_path) -> None:
+    WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
+    good = (tmp_path / "X.npz").read_bytes()
+    indptr = np.array([0, 2, 3, 3]).tobytes()
+    assert good.count(indptr) == 1
+    (tmp_path / "X.npz").write_bytes(good.replace(indptr, np.array([0, 9, 3, 3]).tobytes()))
+    with pytest.raises(InputError, match="its indptr is not ascending"):
+        read(tmp_path / "X.npz", Dialect())
+
+
+def test_npz_files_that_do_not_fit(tmp_path) -> None:
+    matrix = sp.csr_array(np.eye(3))
+    sp.save_npz(tmp_path / "rows.npz", matrix)
+    with pytest.raises(InputError, match=r"no labels beside it: name both, as X\.npz"):
+        read(tmp_path / "rows.npz", Dialect())
+    sp.save_npz(tmp_path / "X.npz", matrix)
+    with pytest.raises(InputError, match=r"no labels beside it: save them as .*Y\.npz"):
+        read(tmp_path / "X.npz", Dialect())
+    assert read(tmp_path / "X.npz", Dialect(needs_labels=False)).labels.nonzeros == 0
+    sp.save_npz(tmp_path / "Y.npz", matrix[:2])
+    with pytest.raises(InputError, match=r"Y\.npz: 2 rows of labels, but .*X\.npz has 3"):
+        declared(str(tmp_path / "X.npz"))
+    sp.save_npz(tmp_path / "X.npz", matrix.tocsc())
+    with pytest.raises(InputError, match=r"a matrix in csc form; save X\.tocsr\(\)"):
+        declared(str(tmp_path / "X.npz"))
+
+
+def test_explicit_zeros_are_no_labels(tmp_path) -> None:
+    sp.save_npz(tmp_path / "X.npz", sp.csr_array(np.eye(2)))
+    labels = sp.csr_array(([1.0, 0.0, 1.0], [0, 1, 1], [0, 2, 3]), shape=(2, 2))
+    sp.save_npz(tmp_path / "Y.npz", labels)
+    assert read(tmp_path / "X.npz", Dialect()).labels.indices.tolist() == [0, 1]
+
+
+def test_formats_are_not_mixed_where_ids_count_differently(tmp_path) -> None:
+    WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
+    WRITERS["lists.jsonl"](tmp_path / "a.jsonl", FIXED)
+    paths = (str(tmp_path / "X.npz"), str(tmp_path / "a.jsonl"))
+    with pytest.raises(InputError, match=r"a.jsonl: does not declare its columns, as .*X\.npz"):
+        read_here(DataSource(paths=paths))
+
+
+def test_a_format_is_known_by_its_setting_too(tmp_path) -> None:
+    WRITERS["lists.jsonl"](tmp_path / "rows.dat", FIXED)
+    [rows], _, _ = read_here(DataSource(paths=(str(tmp_path / "rows.dat"),), format="jsonl"))
+    assert rows.rows == 3
+    with pytest.raises(InputError, match=r"rows.dat:1: malformed"):
+        read_here(DataSource(paths=(str(tmp_path / "rows.dat"),)))
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch) -> None:
+    WRITERS["lists.parquet"](tmp_path / "a.parquet", FIXED)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError, match=r"need pyarrow: pip install 'daskxml\[parquet\]'"):
+        plan_files([str(tmp_path / "a.parquet")], 1 << 20)
