@@ -62,6 +62,8 @@ class DataSection:
         first where the rows take at most `replicate_budget` bytes.
     block_bytes
         Bytes of a file read by one parsing task, where its format can be cut.
+    line_bytes
+        The longest line of a text, which is refused before more of it is read.
     partitions
         Pieces that the shuffled rows are cut into; 0 chooses by the size of the data.
     propensity_a, propensity_b
@@ -86,6 +88,7 @@ class DataSection:
     residency: Literal["auto", "replicate", "shard"] = "auto"
     replicate_budget: int = size("1GiB")
     block_bytes: int = size("16MiB")
+    line_bytes: int = size("64MiB")
     partitions: int = bounded(0, low=0, high=100_000)
     propensity_a: float = bounded(0.55, low=0, high=10)
     propensity_b: float = bounded(1.5, low=0, high=100)

@@ -26,7 +26,8 @@ from daskxml.core.errors import InputError
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING
 
 _HEAD_BYTES = 4096  # read of a file to find its header, and what kind of file it is
-_RAW_BYTES = 1 << 20
+_RAW_BYTES = 1 << 16  # what follows a member of a gzip stream is copied: little, for tiny ones
+LINE_BYTES = 1 << 26  # the longest line, unless the run file says another
 TEXT_BYTES = 1 << 22  # of a stream that are parsed at a time
 _GZIP_WINDOW = 31  # zlib's code for: the largest window, with gzip's header and checksum
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -136,7 +137,9 @@ def read_header(path: str) -> Header | None:
     return header
 
 
-def read_texts(block: Block) -> Generator[tuple[Array, int], None, None]:
+def read_texts(
+    block: Block, line_bytes: int = LINE_BYTES
+) -> Generator[tuple[Array, int], None, None]:
     """Yield a block in pieces of whole lines, each with the number of the block's lines before it.
 
     A piece is a uint8 array that ends in `PADDING` newlines which are not part of the text. A
@@ -145,17 +148,18 @@ def read_texts(block: Block) -> Generator[tuple[Array, int], None, None]:
     Raises
     ------
     InputError
-        The file cannot be read, or its gzip stream is truncated or damaged.
+        The file cannot be read, its gzip stream is truncated or damaged, or a line has more than
+        ``line_bytes`` bytes, of which no more are read.
     """
     if block.stop is not None:
-        yield _cut_preamble(_read_range(block), block)
+        yield _cut_preamble(_read_range(block, line_bytes), block)
         return
     lines = [0]
     with open_file(block.path) as file, _damage_explained(block.path, lines):
         zipped = block.path.endswith(".gz")
         raw = inflate(file) if zipped else iter(lambda: file.read(TEXT_BYTES), b"")
         with closing(prefetch(raw)) as chunks:
-            for piece in join_lines(chunks):
+            for piece in join_lines(chunks, line_bytes):
                 text = pad_text(piece)
                 yield (text, lines[0]) if lines[0] else _cut_preamble(text, block)
                 lines[0] += piece.count(b"\n")
@@ -205,7 +209,8 @@ def inflate(file: IO[bytes], text_bytes: int = TEXT_BYTES) -> Iterator[bytes]:
             if not inside and not (raw := raw.lstrip(b"\0")):  # zeros may pad the end
                 break
             inside = True
-            yield decompressor.decompress(raw, text_bytes)
+            if text := decompressor.decompress(raw, text_bytes):
+                yield text
             raw = decompressor.unconsumed_tail
             if decompressor.eof:
                 raw, inside = decompressor.unused_data, False
@@ -231,8 +236,13 @@ def prefetch(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
             yield chunk
 
 
-def join_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def join_lines(chunks: Iterator[bytes], line_bytes: int = LINE_BYTES) -> Iterator[bytes]:
     """Regroup chunks into pieces of whole lines; the last may lack its newline.
+
+    Raises
+    ------
+    InputError
+        If a line, or a chunk without a newline, has more than ``line_bytes``.
 
     Examples
     --------
@@ -247,8 +257,17 @@ def join_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
             rest = [chunk[cut:]]
         else:
             rest.append(chunk)
+            if sum(map(len, rest)) > line_bytes:
+                raise InputError(_too_long(line_bytes))
     if last := b"".join(rest):
         yield last
+
+
+def _too_long(line_bytes: int) -> str:
+    return (
+        f"a line of more than {line_bytes:,} bytes; correct the file, or set data.line_bytes to "
+        "what it has"
+    )
 
 
 @contextmanager
@@ -332,6 +351,8 @@ def _damage_explained(path: str, lines: list[int]) -> Iterator[None]:
     except zlib.error as error:
         problem = f"the gzip stream is damaged ({error}); fetch or write the file again"
         raise InputError(problem, path, lines[0] + 1) from None
+    except InputError as error:
+        raise InputError(error.problem, path, error.line or lines[0] + 1) from None
 
 
 def _cut_preamble(text: Array, block: Block) -> tuple[Array, int]:
@@ -345,12 +366,13 @@ def _cut_preamble(text: Array, block: Block) -> tuple[Array, int]:
     return text[min(newline + 1, length) :], 1
 
 
-def _read_range(block: Block) -> Array:
+def _read_range(block: Block, line_bytes: int) -> Array:
     """Read the lines that begin in a block of a plain file into an array, padded as for parsing."""
     assert block.stop is not None
-    with open_file(block.path) as file:
-        stop = _line_start(file, block.stop)
-        start = _line_start(file, block.start)
+    with open_file(block.path) as file, _damage_explained(block.path, [0]):
+        start = _line_start(file, block.start, line_bytes)
+        stop = _line_start(file, block.stop, line_bytes)
+        file.seek(start)
         padded = np.empty(stop - start + PADDING, np.uint8)
         padded[stop - start :] = NEWLINE
         if file.readinto(padded[: stop - start]) != stop - start:  # type: ignore[attr-defined]
@@ -358,9 +380,9 @@ def _read_range(block: Block) -> Array:
     return padded
 
 
-def _line_start(file: IO[bytes], offset: int) -> int:
+def _line_start(file: IO[bytes], offset: int, line_bytes: int = -1) -> int:
     """The byte behind the first newline at or after an offset; 0 for 0. The file is moved there."""
     file.seek(offset)
-    if offset:
-        file.readline()
+    if offset and len(file.readline(line_bytes)) == line_bytes:
+        raise InputError(_too_long(line_bytes))
     return file.tell()

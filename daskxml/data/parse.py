@@ -18,7 +18,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.blocks import Block, count_lines_before, pad_text, read_texts
+from daskxml.data.blocks import LINE_BYTES, Block, count_lines_before, pad_text, read_texts
 from daskxml.data.names import Names
 from daskxml.data.rows import concatenate, tidy_rows
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
@@ -45,6 +45,8 @@ class Dialect:
         Names by id, or the file that lists them, for files in which rows hold names.
     needs_labels
         Whether a file without labels is refused.
+    line_bytes
+        The longest line of a text.
 
     Examples
     --------
@@ -59,6 +61,7 @@ class Dialect:
     feature_names: Names = ()
     label_names: Names = ()
     needs_labels: bool = True
+    line_bytes: int = LINE_BYTES
 
     def __post_init__(self) -> None:
         for name in ("feature_base", "label_base"):
@@ -127,7 +130,7 @@ def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     InputError
         As `parse_block` does.
     """
-    for text, lines_before in read_texts(block):
+    for text, lines_before in read_texts(block, dialect.line_bytes):
         try:
             parsed = _parse_padded(text, dialect, blank_rows=block.has_header, path=block.path)
         except InputError as error:

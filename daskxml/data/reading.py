@@ -14,7 +14,7 @@ import numpy as np
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.blocks import Block, Header
+from daskxml.data.blocks import LINE_BYTES, Block, Header
 from daskxml.data.formats import declared, plan_files, read_block
 from daskxml.data.order import derive_key, shuffled_positions, shuffled_sources
 from daskxml.data.parse import Dialect, detect_feature_base
@@ -42,6 +42,8 @@ class DataSource:
         ``"l2"`` or ``"none"``.
     block_bytes
         Size of the text that one task reads.
+    line_bytes
+        The longest line of a text.
     """
 
     paths: tuple[str, ...]
@@ -54,6 +56,7 @@ class DataSource:
     label_names: str = ""
     normalize: str = "l2"
     block_bytes: int = 16 * 2**20
+    line_bytes: int = LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ class ReadPlan:
             label_base=0 if any(h.labels for h in headers) else source.label_base,
             feature_names=source.feature_names,
             label_names=source.label_names,
+            line_bytes=source.line_bytes,
         )
 
     @property

@@ -101,6 +101,7 @@ def make_source(data: DataSection, paths: tuple[str, ...]) -> DataSource:
         label_names=data.label_names,
         normalize=data.normalize,
         block_bytes=data.block_bytes,
+        line_bytes=data.line_bytes,
     )
 
 

@@ -203,3 +203,19 @@ def test_prefetch_ends_its_thread_when_it_is_left() -> None:
     assert next(chunks) == b"a"
     chunks.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("daskxml-read")]
+
+
+def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path):
+    for name, write in (("long.txt", bytes), ("long.txt.gz", gzip.compress)):
+        path = tmp_path / name
+        path.write_bytes(write(b"1 2:3\n" + b"4" * 10_000_000 + b"\n5 6:7\n"))
+        first = plan_blocks([str(path)], 1 << 20)[0]
+        with pytest.raises(InputError, match=r"more than 100,000 bytes; .* data.line_bytes"):
+            list(read_texts(first, line_bytes=100_000))
+
+
+def test_many_empty_members_of_a_gzip_stream_take_no_time(tmp_path):
+    path = tmp_path / "members.txt.gz"
+    path.write_bytes(gzip.compress(b"", mtime=0) * 20_000 + gzip.compress(b"1 2:3\n", mtime=0))
+    [block] = plan_blocks([str(path)], 1 << 20)
+    assert text_of(block) == b"1 2:3\n"

@@ -56,7 +56,7 @@ def read(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     names = _read_names(block.path)
     if problem := column_problem(names, dialect):
         raise InputError(problem, block.path, 1)
-    for text, lines_before in read_texts(block):
+    for text, lines_before in read_texts(block, dialect.line_bytes):
         lines = _decode(text[:-PADDING].tobytes(), block.path).split("\n")
         first = 1 if not block.start and not lines_before else 0
         numbers = [

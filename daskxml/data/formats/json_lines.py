@@ -40,7 +40,7 @@ def cut(path: str, block_bytes: int) -> list[Block]:
 
 def read(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     """Parse a block; see `Format.read`."""
-    for text, lines_before in read_texts(block):
+    for text, lines_before in read_texts(block, dialect.line_bytes):
         lines = text[:-PADDING].tobytes().split(b"\n")
         numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
         try:
