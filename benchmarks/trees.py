@@ -80,7 +80,9 @@ def peer(tool: str, python: str, text: Path, rows: Rows) -> tuple[Any, Found]:
         script = Path(__file__).with_name("tree_peers.py")
         environment = {key: v for key, v in os.environ.items() if key != "PYTHONPATH"}
         command = [python, str(script), tool, str(folder)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{tool} on {text.name}: {done.stderr[-2000:]}")
         return np.load(folder / "ids.npy"), json.loads((folder / "found.json").read_text())
 
 

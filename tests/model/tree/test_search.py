@@ -35,7 +35,7 @@ def counts_of(part: Partition) -> np.ndarray:
     return np.bincount(part.labels.indices, minlength=30)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 99), cut=st.integers(1, 199))
 def test_the_choice_does_not_depend_on_how_rows_are_cut(seed: int, cut: int) -> None:
     part = some_part(seed)
