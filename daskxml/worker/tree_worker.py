@@ -86,9 +86,11 @@ class TreeWorker(RunWorker):
     def announce_memory(self) -> str:
         """Return the line for the user before the run begins: also what was chosen."""
         fit = self.spec.fit
-        rate = f" at rate {fit.lr:g}" if fit.solver == "sgd" else ""
+        steps = f"SGD at rate {fit.lr:g}"
+        if fit.solver == "dual":
+            steps = f"dual coordinate descent, C = {fit.cost:g}"
         return (
-            f"nodes are fitted by {fit.passes} passes{rate}; each worker holds all rows, the "
+            f"nodes are fitted by {fit.passes} passes of {steps}; each worker holds all rows, the "
             "trees, and one node's weights at a time"
         )
 

@@ -156,7 +156,9 @@ def test_a_gpu_refuses_trees() -> None:
 def test_a_block_has_the_same_bits_whichever_others_are_fitted() -> None:
     """A child's weights do not depend on the width of its block."""
     rng = np.random.default_rng(8)
-    spec = TreeSpec(features=9, labels=40, leaf_labels=100, lr=0.5, passes=4)
+    spec = TreeSpec(
+        features=9, labels=40, leaf_labels=100, solver="sgd", passes=4, cost=1.0, lr=0.5
+    )
     part = Partition(some_rows(rng, 50, 9), random_csr(rng, 50, 40, ones=True))
     rows, shape = TreeRows(part, np.arange(40, dtype=np.int32)), TreeShape.of(spec)
 

@@ -1,4 +1,4 @@
-"""The automatic choice of rate and passes: a short search on held-out rows of a part of the labels.
+"""The automatic choice of solver and passes: a short search on held-out rows of a few labels.
 
 The labels of some of a tree's leaves' parents, and the rows that have them, are a small problem of
 the same kind: as many rows a label, and neighbours that are easily confused. A tree of its own is
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,11 @@ from daskxml.model.tree.nodes import TreeRows, fit_block, plan_pieces
 from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import AUTO, TreeSpec
 
-CANDIDATES = ((0.25, 4), (0.5, 4), (1.0, 8))  # rate and passes, gentlest first
+CANDIDATES: tuple[dict[str, Any], ...] = (  # the gentlest first
+    {"solver": "sgd", "lr": 0.25, "passes": 4, "cost": 0.2},
+    {"solver": "sgd", "lr": 0.5, "passes": 4, "cost": 0.4},
+    {"solver": "dual", "lr": 1.0, "passes": 8, "cost": 3.0},
+)
 _FIRST = 1  # of the candidates
 _ENTRIES = 12_000  # labels of rows, at most about so many are looked at
 _ROWS = 12_000
@@ -77,7 +82,7 @@ def sample_rows(part: Partition, labels: Array) -> Partition:
 
 
 def choose_fit(samples: Sequence[Partition], spec: TreeSpec, seed: int) -> TreeSpec:
-    """Return the description with a rate and passes for each that is ``"auto"``.
+    """Return the description with a choice for all that is ``"auto"``.
 
     ``samples`` are of `sample_rows`, in the order of the rows.
     """
@@ -121,19 +126,14 @@ def climb(
 
 
 def _candidates(spec: TreeSpec) -> list[TreeSpec]:
-    """Candidates of what is "auto", without repetitions; dual coordinate descent has no rate."""
-    found = []
-    for lr, passes in CANDIDATES:
-        if spec.solver == "dual":
-            lr = CANDIDATES[_FIRST][0]
-        candidate = replace(
-            spec,
-            lr=lr if spec.lr == AUTO else spec.lr,
-            passes=passes if spec.passes == AUTO else spec.passes,
-        )
-        if candidate not in found:
-            found.append(candidate)
-    return found
+    """Candidates of what is "auto", without those that are fitted alike."""
+    found: dict[Any, TreeSpec] = {}
+    for values in CANDIDATES:
+        is_open = {name: value for name, value in values.items() if getattr(spec, name) == AUTO}
+        candidate = replace(spec, **is_open)
+        strength = candidate.lr if candidate.solver == "sgd" else candidate.cost
+        found.setdefault((candidate.solver, strength, candidate.passes), candidate)
+    return list(found.values())
 
 
 def _precision(

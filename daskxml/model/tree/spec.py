@@ -29,11 +29,11 @@ class TreeSpec:
         unit length again: trees that see rows differently err differently.
     leaf_labels
         Labels of a leaf's parent, about.
-    solver, cost, last_lr
+    solver, passes, cost, lr
+        See :class:`daskxml.kernels.tree.Fit`; what is ``"auto"`` is chosen on held-out rows of a
+        few labels before the first tree is fitted (`daskxml.model.tree.search`).
+    last_lr
         See :class:`daskxml.kernels.tree.Fit`.
-    lr, passes
-        Numbers, see there, or ``"auto"``: chosen on held-out rows of a few labels before the first
-        tree is fitted (`daskxml.model.tree.search`).
     smallest_weight
         Weights below are dropped once their node is fitted.
     beam
@@ -58,9 +58,9 @@ class TreeSpec:
     parameter_count: ClassVar[int] = 0  # not known before the rows are
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
     leaf_labels: int = bounded(200, low=1, high=MAX_CHILDREN)
-    solver: Literal["sgd", "dual"] = "sgd"
+    solver: Literal["auto", "sgd", "dual"] = "auto"
     passes: int | Literal["auto"] = bounded(AUTO, low=1, high=10_000, words=(AUTO,))
-    cost: float = bounded(1.0, above=0)
+    cost: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
     lr: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
     last_lr: float = bounded(0.02, low=0, high=1)
     smallest_weight: float = bounded(0.05, low=0)
@@ -75,12 +75,15 @@ class TreeSpec:
     @property
     def is_open(self) -> bool:
         """Whether something is yet to be chosen on held-out rows."""
-        return AUTO in (self.passes, self.lr)
+        return AUTO in (self.solver, self.passes, self.cost, self.lr)
 
     @property
     def fit(self) -> Fit:
         """How nodes are fitted, once that is chosen."""
-        assert not self.is_open
+        assert self.solver != AUTO
+        assert self.passes != AUTO
+        assert self.cost != AUTO
+        assert self.lr != AUTO
         return Fit(self.solver, self.passes, self.cost, self.lr, self.last_lr)
 
     @property

@@ -31,7 +31,7 @@ from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
 from harness.small_data import random_rows
 
-FIT: dict[str, Any] = {"lr": 0.5, "passes": 4}
+FIT: dict[str, Any] = {"solver": "sgd", "passes": 4, "lr": 0.5, "cost": 1.0}
 modest = settings(max_examples=30, deadline=None)
 specs = st.builds(
     TreeSpec, features=st.just(20), labels=st.integers(1, 400), leaf_labels=st.integers(1, 60)
