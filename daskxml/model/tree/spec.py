@@ -80,11 +80,10 @@ class TreeSpec:
     @property
     def fit(self) -> Fit:
         """How nodes are fitted, once that is chosen."""
+        passes, cost, lr = self.passes, self.cost, self.lr
         assert self.solver != AUTO
-        assert self.passes != AUTO
-        assert self.cost != AUTO
-        assert self.lr != AUTO
-        return Fit(self.solver, self.passes, self.cost, self.lr, self.last_lr)
+        assert not (isinstance(passes, str) or isinstance(cost, str) or isinstance(lr, str))
+        return Fit(self.solver, passes, cost, lr, self.last_lr)
 
     @property
     def level_bits(self) -> tuple[int, ...]:
