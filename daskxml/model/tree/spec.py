@@ -82,7 +82,9 @@ class TreeSpec:
         """How nodes are fitted, once that is chosen."""
         passes, cost, lr = self.passes, self.cost, self.lr
         assert self.solver != AUTO
-        assert not (isinstance(passes, str) or isinstance(cost, str) or isinstance(lr, str))
+        assert not isinstance(passes, str)
+        assert not isinstance(cost, str)
+        assert not isinstance(lr, str)
         return Fit(self.solver, passes, cost, lr, self.last_lr)
 
     @property
