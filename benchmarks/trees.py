@@ -1,14 +1,15 @@
 """Label trees beside omikuji and PECOS: accuracy on the test rows, and processor seconds.
 
-Each tool trains in this process with one thread; what counts is the processor time from rows in
-memory to the model, so that what else the machine does matters little. `CHOSEN` was chosen on
-held-out training rows; all else has its default.
+Each tool trains with one thread; what counts is the processor time from rows in memory (omikuji:
+from text) to the model, so that what else the machine does matters little. All have their default
+settings. Peers are left out unless ``--peers`` names the Python of an environment that has them:
 
-    pip install omikuji libpecos
-    python benchmarks/trees.py FOLDER [--sets bibtex,delicious] [--tools "daskxml, tree;PECOS"]
+    python -m venv PLACE && PLACE/bin/pip install omikuji libpecos
+    python benchmarks/trees.py FOLDER --peers PLACE/bin/python [--sets bibtex,delicious]
 
 The folder has ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Writes ``results/trees.json`` and
-``results/trees.md``.
+``results/trees.md`` after every row. Rows that are there, of the same commit, are not measured
+again.
 """
 
 from __future__ import annotations
@@ -21,28 +22,68 @@ import argparse
 import gzip
 import json
 import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
-from daskxml.in_process.rows import Rows, read_rows
+from daskxml.in_process.rows import Rows, prepared, read_rows
 from daskxml.in_process.run import InProcessRun
 from daskxml.metrics import metric_sums
-from daskxml.model.tree.clustering import find_label_orders
-from daskxml.model.tree.spec import TreeSpec
-from machine import RESULTS, write_result
+from machine import RESULTS, machine, write_result
+from tree_peers import TOOLS as PEERS
+from tree_peers import K, median_ms
 
 SETS = "bibtex,delicious,stackex4-2k,citeuliket-8k,nvd-product"
-CHOSEN: dict[str, list[str]] = {"nvd-product": ["model.lr=1.0", "model.passes=8"]}
-KS = (1, 3, 5)
+OURS = {"daskxml, tree": "tree", "daskxml, trees": "trees"}  # run files
+KS = (1, 3, K)
 Found = dict[str, Any]
+
+
+def ours(run_file: str, rows: Rows) -> tuple[Any, Found]:
+    """Train by one of our run files; return the labels ranked and what it took."""
+    config = load_run_config(run_file, ["cluster.threads=1"])
+    begun_s = time.process_time()
+    given = prepared(replace(rows, test=()), config)
+    model, _ = InProcessRun(config, given, lambda event: None).run()
+    train_s = time.process_time() - begun_s
+    model.threads = 1
+    (test,) = rows.test
+    features = to_scipy(test.features)
+    singles = [features[i] for i in range(min(500, test.rows))]
+    row_ms = median_ms(lambda i: model.predict_top_k(singles[i], k=K), test.rows)
+    begun_s = time.process_time()
+    ids, _ = model.predict_top_k(features, k=K)
+    rank_s = time.process_time() - begun_s
+    nbytes = sum(array.nbytes for array in model.parameters.values())
+    return ids, {
+        "train_cpu_s": train_s, "rank_cpu_s": rank_s, "row_ms": row_ms, "mb": nbytes / 1e6
+    }  # fmt: skip
+
+
+def peer(tool: str, python: str, text: Path, rows: Rows) -> tuple[Any, Found]:
+    """Train a peer in its own environment; return the labels ranked and what it took."""
+    (train,), (test,) = rows.train, rows.test
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for matrix, csr in (("X", train.features), ("Y", train.labels), ("T", test.features)):
+            scipy.sparse.save_npz(folder / f"{matrix}.npz", to_scipy(csr), compressed=False)
+        with gzip.open(text) as packed, (folder / "train.txt").open("wb") as file:
+            shutil.copyfileobj(packed, file)
+        script = Path(__file__).with_name("tree_peers.py")
+        environment = {key: v for key, v in os.environ.items() if key != "PYTHONPATH"}
+        command = [python, str(script), tool, str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{tool} on {text.name}: {done.stderr[-2000:]}")
+        return np.load(folder / "ids.npy"), json.loads((folder / "found.json").read_text())
 
 
 def precision(ids: Any, rows: Rows) -> Found:
@@ -53,145 +94,82 @@ def precision(ids: Any, rows: Rows) -> Found:
     return {f"P@{k}": result[f"P@{k}"] for k in KS}
 
 
-def ours(run_file: str) -> Callable[[str, Path, Rows], Found]:
-    """Return what measures one of our run files."""
-
-    def measure(name: str, folder: Path, rows: Rows) -> Found:
-        values = [*CHOSEN.get(name, []), "cluster.threads=1"]
-        config = load_run_config(run_file, values)
-        spec = config.model_spec(rows.facts.features, rows.facts.labels)
-        assert isinstance(spec, TreeSpec)
-        begun_s = time.process_time()
-        trees, seed = int(config.training.epochs), config.run.seed
-        orders = find_label_orders(rows.train, spec, trees, seed)
-        given = replace(rows, test=(), label_orders=orders)
-        model, _ = InProcessRun(config, given, lambda event: None).run()
-        train_s = time.process_time() - begun_s
-        model.threads = 1
-        (test,) = rows.test
-        model.predict_top_k(to_scipy(test.features)[:50], k=5)
-        begun_s = time.process_time()
-        ids, _ = model.predict_top_k(to_scipy(test.features), k=5)
-        rank_s = time.process_time() - begun_s
-        nbytes = sum(array.nbytes for array in model.parameters.values())
-        found = {"train_cpu_s": train_s, "rows_per_s": test.rows / rank_s, "mb": nbytes / 1e6}
-        return precision(ids, rows) | found
-
-    return measure
-
-
-def omikuji(name: str, folder: Path, rows: Rows) -> Found:
-    """Train Parabel's trees, three of them by default."""
-    import omikuji
-
-    (test,) = rows.test
-    with tempfile.TemporaryDirectory() as place:
-        text = Path(place) / "train.txt"
-        with gzip.open(folder / f"{name}.train.txt.gz") as packed, text.open("wb") as file:
-            shutil.copyfileobj(packed, file)
-        begun_s = time.process_time()
-        parameters = omikuji.Model.default_hyper_param()
-        model = omikuji.Model.train_on_data(str(text), parameters, n_threads=1)
-        train_s = time.process_time() - begun_s
-    features = to_scipy(test.features)
-    lines = [
-        list(zip(row.indices.tolist(), row.data.tolist(), strict=True)) for row in _each(features)
-    ]
-    begun_s = time.process_time()
-    ranked = [model.predict(line, top_k=5) for line in lines]
-    rank_s = time.process_time() - begun_s
-    ids = np.full((test.rows, 5), -1, np.int32)
-    for place_, labels in enumerate(ranked):
-        for rank, (label, _) in enumerate(labels[:5]):
-            ids[place_, rank] = label
-    return precision(ids, rows) | {"train_cpu_s": train_s, "rows_per_s": test.rows / rank_s}
-
-
-def _each(matrix: Any) -> Iterator[Any]:
-    for row in range(matrix.shape[0]):
-        yield matrix[row]
-
-
-def pecos(name: str, folder: Path, rows: Rows) -> Found:
-    """Train XR-Linear with its defaults."""
-    from pecos.xmc import Indexer, LabelEmbeddingFactory
-    from pecos.xmc.xlinear.model import XLinearModel
-
-    (train,), (test,) = rows.train, rows.test
-    X, Y, T = to_scipy(train.features), to_scipy(train.labels), to_scipy(test.features)
-    begun_s = time.process_time()
-    vectors = LabelEmbeddingFactory.create(Y, X, method="pifa", threads=1)
-    chain = Indexer.gen(vectors, indexer_type="hierarchicalkmeans", threads=1)
-    model = XLinearModel.train(X, Y, C=chain, threads=1)
-    train_s = time.process_time() - begun_s
-    begun_s = time.process_time()
-    scores = model.predict(T, only_topk=5, threads=1).tocsr()
-    rank_s = time.process_time() - begun_s
-    ids = np.full((test.rows, 5), -1, np.int32)
-    for place, row in enumerate(_each(scores)):
-        best = row.indices[np.argsort(-row.data, kind="stable")][:5]
-        ids[place, : best.shape[0]] = best
-    return precision(ids, rows) | {"train_cpu_s": train_s, "rows_per_s": test.rows / rank_s}
-
-
-TOOLS: dict[str, Callable[[str, Path, Rows], Found]] = {
-    "daskxml, tree": ours("tree"),
-    "daskxml, trees": ours("trees"),
-    "omikuji": omikuji,
-    "PECOS": pecos,
-}
-
-
 def main() -> None:
     """Measure every tool on every set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", default=SETS)
-    parser.add_argument("--tools", default=";".join(TOOLS))
+    parser.add_argument("--tools", default=";".join([*OURS, *PEERS]))
+    parser.add_argument("--peers", help="the Python that has omikuji and libpecos")
     options = parser.parse_args()
-    results: list[Found] = []
-    ours("tree")("", options.folder, _read(options.folder, "bibtex"))  # compiles the kernels
+    tools = [tool for tool in options.tools.split(";") if options.peers or tool not in PEERS]
+    results, is_warm = _rows_of_before(), False
     for name in options.sets.split(","):
+        missing = [tool for tool in tools if (name, tool) not in results]
+        if not missing:
+            continue
         rows = _read(options.folder, name)
-        for tool in options.tools.split(";"):
-            try:
-                found = TOOLS[tool](name, options.folder, rows)
-            except ImportError as error:
-                print(f"{tool} is left out: {error}")
-                continue
-            results.append({"data": name, "tool": tool, **found})
-            print(json.dumps(results[-1]), flush=True)
-    write_result("trees", [_row(found) for found in results], chosen=CHOSEN)
-    _write_table(results)
+        for tool in missing:
+            if tool in OURS:
+                if not is_warm:  # compiles the kernels
+                    is_warm = bool(ours("tree", _read(options.folder, "bibtex")))
+                ids, found = ours(OURS[tool], rows)
+            else:
+                text = options.folder / f"{name}.train.txt.gz"
+                ids, found = peer(tool, options.peers, text, rows)
+            results[name, tool] = _row(name, tool, precision(ids, rows) | found, rows)
+            _write(results)
 
 
 def _read(folder: Path, name: str) -> Rows:
-    paths = {part: str(folder / f"{name}.{part}.txt.gz") for part in ("train", "test")}
-    values = {"data": paths, "training": {"epochs": 1}}
-    values["data"] = {part: [path] for part, path in paths.items()}
-    return read_rows(load_run_config(values), 1)
+    paths = {part: [str(folder / f"{name}.{part}.txt.gz")] for part in ("train", "test")}
+    return read_rows(load_run_config({"data": paths, "training": {"epochs": 1}}), 1)
 
 
-def _row(found: Found) -> Found:
-    keys = ("data", "tool", "P@1", "P@3", "P@5", "train_cpu_s", "rows_per_s", "mb")
-    return {key: found.get(key) for key in keys}
+def _row(name: str, tool: str, found: Found, rows: Rows) -> Found:
+    per_s = sum(part.rows for part in rows.test) / found["rank_cpu_s"]
+    keys = ("P@1", "P@3", "P@5", "train_cpu_s")
+    return {
+        "data": name, "tool": tool, "version": found.get("version"),
+        **{key: found[key] for key in keys}, "rows_per_s": per_s,
+        "row_ms": found.get("row_ms"), "mb": found.get("mb"), "load": os.getloadavg()[0],
+    }  # fmt: skip
 
 
-def _write_table(results: list[Found]) -> None:
+def _rows_of_before() -> dict[tuple[str, str], Found]:
+    """Return the rows of the result file, if it is of the same machine and commit."""
+    try:
+        before = json.loads((RESULTS / "trees.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    if any(before["machine"][key] != machine()[key] for key in ("cpu", "commit")):
+        return {}
+    return {(row["data"], row["tool"]): row for row in before["rows"]}
+
+
+def _write(results: dict[tuple[str, str], Found]) -> None:
+    names, tools = SETS.split(","), [*OURS, *PEERS]
+
+    def place(row: Found) -> tuple[int, int]:
+        name = names.index(row["data"]) if row["data"] in names else len(names)
+        return name, tools.index(row["tool"])
+
+    rows = sorted(results.values(), key=place)
+    write_result("trees", rows)
     lines = [
         "# Label trees beside omikuji and PECOS",
         "",
         "Written by `python benchmarks/trees.py`: processor seconds of one thread, from",
-        "rows in memory to the model; machine, commit and packages in `trees.json`. Peers",
-        "have default parameters.",
+        "rows in memory to the model; milliseconds of one row alone, by the clock, at the",
+        "median; default settings. Machine, commit, and the machine's load in `trees.json`.",
         "",
-        "| data | tool | P@1 | P@3 | P@5 | training, CPU s | rows/s ranked |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| data | tool | P@1 | P@3 | P@5 | training, CPU s | rows/s ranked | ms a row |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
         f"| {r['data']} | {r['tool']} | {r['P@1']:.4f} | {r['P@3']:.4f} | {r['P@5']:.4f} "
-        f"| {r['train_cpu_s']:.1f} | {r['rows_per_s']:,.0f} |"
-        for r in results
+        f"| {r['train_cpu_s']:.1f} | {r['rows_per_s']:,.0f} | {r['row_ms']:.2f} |"
+        for r in rows
     ]
     (RESULTS / "trees.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
 

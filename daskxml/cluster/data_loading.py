@@ -21,7 +21,7 @@ from operator import getitem
 import numpy as np
 from distributed import Client, Future, wait
 
-from daskxml.cluster.label_trees import find_label_orders
+from daskxml.cluster.label_trees import choose_fit, find_label_orders
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import TrainingError
@@ -176,12 +176,14 @@ async def load(
         recipe = evaluation_recipe(config, test.facts, test.shift, layout.parts)
         tests = make_shards(client, test, recipe, f"test-{run}")
     counts, orders = count_labels(client, shards, spec.labels, run), None
+    await _wait_for_all([*shards.futures, *tests.futures, counts])
     if isinstance(spec, TreeSpec):
         trees, seed = int(config.training.epochs), config.run.seed
         orders = find_label_orders(client, shards.futures, shards.rows, spec, trees, seed, run)
-    loaded = LoadedData(spec, train.facts, shards, tests, counts, layout.is_replicated, orders)
-    await _wait_for_all([*shards.futures, *tests.futures, *loaded.label_facts()])
-    return loaded
+        if spec.is_open:
+            spec = await choose_fit(client, shards.futures, counts, orders, spec, seed, run)
+        await _wait_for_all([orders])
+    return LoadedData(spec, train.facts, shards, tests, counts, layout.is_replicated, orders)
 
 
 async def _read(

@@ -1,9 +1,10 @@
-"""The label trees of a run, found by Dask tasks: sums over rows, then an order a tree.
+"""The label trees of a run, found by Dask tasks: sums over rows, an order a tree, how to fit.
 
 ::
 
     rows of a part ─▶ label sums ─▶ vectors ─▶ feature sums ─▶ projection ─▶ label sums ─▶ vectors
     vectors ─▶ the order of the labels, one task a tree
+    the first order ─▶ some labels ─▶ their rows of each part ─▶ rate and passes
 
 Sums are exact, so that the trees are the same for any number of workers and parts. Only arrays with
 a row for each label or feature travel, and none passes through the client or the scheduler.
@@ -19,6 +20,7 @@ from distributed import Client, Future
 
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.rows import slice_rows
+from daskxml.model.tree import search
 from daskxml.model.tree.clustering import (
     feature_sums,
     label_sums,
@@ -28,6 +30,7 @@ from daskxml.model.tree.clustering import (
     random_projection,
     tree_seed,
 )
+from daskxml.model.tree.search import sample_labels, sample_rows
 from daskxml.model.tree.spec import TreeSpec
 
 BLOCK_ROWS = 16_384  # of a task over rows
@@ -70,6 +73,30 @@ def find_label_orders(
     return submit("orders", np.stack, orders)
 
 
+def choose_fit(
+    client: Client, parts: Sequence[Future], counts: Future, orders: Future, spec: TreeSpec,
+    seed: int, run: str,
+) -> Future:  # fmt: skip
+    """Return the description with what is "auto" chosen on held-out rows, as a future.
+
+    Parameters
+    ----------
+    parts, counts
+        Partitions of the training rows, and ``(labels,)``, rows with each label.
+    orders
+        Of `find_label_orders`.
+    """
+
+    def submit(name: str, function: Callable[..., Any], *args: Any) -> Future:
+        return client.submit(function, *args, key=f"tree-{name}-{run}", pure=False)
+
+    labels = submit("sample", sample_labels, orders, counts, spec)
+    samples = [
+        submit(f"sample-{number}", sample_rows, part, labels) for number, part in enumerate(parts)
+    ]
+    return submit("fit", search.choose_fit, samples, spec, seed)
+
+
 def _of_rows(
     function: Callable[[Partition, Array], Array], part: Partition, start: int, operand: Array
 ) -> Array:
@@ -78,5 +105,7 @@ def _of_rows(
 
 
 def _sum(arrays: Sequence[Array]) -> Array:
-    total: Array = np.sum(arrays, axis=0)
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        total += array
     return total

@@ -16,6 +16,7 @@ from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 
 BLOCK_ROWS = 8192
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @njit(nogil=True, cache=True)
@@ -43,6 +44,18 @@ def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
         indptr[row + 1] = fill
         start = stop
     return start - fill
+
+
+@njit(nogil=True, cache=True)
+def is_tidy(indptr, indices, data, columns):  # type: ignore[no-untyped-def]
+    """Whether a row's column ids ascend, all are in range, and all values are finite float32."""
+    for row in range(indptr.size - 1):
+        before = -1
+        for k in range(indptr[row], indptr[row + 1]):
+            if not (before < indices[k] < columns and abs(data[k]) <= LARGEST):
+                return False
+            before = indices[k]
+    return True
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -312,6 +325,9 @@ def feature_blocks(X: Any, columns: int, first_row: int = 0) -> Iterator[Csr]:
     rows, found = matrix.shape
     if found != columns:
         raise InputError(f"X has {found} features, but the model was trained on {columns}")
+    if 0 < rows <= BLOCK_ROWS:  # a single row is ranked faster than SciPy slices it
+        yield _owned_block(matrix, 0)
+        return
     for start in range(0, rows, BLOCK_ROWS):
         yield _owned_block(matrix[start : start + BLOCK_ROWS], first_row + start)
 
@@ -396,6 +412,11 @@ def _rows_first(given: Any, what: str) -> Any:
 
 def _owned_block(block: Any, first_row: int) -> Csr:
     """Convert rows from ``first_row`` on to arrays that own their memory."""
+    if getattr(block, "format", "") == "csr" and block.data.dtype.char in "fd":
+        indptr, indices, data = block.indptr, block.indices, block.data
+        if is_tidy(indptr, indices, data, block.shape[1]):
+            owned = indptr.astype(np.int64), indices.astype(np.int32), data.astype(np.float32)
+            return Csr(*owned, int(block.shape[1]))
     try:
         return from_scipy(block)
     except ValueError as error:

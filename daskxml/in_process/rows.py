@@ -17,7 +17,8 @@ from daskxml.data.reading import (
     shuffle_here,
 )
 from daskxml.data.rows import concatenate, label_counts
-from daskxml.model.tree.clustering import find_label_orders
+from daskxml.model.kinds import AnySpec
+from daskxml.model.tree.search import prepare_trees
 from daskxml.model.tree.spec import TreeSpec
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
@@ -49,6 +50,8 @@ class Rows:
         Every worker holds every row.
     label_orders
         ``(trees, labels)`` int32, see `find_label_orders`; None for models that are no trees.
+    tree_spec
+        Of trees, with what was "auto" chosen on held-out rows; None for other models.
     """
 
     facts: Facts
@@ -57,6 +60,11 @@ class Rows:
     label_counts: Array
     is_replicated: bool
     label_orders: Array | None = None
+    tree_spec: TreeSpec | None = None
+
+    def model_spec(self, config: RunConfig) -> AnySpec:
+        """Return the model of a run with these rows."""
+        return self.tree_spec or config.model_spec(self.facts.features, self.facts.labels)
 
     @property
     def row_bytes(self) -> float:
@@ -106,10 +114,18 @@ def read_rows(
     if tests is not None:
         held = shuffle_here(tests[0], evaluation_recipe(config, *tests[1:], placed.parts))
     counts = sum(label_counts(part.labels, facts.labels) for part in kept)
-    spec, orders = config.model_spec(facts.features, facts.labels), None
-    if isinstance(spec, TreeSpec):
-        orders = find_label_orders(kept, spec, int(config.training.epochs), config.run.seed)
-    return Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated, orders)
+    rows = Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated)
+    return prepared(rows, config)
+
+
+def prepared(rows: Rows, config: RunConfig) -> Rows:
+    """Return the rows with what label trees need to know of them, if the model is of that kind."""
+    spec = config.model_spec(rows.facts.features, rows.facts.labels)
+    if not isinstance(spec, TreeSpec):
+        return rows
+    trees, seed = int(config.training.epochs), config.run.seed
+    spec, orders = prepare_trees(rows.train, rows.label_counts, spec, trees, seed)
+    return replace(rows, label_orders=orders, tree_spec=spec)
 
 
 def _blocks(source: DataSource, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:

@@ -99,7 +99,7 @@ class InProcessRun:
         self.config, self.rows, self._publish_event = config, share_rows(rows), publish
         self.history: list[dict[str, Any]] = []
         self._start, self._names = start, names
-        self.spec = config.model_spec(rows.facts.features, rows.facts.labels)
+        self.spec = rows.model_spec(config)
         names.check(self.spec)
         self._placement = rows.placement()
         self._session = make_session(config, self.spec, self._placement, can_checkpoint=False)

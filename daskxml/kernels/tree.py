@@ -71,14 +71,36 @@ class TreeArrays:
 
 @dataclass(frozen=True, slots=True)
 class TreeWeights:
-    """A tree's weights, and the hash table by which a node finds the chunk of a feature."""
+    """A tree's weights, and the hash table by which a node finds the chunk of a feature.
+
+    ``widest`` is the most children of a node.
+    """
 
     arrays: TreeArrays
     table: Array
+    widest: int
+
+
+QUANTUM = 2.0**-24  # multiples of it are summed exactly in float64 up to 2**29
+COARSE = 2.0**-13  # of two factors: products are summed exactly up to 2**27
 
 
 class TreeKernels(Protocol):
     """The part of `daskxml.kernels.Kernels` on label trees."""
+
+    def label_sums(self, part: Partition, projection: Array) -> Array:
+        """Sum the projected rows of every label, ``(labels, dimensions)`` float64.
+
+        ``projection`` is ``(features, dimensions)`` float32. A row's projection is rounded to
+        multiples of `QUANTUM`, so that sums over parts of the rows are exact in any order.
+        """
+
+    def feature_sums(self, part: Partition, vectors: Array) -> Array:
+        """Sum the vectors of the labels of every feature's rows, weighted by its values.
+
+        ``vectors`` is ``(labels, dimensions)`` float32, the result ``(features, dimensions)``
+        float64: exact, since values and the sum of a row's vectors are rounded to `COARSE`.
+        """
 
     def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
         """Gather ``rows`` ``(count,)`` int64 of ``x``, with the columns that occur in them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from daskxml.config import DataSection, RunConfig
@@ -12,6 +12,7 @@ from daskxml.data.names import read_names
 from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_key
 from daskxml.model.kinds import AnySpec
 from daskxml.model.store import ModelHeader, check_names
+from daskxml.model.tree.spec import TreeSpec
 from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
 from daskxml.session.session import BarrierMerges, Session, ledger_streams
@@ -247,6 +248,7 @@ def describe_run(
         "features": spec.features,
         "labels": spec.labels,
         "parameters": spec.parameter_count,
+        **({"fit": asdict(spec.fit)} if isinstance(spec, TreeSpec) else {}),
         "residency": "replicate" if placement.is_replicated else "shard",
         "workers": list(devices),
         "limits": limits_of(config),

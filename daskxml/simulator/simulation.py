@@ -81,8 +81,7 @@ class Simulation:
         workers = len(self.speeds)
         self.rows = rows or read_rows(self.config, workers, **given, placed=placed)
         self._held = share_rows(self.rows)
-        facts = self.rows.facts
-        self.spec: AnySpec = self.config.model_spec(facts.features, facts.labels)
+        self.spec: AnySpec = self.rows.model_spec(self.config)
         self._names.check(self.spec)
 
     def set_costs(

@@ -148,7 +148,7 @@ class VirtualWorker:
         factor = jitter_factor(
             self.cost.jitter, settings.config.run.seed, self.name, megabatch, numbers[0][1]
         )
-        return whole_ticks(worker.spec.passes * products / _PRODUCTS_S / self.speed * factor)
+        return whole_ticks(worker.spec.fit.passes * products / _PRODUCTS_S / self.speed * factor)
 
     def _nonzeros(self, batch: Sequence[Span]) -> int:
         total = 0

@@ -84,8 +84,15 @@ class TreeWorker(RunWorker):
         return 0.0
 
     def announce_memory(self) -> str:
-        """Return the line for the user before the run begins."""
-        return "each worker holds all rows, the trees, and one node's weights at a time"
+        """Return the line for the user before the run begins: also what was chosen."""
+        fit = self.spec.fit
+        steps = f"SGD at rate {fit.lr:g}"
+        if fit.solver == "dual":
+            steps = f"dual coordinate descent, C = {fit.cost:g}"
+        return (
+            f"nodes are fitted by {fit.passes} passes of {steps}; each worker holds all rows, the "
+            "trees, and one node's weights at a time"
+        )
 
     # ------------------------------------------------------------------- model
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.kernels.tree import Fit, TreeArrays, TreeWeights
+from daskxml.kernels.tree import COARSE, QUANTUM, Fit, TreeArrays, TreeWeights
 from harness.naive_hash import hash64
 
 
 class NaiveTree:
     """Implements :class:`daskxml.kernels.tree.TreeKernels`."""
+
+    def label_sums(self, part: Partition, projection: Array) -> Array:
+        rows = exact(projected(part.features, projection), QUANTUM)
+        sums: Array = dense(part.labels).T @ rows
+        return sums
+
+    def feature_sums(self, part: Partition, vectors: Array) -> Array:
+        rows = exact(projected(part.labels, vectors), COARSE)
+        sums: Array = exact(dense(part.features), COARSE).T @ rows
+        return sums
 
     def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
         values = dense(x)[rows]
@@ -74,7 +84,7 @@ class NaiveTree:
         )
 
     def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
-        return TreeWeights(arrays, np.empty(0, np.int32))
+        return TreeWeights(arrays, np.empty(0, np.int32), 0)
 
     def rank_leaves(
         self, tree: TreeWeights, x: Csr, rows: Array, beam: int, count: int
@@ -112,6 +122,20 @@ class NaiveTree:
             for place, (label, total) in enumerate(best):
                 out[row, place], sums[row, place] = label, total
         return out, sums
+
+
+def projected(x: Csr, vectors: Array) -> Array:
+    """The product with ``vectors``, rounded to float32 after each step."""
+    rows = np.zeros((x.rows, vectors.shape[1]), np.float32)
+    for row in range(x.rows):
+        for j in range(x.indptr[row], x.indptr[row + 1]):
+            rows[row] += (np.float32(1) if x.data is None else x.data[j]) * vectors[x.indices[j]]
+    return rows
+
+
+def exact(values: Array, quantum: float) -> Array:
+    """Multiples of ``quantum``, in float64."""
+    return np.rint(values.astype(np.float64) / quantum) * quantum
 
 
 def dense(x: Csr) -> Array:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError
-from daskxml.data.rows import to_scipy
+from daskxml.data.rows import slice_rows, to_scipy
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cuda.kernels import CudaKernels
 from daskxml.kernels.tree import Fit, TreeArrays
@@ -156,7 +156,9 @@ def test_a_gpu_refuses_trees() -> None:
 def test_a_block_has_the_same_bits_whichever_others_are_fitted() -> None:
     """A child's weights do not depend on the width of its block."""
     rng = np.random.default_rng(8)
-    spec = TreeSpec(features=9, labels=40, leaf_labels=100)
+    spec = TreeSpec(
+        features=9, labels=40, leaf_labels=100, solver="sgd", passes=4, cost=1.0, lr=0.5
+    )
     part = Partition(some_rows(rng, 50, 9), random_csr(rng, 50, 40, ones=True))
     rows, shape = TreeRows(part, np.arange(40, dtype=np.int32)), TreeShape.of(spec)
 
@@ -168,3 +170,19 @@ def test_a_block_has_the_same_bits_whichever_others_are_fitted() -> None:
     joined = join_blocks([(Block(0, 0, 13, 40), parts[1]), (Block(0, 0, 0, 13), parts[0])])
     for found, expected in zip(joined.arrays(), whole.arrays(), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@modest
+@given(seed=seeds, cut=st.integers(0, 12))
+def test_sums_over_rows_are_exact_in_any_order(seed: int, cut: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = some_rows(rng, 12, 9), random_csr(rng, 12, 7, ones=True)
+    directions = rng.standard_normal((9, 5), dtype=np.float32)
+    vectors = rng.standard_normal((7, 5), dtype=np.float32)
+    fast, part = CpuKernels(1), Partition(x, y)
+    first, second = slice_rows(part, 0, cut), slice_rows(part, cut, 12)
+    for name, operand in (("label_sums", directions), ("feature_sums", vectors)):
+        expected = getattr(NAIVE, name)(part, operand)
+        found = getattr(fast, name)
+        np.testing.assert_array_equal(found(part, operand), expected)
+        np.testing.assert_array_equal(found(second, operand) + found(first, operand), expected)

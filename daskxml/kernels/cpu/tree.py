@@ -15,11 +15,65 @@ from numba import njit
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.kernels.cpu.numba_math import hash64
 from daskxml.kernels.cpu.thread_team import ThreadTeam
-from daskxml.kernels.tree import Fit, TreeArrays, TreeWeights
+from daskxml.kernels.tree import COARSE, QUANTUM, Fit, TreeArrays, TreeWeights
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _ROW_GRAIN = 16  # rows that take about as long as waking a thread
+
+
+@njit(nogil=True, cache=True)
+def _round_to(exact: Any, values: Any, quantum: float) -> None:
+    """Write values, rounded to multiples of a power of two, in float64."""
+    for d in range(values.shape[0]):
+        exact[d] = np.rint(np.float64(values[d]) / quantum) * quantum
+
+
+@njit(nogil=True, cache=True)
+def sum_labels(
+    sums: Any, x_indptr: Any, x_indices: Any, x_data: Any, y_indptr: Any, y_indices: Any,
+    projection: Any,
+) -> None:  # fmt: skip
+    """Add every row's projection to the sums of its labels."""
+    total = np.empty(sums.shape[1], np.float32)
+    exact = np.empty(sums.shape[1], np.float64)
+    for i in range(x_indptr.shape[0] - 1):
+        if y_indptr[i] == y_indptr[i + 1]:
+            continue
+        total[:] = _ZERO
+        for j in range(x_indptr[i], x_indptr[i + 1]):
+            value, source = x_data[j], projection[x_indices[j]]
+            for d in range(total.shape[0]):
+                total[d] += value * source[d]
+        _round_to(exact, total, QUANTUM)
+        for j in range(y_indptr[i], y_indptr[i + 1]):
+            target = sums[y_indices[j]]
+            for d in range(exact.shape[0]):
+                target[d] += exact[d]
+
+
+@njit(nogil=True, cache=True)
+def sum_features(
+    sums: Any, x_indptr: Any, x_indices: Any, x_data: Any, y_indptr: Any, y_indices: Any,
+    vectors: Any,
+) -> None:  # fmt: skip
+    """Add the sum of a row's labels' vectors, times each of its values, to the features' sums."""
+    total = np.empty(sums.shape[1], np.float32)
+    exact = np.empty(sums.shape[1], np.float64)
+    for i in range(x_indptr.shape[0] - 1):
+        if y_indptr[i] == y_indptr[i + 1]:
+            continue
+        total[:] = _ZERO
+        for j in range(y_indptr[i], y_indptr[i + 1]):
+            source = vectors[y_indices[j]]
+            for d in range(total.shape[0]):
+                total[d] += source[d]
+        _round_to(exact, total, COARSE)
+        for j in range(x_indptr[i], x_indptr[i + 1]):
+            value = np.rint(np.float64(x_data[j]) / COARSE) * COARSE
+            target = sums[x_indices[j]]
+            for d in range(exact.shape[0]):
+                target[d] += value * exact[d]
 
 
 @njit(nogil=True, cache=True)
@@ -183,23 +237,27 @@ def keep_large(
             row += 1
 
 
-@njit(inline="always", cache=True)
-def _slot(node: Any, feature: Any, mask: Any) -> Any:
-    """The first place of a node's feature in a hash table of ``mask + 1`` places."""
-    return np.int64(hash64(node, feature) & np.uint64(mask))
+_COUNT_BITS = 20  # of an entry's second number: how many weights a chunk has
+_COUNT_MASK = (1 << _COUNT_BITS) - 1
 
 
 @njit(nogil=True, cache=True)
-def fill_table(table: Any, node_starts: Any, features: Any) -> None:
-    """Hash table of the chunks, by node and feature, with open addressing; -1 is free."""
-    table[:] = -1
+def fill_table(table: Any, node_starts: Any, features: Any, chunk_starts: Any) -> None:
+    """Hash table of the chunks, by node and feature, with open addressing; a key of -1 is free.
+
+    ``table`` is ``(places, 2)`` int64, a power of two of them: the key, and the chunk's first
+    weight and number of weights in one, so that to find a chunk reads one cache line.
+    """
+    table[:, 0] = -1
     mask = table.shape[0] - 1
     for node in range(node_starts.shape[0] - 1):
         for chunk in range(node_starts[node], node_starts[node + 1]):
-            slot = _slot(node, features[chunk], mask)
-            while table[slot] >= 0:
+            slot = np.int64(hash64(node, features[chunk]) & np.uint64(mask))
+            while table[slot, 0] >= 0:
                 slot = (slot + 1) & mask
-            table[slot] = chunk
+            table[slot, 0] = np.int64(node) << 32 | np.int64(features[chunk])
+            first = chunk_starts[chunk]
+            table[slot, 1] = first << _COUNT_BITS | (chunk_starts[chunk + 1] - first)
 
 
 @njit(nogil=True, cache=True)
@@ -220,32 +278,38 @@ def _insert(scores: Any, ids: Any, count: int, score: Any, item: Any) -> int:
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def _score_children(
-    score: Any, node: Any, features: Any, values: Any, table: Any, node_starts: Any,
-    chunk_features: Any, chunk_starts: Any, children: Any, weights: Any,
+    score: Any, found: Any, node: Any, features: Any, values: Any, table: Any, children: Any,
+    weights: Any,
 ) -> None:  # fmt: skip
-    """Add the products of a row's features with the weights of a node's children to ``score``."""
+    """Add the products of a row's features with the weights of a node's children to ``score``.
+
+    All chunks are looked up before the first is used: the memory answers several at a time.
+    ``found`` holds an entry for each feature.
+    """
     mask = table.shape[0] - 1
-    low, high = node_starts[node], node_starts[node + 1]
     for j in range(features.shape[0]):
-        slot = _slot(node, features[j], mask)
-        chunk = table[slot]
-        while chunk >= 0 and (chunk < low or chunk >= high or chunk_features[chunk] != features[j]):
+        key = np.int64(node) << 32 | np.int64(features[j])
+        slot = np.int64(hash64(node, features[j]) & np.uint64(mask))
+        while table[slot, 0] >= 0 and table[slot, 0] != key:
             slot = (slot + 1) & mask
-            chunk = table[slot]
-        if chunk >= 0:
-            value = values[j]
-            for e in range(chunk_starts[chunk], chunk_starts[chunk + 1]):
-                score[children[e]] += value * weights[e]
+        found[j] = table[slot, 1] if table[slot, 0] == key else 0
+    for j in range(features.shape[0]):
+        value, first = values[j], found[j] >> _COUNT_BITS
+        for e in range(first, first + (found[j] & _COUNT_MASK)):
+            score[children[e]] += value * weights[e]
 
 
 @njit(nogil=True, cache=True)
 def rank_rows(
     out_ids: Any, out_scores: Any, beam: int, levels: int, widest: int,
     indptr: Any, indices: Any, data: Any, rows: Any, start: int, stop: int,
-    child_starts: Any, bias: Any, node_starts: Any, chunk_features: Any, chunk_starts: Any,
-    children: Any, weights: Any, table: Any,
+    child_starts: Any, bias: Any, children: Any, weights: Any, table: Any,
 ) -> None:  # fmt: skip
-    """The best leaves of the rows ``start <= i < stop``; a score is a log probability."""
+    """The best leaves of the rows ``start <= i < stop``; a score is a log probability.
+
+    No child's score is above its parent's: a node whose own is below the last of the best found is
+    not looked into, and neither are those after it.
+    """
     last_node = child_starts.shape[0] - 1
     score = np.empty(widest, np.float32)
     nodes, node_scores = np.empty(beam, np.int32), np.empty(beam, np.float32)
@@ -253,6 +317,7 @@ def rank_rows(
     for i in range(start, stop):
         row = slice(indptr[rows[i]], indptr[rows[i] + 1])
         features, values = indices[row], data[row]
+        chunks = np.empty(features.shape[0], np.int64)
         nodes[0], node_scores[0], held = 0, _ZERO, 1
         for level in range(levels):
             is_last = level == levels - 1
@@ -260,13 +325,12 @@ def rank_rows(
             found_scores = out_scores[i] if is_last else below_scores
             found = 0
             for b in range(held):
+                if found == found_scores.shape[0] and node_scores[b] < found_scores[found - 1]:
+                    break
                 first, end = child_starts[nodes[b]], child_starts[nodes[b] + 1]
                 width = end - first
                 score[:width] = bias[first - 1 : end - 1]
-                _score_children(
-                    score, nodes[b], features, values, table, node_starts, chunk_features,
-                    chunk_starts, children, weights,
-                )  # fmt: skip
+                _score_children(score, chunks, nodes[b], features, values, table, children, weights)
                 if is_last:
                     first -= last_node
                 for c in range(width):
@@ -316,6 +380,19 @@ class CpuTree:
 
     _team: ThreadTeam
 
+    def label_sums(self, part: Partition, projection: Array) -> Array:
+        sums = np.zeros((part.labels.columns, projection.shape[1]))
+        x, y = part.features, part.labels
+        operands = (x.indptr, x.indices, _values(x), y.indptr, y.indices, projection)
+        sum_labels(sums, *operands)
+        return sums
+
+    def feature_sums(self, part: Partition, vectors: Array) -> Array:
+        sums = np.zeros((part.features.columns, vectors.shape[1]))
+        x, y = part.features, part.labels
+        sum_features(sums, x.indptr, x.indices, _values(x), y.indptr, y.indices, vectors)
+        return sums
+
     def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
         column_of = np.empty(x.columns, np.int32)
         count = node_columns(column_of, x.indptr, x.indices, rows)
@@ -324,10 +401,9 @@ class CpuTree:
             np.empty(rows.shape[0] + 1, np.int64), np.empty(nonzeros, np.int32),
             np.empty(nonzeros, np.float32), count + 1,
         )  # fmt: skip
-        data = np.ones(x.nonzeros, np.float32) if x.data is None else x.data
         gather_node(
             gathered.indptr, gathered.indices, gathered.data, column_of,
-            x.indptr, x.indices, data, rows,
+            x.indptr, x.indices, _values(x), rows,
         )  # fmt: skip
         return gathered, np.flatnonzero(column_of).astype(np.int32)
 
@@ -357,9 +433,9 @@ class CpuTree:
 
     def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
         chunks = arrays.features.shape[0]
-        table = np.empty(1 << (2 * chunks).bit_length(), np.int32)
-        fill_table(table, arrays.node_starts, arrays.features)
-        return TreeWeights(arrays, table)
+        table = np.empty((1 << (chunks * 3 // 2).bit_length(), 2), np.int64)
+        fill_table(table, arrays.node_starts, arrays.features, arrays.chunk_starts)
+        return TreeWeights(arrays, table, int(np.diff(arrays.child_starts).max()))
 
     def rank_leaves(
         self, tree: TreeWeights, x: Csr, rows: Array, beam: int, count: int
@@ -367,17 +443,15 @@ class CpuTree:
         arrays = tree.arrays
         ids = np.empty((rows.shape[0], count), np.int32)
         scores = np.empty((rows.shape[0], count), np.float32)
-        values = np.ones(x.nonzeros, np.float32) if x.data is None else x.data
-        widest = int(np.diff(arrays.child_starts).max())
+        values = _values(x)
         operands = (
-            arrays.child_starts, arrays.bias, arrays.node_starts, arrays.features,
-            arrays.chunk_starts, arrays.children, arrays.weights, tree.table,
+            arrays.child_starts, arrays.bias, arrays.children, arrays.weights, tree.table,
         )  # fmt: skip
         self._team.run(
             rows.shape[0], _ROW_GRAIN,
             lambda _, *span: rank_rows(
-                ids, scores, beam, arrays.levels, widest, x.indptr, x.indices, values, rows, *span,
-                *operands,
+                ids, scores, beam, arrays.levels, tree.widest, x.indptr, x.indices, values, rows,
+                *span, *operands,
             ),
         )  # fmt: skip
         return ids, scores
@@ -391,3 +465,7 @@ class CpuTree:
             rows, _ROW_GRAIN, lambda _, *span: average_rows(*out, ids, scores, shares, *span)
         )
         return out
+
+
+def _values(x: Csr) -> Array:
+    return np.ones(x.nonzeros, np.float32) if x.data is None else x.data

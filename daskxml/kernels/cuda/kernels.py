@@ -41,6 +41,7 @@ class CpuOnly:
     add_targets = add_popular = add_random = _refuse
     write_target_positions = clear_positions = take_rows = _refuse
     size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
+    label_sums = feature_sums = _refuse_trees
     node_rows = fit_node = prune = tree_weights = rank_leaves = average_rankings = _refuse_trees
     has_row_step = False
 

@@ -13,14 +13,12 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.order import derive_key
-from daskxml.data.rows import to_scipy
+from daskxml.kernels import get_kernels
 from daskxml.model.tree.shape import halved
 from daskxml.model.tree.spec import TreeSpec
 
 DIMENSIONS = 100
 _TREE = 4  # keeps the random choices of a run apart
-_QUANTUM = 2.0**-24  # multiples of it are summed exactly in float64 up to 2**29
-_COARSE = 2.0**-13  # of two factors: products are summed exactly up to 2**27
 _ROUNDS = 20  # of 2-means; most nodes are stable after 5 to 10
 
 
@@ -37,33 +35,36 @@ def random_projection(features: int, seed: int) -> Array:
 
 
 def label_sums(part: Partition, projection: Array) -> Array:
-    """Sum the projected rows of every label, ``(labels, dimensions)`` float64, exactly.
-
-    Sums of parts of the rows add up to the same bits in any order.
-    """
-    rows = _exact(to_scipy(part.features) @ projection)
-    sums: Array = to_scipy(part.labels).astype(np.float64).T @ rows
-    return sums
+    """Sum the projected rows of every label; see `daskxml.kernels.tree.TreeKernels`."""
+    return get_kernels("cpu", 1).label_sums(part, projection)
 
 
 def feature_sums(part: Partition, vectors: Array) -> Array:
-    """Sum the vectors of the labels of every feature's rows, weighted by its values.
+    """Sum the vectors of the labels of every feature's rows: a step of the power method.
 
-    ``vectors`` is ``(labels, dimensions)``, the result ``(features, dimensions)`` float64, exact:
-    one step of the power method towards the directions in which labels differ most.
+    It goes towards the directions in which labels differ most.
     """
-    rows = to_scipy(part.labels) @ vectors
-    entries = to_scipy(part.features)
-    products = entries.astype(np.float64)
-    products.data = _exact(products.data, _COARSE)
-    sums: Array = products.T @ _exact(rows, _COARSE)
-    return sums
+    return get_kernels("cpu", 1).feature_sums(part, vectors)
 
 
 def projection_of(sums: Array) -> Array:
-    """Return orthonormal directions ``(features, dimensions)`` float32 of `feature_sums`."""
-    directions, _ = np.linalg.qr(sums)
-    return directions.astype(np.float32)
+    """Return orthonormal directions ``(features, dimensions)`` float32 of `feature_sums`.
+
+    They are found from the sums' products with each other, a twentieth of the work of a QR
+    decomposition; directions with less than 1e-12 of the largest variance are left out.
+
+    Examples
+    --------
+    >>> found = projection_of(np.array([[3.0, 1.0], [0.0, 2.0], [0.0, 0.0]]))
+    >>> np.abs(found.T @ found).round(5)
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    variances, directions = np.linalg.eigh(sums.T @ sums)
+    is_used = variances > 1e-12 * max(float(variances[-1]), 1e-300)
+    scales = np.where(is_used, 1.0 / np.sqrt(np.where(is_used, variances, 1.0)), 0.0)
+    projection: Array = (sums @ (directions * scales)).astype(np.float32)
+    return projection
 
 
 def label_vectors(sums: Array) -> Array:
@@ -137,23 +138,25 @@ def cut_in_two(vectors: Array, left: int, generator: np.random.Generator) -> Arr
     count = vectors.shape[0]
     first, second = generator.choice(count, 2, replace=False)
     direction = vectors[first] - vectors[second]
-    is_left = np.zeros(count, bool)
+    is_left, total = np.zeros(count, bool), vectors.sum(axis=0)
+    half = np.zeros_like(total)
     for _ in range(_ROUNDS):
-        nearest = np.argsort(-(vectors @ direction), kind="stable")[:left]
-        before, is_left = is_left, np.zeros(count, bool)
-        is_left[nearest] = True
+        before, is_left = is_left, _largest(vectors @ direction, left)
         if (is_left == before).all():
             break
-        direction = _mean(vectors[is_left]) - _mean(vectors[~is_left])
+        half += vectors[is_left & ~before].sum(axis=0) - vectors[before & ~is_left].sum(axis=0)
+        direction = _unit(half) - _unit(total - half)
     return is_left
 
 
-def _mean(vectors: Array) -> Array:
-    """The mean of unit vectors, scaled to unit length."""
-    total = vectors.sum(axis=0)
-    return total / max(float(np.linalg.norm(total)), 1e-9)
+def _largest(values: Array, count: int) -> Array:
+    """Return which are the ``count`` largest values, of equal ones the first."""
+    bound = np.partition(values, values.shape[0] - count)[values.shape[0] - count]
+    is_largest: Array = values > bound
+    is_largest[np.flatnonzero(values == bound)[: count - int(is_largest.sum())]] = True
+    return is_largest
 
 
-def _exact(values: Array, quantum: float = _QUANTUM) -> Array:
-    """Round to multiples of ``quantum``, in float64."""
-    return np.rint(np.asarray(values, np.float64) / quantum) * quantum
+def _unit(vector: Array) -> Array:
+    """A vector scaled to unit length."""
+    return vector / max(float(np.linalg.norm(vector)), 1e-9)

@@ -11,6 +11,7 @@ from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels.tree import Fit
 from daskxml.model.spec import check_names
 
+AUTO = "auto"
 MAX_BITS = 5  # of a level: a node above the leaves has at most 32 children
 MAX_CHILDREN = 1 << 16  # of a node: children are stored in 16 bits
 
@@ -28,7 +29,10 @@ class TreeSpec:
         unit length again: trees that see rows differently err differently.
     leaf_labels
         Labels of a leaf's parent, about.
-    solver, passes, cost, lr, last_lr
+    solver, passes, cost, lr
+        See :class:`daskxml.kernels.tree.Fit`; what is ``"auto"`` is chosen on held-out rows of a
+        few labels before the first tree is fitted (`daskxml.model.tree.search`).
+    last_lr
         See :class:`daskxml.kernels.tree.Fit`.
     smallest_weight
         Weights below are dropped once their node is fitted.
@@ -54,10 +58,10 @@ class TreeSpec:
     parameter_count: ClassVar[int] = 0  # not known before the rows are
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
     leaf_labels: int = bounded(200, low=1, high=MAX_CHILDREN)
-    solver: Literal["sgd", "dual"] = "sgd"
-    passes: int = bounded(4, low=1, high=10_000)
-    cost: float = bounded(1.0, above=0)
-    lr: float = bounded(0.5, above=0)
+    solver: Literal["auto", "sgd", "dual"] = "auto"
+    passes: int | Literal["auto"] = bounded(AUTO, low=1, high=10_000, words=(AUTO,))
+    cost: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
+    lr: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
     last_lr: float = bounded(0.02, low=0, high=1)
     smallest_weight: float = bounded(0.05, low=0)
     beam: int = bounded(10, low=1, high=MAX_CHILDREN)
@@ -69,9 +73,19 @@ class TreeSpec:
             raise ConfigError("powers = []: give one number or more", "powers")
 
     @property
+    def is_open(self) -> bool:
+        """Whether something is yet to be chosen on held-out rows."""
+        return AUTO in (self.solver, self.passes, self.cost, self.lr)
+
+    @property
     def fit(self) -> Fit:
-        """How nodes are fitted."""
-        return Fit(self.solver, self.passes, self.cost, self.lr, self.last_lr)
+        """How nodes are fitted, once that is chosen."""
+        passes, cost, lr = self.passes, self.cost, self.lr
+        assert self.solver != AUTO
+        assert not isinstance(passes, str)
+        assert not isinstance(cost, str)
+        assert not isinstance(lr, str)
+        return Fit(self.solver, passes, cost, lr, self.last_lr)
 
     @property
     def level_bits(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
 from harness.small_data import random_rows
 
+FIT: dict[str, Any] = {"solver": "sgd", "passes": 4, "lr": 0.5, "cost": 1.0}
 modest = settings(max_examples=30, deadline=None)
 specs = st.builds(
     TreeSpec, features=st.just(20), labels=st.integers(1, 400), leaf_labels=st.integers(1, 60)
@@ -145,7 +147,7 @@ def fitted_tree(spec: TreeSpec, part: Partition, pieces: int = 5) -> dict[str, n
 
 def test_any_number_of_pieces_gives_the_same_bits() -> None:
     part = some_part(np.random.default_rng(5), 80, 12, 90)
-    spec = TreeSpec(features=12, labels=90, leaf_labels=40)
+    spec = TreeSpec(features=12, labels=90, leaf_labels=40, **FIT)
     one, many = fitted_tree(spec, part, 1), fitted_tree(spec, part, 40)
     for name, array in one.items():
         np.testing.assert_array_equal(array, many[name], err_msg=name)
@@ -156,7 +158,7 @@ def test_any_number_of_pieces_gives_the_same_bits() -> None:
 )
 def test_odd_sizes_are_fitted_and_ranked(labels: int, rows: int) -> None:
     part = some_part(np.random.default_rng(1), rows, 6, labels)
-    spec = TreeSpec(features=6, labels=labels, leaf_labels=10)
+    spec = TreeSpec(features=6, labels=labels, leaf_labels=10, **FIT)
     forest = Forest(spec, fitted_tree(spec, part), get_kernels("cpu", 1))
     ids, scores = forest.top_k([Segment(part, np.arange(rows))], min(3, labels))
     assert ids.shape == scores.shape == (rows, min(3, labels))
@@ -169,7 +171,8 @@ def test_a_row_with_all_labels_and_one_without_any() -> None:
 
     features = Csr(np.array([0, 1, 2]), np.array([0, 1], np.int32), np.ones(2, np.float32), 2)
     labels = Csr(np.array([0, 30, 30]), np.arange(30, dtype=np.int32), None, 30)
-    part, spec = Partition(features, labels), TreeSpec(features=2, labels=30, leaf_labels=4)
+    part = Partition(features, labels)
+    spec = TreeSpec(features=2, labels=30, leaf_labels=4, **FIT)
     forest = Forest(spec, fitted_tree(spec, part), get_kernels("cpu", 1))
     _, scores = forest.top_k([Segment(part, np.arange(2))], 3)
     assert (scores[0] > 0.5).all()
@@ -180,7 +183,7 @@ def test_a_row_with_all_labels_and_one_without_any() -> None:
 def test_damaged_arrays_are_named(name: str) -> None:
     """Kernels trust the numbers in a file, so the reader must not."""
     part = some_part(np.random.default_rng(1), 40, 6, 20)
-    spec = TreeSpec(features=6, labels=20, leaf_labels=5)
+    spec = TreeSpec(features=6, labels=20, leaf_labels=5, **FIT)
     arrays = fitted_tree(spec, part)
     assert tree_problem(spec, arrays) == ""
     key = f"tree0.{name}"

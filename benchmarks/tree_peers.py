@@ -1,0 +1,103 @@
+"""Train one peer of `benchmarks/trees.py` on one thread, in an environment of its own.
+
+    python benchmarks/tree_peers.py TOOL FOLDER
+
+The folder has ``X.npz``, ``Y.npz`` and ``T.npz``, features and labels of the training rows and
+features of the test rows, and ``train.txt``, the former two as text. Writes ``ids.npy`` ``(rows,
+5)``, -1 where there are fewer, and ``found.json``. Imports nothing of daskxml: PECOS needs an older
+NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+K = 5
+SINGLE_ROWS = 500  # whose times' median counts
+
+
+def omikuji(folder: Path, T: Any) -> tuple[Any, dict[str, float]]:
+    """Train Parabel's trees, three of them by default; the time has that of reading the text."""
+    import omikuji as package
+
+    begun_s = time.process_time()
+    parameters = package.Model.default_hyper_param()
+    model = package.Model.train_on_data(str(folder / "train.txt"), parameters, n_threads=1)
+    train_s = time.process_time() - begun_s
+    rows = [
+        list(zip(row.indices.tolist(), row.data.tolist(), strict=True))
+        for row in (T[i] for i in range(T.shape[0]))
+    ]
+    begun_s = time.process_time()
+    ranked = [model.predict(row, top_k=K) for row in rows]
+    rank_s = time.process_time() - begun_s
+    ids = np.full((T.shape[0], K), -1, np.int32)
+    for row, labels in enumerate(ranked):
+        ids[row, : len(labels[:K])] = [label for label, _ in labels[:K]]
+    row_ms = median_ms(lambda i: model.predict(rows[i], top_k=K), T.shape[0])
+    return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, "row_ms": row_ms}
+
+
+def pecos(folder: Path, T: Any) -> tuple[Any, dict[str, float]]:
+    """Train XR-Linear with its defaults."""
+    from pecos.xmc import Indexer, LabelEmbeddingFactory
+    from pecos.xmc.xlinear.model import XLinearModel
+
+    X, Y = (scipy.sparse.load_npz(folder / f"{name}.npz") for name in "XY")
+    begun_s = time.process_time()
+    vectors = LabelEmbeddingFactory.create(Y, X, method="pifa", threads=1)
+    chain = Indexer.gen(vectors, indexer_type="hierarchicalkmeans", threads=1)
+    trained = XLinearModel.train(X, Y, C=chain, threads=1)
+    train_s = time.process_time() - begun_s
+    trained.save(folder / "model")
+    model = XLinearModel.load(folder / "model", is_predict_only=True)
+    begun_s = time.process_time()
+    scores = model.predict(T, only_topk=K, threads=1).tocsr()
+    rank_s = time.process_time() - begun_s
+    ids = np.full((T.shape[0], K), -1, np.int32)
+    for row in range(T.shape[0]):
+        span = slice(scores.indptr[row], scores.indptr[row + 1])
+        best = np.argsort(-scores.data[span], kind="stable")[:K]
+        ids[row, : best.shape[0]] = scores.indices[span][best]
+    rows = [T[i] for i in range(min(T.shape[0], SINGLE_ROWS))]
+    row_ms = median_ms(lambda i: model.predict(rows[i], only_topk=K, threads=1), T.shape[0])
+    return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, "row_ms": row_ms}
+
+
+def median_ms(predict: Callable[[int], object], rows: int) -> float:
+    """Return the median of the times of single rows."""
+    times = []
+    for row in range(min(rows, SINGLE_ROWS)):
+        begun_s = time.perf_counter()
+        predict(row)
+        times.append(time.perf_counter() - begun_s)
+    return 1e3 * float(np.median(times))
+
+
+TOOLS = {"omikuji": (omikuji, "omikuji"), "PECOS": (pecos, "libpecos")}
+
+
+def main() -> None:
+    """Measure the tool that the command line names."""
+    tool, folder = sys.argv[1], Path(sys.argv[2])
+    measure, package = TOOLS[tool]
+    ids, found = measure(folder, scipy.sparse.load_npz(folder / "T.npz"))
+    np.save(folder / "ids.npy", ids)
+    (folder / "found.json").write_text(json.dumps({**found, "version": version(package)}))
+
+
+if __name__ == "__main__":
+    main()
