@@ -1,4 +1,4 @@
-"""Local workers are forked from a process that has imported and compiled what they need."""
+"""Workers and commands are forked from a process that has imported and compiled what they need."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from daskxml.cluster import connection
 from daskxml.transport.ucx import SCHEMES
 from harness.clusters import PROTOCOL
 
+COMMANDS = ("api.runs", "api.train", "cli.data", "cli.scheduler", "cli.train", "observe.dashboard")
+FORKED = (*connection.PRELOAD, "harness.warm_worker", *(f"daskxml.{name}" for name in COMMANDS))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers() -> Iterator[None]:
@@ -20,7 +23,7 @@ def _forked_workers() -> Iterator[None]:
         return
     with (
         pytest.MonkeyPatch.context() as patch,
-        connection.forked_workers((*connection.PRELOAD, "harness.warm_worker")),
+        connection.forked_workers(FORKED),
     ):
         paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))  # the harness

@@ -1,22 +1,28 @@
-"""`daskxml` commands as processes that are watched, interrupted and killed while they run.
+"""`daskxml` commands as processes: many side by side, or watched, interrupted and killed.
 
 They are forked from the process that the workers of the tests are forked from, which has imported
-what they need (see `conftest`): all else is as from a terminal. Each leads a process group of its
-own, its outputs are pipes, and its own workers are forked from a process that it starts itself.
+what they need (see `conftest`). All else is as from a terminal: ``python -m daskxml.cli`` runs as
+``__main__`` in a directory with empty input, leads a process group of its own, writes to pipes,
+forks its own workers from a process that it starts itself, and ends with Python's exit functions.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
+import multiprocessing.process
 import os
 import queue
 import runpy
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import IO
 
@@ -29,18 +35,27 @@ WITHIN_S = 120.0  # far more than any of them needs, as other processes may load
 class Command:
     """A `daskxml` command under way; what is left of it is killed at the end of the block.
 
+    Parameters
+    ----------
+    arguments
+        Those of ``daskxml``.
+    folder
+        Its working directory; None for this process's.
+
     Attributes
     ----------
     lines
         What `wait_for` has read of its output.
     """
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, folder: Path | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         (out, its_out), (errors, its_errors) = (context.Pipe(duplex=False) for _ in range(2))
-        given = (list(map(str, arguments)), its_out, its_errors)
+        given = (list(map(str, arguments)), folder or Path.cwd(), its_out, its_errors)
         self.process = context.Process(target=_become, args=given)
         self.process.start()
+        # Whoever starts the next process would else ask how this one ended, which only one learns.
+        multiprocessing.process._children.discard(self.process)  # type: ignore[attr-defined]
         its_out.close()
         its_errors.close()
         self.lines: list[str] = []
@@ -114,13 +129,45 @@ def _rest(lines: queue.SimpleQueue[str | None]) -> Iterator[str | None]:
             yield lines.get_nowait()
 
 
-def _become(arguments: list[str], out: Connection, errors: Connection) -> None:
+Done = subprocess.CompletedProcess[str]
+
+
+def run_all(
+    cases: Mapping[str, Sequence[str]], folder: Path, started: Collection[str]
+) -> dict[str, Done]:
+    """Run commands in a folder to their ends, several at a time.
+
+    Those that are named in ``started`` are processes of their own from their first line on.
+    """
+    with ThreadPoolExecutor(1 + len(os.sched_getaffinity(0))) as pool:
+        done = {
+            name: pool.submit(_start if name in started else _fork, given, folder)
+            for name, given in cases.items()
+        }
+    return {name: future.result() for name, future in done.items()}
+
+
+def _fork(arguments: Sequence[str], folder: Path) -> Done:
+    with Command(*arguments, folder=folder) as command:
+        return Done(arguments, *command.end())
+
+
+def _start(arguments: Sequence[str], folder: Path) -> Done:
+    called = [sys.executable, "-m", MODULE, *arguments]
+    return subprocess.run(called, cwd=folder, capture_output=True, text=True, timeout=WITHIN_S)
+
+
+def _become(arguments: list[str], folder: Path, out: Connection, errors: Connection) -> None:
     """Be ``python -m daskxml.cli``, which ends with `SystemExit`."""
     os.setsid()
+    os.chdir(folder)
     for pipe, stream in ((out, sys.stdout), (errors, sys.stderr)):
         _replace(stream, pipe)
     sys.argv = [MODULE, *arguments]
-    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # a process of `multiprocessing` leaves them out
 
 
 def _replace(stream: IO[str], pipe: Connection) -> None:
