@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +23,6 @@ from daskxml.cli.main import main
 from daskxml.cluster.worker_plugin import LeaseQueue, RunWorkerPlugin
 from daskxml.config import load_run_config
 from harness.commands import WITHIN_S, Command
-from harness.deaths import die_in_lease_after
 from harness.overlap_replay import make_training_worker
 
 Data = dict[str, Path]
@@ -237,16 +238,21 @@ def test_the_holder_of_the_model_dies_while_others_push(data: Data, tmp_path: Pa
     assert max(worked(run.history, "far")) > lost["megabatch"]
 
 
-def test_nobody_is_left_on_the_machine_of_the_model(
-    machines: Client, data: Data, tmp_path: Path
-) -> None:
-    events, out = list[Event](), tmp_path / "run"
-    near = [pools.address_of(machines, "near")]
-    machines.run(die_in_lease_after(out / "checkpoints/000002.safetensors"), workers=near)
-    run = daskxml.train(
-        make_values(megabatches=20), client=machines, train=data["train"], test=data["test"],
-        out=out, overrides={"strategy.lease_s": 0}, on_event=events.append,
-    )  # fmt: skip
+def test_nobody_is_left_on_the_machine_of_the_model(data: Data, tmp_path: Path) -> None:
+    workers = {"far": pools.ELSEWHERE, "near": pools.POOL}
+    with pools.cluster_of(tmp_path / "dask", workers) as client:
+        near, events = pools.pid_of(client, "near"), list[Event]()
+
+        def kill(event: Event) -> None:
+            events.append(event)
+            is_first = [e["kind"] for e in events].count("megabatch") == 3
+            if event["kind"] == "megabatch" and is_first:  # while the other one pulls and pushes
+                os.kill(near, signal.SIGKILL)
+
+        run = daskxml.train(
+            make_values(megabatches=20), client=client, train=data["train"], test=data["test"],
+            out=tmp_path / "run", overrides={"strategy.lease_s": 0}, on_event=kill,
+        )  # fmt: skip
     check_run(run, 20)
     told = [event for event in events if event["kind"] in ("rewound", "warning")]
     assert [event["kind"] for event in told] == ["warning", "rewound"]

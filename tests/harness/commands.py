@@ -161,6 +161,9 @@ def _become(arguments: list[str], folder: Path, out: Connection, errors: Connect
     """Be ``python -m daskxml.cli``, which ends with `SystemExit`."""
     os.setsid()
     os.chdir(folder)
+    # The process that forks may have been started by a cluster, whose workers ignore Ctrl-C.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for pipe, stream in ((out, sys.stdout), (errors, sys.stderr)):
         _replace(stream, pipe)
     sys.argv = [MODULE, *arguments]

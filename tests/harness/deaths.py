@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from distributed import Worker
@@ -27,24 +26,5 @@ def die_in(method: str, at_call: int) -> Callable[[Worker], None]:
             return original(self, *args)
 
         setattr(TrainingWorker, method, deadly)
-
-    return arm
-
-
-def die_in_lease_after(path: Path) -> Callable[[Worker], None]:
-    """Return a function that makes one worker kill itself in its first lease after a file is
-    written: the checkpoint of the mega-batch before, say, which has been told of by then."""
-
-    def arm(dask_worker: Worker) -> None:
-        from daskxml.worker.training_worker import TrainingWorker
-
-        original = TrainingWorker.lease
-
-        def deadly(self: Any, *args: Any) -> Any:
-            if path.exists():
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(self, *args)
-
-        TrainingWorker.lease = deadly  # type: ignore[method-assign]
 
     return arm

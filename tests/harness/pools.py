@@ -44,6 +44,12 @@ def address_of(client: Client, name: str) -> str:
     return next(address for address, worker in workers.items() if worker["name"] == name)
 
 
+def pid_of(client: Client, name: str) -> int:
+    """The process of a worker."""
+    (pid,) = client.run(os.getpid, workers=[address_of(client, name)]).values()
+    return int(pid)
+
+
 def arm(client: Client, name: str, method: str, at_call: int) -> None:
     """Make a worker kill itself in a call of a `TrainingWorker` method."""
     client.run(die_in(method, at_call), workers=[address_of(client, name)])
