@@ -7,8 +7,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from daskxml.bench import load_suite, run_suite
 from daskxml.bench.execution import cell_processes
 from daskxml.cli import main
 from daskxml.records.run_dir import read_history
+from harness.commands import Command
 
 DEADLINE_S = 30.0
 # A script that counts its calls, waits while it is held, and writes one row.
@@ -67,19 +66,11 @@ class Bench:
     def started(self, cell):
         """Start the command in a process, and wait until a cell is under way that is held."""
         (self.folder / f"hold-{cell}").touch()
-        command = [sys.executable, "-m", "daskxml.cli", "bench", str(self.suite)]
-        process = subprocess.Popen(
-            [*command, "--out", str(self.out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
-        )  # fmt: skip
-        wait_until(lambda: cell in (self.folder / "calls").read_text().split()
-                   if (self.folder / "calls").exists() else False)  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-            (self.folder / f"hold-{cell}").unlink()
+        with Command("bench", self.suite, "--out", self.out) as command:
+            wait_until(lambda: cell in (self.folder / "calls").read_text().split()
+                       if (self.folder / "calls").exists() else False)  # fmt: skip
+            yield command
+        (self.folder / f"hold-{cell}").unlink()
 
     def processes(self):
         """Return the processes of all cells."""
@@ -156,9 +147,9 @@ def test_a_result_without_the_columns_has_failed(bench, capsys):
 
 
 def test_after_a_kill_the_bench_goes_on_and_ends_what_was_left_running(bench):
-    with bench.started("b") as process:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+    with bench.started("b") as command:
+        command.process.kill()
+        command.process.join()
         assert len(bench.processes()) == 1
         assert bench.calls() == ["a", "b"]
         left = bench.processes()
@@ -172,10 +163,10 @@ def test_after_a_kill_the_bench_goes_on_and_ends_what_was_left_running(bench):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_bench_leaves_no_process_and_goes_on(bench, number):
-    with bench.started("b") as process:
-        process.send_signal(number)
-        _, error = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == 130
+    with bench.started("b") as command:
+        os.kill(command.pid, number)
+        status, _, error = command.end()
+        assert status == 130
         assert error.endswith("daskxml: interrupted\n")
         assert bench.processes() == []
         found = json.loads((bench.out / "results.json").read_text())

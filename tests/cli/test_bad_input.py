@@ -1,12 +1,11 @@
 """Everything that may be wrong with what a user gives: one line, exit status 2, nothing written.
 
 All commands run as processes, several at a time, against one scheduler; then each is checked. One
-of each kind is started anew, the others are forked (see `forked`).
+of each kind is started anew, the others are forked (see `commands`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import shutil
@@ -20,7 +19,7 @@ from distributed import LocalCluster
 from daskxml.core.hardware import find_gpus
 from daskxml.transport.ucx import has_ucx
 from harness.bad_files import DAMAGED, FILES
-from harness.forked import Commands, Done
+from harness.commands import Done, run_all
 
 NUMBERS = itertools.count()
 
@@ -145,21 +144,20 @@ FINE: dict[str, tuple[str, ...]] = {
     "evaluate no labels": ("evaluate", "run", "no-labels.txt"),
 }
 # Processes of their own from the first line on.
-STARTED = {"malformed row", "flipped model", "no GPU here", "inspect NaN", "no such run", "one row"}
+STARTED = {"malformed row", "flipped model", "no GPU here", "one row"}
 
 
 @dataclass
 class World:
-    """A folder with good and bad files and runs, a scheduler, and what runs commands."""
+    """A folder with good and bad files and runs, and a scheduler."""
 
     folder: Path
     address: str
-    commands: Commands
 
     def do(self, cases: dict[str, tuple[str, ...]]) -> dict[str, Done]:
         """Return what comes of commands in the folder."""
         given = {name: self._given(arguments) for name, arguments in cases.items()}
-        return self.commands.all(given, self.folder, STARTED)
+        return run_all(given, self.folder, STARTED)
 
     def _given(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
         if HERE in arguments:
@@ -180,14 +178,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     (folder / "folder").mkdir()
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
-    with (
-        contextlib.closing(Commands()) as commands,
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50,
-            local_directory=tmp_path_factory.mktemp("dask"),
-        ) as cluster,
-    ):  # fmt: skip
-        made = World(folder, cluster.scheduler_address, commands)
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50,
+        local_directory=tmp_path_factory.mktemp("dask"),
+    ) as cluster:  # fmt: skip
+        made = World(folder, cluster.scheduler_address)
         done = made.do({"good": train("good.txt", out="run")})["good"]
         assert done.returncode == 0, done.stderr
         for name, damage in DAMAGED.items():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from daskxml.cluster.data_loading import count_labels, make_shards, parse_source
 from daskxml.core.arrays import Partition
@@ -19,17 +18,6 @@ from daskxml.data.rows import concatenate, to_scipy
 from harness.table_files import WRITERS
 
 ROWS, FEATURES, LABELS = 97, 40, 12
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("dask")
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0",
-                     local_directory=folder, silence_logs=50) as cluster,
-        Client(cluster) as connected,
-    ):  # fmt: skip
-        yield connected
 
 
 def lines(base: int = 0) -> list[str]:

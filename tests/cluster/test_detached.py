@@ -187,16 +187,18 @@ def test_the_worker_that_writes_is_killed(
     launch: Callable[..., str], client: Client, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    name = launch(out=out, overrides={"training.megabatches": 40})
-    wait_until(client, name, 2)
+    name = launch(out=out, overrides=LONG)
+    before = wait_until(client, name, 2)
     keepers = client.run(lambda dask_worker: bool(dask_worker.plugins["daskxml"].storage))
     (keeper,) = [address for address, is_keeper in keepers.items() if is_keeper]
     client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), workers=[keeper], on_error="ignore")
+    wait_until(client, name, before.megabatches + 5)  # it goes on
+    over = daskxml.stop(name, client=client)
     events: list[Any] = []
     run = daskxml.attach(name, client=client, on_event=events.append)
     assert "lost" in [event.get("event") for event in events]
     assert lines_of(out) == run.history
-    assert [row["megabatch"] for row in run.history] == list(range(1, 41))
+    assert [row["megabatch"] for row in run.history] == list(range(1, over.megabatches + 1))
     replay.check_ledger(run.history, 1500)
 
 

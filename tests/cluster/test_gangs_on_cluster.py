@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,6 @@ Data = dict[str, Path]
 Values = dict[str, Any]
 
 JOINT = ["adasum", "asynchronous", "central", "crossbow", "mirrored"]
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Two worker processes that nobody kills."""
-    with (
-        LocalCluster(protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
-                     silence_logs=50, local_directory=tmp_path_factory.mktemp("dask")) as cluster,
-        Client(cluster) as client,
-    ):  # fmt: skip
-        yield client
 
 
 @pytest.fixture
@@ -82,10 +71,10 @@ def changes_of(events: list[Any]) -> list[str]:
 @pytest.mark.parametrize("residency", ["replicate", "shard"])
 @pytest.mark.parametrize("strategy", ROW_STRATEGIES)
 def test_every_strategy_accounts_for_every_row(
-    calm: Client, data: Data, values: Values, strategy: str, residency: str
+    client: Client, data: Data, values: Values, strategy: str, residency: str
 ) -> None:
     values = named(values, strategy, data={"residency": residency})
-    run, events = watched(calm, data, values)
+    run, events = watched(client, data, values)
     assert [row["rows"] for row in run.history] == [384, 768, 1152, 1536]
     assert not [event for event in events if event["kind"] == "warning"]
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
@@ -102,10 +91,10 @@ def test_every_strategy_accounts_for_every_row(
     [("mirrored", Mirrored()), ("central", Central()), ("adasum", LocalSteps(1))],
 )
 def test_workers_get_the_bits_of_the_same_programs_in_one_process(
-    calm: Client, data: Data, values: Values, strategy: str, pattern: Any
+    client: Client, data: Data, values: Values, strategy: str, pattern: Any
 ) -> None:
     values = named(values, strategy)
-    run, _ = watched(calm, data, values)
+    run, _ = watched(client, data, values)
     expected = replay.replayed_gangs(data["train"], values, run.history, pattern)
     np.testing.assert_array_equal(flat_model(run), expected)
 
@@ -128,11 +117,11 @@ def test_workers_of_one_process_exchange_messages(data: Data, values: Values) ->
     np.testing.assert_array_equal(flat_model(runs[0]), expected)
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(calm: Client, data: Data, values: Values) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run(client: Client, data: Data, values: Values) -> None:
     values = named(values, "mirrored")
     values["strategy"]["lr"] = 1e30
     with pytest.raises(daskxml.TrainingError, match="not finite any more at learning rate"):
-        watched(calm, data, values)
+        watched(client, data, values)
 
 
 # ---------------------------------------------------------------- losses and arrivals
@@ -184,12 +173,12 @@ def test_a_worker_is_killed_in_the_middle_of_a_gang(
 
 
 def test_a_gang_that_breaks_although_nobody_is_lost_is_done_again(
-    client: Client, data: Data, values: Values
+    patched: Client, data: Data, values: Values
 ) -> None:
-    first, _ = client.scheduler_info()["workers"]
-    client.run(act_in("gradient", 17, lose_the_connection), workers=[first])
+    first, _ = patched.scheduler_info()["workers"]
+    patched.run(act_in("gradient", 17, lose_the_connection), workers=[first])
     values = named(values, "mirrored")
-    run, events = watched(client, data, values)
+    run, events = watched(patched, data, values)
     assert not changes_of(events)
     replay.check_ledger(run.history, 1500)
     expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
@@ -257,25 +246,20 @@ def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_
      ("mirrored", {"name": "adam"}), ("central", {"name": "adam"})],
 )  # fmt: skip
 def test_resume_with_local_state_gives_the_same_bits(
-    data: Data, values: Values, tmp_path: Path, strategy: str, optimizer: Values
+    single: Client, data: Data, values: Values, tmp_path: Path, strategy: str, optimizer: Values
 ) -> None:
     values = named(values, strategy, optimizer=optimizer)
     values["strategy"]["lr"] = 0.01
-    with (
-        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
-                     local_directory=tmp_path / "dask", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):  # fmt: skip
 
-        def train(megabatches: int, **where: Any) -> daskxml.Run:
-            overridden = {**values, "training": {"megabatches": megabatches}}
-            return watched(client, data, overridden, **where)[0]
+    def train(megabatches: int, **where: Any) -> daskxml.Run:
+        overridden = {**values, "training": {"megabatches": megabatches}}
+        return watched(single, data, overridden, **where)[0]
 
-        whole = train(6, out=tmp_path / "whole")
-        train(3, out=tmp_path / "parts")
-        folder = checkpoints(tmp_path / "parts")[-1].with_suffix("")
-        assert [path.name for path in folder.iterdir()] == ["0.safetensors"]
-        resumed = train(6, resume=tmp_path / "parts")
+    whole = train(6, out=tmp_path / "whole")
+    train(3, out=tmp_path / "parts")
+    folder = checkpoints(tmp_path / "parts")[-1].with_suffix("")
+    assert [path.name for path in folder.iterdir()] == ["0.safetensors"]
+    resumed = train(6, resume=tmp_path / "parts")
     np.testing.assert_array_equal(flat_model(whole), flat_model(resumed))
     told = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
     lines = [json.loads(line) for line in told]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -22,9 +23,11 @@ from distributed import Client, LocalCluster
 
 import daskxml
 import harness.replay as replay
+from daskxml.cli.main import main
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.records.checkpoint import checkpoints
 from harness.clusters import PROTOCOL
+from harness.commands import WITHIN_S, Command
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -46,40 +49,6 @@ threads = 1
 """
 
 
-class Command:
-    """A `daskxml train` of its own process group, as a terminal starts it."""
-
-    def __init__(self, *arguments: object, **options: Any) -> None:
-        command = [sys.executable, "-m", "daskxml.cli", "train", *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True, **options,
-        )  # fmt: skip
-        self.lines: list[str] = []
-
-    def wait_for(self, word: str) -> None:
-        """Read what it prints up to a line that starts with a word."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if line.startswith(word):
-                return
-        raise AssertionError(f"no {word!r}: {self.lines} {self.process.communicate()}")
-
-    def interrupt(self) -> None:
-        """Do what Ctrl-C does: the signal goes to every process of the group."""
-        os.killpg(self.process.pid, signal.SIGINT)
-
-    def end(self, within_s: float = 60.0) -> tuple[int, str]:
-        """Return the exit status and stderr."""
-        _, errors = self.process.communicate(timeout=within_s)
-        return self.process.returncode, errors
-
-    def children(self) -> list[psutil.Process]:
-        """All processes that it has started."""
-        return list(psutil.Process(self.process.pid).children(recursive=True))
-
-
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
     path = tmp_path / "run.toml"
@@ -91,30 +60,26 @@ def history(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
 
 
+def train(*arguments: object) -> Command:
+    return Command("train", *arguments)
+
+
 def resume(out: Path, megabatches: int) -> list[dict[str, Any]]:
     """Go on with a run to so many mega-batches; return its history, whose ledger is exact."""
     setting = f"training.megabatches={megabatches}"
-    command = Command("--resume", out, "--set", setting, "--set", "cluster.workers=1")
-    assert command.end() == (0, "")
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        status = main(["train", "--resume", str(out), "--set", setting, "--workers", "1"])
+    assert (status, errors.getvalue()) == (0, "")
     rows = history(out)
     assert [row["megabatch"] for row in rows] == list(range(1, megabatches + 1))
     replay.check_ledger(rows, 1500)
     return rows
 
 
-@pytest.mark.parametrize("send", ["ctrl-c", "term"])
-def test_a_run_that_is_interrupted_ends_at_a_merge_and_goes_on(
-    run_file: Path, data: Data, tmp_path: Path, send: str
-) -> None:
-    out = tmp_path / "run"
-    command = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
-    command.wait_for("mega-batch 3 ")
-    if send == "ctrl-c":
-        command.interrupt()
-    else:
-        command.process.terminate()
-    said, errors = command.process.communicate(timeout=30)
-    assert (command.process.returncode, errors) == (130, "")
+def check_interrupted(command: Command, out: Path) -> None:
+    """It ends at a merge, with a checkpoint, and says how it goes on; it does."""
+    status, said, errors = command.end()
+    assert (status, errors) == (130, "")
     assert "the run ends at the next merge; Ctrl-C again" in said
     assert f"go on     daskxml train --resume {out}" in said
     assert "dashboard" not in said  # that of a local cluster is gone
@@ -124,14 +89,42 @@ def test_a_run_that_is_interrupted_ends_at_a_merge_and_goes_on(
     resume(out, done + 2)
 
 
+def test_a_run_that_is_interrupted_ends_at_a_merge_and_goes_on(
+    run_file: Path, data: Data, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with train(run_file, "--train", data["train"], "--out", out, *ENDLESS) as command:
+        command.wait_for("mega-batch 3 ")
+        command.interrupt()
+        check_interrupted(command, out)
+
+
+def test_a_directory_takes_one_run_which_ends_at_a_merge_when_it_is_terminated(
+    run_file: Path, data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    arguments = (str(run_file), "--train", str(data["train"]))
+    with train(*arguments, "--out", out, "--workers", "1", *ENDLESS) as first:
+        first.wait_for("mega-batch 2 ")
+        for where in ("--out", "--resume"):
+            assert main(["train", *arguments, where, str(out)]) == 2
+            errors = capsys.readouterr().err
+            assert (
+                "holds a run already" in errors or "a run is under way in this directory" in errors
+            )
+            assert errors.count("\n") == 1
+        os.kill(first.pid, signal.SIGTERM)
+        check_interrupted(first, out)
+
+
 def test_ctrl_c_before_the_first_merge_leaves_nothing(
     run_file: Path, data: Data, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    command = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
-    command.wait_for("starting")
-    command.interrupt()
-    status, errors = command.end(within_s=30)
+    with train(run_file, "--train", data["train"], "--out", out, *ENDLESS) as command:
+        command.wait_for("starting")
+        command.interrupt()
+        status, _, errors = command.end()
     assert (status, errors) == (130, "daskxml: interrupted\n")
     assert not out.exists()
 
@@ -140,14 +133,13 @@ def test_a_client_that_is_killed_leaves_no_process_and_a_checkpoint(
     run_file: Path, data: Data, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    command = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
-    command.wait_for("mega-batch 5 ")
-    children = command.children()
-    assert children
-    command.process.kill()
-    command.process.communicate()
-    _, alive = psutil.wait_procs(children, timeout=30)
-    assert not alive
+    with train(run_file, "--train", data["train"], "--out", out, *ENDLESS) as command:
+        command.wait_for("mega-batch 5 ")
+        family = command.family()
+        assert family
+        command.process.kill()
+        _, alive = psutil.wait_procs(family, timeout=WITHIN_S)
+        assert not alive
     with (out / "history.jsonl").open("a") as file:
         file.write('{"megabatch": 9')  # as if it had died while writing
     done = int(checkpoints(out)[-1].stem)
@@ -159,38 +151,31 @@ def test_a_cluster_forgets_the_run_of_a_client_that_is_killed(
 ) -> None:
     out, address = tmp_path / "run", client.scheduler.address
     arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
-    command = Command(run_file, *arguments, *ENDLESS)
-    command.wait_for("mega-batch 3 ")
-    command.process.kill()
-    command.process.communicate()
+    with train(run_file, *arguments, *ENDLESS) as command:
+        command.wait_for("mega-batch 3 ")
+        command.process.kill()
+        command.end()
 
     def held(dask_scheduler: Any) -> tuple[int, int]:
         tasks = [key for key in dask_scheduler.tasks if "daskxml" in key or "train" in key]
         return len(dask_scheduler.plugins["daskxml"].drivers), len(tasks)
 
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + WITHIN_S
     while client.run_on_scheduler(held) != (0, 0):
         assert time.monotonic() < deadline_s
     assert daskxml.load(out).header.training["ended"] == "client gone"
-    resume(out, int(checkpoints(out)[-1].stem) + 2)
-
-
-def test_two_runs_into_one_directory(run_file: Path, data: Data, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    first = Command(run_file, "--train", data["train"], "--out", out, *ENDLESS)
-    first.wait_for("mega-batch 2 ")
-    for where in ("--out", "--resume"):
-        status, errors = Command(run_file, "--train", data["train"], where, out).end()
-        assert status == 2
-        assert "holds a run already" in errors or "a run is under way in this directory" in errors
-        assert errors.count("\n") == 1
-    first.interrupt()
-    assert first.end() == (130, "")
-    replay.check_ledger(history(out), 1500)
+    done = int(checkpoints(out)[-1].stem)
+    resumed = daskxml.train(
+        out / "run.toml", client=client, resume=out, overrides={"training.megabatches": done + 2}
+    )
+    assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 3))
+    replay.check_ledger(resumed.history, 1500)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_a_full_disk(run_file: Path, data: Data, tmp_path: Path) -> None:
+def test_a_full_disk(
+    run_file: Path, data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -201,11 +186,11 @@ def test_a_full_disk(run_file: Path, data: Data, tmp_path: Path) -> None:
     try:
         (disk / "ballast").write_bytes(bytes(1 << 19))
         out = disk / "run"
-        wide = ("--set", "model.hidden=[128]")  # a checkpoint of 370 KB
-        command = Command(run_file, "--train", data["train"], "--out", out, *wide)
-        command.wait_for("no checkpoint at mega-batch 4: ")
-        status, errors = command.end()
-        assert status == 2
+        wide = ("--workers", "1", "--set", "model.hidden=[128]")  # a checkpoint of 370 KB
+        arguments = ("--train", str(data["train"]), "--out", str(out), *wide)
+        assert main(["train", str(run_file), *arguments]) == 2
+        said, errors = capsys.readouterr()
+        assert "\nno checkpoint at mega-batch 4: " in said
         assert errors.count("\n") == 1
         assert "model.safetensors: cannot be written" in errors
         assert "No space left" in errors
@@ -270,7 +255,7 @@ def test_a_worker_that_stands_still(client: Client, data: Data, values: Values) 
 
     def pause() -> None:
         os.kill(victim, signal.SIGSTOP)
-        threading.Timer(3.0, os.kill, (victim, signal.SIGCONT)).start()
+        threading.Timer(1.0, os.kill, (victim, signal.SIGCONT)).start()
 
     run = daskxml.train(
         values, client=client, train=data["train"], test=data["test"],
@@ -342,7 +327,8 @@ def test_a_live_terminal(run_file: Path, data: Data, tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    arguments = ("--train", data["train"], "--test", data["test"], "--out", tmp_path / "run")
+    files = ("--train", data["train"], "--test", data["test"])
+    arguments = (*files, "--out", tmp_path / "run", "--workers", "1")
     command = [sys.executable, "-m", "daskxml.cli", "train", run_file, *arguments]
     size = {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
     done = subprocess.run(

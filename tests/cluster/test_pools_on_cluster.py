@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ import harness.replay as replay
 from daskxml.cli.main import main
 from daskxml.cluster.worker_plugin import LeaseQueue, RunWorkerPlugin
 from daskxml.config import load_run_config
+from harness.commands import WITHIN_S, Command
 from harness.overlap_replay import make_training_worker
 
 Data = dict[str, Path]
@@ -162,29 +161,28 @@ def test_a_worker_is_killed_in_the_middle_of_an_epoch(
 
 def test_workers_join_and_the_run_goes_on_from_a_checkpoint(data: Data, tmp_path: Path) -> None:
     out, first = tmp_path / "run", {"a": pools.REPLICA}
-    later = {"b": ("--resources", "cpu-pool=1"), "c": ()}
-    values = make_values(megabatches=1_000_000)
+    later = {"b": {"resources": {"cpu-pool": 1}}, "c": pools.REPLICA}
+    values, is_interrupted = make_values(megabatches=1_000_000), False
     with pools.cluster_of(tmp_path / "dask", first) as client:
-        joining = pools.Joining(client, tmp_path, later)
 
         def watch(event: Event) -> None:
+            nonlocal is_interrupted
             if event["kind"] == "megabatch" and event["row"]["megabatch"] == 2:
-                joining.start()
-            if event["kind"] == "megabatch" and not joining.is_interrupted:
+                pools.add_workers(client, later)
+            if event["kind"] == "megabatch" and not is_interrupted:
                 rows = [worker["rows"] for worker in event["row"]["workers"].values()]
                 if len(rows) == 3 and all(rows):
-                    joining.is_interrupted = True
+                    is_interrupted = True
                     raise KeyboardInterrupt
 
-        with joining:
-            run = daskxml.train(values, client=client, train=data["train"], out=out, on_event=watch)
-            assert run.reason == "interrupt"
-            replay.check_ledger(run.history, 1500)
-            done = len(run.history)
-            resumed = daskxml.train(
-                values, client=client, train=data["train"], test=data["test"], resume=out,
-                overrides={"training.megabatches": done + 3},
-            )  # fmt: skip
+        run = daskxml.train(values, client=client, train=data["train"], out=out, on_event=watch)
+        assert run.reason == "interrupt"
+        replay.check_ledger(run.history, 1500)
+        done = len(run.history)
+        resumed = daskxml.train(
+            values, client=client, train=data["train"], test=data["test"], resume=out,
+            overrides={"training.megabatches": done + 3},
+        )  # fmt: skip
     assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 4))
     replay.check_ledger(resumed.history, 1500)
     assert resumed.history[:done] == run.history
@@ -195,26 +193,32 @@ def test_workers_join_and_the_run_goes_on_from_a_checkpoint(data: Data, tmp_path
 # ------------------------------------------------------------------- two machines
 
 
-def test_a_worker_on_another_machine_pulls_and_pushes(data: Data, tmp_path: Path) -> None:
-    far = {"far": pools.ELSEWHERE, "near": pools.POOL}
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A cluster with a pool on this machine and a replica worker on another."""
+    workers = {"far": pools.ELSEWHERE, "near": pools.POOL}
+    with pools.cluster_of(tmp_path_factory.mktemp("dask"), workers) as connected:
+        yield connected
+
+
+def test_a_worker_on_another_machine_pulls_and_pushes(machines: Client, data: Data) -> None:
     mapped: dict[str, set[str]] = {}
-    with pools.cluster_of(tmp_path, far) as client:
 
-        def watch(event: Event) -> None:
-            if event["kind"] == "megabatch" and event["row"]["megabatch"] == 3:
-                mapped.update(pools.mapped(client))
+    def watch(event: Event) -> None:
+        if event["kind"] == "megabatch" and event["row"]["megabatch"] == 3:
+            mapped.update(pools.mapped(machines))
 
-        run = daskxml.train(
-            make_values(), client=client, train=data["train"], test=data["test"], on_event=watch
-        )
-        check_run(run, 6)
-        assert worked(run.history, "far")
-        assert worked(run.history, "near")
-        assert mapped["far"] == set()
-        assert len(mapped["near"]) == 1
-        refused = make_values() | {"cluster": {"push_pull": False}}
-        with pytest.raises(daskxml.ConfigError, match=r"push_pull = false: worker far at .* true"):
-            daskxml.train(refused, client=client, train=data["train"])
+    run = daskxml.train(
+        make_values(), client=machines, train=data["train"], test=data["test"], on_event=watch
+    )
+    check_run(run, 6)
+    assert worked(run.history, "far")
+    assert worked(run.history, "near")
+    assert mapped["far"] == set()
+    assert len(mapped["near"]) == 1
+    refused = make_values() | {"cluster": {"push_pull": False}}
+    with pytest.raises(daskxml.ConfigError, match=r"push_pull = false: worker far at .* true"):
+        daskxml.train(refused, client=machines, train=data["train"])
 
 
 def test_the_holder_of_the_model_dies_while_others_push(data: Data, tmp_path: Path) -> None:
@@ -298,27 +302,22 @@ def test_nothing_is_left_of_a_run_whose_processes_are_all_killed(
 ) -> None:
     run_file = tmp_path / "run.toml"
     run_file.write_text(RUN_FILE)
-    command = [sys.executable, "-m", "daskxml.cli", "train", run_file, "--train", data["train"]]
-    process = subprocess.Popen(
-        [*command, "--out", tmp_path / "run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    started = next(line for line in process.stdout if line.startswith("1,500 rows"))
-    assert started.endswith("; pools: pool-0 (1 thread)\n")
-    next(line for line in process.stdout if line.startswith("mega-batch 2 "))
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    named = set[Path]().union(*(pools.named_memory(member.pid) for member in family))
-    shared = [name for member in family for name in pools.shared_memory(member.pid)]
-    assert len(shared) == 2  # both workers have
-    assert len(set(shared)) == 1  # the same
-    arrays = {name for member in family for name in pools.shared_memory(member.pid, "daskxml")}
-    assert len(arrays) > 3
-    for member in family:
-        member.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert not alive
+    arguments = (run_file, "--train", data["train"], "--out", tmp_path / "run")
+    with Command("train", *arguments) as command:
+        command.wait_for("1,500 rows")
+        assert command.lines[-1].endswith("; pools: pool-0 (1 thread)\n")
+        command.wait_for("mega-batch 2 ")
+        family = [psutil.Process(command.pid), *command.family()]
+        named = set[Path]().union(*(pools.named_memory(member.pid) for member in family))
+        shared = [name for member in family for name in pools.shared_memory(member.pid)]
+        assert len(shared) == 2  # both workers have
+        assert len(set(shared)) == 1  # the same
+        arrays = {name for it in family for name in pools.shared_memory(it.pid, "daskxml")}
+        assert len(arrays) > 3
+        for member in family:
+            member.kill()
+        _, alive = psutil.wait_procs(family[1:], timeout=WITHIN_S)
+        assert not alive
     left = set[str]().union(*(pools.shared_memory(pid, "daskxml") for pid in psutil.pids()))
     assert not left & arrays
     assert not [path for path in named if path.exists()]

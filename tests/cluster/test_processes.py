@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -19,8 +18,10 @@ import scipy.sparse
 from distributed import Client
 
 import daskxml
+from daskxml.cli.main import main
 from daskxml.records.checkpoint import checkpoints
 from harness.clusters import dask_process
+from harness.commands import Command
 
 RUN_FILE = """
 [model]
@@ -42,50 +43,48 @@ def started(*arguments: str, folder: Path) -> AbstractContextManager[subprocess.
     return dask_process(*arguments, folder=folder, **timeout)
 
 
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+@pytest.fixture(scope="module")
+def scheduler(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
     """Address of a scheduler with two workers, one of them with two threads, and the processes."""
-    file = tmp_path / "scheduler.json"
+    folder = tmp_path_factory.mktemp("dask")
+    file = folder / "scheduler.json"
     with contextlib.ExitStack() as stack:
         options = ("--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(file))
-        processes = [stack.enter_context(started("scheduler", *options, folder=tmp_path))]
+        processes = [stack.enter_context(started("scheduler", *options, folder=folder))]
         with Client(scheduler_file=str(file), timeout="20s") as client:
             for threads in (1, 2):
                 worker = ("--scheduler-file", str(file), "--nthreads", str(threads),
-                          "--no-dashboard", "--local-directory", str(tmp_path))  # fmt: skip
-                process = started("worker", *worker, folder=tmp_path)
+                          "--no-dashboard", "--local-directory", str(folder))  # fmt: skip
+                process = started("worker", *worker, folder=folder)
                 processes.append(stack.enter_context(process))
             client.wait_for_workers(2, timeout=40)
             address = client.scheduler.address
         yield address, processes
 
 
-def daskxml_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line."""
-    command = [sys.executable, "-m", "daskxml.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_train_evaluate_predict(
-    scheduler: tuple[str, Any], data: dict[str, Path], tmp_path: Path
-) -> None:
+    scheduler: tuple[str, Any], data: dict[str, Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     address, _ = scheduler
     out, run_file = tmp_path / "run", tmp_path / "run.toml"
     run_file.write_text(RUN_FILE.format(megabatches=6))
     arguments = ("--train", data["train"], "--test", data["test"], "--out", out)
-    trained = daskxml_command("train", run_file, "--scheduler", address, *arguments)
-    assert trained.returncode == 0, trained.stderr
-    assert "P@1" in trained.stdout
+    with Command("train", run_file, "--scheduler", address, *arguments) as training:
+        status, said, errors = training.end()
+    assert status == 0, errors
+    assert "P@1" in said
     last = json.loads((out / "history.jsonl").read_text().splitlines()[-1])
     assert len(last["workers"]) == 2
 
-    evaluated = daskxml_command("evaluate", out, data["test"], "--json")
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert json.loads(evaluated.stdout) == last["metrics"]
+    assert main(["evaluate", str(out), str(data["test"]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == last["metrics"]
 
     target = tmp_path / "predicted.npz"
-    predicted = daskxml_command("predict", out, data["test"], "--top-k", 5, "--out", target)
-    assert predicted.returncode == 0, predicted.stderr
+    arguments = (str(out), str(data["test"]), "--top-k", "5", "--out", str(target))
+    assert main(["predict", *arguments]) == 0
     scores = scipy.sparse.load_npz(target)
     assert scores.shape == (200, 60)
     assert counted_p1(scores, data["test"]) == pytest.approx(last["metrics"]["P@1"], abs=1e-12)
@@ -99,30 +98,6 @@ def counted_p1(scores: scipy.sparse.csr_matrix, path: Path) -> float:
         best = scores.getrow(row)
         hits += str(best.indices[np.argmax(best.data)]) in labels.split(",")
     return hits / scores.shape[0]
-
-
-def test_the_scheduler_dies(
-    scheduler: tuple[str, list[Any]], data: dict[str, Path], tmp_path: Path
-) -> None:
-    address, (process, *_) = scheduler
-    out, run_file = tmp_path / "run", tmp_path / "run.toml"
-    run_file.write_text(RUN_FILE.format(megabatches=10**6) + "[checkpoint]\nevery = 1\n")
-    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
-    command = [sys.executable, "-m", "daskxml.cli", "train", run_file, *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(list(map(str, command)), text=True, **pipes) as trained:
-        assert trained.stdout is not None
-        assert any(line.startswith("mega-batch 2 ") for line in trained.stdout)
-        process.send_signal(signal.SIGKILL)
-        _, errors = trained.communicate(timeout=60)
-    told = f"daskxml: error: {address}: the scheduler does not answer any more; go on with --resume"
-    assert errors == f"{told} {out}\n"
-    done = int(checkpoints(out)[-1].stem)
-    resumed = daskxml.train(
-        run_file, resume=out, train=data["train"], workers=1,
-        overrides={"training.megabatches": done + 2},
-    )  # fmt: skip
-    assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 3))
 
 
 def test_two_runs_at_once(scheduler: tuple[str, Any], data: dict[str, Path]) -> None:
@@ -150,3 +125,25 @@ def test_two_runs_at_once(scheduler: tuple[str, Any], data: dict[str, Path]) -> 
 def test_nobody_answers() -> None:
     with pytest.raises(daskxml.ClusterError, match="no scheduler answers"):
         daskxml.train({"training": {"epochs": 1}}, train="/x", scheduler="tcp://127.0.0.1:9")
+
+
+def test_the_scheduler_dies(
+    scheduler: tuple[str, list[Any]], data: dict[str, Path], tmp_path: Path
+) -> None:
+    """The last test of this file: its scheduler is gone."""
+    address, (process, *_) = scheduler
+    out, run_file = tmp_path / "run", tmp_path / "run.toml"
+    run_file.write_text(RUN_FILE.format(megabatches=10**6) + "[checkpoint]\nevery = 1\n")
+    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
+    with Command("train", run_file, *arguments) as training:
+        training.wait_for("mega-batch 2 ")
+        process.send_signal(signal.SIGKILL)
+        _, _, errors = training.end()
+    told = f"daskxml: error: {address}: the scheduler does not answer any more; go on with --resume"
+    assert errors == f"{told} {out}\n"
+    done = int(checkpoints(out)[-1].stem)
+    resumed = daskxml.train(
+        run_file, resume=out, train=data["train"], workers=1,
+        overrides={"training.megabatches": done + 2},
+    )  # fmt: skip
+    assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 3))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, Worker
 
 import daskxml
 from harness.ledger_check import check_ledger
@@ -73,9 +73,7 @@ def die_at(place: str) -> Any:
 
 
 @pytest.mark.parametrize("place", ["piece", "merge"])
-def test_a_worker_is_killed(
-    cluster: LocalCluster, client: Client, data: Data, expected: daskxml.Run, place: str
-) -> None:
+def test_a_worker_is_killed(client: Client, data: Data, expected: daskxml.Run, place: str) -> None:
     client.run(die_at(place), workers=[next(iter(client.scheduler_info()["workers"]))])
     run = daskxml.train(VALUES, client=client, **data)
     kinds = [event["kind"] for row in run.history for event in row["events"]]

@@ -27,7 +27,7 @@ def combined_by(program, vectors, spans, kernels=KERNELS, **options):
 
 
 @ORDERS
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(case=segmented(), piece_size=st.sampled_from([1, 7, 32, 1000]))
 def test_equals_the_naive_recursion_in_float64(order, program, case, piece_size):
     vectors, spans = case
@@ -82,7 +82,7 @@ def test_what_is_not_finite_is_not_hidden(order, program, transfer, bad, ranks):
 
 @ORDERS
 @pytest.mark.parametrize(("transfer", "most"), [("float16", 0.02), ("bfloat16", 0.16)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(case=segmented(), piece_size=st.sampled_from([1, 7, 1000]))
 def test_half_of_the_bytes_stay_within_their_precision(
     order, program, case, piece_size, transfer, most

@@ -75,7 +75,7 @@ def naively(vectors, hosts, config, weights, spans):
     return adasum_recursive(machines, config.order, spans)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     case=segmented(most_ranks=8),
     inside=st.sampled_from(["adasum", "mean", "sum"]),

@@ -20,7 +20,7 @@ def kernels(request):
     return NaiveKernels() if request.param == "naive" else get_kernels("cpu", 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(size=st.integers(0, 200), weights=weight_lists, piece_size=st.integers(1, 60), seed=seeds)
 def test_gives_the_bits_of_the_naive_merge(kernels, size, weights, piece_size, seed):
     *terms, current, previous = random_vectors(len(weights) + 2, size, seed)
@@ -41,7 +41,7 @@ def test_gives_the_bits_of_the_naive_merge(kernels, size, weights, piece_size, s
         assert out.tobytes() == expected.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(size=st.integers(0, 200), weights=weight_lists, piece_size=st.integers(1, 60), seed=seeds)
 def test_in_place_gives_the_same_bits(kernels, size, weights, piece_size, seed):
     vectors = random_vectors(len(weights), size, seed)
@@ -97,7 +97,7 @@ def rounded_merge(terms, weights, current, previous, kernels):
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     size=st.integers(0, 200), weights=weight_lists, piece_size=st.integers(1, 60), seed=seeds,
     in_place=st.booleans(),

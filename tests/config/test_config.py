@@ -285,7 +285,7 @@ def test_bounds_that_contradict_each_other_name_their_line(tmp_path):
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**63 - 1),
     name=st.text(st.characters(codec="utf-8"), max_size=100).filter(

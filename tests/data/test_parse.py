@@ -83,14 +83,14 @@ def assert_agree(text: bytes, dialect: Dialect, blank_rows: bool) -> None:
     assert (caught.value.line, caught.value.problem) == (refusal.line, refusal.problem)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TEXTS, st.booleans())
 def test_legal_text_parses_as_the_naive_twin_parses_it(text: bytes, blank_rows: bool) -> None:
     expected = parse_bytes_naive(text, Dialect(), blank_rows=blank_rows)
     assert_same(parse_bytes(text, Dialect(), blank_rows=blank_rows).partition, expected)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(TEXTS, DIALECTS, st.booleans(), st.data())
 def test_corrupted_text_fails_as_the_naive_twin_fails(
     text: bytes, dialect: Dialect, blank_rows: bool, data: st.DataObject
@@ -103,13 +103,13 @@ def test_corrupted_text_fails_as_the_naive_twin_fails(
     assert_agree(text, dialect, blank_rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=40), st.booleans())
 def test_any_bytes_are_judged_alike(text: bytes, blank_rows: bool) -> None:
     assert_agree(text, Dialect(), blank_rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32).map(float), st.integers(1, 25))
 def test_long_spellings_are_within_one_unit_in_the_last_place(value: float, digits: int) -> None:
     spelling = f"{value:.{digits}e}"
@@ -123,7 +123,7 @@ def test_long_spellings_are_within_one_unit_in_the_last_place(value: float, digi
     assert below <= found <= above
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**15 - 1), st.integers(0, 15))
 def test_fifteen_digits_are_exact(digits: int, places: int) -> None:
     text = str(digits).zfill(places + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,25 +25,55 @@ def values() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two worker processes that are started again when they die."""
+@contextlib.contextmanager
+def _cluster_of(workers: int, folder: Path) -> Iterator[LocalCluster]:
+    """Worker processes that are started again when they die."""
     with LocalCluster(
         protocol=PROTOCOL,
-        n_workers=2,
+        n_workers=workers,
         threads_per_worker=1,
         processes=True,
         dashboard_address=":0",
-        local_directory=tmp_path / "dask",
+        local_directory=folder,
         silence_logs=50,
     ) as made:
         yield made
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two worker processes for all tests; who changes what they do restarts them (`patched`)."""
+    with _cluster_of(2, tmp_path_factory.mktemp("dask")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def cluster_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One worker process, whose runs repeat to the bit."""
+    with _cluster_of(1, tmp_path_factory.mktemp("dask")) as made:
+        yield made
+
+
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[Client]:
-    """A client of the cluster."""
+    """A client of two workers: one that the test before has killed is there again."""
     with Client(cluster) as connected:
+        connected.wait_for_workers(2, timeout=60)
+        yield connected
+
+
+@pytest.fixture
+def patched(client: Client) -> Iterator[Client]:
+    """A client of two workers that the test may patch: new processes replace them."""
+    yield client
+    client.restart()
+
+
+@pytest.fixture
+def single(cluster_of_one: LocalCluster) -> Iterator[Client]:
+    """A client of one worker."""
+    with Client(cluster_of_one) as connected:
+        connected.wait_for_workers(1, timeout=60)
         yield connected
 
 

@@ -6,14 +6,15 @@ and fenced, and every launch is checked against the kernel's parameters.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
+import fcntl
+import platform
 import shutil
 import subprocess
-import tempfile
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from weakref import finalize
@@ -37,20 +38,28 @@ _ROWS = Csr, Partition, Segment
 _FENCE, _RUBBISH = 64, 0xC3  # bytes on both sides of every array; what they, and new arrays, hold
 
 
-BUILT = ""  # the library, where another process has compiled it
+# The library of these sources stays here for other processes; `make clean` removes it.
+FOLDER = Path(__file__).parents[2] / "build/cuda-on-host"
+BUILT = ""  # the library's path, where another process has said it
 
 
 @cache
 def build():
-    """Compile the sources once for this process; return the library's path."""
-    folder = Path(tempfile.mkdtemp(prefix="daskxml-cuda-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """Compile the sources, unless a process has done so since they changed; return the path."""
     entries = "\n".join(f"EMULATE({name})" for name in kernel_names())
     shim = Path(__file__).with_name("cuda_shim.h").read_text()
-    (folder / "kernels.cpp").write_text("\n".join((shim, cuda_source(), entries)))
+    source = "\n".join((shim, cuda_source(), entries))
     command = [COMPILER, "-std=c++17", "-O1", "-w", "-fPIC", "-shared"]
-    subprocess.run([*command, "kernels.cpp", "-o", "kernels.so"], cwd=folder, check=True)
-    return str(folder / "kernels.so")
+    name = sha256("\n".join((*command, platform.machine(), source)).encode()).hexdigest()
+    path = FOLDER / name[:16] / "kernels.so"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for it instead of doing the same
+        if not path.exists():
+            (path.parent / "kernels.cpp").write_text(source)
+            subprocess.run([*command, "kernels.cpp", "-o", "new.so"], cwd=path.parent, check=True)
+            path.with_name("new.so").replace(path)
+    return str(path)
 
 
 @cache

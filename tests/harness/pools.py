@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,30 +82,10 @@ def mapped(client: Client) -> dict[str, set[str]]:
     return {workers[at]["name"]: shared_memory(pid) for at, pid in pids.items()}
 
 
-class Joining:
-    """Workers that come later, from the command line; they are ended with the block."""
-
-    def __init__(self, client: Client, folder: Path, workers: Mapping[str, tuple[str, ...]]):
-        self.address, self.folder, self.workers = client.scheduler.address, folder, workers
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.is_interrupted = False
-
-    def __enter__(self) -> Joining:
-        return self
-
-    def start(self) -> None:
-        """Let them come."""
-        for name, options in self.workers.items():
-            command = ("-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1")
-            places = ("--host", "127.0.0.1", "--no-dashboard", "--local-directory", self.folder)
-            with (self.folder / f"{name}.log").open("w") as log:
-                process = subprocess.Popen(
-                    [sys.executable, *command, *places, *options], stdout=log, stderr=log
-                )
-            self.processes.append(process)
-
-    def __exit__(self, *error: object) -> None:
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.wait(20)
+def add_workers(client: Client, workers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Let workers come to a cluster of `cluster_of`, by name; they end with it."""
+    cluster = client.cluster
+    common = next(iter(cluster.worker_spec.values()))["options"]
+    spec = {name: {"cls": Nanny, "options": {**common, **own}} for name, own in workers.items()}
+    cluster.worker_spec.update(spec)
+    cluster.loop.add_callback(cluster._correct_state)  # as `cluster.scale` does

@@ -8,7 +8,7 @@ import harness.nvrtc as nvrtc
 from daskxml.kernels.cuda.device import cuda_source, kernel_names
 
 pytestmark = pytest.mark.skipif(not nvrtc.is_there(), reason="NVRTC is not installed")
-CAPABILITIES = 70, 80, 90
+CAPABILITIES = 70, pytest.param(80, marks=pytest.mark.slow), 90
 AS_CUPY = "--std=c++17", "-ftz=true"
 _USED = re.compile(
     r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "

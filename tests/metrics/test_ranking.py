@@ -101,7 +101,7 @@ def rankings(draw: st.DrawFn) -> tuple[np.ndarray, Csr, np.ndarray, list[int]]:
     return ids, truth, propensities(counts, rows=1000), ks
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(rankings())
 def test_the_kernel_equals_its_naive_twin(case: tuple) -> None:
     result = metric_sums(*case).result()

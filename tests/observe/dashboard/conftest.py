@@ -25,7 +25,7 @@ def values() -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two worker processes, and a scheduler with a dashboard."""
     with LocalCluster(
@@ -35,10 +35,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[Client]:
-    """A client of the cluster."""
+    """A client of the cluster, with both workers."""
     with Client(cluster) as connected:
+        connected.wait_for_workers(2, timeout=60)
         yield connected
 
 

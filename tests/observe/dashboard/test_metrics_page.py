@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -92,18 +93,20 @@ def test_a_thousand_workers_do_not_make_a_million_series() -> None:
     assert sum(len(family.samples) for family in found.values()) < 8 * WORKERS + 100
 
 
-def test_registered_twice_and_withdrawn_twice() -> None:
-    from prometheus_client import REGISTRY
-
+def test_registered_twice_and_withdrawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those of this process have what its clusters show.
+    registry, collector = CollectorRegistry(), prometheus.Collector()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+    monkeypatch.setattr(prometheus, "_collector", collector)
     one, two = Source(), Source(series_of(going))
     for source in (one, two, one):
         assert export(source)
-    text = generate_latest(REGISTRY).decode()
+    text = generate_latest(registry).decode()
     assert text.count("# HELP daskxml_run_loss ") == 1
     assert text.count("daskxml_run_loss{") == 1
     for source in (one, one, two, two):
         withdraw(source)
-    assert "daskxml_" not in generate_latest(REGISTRY).decode()
+    assert "daskxml_" not in generate_latest(registry).decode()
 
 
 def panels() -> list[Any]:
