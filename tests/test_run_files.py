@@ -37,6 +37,7 @@ WORKERS = {  # replica workers and pools, where a run file says
     "adaptive-hogbatch": (1, 1),
     "adaptive-sgd-pool": (1, 1),
     "hogbatch-dense": (1, 1),
+    "slide": (1, 0),
 }
 ALIKE = ("model", "optimizer", "schedule", "training", "evaluation", "data", "checkpoint")
 

@@ -46,9 +46,15 @@ def at_best(history: History) -> dict[str, float]:
     return max(measured, key=lambda metrics: metrics["P@1"], default={"P@1": 0.0, "P@5": 0.0})
 
 
+def reaching(history: History, target: float) -> dict[str, float] | None:
+    """Return the first of `points` whose P@1 is at least the target, None if there is none."""
+    return next((point for point in points(history) if point["P@1"] >= target), None)
+
+
 def time_to(history: History, target: float) -> float | None:
     """Return the simulated seconds until P@1 was at least the target, None if it never was."""
-    return next((p["time_s"] for p in points(history) if p["P@1"] >= target), None)
+    point = reaching(history, target)
+    return point["time_s"] if point else None
 
 
 def idle_share(history: History) -> float:

@@ -5,8 +5,8 @@
 The runs are those of Figure 6.
 """
 
-from output import arguments, save, write_csv
-from overall import SETS, draw_by_workers, simulate_overall, table
+from output import arguments, save, table_lines, write_csv, write_measured
+from overall import SETS, draw_by_workers, reached, simulate_overall, table
 from study import RESULTS
 
 
@@ -15,6 +15,7 @@ def main() -> None:
     options = arguments(__doc__, SETS)
     histories = simulate_overall(options.sets, options.data)
     write_csv(RESULTS / "fig07.csv", table(histories))
+    write_measured("fig07", table_lines(reached(histories, "megabatch")))
     figure = draw_by_workers(histories, options.sets, "megabatch", "mega-batches")
     save(figure, "fig07", figure.axes[0])
 

@@ -2,32 +2,40 @@
 
     python benchmarks/figures/fig08.py --data FOLDER
 
-The runs are those of Figure 6. SLIDE, the paper's baseline on CPUs, is not part of daskxml yet.
+The runs are those of Figure 6; SLIDE, the paper's baseline on a CPU, is one of them.
 """
 
 from curves import points
-from output import arguments, draw_tree, panels, save, write_csv
-from overall import COUNTS, SETS, overall_jobs, table
+from output import arguments, draw_tree, panels, save, table_lines, write_csv, write_measured
+from overall import COUNTS, SETS, overall_jobs, reached, table
 from simulations import run_all
-from study import DATA, RESULTS
+from study import ALGORITHMS, DATA, RESULTS
 
+SLIDE = ALGORITHMS["slide"].title
 COLORS = {1: "tab:green", 2: "tab:blue", 4: "tab:red"}
 
 
 def main() -> None:
     """Simulate and draw."""
     options = arguments(__doc__, SETS)
-    histories = run_all(overall_jobs(options.sets, ("adaptive-sgd",)), options.data)
+    histories = run_all(overall_jobs(options.sets, ("adaptive-sgd", "slide")), options.data)
     write_csv(RESULTS / "fig08.csv", table(histories))
+    write_measured("fig08", [
+        "P@1, and simulated seconds to the target:", "",
+        *table_lines(reached(histories, "time_s")), "",
+        "P@1, and mega-batches to the target:", "",
+        *table_lines(reached(histories, "megabatch")),
+    ])  # fmt: skip
     figure, axes = panels(2, len(options.sets), sharey="col")
     for job in sorted(histories, key=lambda job: COUNTS.index(job.workers)):
-        found = points(histories[job])
+        found, is_slide = points(histories[job]), job.algorithm == "slide"
         column = options.sets.index(job.data)
         for axis, x in zip(axes[:, column], ("time_s", "megabatch"), strict=True):
             axis.plot(
                 [point[x] for point in found], [point["P@1"] for point in found],
-                color=COLORS[job.workers],
-                label=f"{job.workers} worker{'s' * (job.workers > 1)}",
+                color="black" if is_slide else COLORS[job.workers],
+                linestyle=":" if is_slide else "-",
+                label=SLIDE if is_slide else f"{job.workers} worker{'s' * (job.workers > 1)}",
             )  # fmt: skip
     for column, data in zip(axes.T, options.sets, strict=True):
         column[0].set_title(DATA[data].title, fontsize=9)

@@ -9,7 +9,7 @@ of the table of algorithms.
 import itertools
 from typing import Any
 
-from output import arguments, panels, save, write_csv
+from output import arguments, panels, save, table_lines, write_csv, write_measured
 from simulations import History, run_all
 from study import ALGORITHMS, DATA, RESULTS, SPEEDS, Job
 from variants import base_job
@@ -32,6 +32,23 @@ def rows_of(job: Job, history: History) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def summary(job: Job, history: History) -> dict[str, Any]:
+    """Return how sizes and updates stand at the end, and how often they were equal."""
+    updates = [[w["updates"] for w in row["workers"].values()] for row in history]
+    sizes = [[w["batch_rows"] for w in row["workers"].values()] for row in history]
+    changed = [n for n, (a, b) in enumerate(itertools.pairwise(sizes), 2) if a != b]
+    return {
+        "set": DATA[job.data].title,
+        "rules": "as printed" if job.algorithm == "adaptive-paper" else "by speed",
+        "merges": len(history),
+        "sizes at the end": ", ".join(map(str, sizes[-1])),
+        "updates of the last whole one": ", ".join(f"{count:.4g}" for count in updates[-2]),
+        "last change of a size": changed[-1] if changed else 1,
+        "updates within one": sum(max(counts) - min(counts) < 1.0 for counts in updates),
+        "perturbed": sum(row["perturbed"] for row in history),
+    }
+
+
 def draw_sizes(axis: Any, job: Job, rows: list[dict[str, Any]]) -> None:
     """Draw the batch size of every worker."""
     for number, (speed, color) in enumerate(zip(SPEEDS, COLORS, strict=True)):
@@ -49,6 +66,7 @@ def main() -> None:
     histories = run_all(jobs, options.data)
     rows = {job: rows_of(job, histories[job]) for job in jobs}
     write_csv(RESULTS / "fig12.csv", list(itertools.chain(*rows.values())))
+    write_measured("fig12", table_lines([summary(job, histories[job]) for job in jobs]))
     figure, axes = panels(len(options.sets), 3)
     for job in jobs:
         row = axes[options.sets.index(job.data)]

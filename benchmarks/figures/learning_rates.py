@@ -31,7 +31,8 @@ def tuning_jobs(sets: Iterable[str], algorithms: Iterable[str]) -> list[Job]:
             data=data, algorithm=name, lr=lr, validates=True, train_s=DATA[data].tuning_s,
             every=evaluation_gap(data, name),
         )
-        for data in sets for name in algorithms for lr in DATA[data].learning_rates
+        for data in sets for name in algorithms
+        for lr in ALGORITHMS[name].learning_rates or DATA[data].learning_rates
     ]  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def evaluation_gap(data: str, algorithm: str) -> int:
     """Return the mega-batches between two evaluations."""
     if algorithm in ("mirrored", "central", "static-step", "adasum-gradients"):
         return 1  # they make few
-    megabatch_s = 0.0137 * DATA[data].megabatch_batches
+    megabatch_s = 0.0302 * DATA[data].megabatch_batches
     return max(1, round(DATA[data].tuning_s / megabatch_s / EVALUATIONS))
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from study import DATA, RESULTS
 
+BEGIN, END = "<!-- numbers: written by the script -->", "<!-- end of the numbers -->"
+
 
 def arguments(text: str, sets: Sequence[str] = tuple(DATA)) -> argparse.Namespace:
     """Read the command line: the folder of the sets, and which of them."""
@@ -31,6 +33,46 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    print(path)
+
+
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return rows with the same keys as a Markdown table; numbers to the right, None is "-".
+
+    Examples
+    --------
+    >>> print("\\n".join(table_lines([{"set": "bibtex", "P@1": 0.61234, "rows": 1200}])))
+    | set | P@1 | rows |
+    |---|---:|---:|
+    | bibtex | 0.612 | 1,200 |
+    """
+    numeric = [
+        all(row[key] is None or isinstance(row[key], int | float) for row in rows)
+        for key in rows[0]
+    ]  # fmt: skip
+    return [
+        f"| {' | '.join(rows[0])} |",
+        f"|{'|'.join('---:' if is_number else '---' for is_number in numeric)}|",
+        *(f"| {' | '.join(map(_cell, row.values()))} |" for row in rows),
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}" if abs(value) < 1.0 else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def write_measured(name: str, lines: Sequence[str]) -> None:
+    """Write the part of ``results/figures/NAME.md`` that has the numbers, between its two marks."""
+    path = RESULTS / f"{name}.md"
+    before, begin, rest = path.read_text("utf-8").partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{path}: no lines {BEGIN!r} and {END!r}, between which the numbers go")
+    path.write_text("\n".join([f"{before}{BEGIN}", "", *lines, "", f"{END}{after}"]), "utf-8")
     print(path)
 
 

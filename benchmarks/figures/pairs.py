@@ -15,7 +15,7 @@ from typing import Any
 
 from curves import NEAR_BEST, best, time_to
 from learning_rates import chosen_lr
-from output import arguments, write_csv
+from output import arguments, table_lines, write_csv, write_measured
 from simulations import History, run_all
 from study import RESULTS, Job, with_changes
 
@@ -64,8 +64,7 @@ def main() -> None:
     histories = run_all(jobs, options.data)
     table = [row_of(data, merging, histories) for data in options.sets for merging in PAIRS]
     write_csv(RESULTS / "pairs.csv", table)
-    for row in table:
-        print(row)
+    write_measured("pairs", table_lines(table))
 
 
 if __name__ == "__main__":

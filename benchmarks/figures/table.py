@@ -14,7 +14,7 @@ from typing import Any
 
 from curves import NEAR_BEST, at_best, best, idle_share, time_to
 from learning_rates import chosen_lr, chosen_on
-from output import arguments, write_csv
+from output import arguments, write_csv, write_measured
 from simulations import History, run_all
 from study import ALGORITHMS, DATA, RESULTS, Job
 
@@ -84,7 +84,7 @@ def main() -> None:
     histories = run_all(jobs, options.data)
     table = make_table({job: histories[job] for job in jobs})
     write_csv(RESULTS / "table.csv", table)
-    print(markdown(table, options.sets))
+    write_measured("table", markdown(table, options.sets).split("\n"))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from curves import points
+from curves import NEAR_BEST, best, points, reaching
 from learning_rates import chosen_lr
-from output import draw_tree, panels, save, write_csv
+from output import draw_tree, panels, save, table_lines, write_csv, write_measured
 from simulations import History, run_all
 from study import DATA, RESULTS, Job, with_changes
 
@@ -52,6 +52,7 @@ def draw_variants(name: str, shown: Sequence[Panel], sets: Sequence[str], folder
     jobs = [job for panel in shown for data in sets for job in panel.jobs[data].values()]
     histories = run_all(jobs, folder)
     write_csv(RESULTS / f"{name}.csv", _table(shown, sets, histories))
+    write_measured(name, table_lines(_summary(shown, sets, histories)))
     figure, axes = panels(len(shown), len(sets), sharey="col")
     for row, panel in zip(axes, shown, strict=True):
         for axis, data in zip(row, sets, strict=True):
@@ -69,14 +70,39 @@ def draw_variants(name: str, shown: Sequence[Panel], sets: Sequence[str], folder
     save(figure, name)
 
 
+def _distinct(shown: Sequence[Panel]) -> list[Panel]:
+    """Return one panel of those that draw the same runs."""
+    return list({id(panel.jobs): panel for panel in reversed(shown)}.values())[::-1]
+
+
+def _summary(
+    shown: Sequence[Panel], sets: Sequence[str], histories: Mapping[Job, History]
+) -> list[dict[str, Any]]:
+    """Return a row for each curve; the target is 95 % of the best of its panel."""
+    rows = []
+    for panel in _distinct(shown):
+        for data in sets:
+            runs = {label: histories[job] for label, job in panel.jobs[data].items()}
+            target = NEAR_BEST * max(map(best, runs.values()))
+            for label, history in runs.items():
+                point = reaching(history, target) or {"time_s": None, "epoch": None}
+                rows.append({
+                    "set": DATA[data].title, "panel": panel.title, "variant": label,
+                    "best P@1": best(history), "target": target,
+                    "seconds to target": point["time_s"], "epochs to target": point["epoch"],
+                    "rows": history[-1]["rows"], "merges": len(history),
+                    "perturbed": sum(row["perturbed"] for row in history),
+                })  # fmt: skip
+    return rows
+
+
 def _table(
     shown: Sequence[Panel], sets: Sequence[str], histories: Mapping[Job, History]
 ) -> list[dict[str, Any]]:
     """Return every point of every curve; panels that draw the same runs are told once."""
-    distinct = {id(panel.jobs): panel for panel in reversed(shown)}
     return [
         row
-        for panel in reversed(distinct.values()) for data in sets
+        for panel in _distinct(shown) for data in sets
         for label, job in panel.jobs[data].items()
         for row in _rows(panel, label, job, histories[job])
     ]  # fmt: skip

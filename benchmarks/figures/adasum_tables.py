@@ -1,0 +1,147 @@
+"""Tables 2 and 3 of Adasum: local steps on a slow network, and Adam and LAMB in large batches.
+
+    python benchmarks/figures/adasum_tables.py --data FOLDER
+
+On delicious, with the schedule and the epochs of one worker that ``adasum_fig06.py`` found, but for
+the learning rates: each column has the one with the best P@1 on held-out rows, of the same grid.
+What counts is P@1 on the test rows, 98 % of the best that any column of its table reaches.
+
+Table 2: 16 workers that combine after 1 and after 16 local steps of momentum SGD, on a network with
+a twentieth of the bandwidth of the study's, 1.25 GB/s for Amazon-670k's model (the paper's has 40
+Gb/s Ethernet). Table 3: 32 workers with 64 rows each, 2,048 rows before every exchange, which is a
+sixth of an epoch, with Adam and LAMB, whose changes are combined by the mean (the baseline) or by
+Adasum. Both with the rate that stays, since a rate that falls to zero decides itself when a run
+reaches its target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adasum_runs import DATA_NAME, NEVER_S
+from curves import best, points
+from output import arguments, table_lines, write_csv, write_measured
+from simulations import History, run_all
+from study import RESULTS, Job
+
+NEAR = 0.98
+SLOWDOWN = 20.0
+Settings = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table: what it is called, its workers, its settings and its rates."""
+
+    title: str
+    workers: int
+    settings: Settings
+    rates: tuple[float, ...]
+    epochs: float
+    slowdown: float = 1.0
+
+    @property
+    def step_rows(self) -> int:
+        """Rows between two exchanges, of all workers."""
+        given = dict(self.settings)
+        return int(self.workers * given["strategy.batch_max"] * given["strategy.local_steps"])
+
+    def job(self, lr: float, validates: bool) -> Job:
+        """Return a run with a learning rate."""
+        return Job(
+            data=DATA_NAME, algorithm="adasum", lr=lr, speeds=(1.0,) * self.workers,
+            validates=validates, train_s=NEVER_S, slowdown=self.slowdown,
+            overrides=(*self.settings, ("training.epochs", self.epochs)),
+        )  # fmt: skip
+
+
+def local_steps(steps: int) -> Column:
+    """Return a column of Table 2; a mega-batch is one exchange after 16 steps, or 16 after one."""
+    return Column(
+        title=f"{steps} local step{'s' * (steps > 1)}", workers=16, epochs=24.0, slowdown=SLOWDOWN,
+        settings=(
+            ("strategy.batch_max", 16), ("strategy.megabatch_batches", 256),
+            ("strategy.local_steps", steps), ("optimizer.name", "momentum"),
+        ),
+        rates=(0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+    )  # fmt: skip
+
+
+def large_batch(rule: str, optimizer: str, rates: tuple[float, ...]) -> Column:
+    """Return a column of Table 3; a mega-batch is one exchange."""
+    word = "Adasum" if rule == "adasum" else "mean"
+    return Column(
+        title=f"{word}, {optimizer.upper() if optimizer == 'lamb' else optimizer.title()}",
+        workers=32, epochs=24.0,
+        settings=(
+            ("strategy.batch_max", 64), ("strategy.megabatch_batches", 32),
+            ("strategy.local_steps", 1), ("optimizer.name", optimizer), ("combine.rule", rule),
+        ),
+        rates=rates,
+    )  # fmt: skip
+
+
+TABLE_2 = (local_steps(16), local_steps(1))
+ADAM_RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+LAMB_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+TABLE_3 = tuple(
+    large_batch(rule, optimizer, rates)
+    for optimizer, rates in (("adam", ADAM_RATES), ("lamb", LAMB_RATES))
+    for rule in ("mean", "adasum")
+)
+
+
+def chosen_rates(columns: Iterable[Column], folder: Path) -> dict[str, float]:
+    """Return the rate of every column with the best P@1 on held-out rows."""
+    jobs = {(c.title, lr): c.job(lr, True) for c in columns for lr in c.rates}
+    histories = run_all(list(jobs.values()), folder)
+    return {
+        column.title: max(column.rates, key=lambda lr: best(histories[jobs[column.title, lr]]))
+        for column in columns
+    }
+
+
+def row_of(column: Column, lr: float, history: History, target: float) -> dict[str, Any]:
+    """Return a column of the table as a row: what reaching the target took."""
+    found = points(history)
+    reached = next((point for point in found if point["P@1"] >= target), None)
+    return {
+        "column": column.title,
+        "workers": column.workers,
+        "rows_between_exchanges": column.step_rows,
+        "lr": lr,
+        "best_P@1": round(best(history), 4),
+        "target_P@1": round(target, 4),
+        "seconds_an_epoch": round(found[-1]["time_s"] / found[-1]["epoch"], 3),
+        "epochs_to_target": round(reached["epoch"], 2) if reached else None,
+        "exchanges_to_target": -(-int(reached["rows"]) // column.step_rows) if reached else None,
+        "seconds_to_target": round(reached["time_s"], 2) if reached else None,
+    }
+
+
+def make_table(columns: Sequence[Column], folder: Path) -> list[dict[str, Any]]:
+    """Tune, simulate, and return a row for each column."""
+    rates = chosen_rates(columns, folder)
+    jobs = {column.title: column.job(rates[column.title], False) for column in columns}
+    histories: Mapping[Job, History] = run_all(list(jobs.values()), folder)
+    target = NEAR * max(best(histories[job]) for job in jobs.values())
+    return [
+        row_of(column, rates[column.title], histories[jobs[column.title]], target)
+        for column in columns
+    ]
+
+
+def main() -> None:
+    """Make both tables."""
+    folder = arguments(__doc__).data
+    for name, columns in (("adasum_table2", TABLE_2), ("adasum_table3", TABLE_3)):
+        table = make_table(columns, folder)
+        write_csv(RESULTS / f"{name}.csv", table)
+        write_measured(name, table_lines(table))
+
+
+if __name__ == "__main__":
+    main()
