@@ -42,7 +42,7 @@ def _cluster_of(workers: int, folder: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two worker processes for all tests; who changes what they do restarts them (`patched`)."""
+    """Two worker processes for all tests but those that change what they do (`patched`)."""
     with _cluster_of(2, tmp_path_factory.mktemp("dask")) as made:
         yield made
 
@@ -63,10 +63,10 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 
 @pytest.fixture
-def patched(client: Client) -> Iterator[Client]:
-    """A client of two workers that the test may patch: new processes replace them."""
-    yield client
-    client.restart()
+def patched(tmp_path: Path) -> Iterator[Client]:
+    """A client of two workers that the test may patch: they end with it."""
+    with _cluster_of(2, tmp_path / "dask") as own, Client(own) as connected:
+        yield connected
 
 
 @pytest.fixture
