@@ -13,7 +13,13 @@ from daskxml.cluster import connection
 from daskxml.transport.ucx import SCHEMES
 from harness.clusters import PROTOCOL
 
-PROFILE = "distributed.worker.profile.enabled"  # Dask's setting
+# Dask watches each of its processes, which takes a share of a core where many stand side by side:
+# 100 samples a second of the threads, 50 of the event loop, 2 of the machine.
+WATCHING = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "10s",
+}
 COMMANDS = ("api.runs", "api.train", "cli.data", "cli.scheduler", "cli.train", "observe.dashboard")
 FORKED = (*connection.PRELOAD, "harness.warm_worker", *(f"daskxml.{name}" for name in COMMANDS))
 
@@ -26,9 +32,10 @@ def _forked_workers() -> Iterator[None]:
     with (
         pytest.MonkeyPatch.context() as patch,
         connection.forked_workers(FORKED),
-        dask.config.set({PROFILE: False}),  # of every process a hundred times a second
+        dask.config.set(WATCHING),
     ):
         paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))  # the harness
-        patch.setenv("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
+        for key, value in WATCHING.items():  # for the processes that tests start
+            patch.setenv(f"DASK_{key}".upper().replace(".", "__").replace("-", "_"), str(value))
         yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from dask import delayed, is_dask_collection
@@ -60,8 +61,9 @@ class DaskRows:
         )
         known = frame_columns(self.columns, dialect) if self.columns else ()
         task = delayed(self.read, pure=False, name="read-block")
+        name = f"read-block-{uuid4().hex}"  # of this call: Dask shares tasks with the same keys
         parts = [
-            task(*block, dialect, known, dask_key_name=f"read-block-{id(self)}-{number}")
+            task(*block, dialect, known, dask_key_name=f"{name}-{number}")
             for number, block in enumerate(self.blocks)
         ]
         return list(client.compute(parts))

@@ -67,7 +67,7 @@ def runs_table(records: Iterable[daskxml.RunRecord]) -> Table:
     >>> record = daskxml.RunRecord(run="a1", name="", strategy="elastic", state="training",
     ...                            is_over=False, is_detached=True, begun_at_s=0.0)
     >>> table = runs_table([record])
-    >>> [list(column.cells)[0] for column in table.columns][2:4], table.row_count
+    >>> [str(list(column.cells)[0]) for column in table.columns][2:4], table.row_count
     (['elastic', 'training'], 1)
     """
     table = Table(box=None, pad_edge=False)

@@ -21,7 +21,7 @@ _BOUNDS = {
     "high": (operator.le, "at most"),
     "below": (operator.lt, "below"),
 }
-ALWAYS_RANKED = 100  # labels that may be asked for however few there are
+ALWAYS_RANKED = 100  # places that may stay empty
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)}
 _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)}
@@ -104,7 +104,7 @@ def check_rank(k: int, labels: int) -> None:
     Raises
     ------
     ConfigError
-        If ``k`` is below 1, or above both `ALWAYS_RANKED` and the number of labels.
+        If ``k`` is below 1, or more than `ALWAYS_RANKED` above the number of labels.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def check_rank(k: int, labels: int) -> None:
     """
     if k < 1:
         raise ConfigError(f"k = {k}: must be at least 1")
-    if k > max(labels, ALWAYS_RANKED):
+    if k > labels + ALWAYS_RANKED:
         raise ConfigError(f"k = {k}: there are {labels:,} labels")
 
 

@@ -326,7 +326,7 @@ def feature_blocks(X: Any, columns: int, first_row: int = 0) -> Iterator[Csr]:
     if found != columns:
         raise InputError(f"X has {found} features, but the model was trained on {columns}")
     if 0 < rows <= BLOCK_ROWS:  # a single row is ranked faster than SciPy slices it
-        yield _owned_block(matrix, 0)
+        yield _owned_block(matrix, first_row)
         return
     for start in range(0, rows, BLOCK_ROWS):
         yield _owned_block(matrix[start : start + BLOCK_ROWS], first_row + start)

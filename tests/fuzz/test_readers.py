@@ -8,7 +8,7 @@ import pytest
 
 from fuzz.readers import READERS, fuzz, write_good_run
 
-INPUTS = 60
+INPUTS = 25
 
 
 @pytest.fixture(scope="module")

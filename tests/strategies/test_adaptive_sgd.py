@@ -357,8 +357,8 @@ def test_the_defaults_are_the_papers():
     ("changes", "message"),
     [
         ({"lr": 0.0}, "lr = 0.0: must be above 0"),
-        ({"lr": math.inf}, "lr = inf: must be above 0"),
-        ({"lr": math.nan}, "lr = nan: must be above 0"),
+        ({"lr": math.inf}, "lr = inf: must be a finite number, above 0"),
+        ({"lr": math.nan}, "lr = nan: must be a finite number, above 0"),
         ({"batch_max": 0}, "batch_max = 0: must be at least 1"),
         ({"batch_max": 8, "batch_min": 9}, "batch_min = 9: must be at most batch_max = 8"),
         ({"batch_max": 64, "batch_initial": 65}, "batch_initial = 65: must be from 8 to 64"),

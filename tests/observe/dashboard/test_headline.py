@@ -81,7 +81,7 @@ def test_at_the_end():
 
 
 def test_names_cannot_write_into_the_page():
-    evil = "<script>alert(1)</script>"
+    evil = "<script>alert(1)<script>"
 
     def add_events(log: EventLog) -> None:
         started(log, [evil])
