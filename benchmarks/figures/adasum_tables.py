@@ -2,16 +2,15 @@
 
     python benchmarks/figures/adasum_tables.py --data FOLDER
 
-On delicious, with the schedule and the epochs of one worker that ``adasum_fig06.py`` found, but for
-the learning rates: each column has the one with the best P@1 on held-out rows, of the same grid.
-What counts is P@1 on the test rows, 98 % of the best that any column of its table reaches.
+On delicious, 24 epochs at a constant rate, which for each column is the one of its grid with the
+best P@1 on held-out rows. (A rate that falls to zero would decide itself when a run reaches its target.)
+The target is 98 % of the best P@1 on the test rows that any column of the table reaches.
 
 Table 2: 16 workers that combine after 1 and after 16 local steps of momentum SGD, on a network with
 a twentieth of the bandwidth of the study's, 1.25 GB/s for Amazon-670k's model (the paper's has 40
 Gb/s Ethernet). Table 3: 32 workers with 64 rows each, 2,048 rows before every exchange, which is a
 sixth of an epoch, with Adam and LAMB, whose changes are combined by the mean (the baseline) or by
-Adasum. Both with the rate that stays, since a rate that falls to zero decides itself when a run
-reaches its target.
+Adasum.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Column:
 
 
 def local_steps(steps: int) -> Column:
-    """Return a column of Table 2; a mega-batch is one exchange after 16 steps, or 16 after one."""
+    """Return a column of Table 2, with mega-batches of 16 steps of all 16 workers."""
     return Column(
         title=f"{steps} local step{'s' * (steps > 1)}", workers=16, epochs=24.0, slowdown=SLOWDOWN,
         settings=(

@@ -10,8 +10,8 @@ on a local cluster:
 ``mixed``        the GPU and a CPU worker side by side: shares of the rows, and of the speeds
 ``hogbatch``     CPU+GPU Hogbatch and Adaptive Hogbatch, the GPU beside a pool of two threads
 
-``--device cpu`` lets CPU workers take the GPU's place, which tries this script out. The result,
-written anew after each run, is ``benchmarks/results/gpu_runs.json``; without a GPU it says so in a
+``--device cpu`` lets CPU workers take the GPU's place, which tries this script out and writes no
+result. The result, written anew after each run, is ``benchmarks/results/gpu_runs.json``; without a GPU it says so in a
 line and ends with status 2.
 """
 
@@ -28,7 +28,7 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
 
 sys.path.append(str(Path(__file__).parent.parent))
-from machine import write_result
+from machine import align, write_result
 
 SEEDS = (0, 1, 2)
 POOL_THREADS = 2
@@ -108,7 +108,11 @@ def main() -> int:
     for row in all_rows(options.folder, options.sets, options.seeds, options.device):
         found.append(row)
         names = dict.fromkeys(name for each in found for name in each)
-        write_result("gpu_runs", [{name: each.get(name) for name in names} for each in found])
+        table = [{name: each.get(name) for name in names} for each in found]
+        if options.device == "cuda":
+            write_result("gpu_runs", table)
+        else:
+            print("\n".join(align(table)), flush=True)
     return 0
 
 

@@ -20,9 +20,10 @@ from daskxml.api.run import Matrices
 from daskxml.config import DataSection
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.formats.frames import frame_columns, read_frame
+from daskxml.data.formats.frames import read_frame
+from daskxml.data.formats.tables import columns_to_read
+from daskxml.data.matrices import matrix_partition
 from daskxml.data.parse import Dialect
-from daskxml.data.rows import matrix_partition
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class DaskRows:
             feature_names=data.feature_names,
             label_names=data.label_names,
         )
-        known = frame_columns(self.columns, dialect) if self.columns else ()
+        known = columns_to_read(self.columns, dialect) if self.columns else ()
         task = delayed(self.read, pure=False, name="read-block")
         name = f"read-block-{uuid4().hex}"  # of this call: Dask shares tasks with the same keys
         parts = [

@@ -21,7 +21,6 @@ from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError
 from daskxml.core.text import printable
 
 FAILED, INTERNAL, INTERRUPTED = 2, 70, 130  # 70: EX_SOFTWARE of sysexits.h
-REPORT_TO = "the issues of daskxml"
 _LONGEST_PROBLEM = 300  # characters
 
 
@@ -110,7 +109,7 @@ def _fail_unexpectedly(error: Exception) -> int:
     except OSError:
         where = "--debug shows its traceback"
     print(
-        f"daskxml: internal error: {problem}; {where}: please report it to {REPORT_TO}",
+        f"daskxml: internal error: {problem}; {where}: please report it as an issue of daskxml",
         file=sys.stderr,
     )
     return INTERNAL

@@ -21,7 +21,6 @@ _BOUNDS = {
     "high": (operator.le, "at most"),
     "below": (operator.lt, "below"),
 }
-ALWAYS_RANKED = 100  # places that may stay empty
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)}
 _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)}
@@ -96,27 +95,6 @@ def check_ranges(section: Any) -> None:
                 finite = "" if is_finite else "a finite number, "
                 problem = f"{field.name} = {shown}: must be {finite}{_allowed(field.metadata)}"
                 raise ConfigError(problem, field.name)
-
-
-def check_rank(k: int, labels: int) -> None:
-    """Refuse to rank no label, or far more than there are, which takes memory for nothing.
-
-    Raises
-    ------
-    ConfigError
-        If ``k`` is below 1, or more than `ALWAYS_RANKED` above the number of labels.
-
-    Examples
-    --------
-    >>> check_rank(5, labels=2)
-    >>> check_rank(10**9, labels=50)
-    Traceback (most recent call last):
-    daskxml.core.errors.ConfigError: k = 1000000000: there are 50 labels
-    """
-    if k < 1:
-        raise ConfigError(f"k = {k}: must be at least 1")
-    if k > labels + ALWAYS_RANKED:
-        raise ConfigError(f"k = {k}: there are {labels:,} labels")
 
 
 def _within(number: float, limits: Mapping[str, Any]) -> bool:

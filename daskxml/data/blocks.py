@@ -8,6 +8,7 @@ be entered in the middle: it is one block, decompressed one chunk ahead of the p
 from __future__ import annotations
 
 import re
+import sys
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -380,9 +381,16 @@ def _read_range(block: Block, line_bytes: int) -> Array:
     return padded
 
 
-def _line_start(file: IO[bytes], offset: int, line_bytes: int = -1) -> int:
-    """The byte behind the first newline at or after an offset; 0 for 0. The file is moved there."""
+def _line_start(file: IO[bytes], offset: int, line_bytes: int = sys.maxsize) -> int:
+    """The byte behind the first newline at or after an offset; 0 for 0."""
+    if not offset:
+        return 0
     file.seek(offset)
-    if offset and len(file.readline(line_bytes)) == line_bytes:
-        raise InputError(_too_long(line_bytes))
-    return file.tell()
+    start = offset  # readline() of remote files takes no limit
+    while chunk := file.read(_RAW_BYTES):
+        if newline := chunk.find(b"\n") + 1:
+            return start + newline
+        start += len(chunk)
+        if start - offset > line_bytes:
+            raise InputError(_too_long(line_bytes))
+    return start

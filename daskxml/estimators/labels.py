@@ -121,7 +121,7 @@ class LabelSet:
                 f"y: {other.form} in one block, {self.form} in another: give all alike"
             )
         both = set(self.classes.tolist()) | set(other.classes.tolist())
-        if len({_label_kind(label) for label in both}) > 1:
+        if len({isinstance(label, str) for label in both}) > 1:
             raise LabelsError("y: names and ids are mixed; give all blocks the same")
         return replace(self, classes=np.array(sorted(both))) if both else self
 
@@ -250,10 +250,6 @@ def _kind(label: Any, row: int) -> type:
             f"y, row {row}: label {label!r}: give names (texts) or ids (whole numbers)"
         )
     return int if is_id else str
-
-
-def _label_kind(label: Any) -> type:
-    return str if isinstance(label, str) else int
 
 
 def _single(y: Any) -> GivenLabels:

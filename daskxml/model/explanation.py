@@ -15,7 +15,8 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from daskxml.core.errors import InputError
-from daskxml.data.rows import feature_blocks, unit_rows
+from daskxml.data.matrices import feature_blocks
+from daskxml.data.rows import unit_rows
 from daskxml.model.trained import Ids, Model
 
 _CHUNK_FEATURES = 1 << 14  # whose hidden units are held at a time

@@ -15,7 +15,6 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from daskxml.core.arrays import Array, Segment
-from daskxml.core.fields import check_rank
 from daskxml.kernels import KEEP_ALL, Drop, Kernels, RowNet, scratch_floats
 from daskxml.model.batch import (
     BatchSegment,
@@ -34,7 +33,7 @@ from daskxml.model.sampling import (
     SampledOutput,
     SamplingConfig,
 )
-from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.spec import Layout, ModelSpec, check_rank
 
 _FLOAT_BYTES = 4
 

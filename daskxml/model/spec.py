@@ -20,6 +20,7 @@ from daskxml.core.errors import ConfigError
 ACTIVATIONS = ("relu", "sigmoid")
 LOSSES = ("softmax", "sigmoid")
 INITS = ("uniform", "normal")
+ALWAYS_RANKED = 100  # places of a ranking that may stay empty
 _ALIGNED_FLOATS = 16  # 64 bytes: a cache line, and the widest vector register
 _DRAW_FLOATS = 1 << 20  # drawn at a time, so that no float64 copy of the model exists
 
@@ -314,3 +315,24 @@ def _draw_uniform(out: Array, bound: np.float32, generator: np.random.Generator)
         part *= np.float32(2.0)
         part -= np.float32(1.0)
         part *= bound
+
+
+def check_rank(k: int, labels: int) -> None:
+    """Refuse to rank no label, or far more than there are, which takes memory for nothing.
+
+    Raises
+    ------
+    ConfigError
+        If ``k`` is below 1, or more than `ALWAYS_RANKED` above the number of labels.
+
+    Examples
+    --------
+    >>> check_rank(5, labels=2)
+    >>> check_rank(10**9, labels=50)
+    Traceback (most recent call last):
+    daskxml.core.errors.ConfigError: k = 1000000000: there are 50 labels
+    """
+    if k < 1:
+        raise ConfigError(f"k = {k}: must be at least 1")
+    if k > labels + ALWAYS_RANKED:
+        raise ConfigError(f"k = {k}: there are {labels:,} labels")

@@ -13,14 +13,14 @@ import scipy.sparse
 
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.core.fields import check_rank
 from daskxml.core.hardware import usable_cores
-from daskxml.data.rows import feature_blocks, label_csr, unit_rows
+from daskxml.data.matrices import feature_blocks, label_csr
+from daskxml.data.rows import unit_rows
 from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.model.kinds import AnySpec
 from daskxml.model.mlp import Mlp
-from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.spec import Layout, ModelSpec, check_rank
 from daskxml.model.store import ModelHeader, read_model, write_model
 from daskxml.model.tree.forest import Forest, count_trees
 from daskxml.model.tree.spec import TreeSpec

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-LARGEST = 2**63 - 1  # of whole numbers
-LONGEST_S = 1e12  # of any number that is not whole
+LARGEST_INTEGER = 2**63 - 1
+LARGEST_FLOAT = 1e12  # far above any time, rate or metric
 
 _ROW = {
     "megabatch": int, "rows": int, "epoch": float, "train_s": float, "merge_s": float,
@@ -75,9 +75,9 @@ def _is_kind(value: Any, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
     if isinstance(value, int) and kind in (int, float):
-        return -LARGEST <= value <= LARGEST
+        return -LARGEST_INTEGER <= value <= LARGEST_INTEGER
     if isinstance(value, float):
-        return kind is float and math.isfinite(value) and abs(value) <= LONGEST_S
+        return kind is float and math.isfinite(value) and abs(value) <= LARGEST_FLOAT
     return isinstance(value, kind)
 
 
@@ -86,5 +86,6 @@ def _check_leases(leases: Sequence[Any], epoch: float) -> None:
         spans: list[Any] = lease if isinstance(lease, list) else [lease]
         for span in spans:
             is_span = isinstance(span, list) and [type(part) for part in span] == [int] * 4
-            if not (is_span and 0 <= span[0] <= epoch and all(0 <= n <= LARGEST for n in span)):
+            is_span = is_span and all(0 <= part <= LARGEST_INTEGER for part in span)
+            if not (is_span and span[0] <= epoch):
                 raise ValueError(f"leases have {span!r:.60}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import read_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -212,6 +213,35 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path):
         first = plan_blocks([str(path)], 1 << 20)[0]
         with pytest.raises(InputError, match=r"more than 100,000 bytes; .* data.line_bytes"):
             list(read_texts(first, line_bytes=100_000))
+
+
+class RemoteFile(AbstractBufferedFile):
+    """A file as those of object stores and web servers are, whose readline takes no limit."""
+
+    def _fetch_range(self, start, end):
+        return self.fs.cat_file(self.path, start, end)
+
+
+class RemoteFileSystem(MemoryFileSystem):
+    """The files in memory, opened as remote ones."""
+
+    protocol = "remote"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return "/" + path.removeprefix("remote://").lstrip("/")
+
+    def _open(self, path, mode="rb", **options):
+        return RemoteFile(self, path, mode, size=self.info(path)["size"])
+
+
+def test_remote_files_are_read_in_blocks():
+    fsspec.register_implementation("remote", RemoteFileSystem, clobber=True)
+    lines = "".join(f"{i % 3} {i}:1\n" for i in range(50_000)).encode()
+    fsspec.filesystem("memory").pipe("/remote.txt", lines)
+    blocks = plan_blocks(["remote://remote.txt"], 100_000)
+    assert len(blocks) > 3
+    assert b"".join(map(text_of, blocks)) == lines
 
 
 def test_many_empty_members_of_a_gzip_stream_take_no_time(tmp_path):

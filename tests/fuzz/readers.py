@@ -23,10 +23,10 @@ import numpy as np
 from daskxml.api.simulate import simulate
 from daskxml.config import load_run_config
 from daskxml.core.errors import DaskxmlError
-from daskxml.data.blocks import plan_blocks
 from daskxml.data.cards import load_card
+from daskxml.data.formats import plan_files, read_block
 from daskxml.data.names import read_names
-from daskxml.data.parse import Dialect, parse_block, parse_bytes
+from daskxml.data.parse import Dialect, parse_bytes
 from daskxml.model.store import read_model
 from daskxml.model.tensors import read_tensors, write_tensors
 from daskxml.observe.report.runs import read_run
@@ -35,7 +35,9 @@ from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import HISTORY_FILE, RunDir
 from daskxml.records.verification import verify
 from harness.bad_files import GOOD, RUN_FILE
+from harness.table_files import WRITERS
 
+TABLE = [([i % 5], [i % 9, 9 + i % 11], [1.0, 0.5]) for i in range(20)]
 WORDS = (
     b"", b" ", b"\n", b"\r\n", b"\t", b":", b",", b"-", b"+", b".", b"e", b"0", b"9" * 30, b"nan",
     b"inf", b"1e999", b"\0", b"\xff", b"\xef\xbb\xbf", b"[", b"]", b"{", b"}", b'"', b"=", b"#",
@@ -87,7 +89,7 @@ def damage_json(data: bytes, rng: random.Random) -> bytes:
     try:
         rows = [json.loads(data)]
     except ValueError:
-        rows = [json.loads(line) for line in data.splitlines()]
+        rows = [json.loads(line) for line in data.splitlines() if line]
     at = rng.randrange(len(rows))
     rows[at] = damage_value(rows[at], rng)
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
@@ -107,8 +109,8 @@ class Reader:
 
 
 def _rows(path: Path) -> None:
-    for block in plan_blocks([str(path)], 1 << 20):
-        parse_block(block, Dialect())
+    for block in plan_files([str(path)], 1 << 20):
+        read_block(block, Dialect())
 
 
 def _text(path: Path) -> None:
@@ -147,6 +149,10 @@ READERS = {
     "model": Reader("model.json", lambda path: read_model(path.parent), damage_json),
     "tensors": Reader("model.safetensors", lambda path: read_model(path.parent)),
     "checkpoint": Reader("checkpoints", _read_checkpoint, _damage_checkpoint),
+    **{
+        name: Reader(name, _rows, damage_json if name.endswith(".jsonl") else damage_bytes)
+        for name in WRITERS
+    },
 }
 
 
@@ -162,6 +168,8 @@ def write_good_run(folder: Path) -> None:
         }
     )  # fmt: skip
     simulate(config, speeds=[1.0, 0.5], out=folder)
+    for name, write in WRITERS.items():
+        write(folder / name, TABLE)
 
 
 def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:

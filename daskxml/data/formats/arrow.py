@@ -16,15 +16,11 @@ import numpy as np
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.blocks import Block, Header, open_file
 from daskxml.data.formats.tables import (
-    FEATURES,
-    INDICES,
-    LABELS,
-    VALUES,
     BadRowError,
     Column,
     Lists,
-    column_problem,
-    is_dense,
+    columns_to_read,
+    dense_header,
     parse_table,
 )
 from daskxml.data.parse import Dialect, ParsedRows
@@ -35,7 +31,7 @@ _BATCH_ROWS = 1 << 16  # parsed at a time
 def read_parquet_header(path: str) -> Header | None:
     """Return the number of columns of a dense table; see `Format.header`."""
     with _parquet(path) as file:
-        return _header(file.schema_arrow)
+        return dense_header(file.schema_arrow.names)
 
 
 def cut_parquet(path: str, block_bytes: int) -> list[Block]:
@@ -55,7 +51,7 @@ def read_parquet(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     """Parse row groups; see `Format.read`."""
     assert block.stop is not None
     with _parquet(block.path) as file:
-        names = _known_columns(file.schema_arrow, dialect, block.path)
+        names = columns_to_read(file.schema_arrow.names, dialect)
         groups = range(block.start, block.stop)
         before = range(block.start)
         row = sum(file.metadata.row_group(group).num_rows for group in before)
@@ -66,7 +62,7 @@ def read_parquet(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
 def read_arrow_header(path: str) -> Header | None:
     """Return the number of columns of a dense table; see `Format.header`."""
     with _arrow(path) as file:
-        return _header(file.schema)
+        return dense_header(file.schema.names)
 
 
 def cut_arrow(path: str, block_bytes: int) -> list[Block]:
@@ -83,7 +79,7 @@ def cut_arrow(path: str, block_bytes: int) -> list[Block]:
 def read_arrow(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     """Parse record batches; see `Format.read`."""
     with _arrow(block.path) as file:
-        names = _known_columns(file.schema, dialect, block.path)
+        names = columns_to_read(file.schema.names, dialect)
         if block.stop is None:
             batches: Any = file
             row = 0
@@ -114,10 +110,15 @@ def _arrow(path: str) -> Iterator[Any]:
 def _errors_explained(pyarrow: Any, path: str, kind: str) -> Iterator[None]:
     try:
         yield
+    except MemoryError:
+        problem = f"a part of it is larger than the memory, or its {kind} is damaged"
+        raise InputError(f"{problem}: write it in smaller parts", path) from None
     except (pyarrow.ArrowException, OSError) as error:
         told = " ".join(str(error).split())[:120]
         problem = f"not a whole {kind} file ({told}); fetch or write it again"
         raise InputError(problem, path) from None
+    except InputError as error:
+        raise InputError(error.problem, path, error.line) from None
 
 
 def _pyarrow(path: str) -> Any:
@@ -130,24 +131,10 @@ def _pyarrow(path: str) -> Any:
     return pyarrow
 
 
-def _header(schema: Any) -> Header | None:
-    names = list(schema.names)
-    return Header(None, len(set(names) - {LABELS}), None) if is_dense(names) else None
-
-
-def _known_columns(schema: Any, dialect: Dialect, path: str) -> list[str]:
-    """Return the columns to read: all of a dense table, else those that mean something."""
-    names = list(schema.names)
-    if problem := column_problem(names, dialect):
-        raise InputError(problem, path)
-    if is_dense(names):
-        return names
-    return [name for name in (LABELS, FEATURES, INDICES, VALUES) if name in names]
-
-
 def _parse(batches: Any, first: int, dialect: Dialect, path: str) -> Iterator[ParsedRows]:
     """Parse batches of rows, of which the first is row ``first`` of the file."""
     for batch in batches:
+        batch.validate(full=True)  # damaged offsets would be followed out of the memory
         try:
             table = {name: _column(batch.column(name), name) for name in batch.schema.names}
             yield parse_table(table, batch.num_rows, dialect)

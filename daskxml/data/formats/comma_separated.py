@@ -14,6 +14,7 @@ import numpy as np
 from daskxml.core.arrays import Array
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import (
+    LINE_BYTES,
     Block,
     Header,
     count_lines_before,
@@ -32,6 +33,7 @@ from daskxml.data.formats.tables import (
     Lists,
     as_numbers,
     column_problem,
+    dense_header,
     is_dense,
     parse_table,
 )
@@ -41,8 +43,7 @@ from daskxml.data.scan import PADDING
 
 def read_header(path: str) -> Header | None:
     """Return the number of columns of a dense table; see `Format.header`."""
-    names = _read_names(path)
-    return Header(None, len(set(names) - {LABELS}), None) if is_dense(names) else None
+    return dense_header(_read_names(path))
 
 
 def cut(path: str, block_bytes: int) -> list[Block]:
@@ -94,12 +95,17 @@ def _read_names(path: str) -> list[str]:
         with open_file(path) as file:
             first = file.readline()
     line = _decode(first, path).removeprefix("\ufeff")
-    return [name.strip() for name in next(csv.reader([line], delimiter=_delimiter(path)), [])]
+    try:
+        names: list[str] = next(csv.reader([line], delimiter=_delimiter(path)), [])
+    except csv.Error as error:
+        raise InputError(f"malformed column names ({error}); mend the line", path, 1) from None
+    return [name.strip() for name in names]
 
 
 def _split(lines: list[str], columns: int, path: str) -> list[list[str]]:
     """Split lines into as many fields as there are columns."""
     rows: list[list[str]] = []
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # a text of features may be long
     reader = csv.reader(lines, delimiter=_delimiter(path), strict=True)
     try:
         for row in reader:

@@ -10,39 +10,12 @@ import numpy as np
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.formats.tables import (
-    FEATURES,
-    INDICES,
-    LABELS,
-    VALUES,
     BadRowError,
     Column,
     Lists,
-    column_problem,
-    is_dense,
     parse_table,
 )
 from daskxml.data.parse import Dialect
-
-
-def frame_columns(columns: Sequence[str], dialect: Dialect) -> list[str]:
-    """Return the columns of a frame that are read.
-
-    Raises
-    ------
-    InputError
-        If one is missing.
-
-    Examples
-    --------
-    >>> frame_columns(["title", "labels", "indices"], Dialect())
-    ['labels', 'indices']
-    """
-    if problem := column_problem(columns, dialect):
-        raise InputError(problem)
-    names = list(columns)
-    return (
-        names if is_dense(names) else [n for n in (LABELS, FEATURES, INDICES, VALUES) if n in names]
-    )
 
 
 def read_frame(frame: Any, columns: Sequence[str], dialect: Dialect) -> Partition:

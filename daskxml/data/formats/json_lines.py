@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from daskxml.core.errors import InputError
+from daskxml.core.text import parse_json
 from daskxml.data.blocks import Block, Header, count_lines_before, cut_lines, read_head, read_texts
 from daskxml.data.formats.tables import (
     FEATURES,
@@ -55,7 +56,7 @@ def read(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
 
 def _decode(line: bytes, number: int) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:  # of the JSON, or of its UTF-8
         problem = f"malformed JSON ({error}); the line may be cut: write the file again"
         raise BadRowError(number, problem) from None

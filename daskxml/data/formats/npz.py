@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -29,7 +30,10 @@ from daskxml.data.scan import LARGEST_ID
 
 _FEATURES_WORD = re.compile(r"(?<![A-Za-z0-9])X(?![A-Za-z0-9])|features(?=[^/]*$)")
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip archive's member: lengths of its name and extra
-_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, struct.error)
+_DAMAGE = (  # RuntimeError: compressed, encrypted, or of a version that Python does not know
+    zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, struct.error, RuntimeError,
+    TokenError,  # of the header of an array, which is Python
+)  # fmt: skip
 
 
 def read_header(path: str) -> Header:
@@ -171,6 +175,9 @@ def _open(path: str) -> Iterator[_Matrix]:
                 if shape[1] > LARGEST_ID + 1:
                     raise InputError(f"more than {LARGEST_ID + 1} columns; renumber them", path)
                 yield _Matrix(file, archive, (int(shape[0]), int(shape[1])))
+        except MemoryError:
+            problem = "a matrix larger than the memory, or damaged"
+            raise InputError(f"{problem}: save it with compressed=False", path) from None
         except _DAMAGE as error:
             told = " ".join(str(error).split())[:120]
             problem = f"not a whole file of a sparse matrix ({told})"

@@ -12,6 +12,7 @@ Texts of ids go through the parser of text files, so that they mean the same her
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
+from daskxml.data.blocks import Header
 from daskxml.data.names import Names, ids_by_name
 from daskxml.data.parse import (
     Dialect,
@@ -108,12 +110,17 @@ def as_numbers(items: list[Any], kinds: set[type]) -> Array:
     >>> as_numbers([1, 2.5], {int, float})
     array([1. , 2.5])
     """
-    if float in kinds:
-        return np.array(items, np.float64)
     try:
-        return np.array(items, np.int64)
-    except OverflowError:  # far above any id, and told so
-        return np.array([min(item, 2**62) for item in items], np.int64)
+        return np.array(items, np.float64 if float in kinds else np.int64)
+    except OverflowError:  # far beyond any id: as a float, so that it is told
+        return np.array([_as_float(item) for item in items], np.float64)
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def is_dense(columns: Sequence[str]) -> bool:
@@ -125,6 +132,37 @@ def is_dense(columns: Sequence[str]) -> bool:
     (True, False)
     """
     return not {FEATURES, INDICES} & set(columns) and set(columns) - {LABELS} != set()
+
+
+def dense_header(columns: Sequence[str]) -> Header | None:
+    """Return the number of columns that a dense table declares; None for any other.
+
+    Examples
+    --------
+    >>> dense_header(["labels", "height", "width"])
+    Header(rows=None, features=2, labels=None)
+    """
+    return Header(None, len(set(columns) - {LABELS}), None) if is_dense(columns) else None
+
+
+def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
+    """Return all columns of a dense table, else those that mean something.
+
+    Raises
+    ------
+    InputError
+        With what is wrong with their names.
+
+    Examples
+    --------
+    >>> columns_to_read(["title", "labels", "indices"], Dialect())
+    ['labels', 'indices']
+    """
+    if problem := column_problem(columns, dialect):
+        raise InputError(problem)
+    if is_dense(columns):
+        return list(columns)
+    return [name for name in (LABELS, FEATURES, INDICES, VALUES) if name in columns]
 
 
 def column_problem(columns: Sequence[str], dialect: Dialect) -> str:
@@ -327,7 +365,9 @@ def _ids(lists: Lists, names: Names, count: int | None, base: int, kind: str) ->
         return _named_ids(lists, names, kind)
     ids = lists.items
     if ids.dtype.kind not in "iu" and ids.size:
-        is_wrong = ids != np.floor(ids) if ids.dtype.kind == "f" else np.ones(len(ids), bool)
+        is_wrong = np.ones(len(ids), bool)
+        if ids.dtype.kind == "f":
+            is_wrong = ~np.isfinite(ids) | (ids != np.floor(ids))
         if is_wrong.any():
             place = int(np.argmax(is_wrong))
             problem = f"{kind} {_quote(ids[place].item())} is not an integer; give ids or names"
