@@ -3,8 +3,8 @@
     python benchmarks/figures/adasum_tables.py --data FOLDER
 
 On delicious, 24 epochs at a constant rate, which for each column is the one of its grid with the
-best P@1 on held-out rows. (A rate that falls to zero would decide itself when a run reaches its target.)
-The target is 98 % of the best P@1 on the test rows that any column of the table reaches.
+best P@1 on held-out rows. (A rate that falls to zero would decide itself when a run reaches its
+target.) The target is 98 % of the best P@1 on the test rows that any column of the table reaches.
 
 Table 2: 16 workers that combine after 1 and after 16 local steps of momentum SGD, on a network with
 a twentieth of the bandwidth of the study's, 1.25 GB/s for Amazon-670k's model (the paper's has 40

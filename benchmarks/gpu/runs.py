@@ -11,8 +11,8 @@ on a local cluster:
 ``hogbatch``     CPU+GPU Hogbatch and Adaptive Hogbatch, the GPU beside a pool of two threads
 
 ``--device cpu`` lets CPU workers take the GPU's place, which tries this script out and writes no
-result. The result, written anew after each run, is ``benchmarks/results/gpu_runs.json``; without a GPU it says so in a
-line and ends with status 2.
+result. The result, written anew after each run, is ``benchmarks/results/gpu_runs.json``; without a
+GPU it says so in a line and ends with status 2.
 """
 
 from __future__ import annotations
