@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from daskxml.data.blocks import plan_blocks, read_header
-from daskxml.data.parse import Dialect, parse_block, parse_bytes
+from daskxml.data.blocks import read_header
+from daskxml.data.formats import plan_files, read_block
+from daskxml.data.parse import Dialect, parse_bytes
 from machine import write_result
 
 MB = 1e6
@@ -53,10 +54,10 @@ def find_readers(path: Path) -> dict[str, Callable[[], object]]:
     """Return the installed readers, each a function that reads the whole file."""
     header = read_header(str(path))
     dialect = Dialect(features=header.features, labels=header.labels) if header else Dialect()
-    [block] = plan_blocks([str(path)], 1 << 40)
+    [block] = plan_files([str(path)], 1 << 40)
     text = path.read_bytes().partition(b"\n")[2] if header else path.read_bytes()
     readers: dict[str, Callable[[], object]] = {
-        "daskxml, from the file": lambda: parse_block(block, dialect),
+        "daskxml, from the file": lambda: read_block(block, dialect),
         "daskxml, from memory": lambda: parse_bytes(text, dialect, blank_rows=header is not None),
     }
     add_sklearn(readers, path, header is not None)

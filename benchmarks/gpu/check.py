@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/check.py
 
-One data-centre GPU, under 8 minutes, and nothing but CuPy, NumPy, SciPy and PyTorch. Prints three
-tables and writes ``benchmarks/results/gpu_check.json``, anew after each part. The exit status is 0
+One data-centre GPU, under 8 minutes, and nothing but CuPy, NumPy, SciPy and PyTorch. Prints a
+line and writes ``benchmarks/results/gpu_check.json`` anew after each row. The exit status is 0
 if every kernel and every curve is right and all that step have the same loss, 1 if not, 2 without a
 GPU. Speed decides nothing.
 
@@ -21,8 +21,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from daskxml.worker.memory import candidate_budgets  # noqa: E402
 from gpu import Gpu  # noqa: E402
 from harness.naive_kernels import NaiveKernels  # noqa: E402
 from learning import compare_curves, simulated_run, train_curve  # noqa: E402
-from machine import align  # noqa: E402
 from roofline import FLOAT_BYTES, SHAPES, Shape  # noqa: E402
 from step_times import measure_shape  # noqa: E402
 from twin_operands import Sizes  # noqa: E402
@@ -102,20 +101,20 @@ def part_a(gpu: Any, work: Work, seed: int) -> Rows:
     return rows
 
 
-def part_b(gpu: Any, work: Work, ceilings: dict[str, float], seed: int, begun_s: float) -> Rows:
+def part_b(
+    gpu: Any, work: Work, ceilings: dict[str, float], seed: int, begun_s: float
+) -> Iterator[dict[str, Any]]:
     """Steps at every shape, with every budget for logits that a worker would try."""
-    rows: Rows = []
     kernels = gpu.kernels()
     for shape, batch_rows, optimizer in work.steps:
         if time.perf_counter() - begun_s > work.left_s:
-            rows.append({"shape": shape.name, "batch": batch_rows, "optimizer": optimizer,
-                         "who": "left out: no time"})  # fmt: skip
+            yield {"shape": shape.name, "batch": batch_rows, "optimizer": optimizer,
+                   "who": "left out: no time"}  # fmt: skip
             continue
         whole_bytes = FLOAT_BYTES * shape.labels * logits_stride(kernels, batch_rows)
         budgets = candidate_budgets(whole_bytes, kernels.cache_bytes)
-        rows += measure_shape(gpu, (shape, batch_rows, optimizer), budgets, ceilings, seed,
-                              work.round_s)  # fmt: skip
-    return rows
+        case = (shape, batch_rows, optimizer)
+        yield from measure_shape(gpu, case, budgets, ceilings, seed, work.round_s)
 
 
 def part_c(kernels: Any, work: Work) -> Rows:
@@ -138,38 +137,50 @@ def part_c(kernels: Any, work: Work) -> Rows:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--parts", default="acb", help="which of a, b and c, in this order")
+    parser.add_argument("--steps", type=int, nargs="+", help="which of part b's cases, from 0")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the operands")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "gpu_check.json")
     return parser.parse_args()
 
 
 def run_parts(gpu: Any, work: Work, parts: str, seed: int) -> Iterator[dict[str, Any]]:
-    """Run the parts, print each as it is done, and give what is known so far."""
+    """Run the parts, print each row as it is done, and give what is known so far."""
     begun_s = time.perf_counter()
     found: dict[str, Any] = {"benchmark": "gpu_check", "seed": seed, "machine": gpu.describe()}
 
-    def steps() -> Rows:
+    def steps() -> Iterator[dict[str, Any]]:
         ceilings = found["ceilings"] = gpu.ceilings()
-        show([ceilings])
-        return part_b(gpu, work, ceilings, seed, begun_s)
+        show(ceilings)
+        yield from part_b(gpu, work, ceilings, seed, begun_s)
 
-    todo: dict[str, tuple[str, Callable[[], Rows]]] = {
+    todo: dict[str, tuple[str, Callable[[], Iterable[dict[str, Any]]]]] = {
         "a": ("kernels", lambda: part_a(gpu, work, seed)),
         "b": ("steps", steps),
         "c": ("training", lambda: part_c(gpu.kernels(), work)),
     }
     for part in parts:
         name, make = todo[part]
-        found[name] = show(make())
-        found["took_s"] = time.perf_counter() - begun_s
-        yield found
+        rows: Rows = found.setdefault(name, [])
+        for row in make():
+            rows.append(row)
+            show(row)
+            found["took_s"] = time.perf_counter() - begun_s
+            yield found
 
 
-def show(rows: Rows) -> Rows:
-    """Print a table, and give it back."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    print("\n".join(align([{name: row.get(name) for name in names} for row in rows])), flush=True)
-    return rows
+def show(row: dict[str, Any]) -> None:
+    """Print a row at once: the run may be cut off.
+
+    Examples
+    --------
+    >>> show({"kernel": "scale", "error": 0.12345678, "ok": True})
+    kernel scale  error 0.1235  ok True
+    """
+    texts = (
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in row.items()
+    )
+    print("  ".join(texts), flush=True)
 
 
 def status_of(found: dict[str, Any]) -> int:
@@ -188,7 +199,10 @@ def main() -> int:
         return 2
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     status = 0
-    for found in run_parts(Gpu(), Work(), asked.parts, asked.seed):
+    work = Work()
+    if asked.steps is not None:
+        work = replace(work, steps=tuple(work.steps[number] for number in asked.steps))
+    for found in run_parts(Gpu(), work, asked.parts, asked.seed):
         asked.out.write_text(json.dumps(found, indent=2) + "\n")
         status = status_of(found)
     return status

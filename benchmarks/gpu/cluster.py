@@ -37,6 +37,7 @@ from machine import write_result
 MIB = 2**20
 FLOAT_BYTES = 4
 MOMENTUM = 0.9
+POOL_BYTES = 12 << 30
 FIRST_GPU = {"CUDA_VISIBLE_DEVICES": "0"}
 
 
@@ -55,7 +56,18 @@ def cluster(workers: int, protocol: str) -> Iterator[Client]:
         Client(made) as client,
     ):
         client.wait_for_workers(workers)
+        client.run(use_pool)
         yield client
+
+
+def use_pool() -> None:
+    """Let RMM have a pool, and CuPy take its memory from there, as dask-cuda does for workers."""
+    import cupy
+    import rmm
+    from rmm.allocators.cupy import rmm_cupy_allocator
+
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=POOL_BYTES)
+    cupy.cuda.set_allocator(rmm_cupy_allocator)
 
 
 def open_port(size: int, dask_worker: Any = None) -> None:
@@ -153,7 +165,9 @@ def refusal() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=int, nargs="+", default=[16, 128, 512], help="model sizes")
-    parser.add_argument("--piece-mib", type=int, nargs="+", default=[1, 8], help="sizes of pieces")
+    parser.add_argument(
+        "--piece-mib", type=int, nargs="+", default=[1, 8, 64], help="sizes of pieces"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="merges of each (default 5)")
     options = parser.parse_args()
     if why := refusal():

@@ -33,7 +33,7 @@ def train_curve(
             replica.step([Segment(part, kernels.to_device(chosen))], rates[optimizer], key=0)
             for chosen in np.split(order, rows // BATCH_ROWS)
         ]
-        curve.append(sum(result.loss_sum for result in results) / rows)
+        curve.append(sum(float(result.loss_sum) for result in results) / rows)
     return curve
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -195,8 +195,8 @@ def time_steps(run: Callable[[int], float], round_s: float) -> tuple[float, floa
 def measure_shape(
     gpu: Any, case: tuple[Shape, int, str], budgets: Sequence[int], ceilings: dict[str, float],
     seed: int, round_s: float,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Rows of the table: ours for every budget of logits, then PyTorch eager and compiled.
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield rows of the table: ours for every budget of logits, then PyTorch eager and compiled.
 
     Parameters
     ----------
@@ -209,17 +209,19 @@ def measure_shape(
     ceilings
         ``bytes_s`` and ``operations_s`` of this device, measured.
     """
-    rows = []
+    shape, batch_rows, optimizer = case
+    first: dict[str, Any] = {}
     for who, make in contenders(gpu, case, budgets, seed).items():
         gpu.reset_memory()
-        shape, batch_rows, optimizer = case
         row = {"shape": shape.name, "batch": batch_rows, "optimizer": optimizer, "who": who}
+        begun_s = time.perf_counter()
         try:
-            rows.append(row | _measure(gpu, case, make(), ceilings, round_s))
+            row |= _measure(gpu, case, make(), ceilings, round_s)
         except Exception as error:  # one that fails is a row that says so
-            rows.append(row | {"failed": f"{type(error).__name__}: {error}"[:200]})
+            row |= {"failed": f"{type(error).__name__}: {error}"[:200]}
         gc.collect()
-    return [row | agreement(row, rows[0]) for row in rows]
+        first = first or row
+        yield row | agreement(row, first) | {"took_s": time.perf_counter() - begun_s}
 
 
 def agreement(row: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:

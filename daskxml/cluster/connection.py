@@ -433,7 +433,8 @@ def local_workers(
         "local_directory": folder,
         "silence_logs": SILENT,
         "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
-        "env": {VISIBLE: ""},  # no GPU
+        "env": {VISIBLE: ""},  # no GPU, so UCX must not look for one either, as dask-cuda has it do
+        "config": {"distributed-ucxx": {"create-cuda-context": False}},
     }
     pool = {**common, "resources": {POOL: section.pool_threads_on(usable)}} if pools else {}
     kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)

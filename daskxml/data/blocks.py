@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -80,34 +80,6 @@ class Block:
     stop: int | None
     has_header: bool = False
     format: str = "text"
-
-
-def plan_blocks(paths: Sequence[str], block_bytes: int) -> list[Block]:
-    """Cut files into blocks of about equal size.
-
-    Parameters
-    ----------
-    paths
-        Files, fsspec URLs, or globs of them; the order of blocks follows theirs.
-    block_bytes
-        The largest size of a block of plain text, before it is moved to a newline.
-
-    Raises
-    ------
-    InputError
-        A path is missing, a directory, empty, not text or not readable.
-
-    Examples
-    --------
-    >>> import fsspec
-    >>> fsspec.filesystem("memory").pipe("/plan.txt", b"1 2:3\\n" * 4)
-    >>> [(block.start, block.stop) for block in plan_blocks(["memory://plan.txt"], 12)]
-    [(0, 12), (12, 24)]
-    """
-    if block_bytes < 1:
-        raise ValueError(f"block_bytes must be positive, not {block_bytes}")
-    files = [file for path in paths for file in expand(path)]
-    return [block for file in files for block in cut_file(file, block_bytes)]
 
 
 def read_header(path: str) -> Header | None:
@@ -309,7 +281,20 @@ def expand(path: str) -> list[str]:
 
 
 def cut_file(path: str, block_bytes: int) -> list[Block]:
-    """Cut one file of rows into blocks; see `plan_blocks`."""
+    """Cut one file of rows into blocks of at most so many bytes, before they end at a newline.
+
+    Raises
+    ------
+    InputError
+        The file is missing, a directory, empty, not text or not readable.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/cut.txt", b"1 2:3\\n" * 4)
+    >>> [(block.start, block.stop) for block in cut_file("memory://cut.txt", 12)]
+    [(0, 12), (12, 24)]
+    """
     return cut_lines(Block(path, 0, None, read_header(path) is not None), block_bytes)
 
 

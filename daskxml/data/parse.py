@@ -20,7 +20,7 @@ from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import LINE_BYTES, Block, count_lines_before, pad_text, read_texts
 from daskxml.data.names import Names
-from daskxml.data.rows import concatenate, tidy_rows
+from daskxml.data.rows import tidy_rows
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
 
 VALUE = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -87,48 +87,13 @@ class ParsedRows:
     merged_labels: int
 
 
-def parse_block(block: Block, dialect: Dialect) -> Partition:
-    """Parse a block of a file.
-
-    Parameters
-    ----------
-    block
-        As planned by `plan_blocks`.
-    dialect
-        The counts that ids are checked against and the bases subtracted from them.
-
-    Returns
-    -------
-    Partition
-        Features ``(rows, F)`` float32 and labels ``(rows, L)``; ids sorted, distinct in a row.
-
-    Raises
-    ------
-    InputError
-        The block cannot be read, or at its first malformed token, with path and line.
-
-    Examples
-    --------
-    >>> import fsspec
-    >>> from daskxml.data.blocks import plan_blocks
-    >>> fsspec.filesystem("memory").pipe("/parse.txt", b"1 3 2\\n0,1 2:0.5\\n")
-    >>> [block] = plan_blocks(["memory://parse.txt"], 1 << 20)
-    >>> parse_block(block, Dialect(features=3, labels=2)).labels.indices
-    array([0, 1], dtype=int32)
-    """
-    pieces = [parsed.partition for parsed in parse_pieces(block, dialect)]
-    if not pieces:
-        return parse_bytes(b"", dialect).partition
-    return pieces[0] if len(pieces) == 1 else concatenate(pieces)
-
-
 def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     """Parse a block piece by piece: a stream in several pieces, a part of a plain file in one.
 
     Raises
     ------
     InputError
-        As `parse_block` does.
+        The block cannot be read, or at its first malformed row, with its line.
     """
     for text, lines_before in read_texts(block, dialect.line_bytes):
         try:

@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from daskxml.collectives.messages import (
     Flush,
     Op,
@@ -33,6 +31,12 @@ from daskxml.collectives.messages import (
 )
 from daskxml.core.arrays import Array
 from daskxml.simulator.cost import Network, whole_ticks
+from daskxml.transport.channels.protocol import (
+    Payload,
+    copy_payload,
+    payload_of,
+    write_payload,
+)
 
 _MOVED, _ARRIVED, _STEP, _ANSWER_ANY = range(4)
 
@@ -48,7 +52,8 @@ class TimedResult(ProgramResult[Any]):
 class _Message:
     source: int
     to: int
-    array: Array
+    kind: tuple[tuple[int, ...], str]  # of the array: its shape and dtype
+    payload: Payload
     arrived_s: float = 0.0
 
 
@@ -70,10 +75,12 @@ class _Endpoint:
         """Take the next message of an endpoint, if one is there."""
         if not self.inboxes[source]:
             return False
-        array = self.inboxes[source].popleft().array
-        if array.shape != into.shape:
-            raise RuntimeError(f"{self.number} expects {into.shape} of {source}, not {array.shape}")
-        np.copyto(into, array, casting="no")
+        message = self.inboxes[source].popleft()
+        if message.kind != _kind_of(into):
+            raise RuntimeError(
+                f"{self.number} expects {_kind_of(into)} of {source}, not {message.kind}"
+            )
+        write_payload(message.payload, into)
         self.sources.add(source)
         return True
 
@@ -123,6 +130,7 @@ def run_programs(
 
     Examples
     --------
+    >>> import numpy as np
     >>> def exchange(rank):
     ...     yield Worked(rows=rank + 1, nonzeros=0)
     ...     yield Send(1 - rank, np.full(2, float(rank)))
@@ -233,8 +241,9 @@ class _Loop:
     # ---------------------------------------------------------------- messages
 
     def _send(self, end: _Endpoint, to: int, array: Array) -> None:
-        message = _Message(end.number, to, np.array(array))
-        end.sent_bytes += message.array.nbytes
+        payload = copy_payload(payload_of(array, is_direct=True))
+        message = _Message(end.number, to, _kind_of(array), payload)
+        end.sent_bytes += array.nbytes
         if end.machine == self._ends[to].machine:
             self._at(self._now_s, _ARRIVED, to, message)
             return
@@ -254,7 +263,7 @@ class _Loop:
                 target.senders.append(machine)
             return
         ports.is_sending = target.is_receiving = True
-        lasts_s = self._network.transfer_s(message.array.nbytes)
+        lasts_s = self._network.transfer_s(len(message.payload))
         self._at(self._now_s + lasts_s, _MOVED, message.source, message)
 
     def _moved(self, message: _Message) -> None:
@@ -293,3 +302,7 @@ def _name_of(op: Op | None) -> str:
         case None:
             return "nothing"
     return type(op).__name__
+
+
+def _kind_of(array: Array) -> tuple[tuple[int, ...], str]:
+    return array.shape, str(array.dtype)

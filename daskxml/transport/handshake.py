@@ -30,6 +30,7 @@ from daskxml.transport.channels.protocol import Receiver, Sender
 from daskxml.transport.channels.shared_memory import ShmReceiver, ShmSender
 from daskxml.transport.channels.shm_arrays import MappingCache, can_share
 from daskxml.transport.channels.tcp import TcpChannel
+from daskxml.transport.ucx import can_receive_device_arrays
 
 HANDLER = "daskxml_connect"
 READY, REFUSED = "ready", "refused"
@@ -223,14 +224,15 @@ async def _request(
     if pipe is not None and not answer["shares"]:
         pipe.close()
         pipe = None
-    return await open_sender(comm, timeout_s, pipe)
+    return await open_sender(comm, timeout_s, pipe, takes_device=answer["takes_device"])
 
 
 async def accept_from(collective: Collective, pending: PendingConnection) -> Receiver:
     """Answer a sender that it may begin, and return the channel from it."""
     pipe_fd = None if pending.pipe is None else open_pipe(pending.pipe)
     try:
-        await pending.comm.write({"status": READY, "shares": pipe_fd is not None})
+        answer = {"status": READY, "shares": pipe_fd is not None}
+        await pending.comm.write({**answer, "takes_device": can_receive_device_arrays()})
         timeout_s = collective.timeouts.idle_s
         return await open_receiver(pending.comm, timeout_s, pipe_fd, collective.mappings)
     except BaseException:
@@ -239,7 +241,9 @@ async def accept_from(collective: Collective, pending: PendingConnection) -> Rec
         raise
 
 
-async def open_sender(comm: Comm, timeout_s: float, pipe: DescriptorPipe | None) -> Sender:
+async def open_sender(
+    comm: Comm, timeout_s: float, pipe: DescriptorPipe | None, *, takes_device: bool = True
+) -> Sender:
     """Turn an established comm into a channel; with a pipe if the receiver has opened it.
 
     Parameters
@@ -248,10 +252,12 @@ async def open_sender(comm: Comm, timeout_s: float, pipe: DescriptorPipe | None)
         The channel owns it.
     timeout_s
         How long nothing may move while a thread waits for it, in seconds.
+    takes_device
+        Whether the receiver takes device arrays as they are.
     """
     if pipe is not None:
         return ShmSender(await _take_socket(comm), pipe, timeout_s)
-    return await open_channel(comm, timeout_s)
+    return await open_channel(comm, timeout_s, takes_device=takes_device)
 
 
 async def open_receiver(
@@ -263,11 +269,13 @@ async def open_receiver(
     return await open_channel(comm, timeout_s)
 
 
-async def open_channel(comm: Comm, timeout_s: float) -> TcpChannel | CommChannel:
+async def open_channel(
+    comm: Comm, timeout_s: float, *, takes_device: bool = True
+) -> TcpChannel | CommChannel:
     """Open either end of a channel that shares no memory, as `open_sender`."""
     if isinstance(comm, TCP) and not isinstance(comm, TLS):
         return TcpChannel(await _take_socket(comm), timeout_s)
-    return CommChannel(comm, asyncio.get_running_loop(), timeout_s)
+    return CommChannel(comm, asyncio.get_running_loop(), timeout_s, takes_device=takes_device)
 
 
 async def _take_socket(comm: Comm) -> socket.socket:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from importlib.metadata import entry_points
 
 SCHEMES = ("ucx", "ucxx")  # two names of one protocol
@@ -25,6 +27,14 @@ def takes_device_arrays(address: str) -> bool:
     return address.partition("://")[0] in SCHEMES
 
 
+def can_receive_device_arrays() -> bool:
+    """Whether this process can: UCX receives them into device memory, which takes a GPU.
+
+    A worker that has one has loaded CuPy before it takes part in a collective.
+    """
+    return "cupy" in sys.modules
+
+
 def ucx_missing(where: str) -> str:
     """Return an error message that UCX is missing, with the remedy.
 
@@ -42,6 +52,8 @@ def ucx_missing(where: str) -> str:
 def silence_ucx() -> None:
     """Silence UCX's part of Dask in this process: it logs every read that is cancelled.
 
+    And UCX itself, which warns of a variable that distributed-ucxx has set.
+
     Examples
     --------
     >>> silence_ucx()
@@ -49,3 +61,4 @@ def silence_ucx() -> None:
     False
     """
     logging.getLogger(LOGGER).setLevel(logging.CRITICAL)
+    os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import runpy
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from daskxml.api.collections import find_dask_rows
 from daskxml.config import DataSection
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.data.synthetic import generate
-from harness.clusters import PROTOCOL
 from harness.small_data import SPEC
 
 RUN = {
@@ -36,27 +34,15 @@ CUTS = (0, 400, 800, 1100, 1500)
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("dask")
-    with (
-        LocalCluster(
-            protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
-            local_directory=folder, silence_logs=50,
-        ) as cluster,
-        Client(cluster) as connected,
-    ):  # fmt: skip
-        yield connected
-
-
-@pytest.fixture(scope="module")
 def rows() -> tuple[Any, Any]:
     train, _ = generate(SPEC)
     return to_scipy(train.features), to_scipy(train.labels)
 
 
 @pytest.fixture(scope="module")
-def expected(client: Client, data: dict[str, Path]) -> dict[str, float]:
-    run = daskxml.train(RUN, client=client, train=data["train"], test=data["test"])
+def expected(cluster: LocalCluster, data: dict[str, Path]) -> dict[str, float]:
+    with Client(cluster) as client:
+        run = daskxml.train(RUN, client=client, train=data["train"], test=data["test"])
     return run.metrics
 
 

@@ -1,8 +1,10 @@
 """The check for a GPU, where there is none: on the kernels' sources, compiled for the host."""
 
+import importlib
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +130,7 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
         epochs=2,
         curve={"rows": 256, "features": 100, "labels": 30},
     )
-    torch = pytest.importorskip("torch")
+    torch = importlib.import_module("torch") if find_spec("torch") else None
     (*_, found) = check.run_parts(HostGpu(torch), work, "abc", 3)
     json.dumps(found)
     assert check.status_of(found) == 0, found
@@ -136,10 +138,10 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
     assert all(row["ok"] for row in found["training"])
     steps = found["steps"]
     assert [row for row in steps if "failed" in row] == []
-    assert {row["who"] for row in steps} == {
-        "ours, logits in 0 MiB", "ours, float16, logits in 0 MiB", "ours, bfloat16 output weights",
-        "torch eager", "torch eager, autocast bfloat16",
-    }  # fmt: skip
+    names = ["ours, logits in 0 MiB", "ours, float16, logits in 0 MiB"]
+    names += ["ours, bfloat16 output weights"]
+    names += ["torch eager", "torch eager, autocast bfloat16"] if torch else []
+    assert [row["who"] for row in steps] == names
     assert [row["ok"] for row in steps] == [True] * len(steps)
     ours = [row for row in steps if "queued" in row]
     # float16: hidden layer and weights are rounded, biases scaled; bfloat16: two roundings, and
@@ -147,7 +149,7 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
     assert [row["queued"] for row in ours] == [37, 40, 40]
     assert all(row["queue_ms"] > 0.0 for row in ours)
     told = capsys.readouterr().out
-    assert told.count("queue_ms") == 1
+    assert told.count("queue_ms") == 3
 
 
 @needs_compiler

@@ -16,8 +16,9 @@ from distributed import Client, LocalCluster, Worker
 import daskxml
 import harness.replay as replay
 from daskxml.cluster import collectives
-from daskxml.data.blocks import plan_blocks, read_header
-from daskxml.data.parse import Dialect, parse_block
+from daskxml.data.blocks import read_header
+from daskxml.data.formats import plan_files, read_block
+from daskxml.data.parse import Dialect
 from daskxml.data.rows import to_scipy
 from daskxml.model.spec import Layout
 from daskxml.records.environment import describe_machine, read_starts
@@ -293,9 +294,9 @@ def test_matrices_train_the_same_model_as_their_files(
     values["training"] = {"megabatches": 3}
     rows = {}
     for part in ("train", "test"):
-        header, block = read_header(str(data[part])), plan_blocks([str(data[part])], 2**30)[0]
+        header, block = read_header(str(data[part])), plan_files([str(data[part])], 2**30)[0]
         dialect = Dialect(features=header.features, labels=header.labels)
-        partition = parse_block(block, dialect)
+        partition = read_block(block, dialect)
         labels = to_scipy(partition.labels).toarray().astype(bool)
         rows[part] = daskxml.Matrices(to_scipy(partition.features), labels)
     from_files = daskxml.train(values, client=single, train=data["train"], test=data["test"])

@@ -23,11 +23,11 @@ from daskxml.data.blocks import (
     count_lines_before,
     inflate,
     join_lines,
-    plan_blocks,
     prefetch,
     read_header,
     read_texts,
 )
+from daskxml.data.formats import plan_files
 
 # Packed at no time: these bytes name tests, and parallel test processes must agree on the names.
 EMPTY_GZIP = gzip.compress(b"", mtime=0)
@@ -45,7 +45,7 @@ def test_blocks_cut_as_fsspec_does(lines: list[bytes], block_bytes: int, ended: 
     body = b"0 1:1\n" + b"\n".join(lines) + b"\n" * ended
     filesystem = fsspec.filesystem("memory")
     filesystem.pipe("/cut.txt", body)
-    blocks = plan_blocks(["memory://cut.txt"], block_bytes)
+    blocks = plan_files(["memory://cut.txt"], block_bytes)
     assert b"".join(map(text_of, blocks)) == body
     lines_before = 0
     with filesystem.open("/cut.txt") as file:
@@ -65,7 +65,7 @@ def test_header_and_byte_order_mark_are_left_out(tmp_path, name: str, mark: byte
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert read_header(str(path)) == Header(rows=2, features=5, labels=3)
-    blocks = plan_blocks([str(path)], 3)
+    blocks = plan_files([str(path)], 3)
     assert all(block.has_header for block in blocks)
     assert b"".join(map(text_of, blocks)) == b"0 1:1\n1 4:1\n"
 
@@ -77,7 +77,7 @@ def test_other_lines_are_no_header(tmp_path, line: bytes) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(line + b"\n0 1:1\n")
     assert read_header(str(path)) is None
-    assert text_of(plan_blocks([str(path)], 99)[0]) == line + b"\n0 1:1\n"
+    assert text_of(plan_files([str(path)], 99)[0]) == line + b"\n0 1:1\n"
 
 
 def test_a_header_with_too_many_columns_is_refused(tmp_path) -> None:
@@ -91,16 +91,16 @@ def test_globs_expand_in_order_and_paths_become_absolute(tmp_path, monkeypatch) 
         (tmp_path / name).write_bytes(b"0 1:1\n")
     (tmp_path / "e.txt").mkdir()
     monkeypatch.chdir(tmp_path)
-    names = [Path(block.path).name for block in plan_blocks(["*.txt"], 99)]
+    names = [Path(block.path).name for block in plan_files(["*.txt"], 99)]
     assert names == ["a.txt", "b.txt", "d[1].txt"]
-    assert [block.path for block in plan_blocks(["d[1].txt"], 99)] == [str(tmp_path / "d[1].txt")]
+    assert [block.path for block in plan_files(["d[1].txt"], 99)] == [str(tmp_path / "d[1].txt")]
     fsspec.filesystem("memory").pipe("/glob/x.txt", b"0 1:1\n")
-    assert [b.path for b in plan_blocks(["memory://glob/*.txt"], 99)] == ["memory:///glob/x.txt"]
+    assert [b.path for b in plan_files(["memory://glob/*.txt"], 99)] == ["memory:///glob/x.txt"]
 
 
 def test_a_block_can_be_pickled(tmp_path) -> None:
     (tmp_path / "a.txt").write_bytes(b"0 1:1\n")
-    [block] = plan_blocks([str(tmp_path / "a.txt")], 99)
+    [block] = plan_files([str(tmp_path / "a.txt")], 99)
     assert pickle.loads(pickle.dumps(block)) == block
     assert text_of(block) == b"0 1:1\n"
 
@@ -123,7 +123,7 @@ def test_files_that_are_not_text_are_refused(tmp_path, name, content, words) -> 
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InputError, match=words) as caught:
-        plan_blocks([str(path)], 99)
+        plan_files([str(path)], 99)
     assert caught.value.path == str(path)
 
 
@@ -140,7 +140,7 @@ def test_files_that_are_not_text_are_refused(tmp_path, name, content, words) -> 
 def test_paths_that_cannot_be_opened_are_refused(tmp_path, name: str, words: str) -> None:
     path = name if "://" in name else str(tmp_path / name)
     with pytest.raises(InputError, match=words):
-        plan_blocks([path], 99)
+        plan_files([path], 99)
 
 
 class LockedFileSystem(MemoryFileSystem):
@@ -156,7 +156,7 @@ def test_a_file_that_may_not_be_read_is_refused() -> None:
     fsspec.register_implementation("locked", LockedFileSystem, clobber=True)
     fsspec.filesystem("memory").pipe("/secret.txt", b"0 1:1\n")
     with pytest.raises(InputError, match=r"locked://secret\.txt: may not be read"):
-        plan_blocks(["locked://secret.txt"], 99)
+        plan_files(["locked://secret.txt"], 99)
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip"])
@@ -165,7 +165,7 @@ def test_a_harmed_gzip_stream_names_the_line_reached(tmp_path, harm: str) -> Non
     lines = b"".join(b"%d %d:1\n" % (i % 7, i * 7919 % 1000) for i in range(4000))
     whole = gzip.compress(b"0 1:1\n") + gzip.compress(lines)
     path.write_bytes(whole)
-    [block] = plan_blocks([str(path)], 99)
+    [block] = plan_files([str(path)], 99)
     path.write_bytes(whole[:-9] if harm == "cut" else whole[:-6] + b"\0\0" + whole[-4:])
     words = "ends early" if harm == "cut" else "is damaged"
     with pytest.raises(InputError, match=words) as caught:
@@ -177,7 +177,7 @@ def test_a_harmed_gzip_stream_names_the_line_reached(tmp_path, harm: str) -> Non
 def test_a_file_that_shrank_is_refused(tmp_path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"0 1:1\n" * 9)
-    blocks = plan_blocks([str(path)], 20)
+    blocks = plan_files([str(path)], 20)
     path.write_bytes(b"0 1:1\n")
     with pytest.raises(InputError, match="shrank while it was read"):
         text_of(blocks[-1])
@@ -210,7 +210,7 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path):
     for name, write in (("long.txt", bytes), ("long.txt.gz", gzip.compress)):
         path = tmp_path / name
         path.write_bytes(write(b"1 2:3\n" + b"4" * 10_000_000 + b"\n5 6:7\n"))
-        first = plan_blocks([str(path)], 1 << 20)[0]
+        first = plan_files([str(path)], 1 << 20)[0]
         with pytest.raises(InputError, match=r"more than 100,000 bytes; .* data.line_bytes"):
             list(read_texts(first, line_bytes=100_000))
 
@@ -239,7 +239,7 @@ def test_remote_files_are_read_in_blocks():
     fsspec.register_implementation("remote", RemoteFileSystem, clobber=True)
     lines = "".join(f"{i % 3} {i}:1\n" for i in range(50_000)).encode()
     fsspec.filesystem("memory").pipe("/remote.txt", lines)
-    blocks = plan_blocks(["remote://remote.txt"], 100_000)
+    blocks = plan_files(["remote://remote.txt"], 100_000)
     assert len(blocks) > 3
     assert b"".join(map(text_of, blocks)) == lines
 
@@ -247,5 +247,5 @@ def test_remote_files_are_read_in_blocks():
 def test_many_empty_members_of_a_gzip_stream_take_no_time(tmp_path):
     path = tmp_path / "members.txt.gz"
     path.write_bytes(gzip.compress(b"", mtime=0) * 20_000 + gzip.compress(b"1 2:3\n", mtime=0))
-    [block] = plan_blocks([str(path)], 1 << 20)
+    [block] = plan_files([str(path)], 1 << 20)
     assert text_of(block) == b"1 2:3\n"

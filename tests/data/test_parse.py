@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.blocks import Block, plan_blocks
+from daskxml.data.blocks import Block
+from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import (
     Dialect,
     detect_feature_base,
-    parse_block,
     parse_bytes,
     parse_pieces,
 )
@@ -201,8 +201,8 @@ ROWS = b"".join(b"%d,%d %d:0.%d\n" % (i % 7, i % 5, i % 50, i) for i in range(40
 def test_blocks_hold_every_row_once(tmp_path, header: bytes, block_bytes: int) -> None:
     path = tmp_path / "rows.txt"
     path.write_bytes(header + ROWS)
-    blocks = plan_blocks([str(path)], block_bytes)
-    indices = np.concatenate([parse_block(b, Dialect()).features.indices for b in blocks])
+    blocks = plan_files([str(path)], block_bytes)
+    indices = np.concatenate([read_block(b, Dialect()).features.indices for b in blocks])
     np.testing.assert_array_equal(indices, np.arange(400) % 50)
 
 
@@ -210,9 +210,9 @@ def test_gzip_members_parse_like_the_plain_file(tmp_path) -> None:
     path = tmp_path / "rows.txt.gz"
     half = len(ROWS) // 2 + 3  # within a line
     path.write_bytes(gzip.compress(b"400 50 7\n" + ROWS[:half]) + gzip.compress(ROWS[half:]))
-    [block] = plan_blocks([str(path)], 64)
+    [block] = plan_files([str(path)], 64)
     assert block.stop is None
-    assert_same(parse_block(block, Dialect()), parse_bytes_naive(ROWS, Dialect()))
+    assert_same(read_block(block, Dialect()), parse_bytes_naive(ROWS, Dialect()))
 
 
 def test_a_stream_in_many_pieces_joins_them(tmp_path, monkeypatch) -> None:
@@ -221,9 +221,9 @@ def test_a_stream_in_many_pieces_joins_them(tmp_path, monkeypatch) -> None:
     block = Block(str(path), 0, None, has_header=False)
     path.write_bytes(b"0 3:1\n" + ROWS + b"1 2:")
     with pytest.raises(InputError, match=r"rows\.txt:402: "):
-        parse_block(block, Dialect())
+        read_block(block, Dialect())
     path.write_bytes(b"\xef\xbb\xbf0 3:1 2:1\n" + ROWS)
-    assert_same(parse_block(block, Dialect()), parse_bytes_naive(b"0 3:1 2:1\n" + ROWS, Dialect()))
+    assert_same(read_block(block, Dialect()), parse_bytes_naive(b"0 3:1 2:1\n" + ROWS, Dialect()))
     unsorted = [piece.unsorted_rows for piece in parse_pieces(block, Dialect())]
     assert len(unsorted) > 40
     assert sum(unsorted) == unsorted[0] == 1
@@ -234,9 +234,9 @@ def test_the_line_of_a_fault_is_counted_from_the_beginning_of_the_file(tmp_path,
     path = tmp_path / ("rows.txt" + suffix)
     text = b"401 50 7\n" + ROWS + b"1 2:oops\n"
     path.write_bytes(gzip.compress(text) if suffix else text)
-    *whole, last = plan_blocks([str(path)], 500)
+    *whole, last = plan_files([str(path)], 500)
     for block in whole:
-        parse_block(block, Dialect(features=50, labels=7))
+        read_block(block, Dialect(features=50, labels=7))
     with pytest.raises(InputError) as caught:
-        parse_block(last, Dialect(features=50, labels=7))
+        read_block(last, Dialect(features=50, labels=7))
     assert (caught.value.path, caught.value.line) == (str(path), 402)

@@ -18,22 +18,16 @@ from sklearn.base import clone
 
 import daskxml
 from daskxml import DaskXMLClassifier
-from harness.clusters import PROTOCOL
 
 FAST = {"hidden": 8, "batch_size": 16, "epochs": 12, "learning_rate": 0.05, "random_state": 0}
 ROWS, FEATURES, LABELS, CUTS = 120, 12, 4, (50, 40, 30)
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("dask")
-    with (
-        LocalCluster(
-            protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
-            local_directory=folder, silence_logs=50,
-        ) as cluster,
-        Client(cluster, set_as_default=False) as connected,
-    ):  # fmt: skip
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """A client that is not the current one, which an estimator would find by itself."""
+    with Client(cluster, set_as_default=False) as connected:
+        connected.wait_for_workers(2, timeout=60)
         yield connected
 
 

@@ -95,6 +95,9 @@ class DeviceArray(np.ndarray):
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         raise AssertionError(f"the host computes {ufunc.__name__} with a device's array")
 
+    def __array_function__(self, function, types, operands, options):
+        raise AssertionError(f"the host calls {function.__name__} with a device's array")
+
     def __getitem__(self, key):
         found = super().__getitem__(key)
         assert isinstance(found, DeviceArray), "the host reads a device's array"

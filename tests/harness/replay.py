@@ -15,8 +15,9 @@ import numpy as np
 from daskxml.collectives.messages import run_together
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
-from daskxml.data.blocks import plan_blocks, read_header
-from daskxml.data.parse import Dialect, parse_block
+from daskxml.data.blocks import read_header
+from daskxml.data.formats import plan_files, read_block
+from daskxml.data.parse import Dialect
 from daskxml.data.reading import Recipe, join_pieces, shuffle_key, split_block
 from daskxml.data.rows import to_scipy
 from daskxml.model.trained import Model
@@ -64,7 +65,7 @@ def shuffled_rows(path: Path, seed: int) -> Partition:
     header = read_header(str(path))
     assert header is not None
     dialect = Dialect(features=header.features, labels=header.labels)
-    (block,) = plan_blocks([str(path)], 2**30)
+    (block,) = plan_files([str(path)], 2**30)
     recipe = Recipe(
         rows=header.rows,
         parts=1,
@@ -74,7 +75,7 @@ def shuffled_rows(path: Path, seed: int) -> Partition:
         shift=0,
         normalize="l2",
     )
-    return join_pieces(split_block(parse_block(block, dialect), 0, recipe), 0, recipe)
+    return join_pieces(split_block(read_block(block, dialect), 0, recipe), 0, recipe)
 
 
 def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> Any:

@@ -119,7 +119,8 @@ def test_channels_of_the_host_take_device_arrays(kind):
         asyncio.run(channel.close())
 
 
-def test_messages_keep_device_arrays_as_they_are():
+@pytest.mark.parametrize("takes_device", [True, False])
+def test_messages_keep_device_arrays_as_they_are_where_the_receiver_takes_them(takes_device):
     async def run():
         accepted = asyncio.get_running_loop().create_future()
 
@@ -129,8 +130,10 @@ def test_messages_keep_device_arrays_as_they_are():
         listener = await listen("inproc://", keep)
         comms = await connect(listener.contact_address), await accepted
         loop = asyncio.get_running_loop()
-        out, into = (CommChannel(comm, loop, TIMEOUT_S) for comm in comms)
-        array, room = on_device(np.arange(5)), on_device(np.zeros(5))
+        out = CommChannel(comms[0], loop, TIMEOUT_S, takes_device=takes_device)
+        into = CommChannel(comms[1], loop, TIMEOUT_S)
+        array, room = on_device(np.arange(5)), np.zeros(5, np.float32)
+        room = room.view(DeviceArray) if takes_device else room
         await asyncio.to_thread(out.send, payload_of(array, is_direct=True))
         array[...] = -1  # it has been copied
         await asyncio.to_thread(into.receive_into, room)
@@ -140,7 +143,7 @@ def test_messages_keep_device_arrays_as_they_are():
         return room.view(np.ndarray)
 
     np.testing.assert_array_equal(asyncio.run(run()), np.arange(5))
-    assert GPU.downloads == GPU.uploads == 0
+    assert (GPU.downloads, GPU.uploads) == (0 if takes_device else 1, 0)
 
 
 def test_host_arrays_are_not_touched():

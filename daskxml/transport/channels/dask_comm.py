@@ -27,6 +27,7 @@ from daskxml.transport.channels.protocol import (
     Receiver,
     Sender,
     copy_payload,
+    payload_of,
     write_payload,
 )
 from daskxml.transport.ucx import takes_device_arrays
@@ -45,12 +46,22 @@ class CommChannel(Sender, Receiver):
         The event loop of the comm.
     timeout_s
         How long to wait for a message, in seconds.
+    takes_device
+        Whether the other end takes device arrays as they are: a worker without a GPU does not.
     """
 
-    def __init__(self, comm: Comm, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        loop: asyncio.AbstractEventLoop,
+        timeout_s: float,
+        *,
+        takes_device: bool = True,
+    ) -> None:
         # Floats do not compress, so the attempt would only cost time.
         comm.handshake_options = {**comm.handshake_options, "compression": None}
         self._comm, self._loop, self._timeout_s = comm, loop, timeout_s
+        self._takes_device = takes_device
         self._pending: set[Future[Any]] = set()
         self._reading: Read | None = None
         self._writing: deque[Future[Any]] = deque()
@@ -66,7 +77,8 @@ class CommChannel(Sender, Receiver):
         except TimeoutError:
             return 0
         self._has_sent = True
-        self._writing.append(self._start(self._write(copy_payload(data))))
+        copied = copy_payload(data) if self._takes_device else bytes(payload_of(data, False))
+        self._writing.append(self._start(self._write(copied)))
         return len(data)
 
     def receive_into(self, array: Array) -> None:
