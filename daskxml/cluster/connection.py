@@ -189,7 +189,7 @@ def local_cluster(section: ClusterSection, warn: Warn) -> Iterator[SpecCluster]:
     cores = usable_cores()
     section.pool_threads_on(cores)  # refuses too many
     gpus = choose_gpus(section, usable_gpus() if section.device != "cpu" else (), gpu_problem, warn)
-    protocol = choose_protocol(section, bool(gpus))
+    protocol = choose_protocol(section, len(gpus))
     with (
         tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
         contextlib.ExitStack() as stack,
@@ -282,10 +282,11 @@ def choose_gpus(
     return tuple(gpus[: section.workers or None])
 
 
-def choose_protocol(section: ClusterSection, with_gpus: bool) -> str:
+def choose_protocol(section: ClusterSection, gpus: int) -> str:
     """Return the workers' protocol: the run file's, else UCX between GPUs, else Dask's default.
 
-    Dask's default is its setting ``distributed.comm.default-scheme``, ``tcp`` unless changed.
+    One GPU has no other to send to, and UCX would cost it speed: Dask's part of it polls. Dask's
+    default is its setting ``distributed.comm.default-scheme``, ``tcp`` unless changed.
 
     Raises
     ------
@@ -294,10 +295,10 @@ def choose_protocol(section: ClusterSection, with_gpus: bool) -> str:
 
     Examples
     --------
-    >>> choose_protocol(ClusterSection(), with_gpus=False)
+    >>> choose_protocol(ClusterSection(), gpus=0)
     'tcp'
     """
-    if section.protocol == "auto" and with_gpus and has_ucx():
+    if section.protocol == "auto" and gpus > 1 and has_ucx():
         return "ucx"
     chosen, where = section.protocol, f"[cluster] protocol = {section.protocol!r}"
     if chosen == "auto":

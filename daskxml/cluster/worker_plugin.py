@@ -248,7 +248,7 @@ class RunWorkerPlugin(WorkerPlugin):
     ) -> ProgramResult[Means]:
         """Take part in a merge, whose result is left in ``scratch``."""
         worker = self.queue_of(peers.id.run).worker
-        program = merge_program(worker, command, rank, peers.hosts)
+        program = merge_program(worker, command, rank, peers.hosts, peers.piece_floats)
         (result,) = await self.communicator.run_programs(
             peers.id, peers.addresses, {rank: program}, follows=peers.follows
         )

@@ -15,9 +15,10 @@ from daskxml.collectives.combine import (
     merge_factors,
     outer_memory,
 )
-from daskxml.collectives.ring import ring_all_reduce
+from daskxml.collectives.ring import PIECE_FLOATS, ring_all_reduce
 
 __all__ = [
+    "PIECE_FLOATS",
     "CombineConfig",
     "MergeFactors",
     "combine_changes",

@@ -81,7 +81,7 @@ class OutputArrays:
     @property
     def is_bfloat16(self) -> bool:
         """Whether the weights are bfloat16, held as uint16."""
-        return str(self.weight.dtype) == "uint16"
+        return bool(self.weight.dtype == "uint16")
 
     def _reserve_rows(self, rows: int) -> None:
         if self._uses_float16:

@@ -41,7 +41,7 @@ class ParameterSlice:
     @property
     def is_bfloat16(self) -> bool:
         """Whether weights are bfloat16, as uint16, with stochastic rounding."""
-        return str(self.weight.dtype) == "uint16"
+        return bool(self.weight.dtype == "uint16")
 
     def rows(self, span: slice) -> ParameterSlice:
         """Return some of the rows."""

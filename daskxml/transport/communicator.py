@@ -14,6 +14,7 @@ from typing import Any
 
 from distributed.comm import Comm
 
+from daskxml.collectives import PIECE_FLOATS
 from daskxml.collectives.messages import Program, ProgramResult, Result
 from daskxml.core.errors import ClusterError
 from daskxml.transport.channels.shm_arrays import MappingCache
@@ -28,8 +29,10 @@ from daskxml.transport.handshake import (
     Rendezvous,
     Timeouts,
 )
+from daskxml.transport.ucx import takes_device_arrays
 
 __all__ = ["CollectiveId", "Communicator", "ProcessGroup", "Timeouts"]
+UCX_PIECE_FLOATS = 1 << 24  # 64 MiB: benchmarks/results/gpu_cluster.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,16 @@ class ProcessGroup:
     addresses: tuple[str, ...]
     hosts: tuple[str, ...]
     follows: int | None = None
+
+    @property
+    def piece_floats(self) -> int:
+        """The most elements of a merge's message, the same on all ranks.
+
+        Over UCX, Dask sends each in several messages of its own, and both ends wait for their GPUs:
+        few large ones are sent.
+        """
+        is_ucx = any(map(takes_device_arrays, self.addresses))
+        return UCX_PIECE_FLOATS if is_ucx else PIECE_FLOATS
 
 
 @dataclass(frozen=True, slots=True)

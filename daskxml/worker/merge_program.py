@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from daskxml.collectives import merge_factors, ring_all_reduce
+from daskxml.collectives import PIECE_FLOATS, merge_factors, ring_all_reduce
 from daskxml.collectives.messages import Flush, Program, Receive, Send
 from daskxml.core.arrays import Array
 from daskxml.core.errors import TrainingError
@@ -22,14 +22,17 @@ from daskxml.worker.tree_worker import TreeWorker, gather_pieces
 
 
 def merge_program(
-    worker: TrainingWorker | TreeWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...]
-) -> Program[Means]:
+    worker: TrainingWorker | TreeWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...],
+    piece_size: int = PIECE_FLOATS,
+) -> Program[Means]:  # fmt: skip
     """Return one rank's part in a merge; ranks are in the order of ``command.weights``.
 
     Parameters
     ----------
     hosts
         The machine of every rank.
+    piece_size
+        Elements of a message, at most.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def merge_program(
         return (yield from gather_pieces(worker, rank, len(hosts)))
     if worker.settings.strategy.shares_model:
         return (yield from _copy_shared_model(worker, rank, hosts))
-    merge = _Merge(worker, command, rank, hosts)
+    merge = _Merge(worker, command, rank, hosts, piece_size)
     means: Means = {}
     if merge.combines_changes:
         means = yield from merge.combine_changes()
@@ -72,9 +75,11 @@ def _copy_shared_model(worker: TrainingWorker, rank: int, hosts: tuple[str, ...]
 
 class _Merge:
     def __init__(
-        self, worker: TrainingWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...]
-    ) -> None:
+        self, worker: TrainingWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...],
+        piece_size: int,
+    ) -> None:  # fmt: skip
         self.worker, self.command, self.rank, self.hosts = worker, command, rank, hosts
+        self.piece_size = piece_size
         self.kernels = worker.kernels
         self.weights = list(command.weights.values())
 
@@ -160,5 +165,5 @@ class _Merge:
     ) -> Program[None]:
         ranks, kernels = len(self.weights), self.kernels
         yield from ring_all_reduce(
-            self.rank, ranks, out, term, weight, kernels, finish, transfer=transfer
+            self.rank, ranks, out, term, weight, kernels, finish, self.piece_size, transfer
         )

@@ -160,27 +160,28 @@ def test_gpus_that_cannot_be_used_are_an_error_only_where_they_are_asked_for():
 
 def test_ucx_between_gpus_where_it_is_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connection, "has_ucx", lambda: True)
-    assert choose_protocol(ClusterSection(), with_gpus=True) == "ucx"
-    assert choose_protocol(ClusterSection(protocol="tcp"), with_gpus=True) == "tcp"
+    assert choose_protocol(ClusterSection(), gpus=2) == "ucx"
+    assert choose_protocol(ClusterSection(), gpus=1) == "tcp"
+    assert choose_protocol(ClusterSection(protocol="tcp"), gpus=2) == "tcp"
     monkeypatch.setattr(connection, "has_ucx", lambda: False)
     with dask.config.set({SCHEME: "tcp"}):
-        assert choose_protocol(ClusterSection(), with_gpus=True) == "tcp"
+        assert choose_protocol(ClusterSection(), gpus=2) == "tcp"
     with pytest.raises(ConfigError, match=r"UCX is not installed here: pip install 'daskxml\[ucx"):
-        choose_protocol(ClusterSection(protocol="ucx"), with_gpus=True)
+        choose_protocol(ClusterSection(protocol="ucx"), gpus=2)
 
 
 def test_a_local_cluster_talks_what_dask_is_set_to(monkeypatch: pytest.MonkeyPatch):
     for pattern in ("tcp", "tls", "ucx", "ucxx"):
         with dask.config.set({SCHEME: pattern}):
             monkeypatch.setattr(connection, "has_ucx", lambda: True)
-            assert choose_protocol(ClusterSection(), with_gpus=False) == pattern
-            assert choose_protocol(ClusterSection(protocol="tcp"), with_gpus=False) == "tcp"
+            assert choose_protocol(ClusterSection(), gpus=0) == pattern
+            assert choose_protocol(ClusterSection(protocol="tcp"), gpus=0) == "tcp"
     monkeypatch.setattr(connection, "has_ucx", lambda: False)
     with (
         dask.config.set({SCHEME: "ucx"}),
         pytest.raises(ConfigError, match=r"^Dask's distributed\.comm\.default-scheme = 'ucx': UCX"),
     ):
-        choose_protocol(ClusterSection(), with_gpus=False)
+        choose_protocol(ClusterSection(), gpus=0)
 
 
 def test_workers_of_a_local_cluster_talk_what_dask_is_set_to():

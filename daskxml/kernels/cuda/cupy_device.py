@@ -76,9 +76,9 @@ class CupyDevice:
         exactly = cublas.CUBLAS_COMPUTE_32F
         quickly = exactly if exact else cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         self._products = {  # of operands of a dtype: its name in cuBLAS, and the type of sums
-            "float32": (runtime.CUDA_R_32F, quickly),
-            "uint16": (runtime.CUDA_R_16BF, exactly),  # bfloat16
-            "float16": (runtime.CUDA_R_16F, exactly),
+            np.dtype(np.float32): (runtime.CUDA_R_32F, quickly),
+            np.dtype(np.uint16): (runtime.CUDA_R_16BF, exactly),  # bfloat16
+            np.dtype(np.float16): (runtime.CUDA_R_16F, exactly),
         }
         self._lock, self._handle = Lock(), cublas.create()  # CuPy's is one for each thread
         finalize(self, cublas.destroy, self._handle).atexit = False
@@ -186,8 +186,8 @@ class CupyDevice:
         scalars = np.array([alpha, beta], np.float32)  # read by the call itself
         first = scalars.ctypes.data
         transposed = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
-        kind, adds = self._products[str(p.a.dtype)]
-        out_kind, _ = self._products[str(p.out.dtype)]
+        kind, adds = self._products[p.a.dtype]
+        out_kind, _ = self._products[p.out.dtype]
         try:
             with self._lock, self._stream:
                 cublas.gemmEx(

@@ -48,7 +48,7 @@ class CudaDense:
             self._device.clear(out)
             return
         kind = f"uint{8 * out.itemsize}"
-        word, size = np.array(value, str(out.dtype)).view(kind)[()], int(out.size)
+        word, size = np.array(value, out.dtype).view(kind)[()], int(out.size)
         words = out.reshape(-1).view(kind)
         self._device.launch(f"fill_{kind}", *grid(size), words, word, np.int64(size))
 
@@ -86,11 +86,11 @@ class CudaDense:
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
         f = np.float32(factor)
-        if str(out.dtype) == "uint16":
+        if out.dtype == np.uint16:
             self._flat("to_bfloat16", out, x, f)
-        elif str(x.dtype) == "uint16":
+        elif x.dtype == np.uint16:
             self._flat("from_bfloat16", out, x, f)
-        elif str(out.dtype) == "float16":
+        elif out.dtype == np.float16:
             self._flat("to_float16", out.view("uint16"), x, f)
         else:
             self._flat("from_float16", out, x.view("uint16"), f)

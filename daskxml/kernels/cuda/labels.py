@@ -219,7 +219,7 @@ def label_scratch_bytes(rows: int, labels: int) -> int:
 
 def _stored(name: str, block: Array) -> tuple[str, Array]:
     """The kernel for blocks of this dtype, and the block as its operand: float16 as its bits."""
-    if str(block.dtype) == "float16":
+    if block.dtype == np.float16:
         return f"{name}_half", block.view("uint16")
     return name, block
 

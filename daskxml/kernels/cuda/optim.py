@@ -72,9 +72,9 @@ class CudaOptim:
         self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any
     ) -> None:
         size, width = _sizes(gradient)
-        is_bfloat16 = str(arrays[0].dtype) == "uint16"
+        is_bfloat16 = arrays[0].dtype == np.uint16
         self._device.launch(
-            name + "_bfloat16" * is_bfloat16, *grid(int(size)), *arrays, gradient.values,
+            f"{name}_bfloat16" if is_bfloat16 else name, *grid(int(size)), *arrays, gradient.values,
             *self._rows(gradient), f32(gradient.scale), width, size,
             np.uint64(gradient.rounding_key), *rates,
         )  # fmt: skip
