@@ -44,14 +44,15 @@ def _half_products(draw: Operands) -> list[Case]:
 
 
 def _half_logits(draw: Operands, spread: float) -> Any:
-    return draw.normal(draw.sizes.labels, draw.sizes.rows, spread=spread).astype(np.float16)
+    stride = draw.sizes.rows + draw.sizes.rows % 2  # a label's begin at a multiple of 4 bytes
+    return draw.normal(draw.sizes.labels, stride, spread=spread).astype(np.float16)
 
 
 def _half_softmax(draw: Operands) -> list[Case]:
     """A gradient comes as 1024 times itself, or so."""
     s, part, rows = draw.sizes, draw.rows(), draw.chosen()
     logits, bias = _half_logits(draw, 4.0), draw.normal(s.labels)
-    whole = logits.astype(float) + bias[:, None]
+    whole = logits[:, : s.rows].astype(float) + bias[:, None]
     shift = (np.log(np.exp(whole).sum(axis=0)) - np.log(1024.0)).astype(np.float32)
     base = {"logits": logits, "bias": bias}
     sums = {**base, "peak": np.full(s.rows, -np.inf, np.float32), "total": np.zeros(s.rows)}

@@ -103,7 +103,10 @@ class LabelKernels(Protocol):
         """Whether the kernels of this section exist; otherwise exponentials are stored."""
 
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
-        """As ``softmax_block``, but ``logits (block, rows)`` are not changed."""
+        """As ``softmax_block``, but ``logits (block, rows)`` are not changed.
+
+        Each label's float16 logits begin at a multiple of 4 bytes.
+        """
 
     def softmax_shift(self, out: Array, peak: Array, total: Array, weight: Array) -> None:
         """``out = peak + log(total) - log(weight)``, all ``(rows,)``; infinite for a weight of 0.

@@ -11,7 +11,6 @@ from daskxml.kernels.cuda.device import CudaDevice, ZeroedScratch, aligned
 from daskxml.kernels.labels import LabelWork
 
 _TILE = 32, 8  # rows and labels of a block of threads
-_HALF_TILE = 64, 4  # for float16 logits: 128 bytes of a label at a time
 _MOST_CHUNKS = 256  # of labels, whose partial results are merged
 _RANK_THREADS = 1 << 17  # that rank labels at the same time
 _LEAST_CHUNK = 64
@@ -107,10 +106,9 @@ class CudaLabels:
         make, launch = self._device.scratch(), self._device.launch
         tops, sums = (make((chunks, int(rows)), "float32") for _ in range(2))
         name, stored = _stored("softmax_parts", logits)
-        tile = _TILE if stored is logits else _HALF_TILE
-        blocks = -(-int(rows) // tile[0]), chunks
-        launch(name, blocks, tile, tops, sums, stored, bias, labels, rows, stride, chunk)
         tiles = (-(-int(rows) // _TILE[0]),)
+        blocks = -(-int(rows) * logits.itemsize // (4 * _TILE[0])), chunks  # 128 bytes of a label
+        launch(name, blocks, _TILE, tops, sums, stored, bias, labels, rows, stride, chunk)
         launch("softmax_merge", tiles, _TILE, peak, total, tops, sums, np.int32(chunks), rows)
 
     def softmax_shift(self, out: Array, peak: Array, total: Array, weight: Array) -> None:

@@ -8,47 +8,71 @@ __device__ inline float load_logit(unsigned short x) { return half_value(x); }
 __device__ inline void store_logit(float* at, float value) { *at = value; }
 __device__ inline void store_logit(unsigned short* at, float value) { *at = half_bits(value); }
 
-// Maximum and sum of a chunk: both (chunks, rows). A block is of rows x labels at a time.
+// As many logits as a thread reads at once, of neighbouring rows: 4 bytes, 128 for a warp.
+__device__ inline void load_rows(const float* at, float* out) { out[0] = *at; }
+__device__ inline void load_rows(const unsigned short* at, float* out) {
+    unsigned two = *(const unsigned*)at;
+    out[0] = half_value((unsigned short)(two & 0xffffu));
+    out[1] = half_value((unsigned short)(two >> 16));
+}
+
+// Maximum and sum of a chunk: both (chunks, rows). A block is R x 32 rows x 8 labels at a time.
 template <class T>
 __device__ void softmax_parts_of(
     float* tops, float* sums, const T* logits, const float* bias,
     int64 labels, int64 rows, int64 stride, int64 chunk) {
+    const int R = 4 / sizeof(T);   // rows of a thread
     const int K = 16 / sizeof(T);  // labels that are loaded before they are summed
-    __shared__ float top_of[256], sum_of[256];
-    int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    __shared__ float top_of[R][256], sum_of[R][256];
+    int64 row = R * (blockIdx.x * (int64)blockDim.x + threadIdx.x);
     int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
     int high = blockDim.y, own = threadIdx.y * blockDim.x + threadIdx.x;
-    float top = -INF, sum = 0.0f;
+    float top[R], sum[R];
+    for (int r = 0; r < R; ++r) top[r] = -INF, sum[r] = 0.0f;
     for (int64 start = first + threadIdx.y; start < last && row < rows; start += K * high) {
-        float batch[K], higher = top, more = 0.0f;
+        float batch[K][R];
         #pragma unroll
         for (int k = 0; k < K; ++k) {
             int64 l = start + k * high;
-            batch[k] = l < last ? load_logit(logits[l * stride + row]) + bias[l] : -INF;
+            if (l < last) load_rows(logits + l * stride + row, batch[k]);
+            float lift = l < last ? bias[l] : 0.0f;
+            #pragma unroll
+            for (int r = 0; r < R; ++r) batch[k][r] = l < last ? batch[k][r] + lift : -INF;
         }
         #pragma unroll
-        for (int k = 0; k < K; ++k) higher = batch[k] > higher ? batch[k] : higher;
-        #pragma unroll
-        for (int k = 0; k < K; ++k) more += __expf(batch[k] - higher);  // NaN stays
-        sum = sum * __expf(top - higher) + more;
-        top = higher;
+        for (int r = 0; r < R; ++r) {
+            float higher = top[r], more = 0.0f;
+            #pragma unroll
+            for (int k = 0; k < K; ++k) higher = batch[k][r] > higher ? batch[k][r] : higher;
+            #pragma unroll
+            for (int k = 0; k < K; ++k) more += __expf(batch[k][r] - higher);  // NaN stays
+            sum[r] = sum[r] * __expf(top[r] - higher) + more;
+            top[r] = higher;
+        }
     }
-    top_of[own] = top;
-    sum_of[own] = sum;
+    #pragma unroll
+    for (int r = 0; r < R; ++r) {
+        top_of[r][own] = top[r];
+        sum_of[r][own] = sum[r];
+    }
     __syncthreads();
-    if (threadIdx.y > 0 || row >= rows) return;
-    for (int y = 1; y < high; ++y) {
-        float other = top_of[y * blockDim.x + own], more = sum_of[y * blockDim.x + own];
-        if (more == 0.0f) continue;  // without labels
-        if (other <= top) {
-            sum += more * expf(other - top);
-        } else {
-            sum = sum * expf(top - other) + more;
-            top = other;
+    #pragma unroll
+    for (int r = 0; r < R; ++r) {
+        if (threadIdx.y > 0 || row + r >= rows) return;
+        for (int y = 1; y < high; ++y) {
+            int at = y * blockDim.x + own;
+            float other = top_of[r][at], more = sum_of[r][at];
+            if (more == 0.0f) continue;  // without labels
+            if (other <= top[r]) {
+                sum[r] += more * expf(other - top[r]);
+            } else {
+                sum[r] = sum[r] * expf(top[r] - other) + more;
+                top[r] = other;
+            }
         }
+        tops[blockIdx.y * rows + row + r] = top[r];
+        sums[blockIdx.y * rows + row + r] = sum[r];
     }
-    tops[blockIdx.y * rows + row] = top;
-    sums[blockIdx.y * rows + row] = sum;
 }
 
 KERNEL softmax_parts(
