@@ -12,7 +12,8 @@
 # FOLDER holds bibtex and delicious. Each stretch writes its results at once, in benchmarks/results,
 # and its output to LOGS (a folder; default: runs/gpu); one that failed or ran out of time does not
 # hold up the next, and can be repeated. PYTHON names the interpreter (default: python3), which has
-# CuPy, and for runs and cluster what the extra cuda12 or cuda13 brings.
+# CuPy, and for runs and cluster what the extra cuda12 or cuda13 brings; STRETCH_S is the most seconds
+# of a stretch (default: 595).
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 data=${1:?the folder of the data sets}
@@ -35,7 +36,7 @@ for stretch in "${stretches[@]}"; do
     *) echo "$stretch: no such stretch: kernels, steps, runs, cluster, tests" >&2; exit 2 ;;
   esac
   begun=$SECONDS
-  timeout 595 "${command[@]}" 2>&1 | tee "$logs/$stretch.log"
+  timeout "${STRETCH_S:-595}" "${command[@]}" 2>&1 | tee "$logs/$stretch.log"
   status=${PIPESTATUS[0]}
   echo "$stretch: status $status after $((SECONDS - begun)) s"
   [ "$status" = 0 ] || failed=1

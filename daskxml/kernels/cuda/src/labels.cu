@@ -16,39 +16,60 @@ __device__ inline void load_rows(const unsigned short* at, float* out) {
     out[1] = half_value((unsigned short)(two >> 16));
 }
 
+// K labels more in the maxima and sums of R rows; `at` and `lift` are where their logits and biases
+// begin, `step` and `high` apart.
+template <class T, int R, int K>
+__device__ inline void add_labels(
+    float* top, float* sum, const T* at, const float* lift, int64 step, int high) {
+    float batch[K][R];
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        load_rows(at, batch[k]);
+        at += step;
+    }
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        float bias = lift[k * high];
+        #pragma unroll
+        for (int r = 0; r < R; ++r) batch[k][r] += bias;
+    }
+    #pragma unroll
+    for (int r = 0; r < R; ++r) {
+        float higher = top[r], more = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < K; ++k) higher = fmaxf(higher, batch[k][r]);
+        #pragma unroll
+        for (int k = 0; k < K; ++k) more += __expf(batch[k][r] - higher);  // NaN stays
+        sum[r] = sum[r] * __expf(top[r] - higher) + more;
+        top[r] = higher;
+    }
+}
+
 // Maximum and sum of a chunk: both (chunks, rows). A block is R x 32 rows x 8 labels at a time.
 template <class T>
 __device__ void softmax_parts_of(
     float* tops, float* sums, const T* logits, const float* bias,
     int64 labels, int64 rows, int64 stride, int64 chunk) {
-    const int R = 4 / sizeof(T);   // rows of a thread
-    const int K = 16 / sizeof(T);  // labels that are loaded before they are summed
+    const int R = 4 / sizeof(T), K = 8;  // rows of a thread, and labels that it loads at once
     __shared__ float top_of[R][256], sum_of[R][256];
     int64 row = R * (blockIdx.x * (int64)blockDim.x + threadIdx.x);
-    int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
+    int64 first = blockIdx.y * chunk + threadIdx.y, last = least(blockIdx.y * chunk + chunk, labels);
     int high = blockDim.y, own = threadIdx.y * blockDim.x + threadIdx.x;
+    int left = first < last && row < rows ? (int)((last - first + high - 1) / high) : 0;
+    const T* at = logits + first * stride + row;
+    const float* lift = bias + first;
     float top[R], sum[R];
+    #pragma unroll
     for (int r = 0; r < R; ++r) top[r] = -INF, sum[r] = 0.0f;
-    for (int64 start = first + threadIdx.y; start < last && row < rows; start += K * high) {
-        float batch[K][R];
-        #pragma unroll
-        for (int k = 0; k < K; ++k) {
-            int64 l = start + k * high;
-            if (l < last) load_rows(logits + l * stride + row, batch[k]);
-            float lift = l < last ? bias[l] : 0.0f;
-            #pragma unroll
-            for (int r = 0; r < R; ++r) batch[k][r] = l < last ? batch[k][r] + lift : -INF;
-        }
-        #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            float higher = top[r], more = 0.0f;
-            #pragma unroll
-            for (int k = 0; k < K; ++k) higher = batch[k][r] > higher ? batch[k][r] : higher;
-            #pragma unroll
-            for (int k = 0; k < K; ++k) more += __expf(batch[k][r] - higher);  // NaN stays
-            sum[r] = sum[r] * __expf(top[r] - higher) + more;
-            top[r] = higher;
-        }
+    for (; left >= K; left -= K) {
+        add_labels<T, R, K>(top, sum, at, lift, high * stride, high);
+        at += K * high * stride;
+        lift += K * high;
+    }
+    for (; left > 0; --left) {
+        add_labels<T, R, 1>(top, sum, at, lift, high * stride, high);
+        at += high * stride;
+        lift += high;
     }
     #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -60,8 +81,8 @@ __device__ void softmax_parts_of(
     for (int r = 0; r < R; ++r) {
         if (threadIdx.y > 0 || row + r >= rows) return;
         for (int y = 1; y < high; ++y) {
-            int at = y * blockDim.x + own;
-            float other = top_of[r][at], more = sum_of[r][at];
+            int place = y * blockDim.x + own;
+            float other = top_of[r][place], more = sum_of[r][place];
             if (more == 0.0f) continue;  // without labels
             if (other <= top[r]) {
                 sum[r] += more * expf(other - top[r]);
