@@ -102,6 +102,8 @@ class CudaLabels:
 
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
         (labels, stride), rows = _shape(logits), np.int64(peak.shape[0])
+        if int(stride) * logits.itemsize % 4:
+            raise ValueError(f"softmax_sums: float16 logits with an odd stride, {stride}")
         chunks, chunk = _chunks(int(labels))
         make, launch = self._device.scratch(), self._device.launch
         tops, sums = (make((chunks, int(rows)), "float32") for _ in range(2))
