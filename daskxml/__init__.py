@@ -21,6 +21,7 @@ from daskxml.core.errors import (
 )
 
 if TYPE_CHECKING:
+    from daskxml.api.mixtures import mix
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs, stop
     from daskxml.api.simulate import simulate
@@ -53,6 +54,7 @@ __all__ = [
     "launch",
     "load",
     "make_scorer",
+    "mix",
     "runs",
     "simulate",
     "stop",
@@ -75,6 +77,7 @@ _HOMES = {
     "launch": "daskxml.api.train",
     "load": "daskxml.api.train",
     "make_scorer": "daskxml.estimators.scorers",
+    "mix": "daskxml.api.mixtures",
     "runs": "daskxml.api.runs",
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",

@@ -186,6 +186,20 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_mix(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("models", nargs="+", metavar="DIR", help="directories of two or more runs or models")
+    add("--out", required=True, metavar="DIR", help="where the mixture is written")
+    add(
+        "--rows",
+        nargs="+",
+        metavar="FILE",
+        help="rows on which the weights are chosen (default: those that all runs have held out by "
+        "data.validation)",
+    )
+    add("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1")
+
+
 def _add_inspect(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "data",
@@ -310,6 +324,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     ),
     "evaluate": ("data", _add_evaluate, "score a trained model on labelled rows"),
     "predict": ("data", _add_predict, "write a trained model's best labels of every row"),
+    "mix": ("data", _add_mix, "make one model of several, with weights chosen on held-out rows"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
     "verify": (
@@ -374,12 +389,17 @@ def pool(text: str) -> tuple[str, int]:
     return name.strip(), positive(threads.strip())
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """Return numbers of at least 0, given as ``0.4,0.6``."""
+    return tuple(map(number, text.split(",")))
+
+
 def three_numbers(text: str) -> tuple[float, ...]:
     """Return the cost of a batch: fixed, per row, per non-zero."""
-    numbers = tuple(number(part.strip()) for part in text.split(","))
-    if len(numbers) != 3:
+    found = numbers(text)
+    if len(found) != 3:
         raise argparse.ArgumentTypeError(f"{text!r} is not three numbers: fixed, row, non-zero")
-    return numbers
+    return found
 
 
 def ranks(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""``daskxml inspect``, ``generate``, ``evaluate`` and ``predict``: on data files and models."""
+"""``daskxml inspect``, ``generate``, ``evaluate``, ``predict`` and ``mix``: on files and models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from daskxml.core.errors import InputError
 from daskxml.data.formats import declared, plan_files, read_pieces
 from daskxml.data.inspection import inspect_file
 from daskxml.data.parse import Dialect
+from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.model.kinds import MixtureSpec
 from daskxml.model.trained import Model, evaluate_partitions
 from daskxml.observe.terminal import print_metrics
 
@@ -67,6 +69,33 @@ def predict(options: Options) -> int:
     if options.out != STDOUT:
         labels = model.spec.labels
         print(f"wrote {rows:,} rows x {labels:,} labels, {scores:,} scores, to {options.out}")
+    return 0
+
+
+def mix(options: Options) -> int:
+    """Write one model of several, and print what each one's labels are worth beside it."""
+    from daskxml.api.mixtures import held_out_rows, mix
+
+    models = [Model.load(directory) for directory in options.models]
+    if options.weights:
+        mix(models, weights=options.weights).save(options.out)
+        print(f"wrote a mixture of {len(models)} models to {options.out}")
+        return 0
+    if options.rows:
+        rows = concatenate(list(read_partitions(models[0], options.rows)))
+    else:
+        rows = held_out_rows(options.models)
+    mixture = mix(models, rows)
+    mixture.save(options.out)
+    spec = mixture.spec
+    assert isinstance(spec, MixtureSpec)
+    print(f"on {rows.rows:,} rows that no part was trained on:")
+    for name, share, model in zip(
+        (*options.models, options.out), (*spec.weights, 1.0), (*models, mixture), strict=True
+    ):
+        found = model.evaluate(rows)
+        scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
+        print(f"{scores}  weight {share:.2f}  {name}")
     return 0
 
 

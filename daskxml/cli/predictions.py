@@ -28,7 +28,7 @@ from typing import IO, Any
 import scipy.sparse
 
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.model.trained import Ids, Model, Scores, scores_csr
+from daskxml.model.trained import Ids, Model, Scores, named, scores_csr
 
 STDOUT = "-"
 Block = tuple[Ids, Scores]  # of consecutive rows, ``(rows, k)`` each, best first
@@ -69,7 +69,7 @@ class _Counted:
     def __iter__(self) -> Iterator[Block]:
         for ids, scores in self._blocks:
             self.rows += len(ids)
-            self.scores += ids.size
+            self.scores += int((ids >= 0).sum())
             yield ids, scores
 
 
@@ -102,7 +102,8 @@ def _rows(model: Model, blocks: Iterable[Block]) -> Iterator[Row]:
     names, number = model.header.label_names, 0
     for ids, scores in blocks:
         for row, values in zip(ids.tolist(), scores.tolist(), strict=True):
-            yield number, [names[label] if names else label for label in row], values
+            labels = named(row, names)
+            yield number, labels, values[: len(labels)]
             number += 1
 
 

@@ -337,7 +337,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
         """Return the best ``k`` labels of each row, best first, by their names or ids."""
         ids, _ = self.model_.predict_top_k(self._checked(X), min(k, len(self.classes_)))
-        return [self.classes_[row].tolist() for row in ids]
+        return [self.classes_[row[row >= 0]].tolist() for row in ids]
 
     def score(self, X: Any, y: Any) -> float:
         """Return `eval_metric` on rows, by default P@1."""

@@ -22,7 +22,8 @@ from daskxml._version import __version__
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replace_durably, replacing
 from daskxml.core.text import parse_json
-from daskxml.model.kinds import AnySpec, spec_from_dict
+from daskxml.model.kinds import AnySpec, MixtureSpec, spec_from_dict
+from daskxml.model.mixture import part_arrays
 from daskxml.model.spec import Layout
 from daskxml.model.tensors import Arrays, read_tensors, save_tensors
 from daskxml.model.tree.forest import tree_problem
@@ -67,7 +68,7 @@ class ModelHeader:
     'l2'
     """
 
-    spec: AnySpec
+    spec: AnySpec | MixtureSpec
     training_rows: int
     normalize: str = "l2"
     feature_base: int = 0
@@ -315,19 +316,40 @@ def _fingerprint(path: Path) -> dict[str, Any]:
     return {"size_bytes": path.stat().st_size, "sha256": digest}
 
 
-def _check_arrays(directory: Path, spec: AnySpec, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def _check_arrays(
+    directory: Path, spec: AnySpec | MixtureSpec, arrays: Mapping[str, npt.NDArray[Any]]
+) -> None:
     """Refuse arrays that are not the parameters of ``spec`` and the label counts."""
-    wanted: dict[str, tuple[tuple[int, ...], str]] = {LABEL_COUNTS: ((spec.labels,), "int64")}
+    parameters = {name: array for name, array in arrays.items() if name != LABEL_COUNTS}
+    counts = {name: array for name, array in arrays.items() if name == LABEL_COUNTS}
+    problem = _difference({LABEL_COUNTS: ((spec.labels,), "int64")}, counts)
+    if problem := problem or _array_problem(spec, parameters):
+        raise ModelError(f"{directory}: {problem}; these are not the arrays of one model")
+
+
+def _array_problem(
+    spec: AnySpec | MixtureSpec, arrays: Mapping[str, npt.NDArray[Any]]
+) -> str | None:
+    """Return what is wrong with a model's parameters, if anything is."""
+    if isinstance(spec, MixtureSpec):
+        parts = [part_arrays(arrays, part) for part in range(len(spec.parts))]
+        if sum(map(len, parts)) != len(arrays):
+            return f"it has {len(arrays)} arrays, of which {sum(map(len, parts))} are of its parts"
+        found = map(_array_problem, spec.parts, parts)
+        return next((f"part {n}: {text}" for n, text in enumerate(found) if text), None)
     if isinstance(spec, TreeSpec):
-        if problem := tree_problem(spec, arrays):
-            raise ModelError(f"{directory}: {problem}; these are not the arrays of one model")
-        arrays = {name: arrays[name] for name in arrays.keys() & wanted.keys()}
-    else:
-        wanted |= {name: (slot.shape, "float32") for name, slot in Layout(spec).slots.items()}
+        return tree_problem(spec, arrays) or None
+    slots = Layout(spec).slots.items()
+    return _difference({name: (slot.shape, "float32") for name, slot in slots}, arrays)
+
+
+def _difference(
+    wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, npt.NDArray[Any]]
+) -> str | None:
+    """Return how the shapes and dtypes of arrays differ from those that are wanted."""
     for name in sorted(wanted.keys() | arrays.keys()):
         found = (arrays[name].shape, str(arrays[name].dtype)) if name in arrays else "nothing"
         if found != wanted.get(name):
-            raise ModelError(
-                f"{directory}: array {name!r} is {found}, but its spec asks for "
-                f"{wanted.get(name, 'nothing')}; these are not of one model"
-            )
+            asked = wanted.get(name, "nothing")
+            return f"array {name!r} is {found}, but its spec asks for {asked}"
+    return None

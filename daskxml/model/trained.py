@@ -18,7 +18,8 @@ from daskxml.data.matrices import feature_blocks, label_csr
 from daskxml.data.rows import unit_rows
 from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
-from daskxml.model.kinds import AnySpec
+from daskxml.model.kinds import AnySpec, MixtureSpec
+from daskxml.model.mixture import Mixture, Ranker, part_arrays
 from daskxml.model.mlp import Mlp
 from daskxml.model.spec import Layout, ModelSpec, check_rank
 from daskxml.model.store import ModelHeader, read_model, write_model
@@ -70,7 +71,7 @@ class Model:
         self.parameters = dict(parameters)
         self.label_counts = label_counts
         self.threads = threads or usable_cores()
-        self._ranker: Mlp | Forest | None = None
+        self._ranker: Ranker | None = None
         self._lock = threading.Lock()  # the network has one set of buffers
 
     @classmethod
@@ -96,8 +97,8 @@ class Model:
         write_model(*arguments, overwrite=overwrite)
 
     @property
-    def spec(self) -> AnySpec:
-        """Sizes, layers and loss."""
+    def spec(self) -> AnySpec | MixtureSpec:
+        """Sizes, and layers and loss of a network."""
         return self.header.spec
 
     @property
@@ -107,10 +108,11 @@ class Model:
         Raises
         ------
         ConfigError
-            If the model is a label tree.
+            If the model is of another kind.
         """
         if not isinstance(self.spec, ModelSpec):
-            raise ConfigError("label trees score the labels of a beam only: ask for the top k")
+            kind = "mixtures" if isinstance(self.spec, MixtureSpec) else "label trees"
+            raise ConfigError(f"{kind} score a few labels of each row: ask for the top k")
         return self.spec
 
     @property
@@ -134,8 +136,9 @@ class Model:
         Returns
         -------
         ``(rows, labels)`` CSR float32 of probabilities, columns ascending, ``top_k`` entries a
-        row, stored even where one rounds to 0. Sorting a row's entries by score, ties to the
-        lowest id, gives the order of ``predict_top_k``.
+        row, stored even where one rounds to 0; fewer where the beam of label trees holds fewer.
+        Sorting a row's entries by score, ties to the lowest id, gives the order of
+        ``predict_top_k``.
 
         Raises
         ------
@@ -152,8 +155,7 @@ class Model:
         By their ids where the model has no names of labels.
         """
         ids, _ = self.predict_top_k(X, min(k, self.spec.labels))
-        names = self.header.label_names
-        return [[names[label] if names else label for label in row] for row in ids.tolist()]
+        return [named(row, self.header.label_names) for row in ids.tolist()]
 
     def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
         """Rank the best labels of each row.
@@ -165,7 +167,8 @@ class Model:
         Returns
         -------
         ids
-            ``(rows, k)`` int32, best first; -1 where there are fewer than ``k`` labels.
+            ``(rows, k)`` int32, best first; -1 where there are fewer than ``k`` labels, or the
+            beam of label trees holds fewer.
         scores
             ``(rows, k)`` float32 probabilities; minus infinity where the id is -1.
 
@@ -242,6 +245,10 @@ class Model:
         """Rank the rows of a block, which is scaled in place."""
         with self._lock:
             ids, scores = self._ready().top_k([self._segment(features)], k)
+        if ids.shape[1] < k:  # trees give no more columns than there are labels
+            missing = ((0, 0), (0, k - ids.shape[1]))
+            ids, scores = np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
+        scores[ids < 0] = -np.inf
         return ids, scores
 
     def _logits(self, features: Csr) -> npt.NDArray[np.float64]:
@@ -264,7 +271,7 @@ class Model:
         labels = Csr(np.zeros(features.rows + 1, np.int64), np.empty(0, np.int32), None, 0)
         return Segment(Partition(features, labels), np.arange(features.rows))
 
-    def _ready(self) -> Mlp | Forest:
+    def _ready(self) -> Ranker:
         if self._ranker is None:
             self._ranker = _ranker(self.spec, self.parameters, self.threads)
         return self._ranker
@@ -274,6 +281,9 @@ class Model:
         return _restored, (self.header, self.parameters, self.label_counts, self.threads)
 
     def __repr__(self) -> str:
+        if isinstance(self.spec, MixtureSpec):
+            sizes = f"{self.spec.features} -> {self.spec.labels}"
+            return f"<daskxml.Model {sizes}, mixture of {len(self.spec.parts)} models>"
         if isinstance(self.spec, TreeSpec):
             trees = count_trees(self.parameters)
             sizes = f"{self.spec.features} -> {self.spec.labels}"
@@ -285,21 +295,31 @@ class Model:
 def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix:
     """Return ranked labels ``(rows, k)`` as a matrix ``(rows, labels)`` of their scores.
 
+    Labels of -1 are left out.
+
     Examples
     --------
     >>> scores_csr(np.int32([[2, 0]]), np.float32([[0.75, 0.5]]), 3).toarray()
     array([[0.5 , 0.  , 0.75]], dtype=float32)
     """
-    rows, found = ids.shape
     order = np.argsort(ids, axis=1)
-    return scipy.sparse.csr_matrix(
-        (
-            np.take_along_axis(scores, order, axis=1).reshape(-1),
-            np.take_along_axis(ids, order, axis=1).reshape(-1),
-            np.arange(rows + 1, dtype=np.int64) * found,
-        ),
-        shape=(rows, labels),
-    )
+    ids = np.take_along_axis(ids, order, axis=1)
+    scores = np.take_along_axis(scores, order, axis=1)
+    is_there = ids >= 0
+    indptr = np.concatenate([[0], np.cumsum(is_there.sum(axis=1, dtype=np.int64))])
+    entries = scores[is_there], ids[is_there], indptr
+    return scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
+
+
+def named(labels: Sequence[int], names: Sequence[str]) -> list[Any]:
+    """Return a row's ranked labels by their names, by ids without any; without the missing ones.
+
+    Examples
+    --------
+    >>> named([1, 0, -1], ("cat", "dog")), named([1, 0, -1], ())
+    (['dog', 'cat'], [1, 0])
+    """
+    return [names[label] if names else label for label in labels if label >= 0]
 
 
 def evaluate_partitions(
@@ -341,9 +361,15 @@ def evaluate_partitions(
     return sums
 
 
-def _ranker(spec: AnySpec, parameters: Mapping[str, Any], threads: int) -> Mlp | Forest:
+def _ranker(spec: AnySpec | MixtureSpec, parameters: Mapping[str, Any], threads: int) -> Ranker:
     """Prepare the trees, or copy a network's parameters into one aligned array."""
     kernels = get_kernels("cpu", threads)
+    if isinstance(spec, MixtureSpec):
+        parts = [
+            _ranker(part, part_arrays(parameters, number), threads)
+            for number, part in enumerate(spec.parts)
+        ]
+        return Mixture(parts, spec.weights, spec.labels, kernels)
     if isinstance(spec, TreeSpec):
         return Forest(spec, parameters, kernels)
     layout = Layout(spec)
