@@ -1,25 +1,36 @@
-"""Mixtures of trained models: their weights are chosen on rows that no part was trained on."""
+"""Mixtures of trained models: their weights are chosen on rows that no part was trained on.
+
+A run whose file says ``[model] kind = "mixture"`` is the runs of its parts, one after the other on
+one cluster, each in a directory of its own inside the mixture's: ``0-trees``, ``1-best``. A part
+that is done is not trained again where the mixture is resumed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from daskxml.api.run import Matrices, Run
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
+from daskxml.core.files import replacing
 from daskxml.core.hardware import usable_cores
 from daskxml.data.matrices import label_csr
 from daskxml.data.rows import concatenate
 from daskxml.in_process import read_rows
 from daskxml.kernels import get_kernels
-from daskxml.model.kinds import MixtureSpec
+from daskxml.model.kinds import MixtureParts, MixtureSpec
 from daskxml.model.mixture import candidates, choose_weights, joined_arrays, stacked
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
+from daskxml.records.checkpoint import checkpoints
+from daskxml.records.run_dir import RUN_FILE
 
+ENDS = ("megabatches", "epochs", "minutes", "target", "patience")  # reasons that a run file gives
 _MOST_RANKED = 5  # the metrics by which weights are chosen are P@1, P@3 and P@5
 
 
@@ -95,6 +106,94 @@ def _chosen(models: Sequence[Model], X: Any, Y: Any) -> tuple[float, ...]:
     return choose_weights(rankings, truth, get_kernels("cpu", usable_cores()))
 
 
+def train_mixture(
+    config: RunConfig,
+    train_part: Callable[..., Run],
+    rows: Matrices | None,
+    out: Path | None,
+    resumes: bool,
+) -> Run:
+    """Train the parts of a mixture, and choose their weights.
+
+    Parameters
+    ----------
+    config
+        With a `MixtureParts` for a model.
+    train_part
+        `daskxml.train`, with everything given but the run file, ``out`` and ``resume``.
+    rows
+        The training rows, if they are no files.
+    out
+        The mixture's directory.
+    resumes
+        It has been begun.
+
+    Raises
+    ------
+    ConfigError
+        If a part's run file is invalid, or is one of a mixture.
+    """
+    assert isinstance(config.model, MixtureParts)
+    parts = [_part_config(config, part) for part in config.model.parts]
+    if out is not None and not resumes:
+        out.mkdir(parents=True, exist_ok=True)
+        with replacing(out / RUN_FILE) as partial:
+            partial.write_text(config.to_toml(), encoding="utf-8")
+    runs: list[Run] = []
+    for number, part in enumerate(parts):
+        where = None if out is None else out / f"{number}-{Path(config.model.parts[number]).stem}"
+        runs.append(train_part(part, **_begun(where)))
+        if runs[-1].reason not in ENDS:  # somebody wants it to end
+            return Run(runs[-1].model, runs[-1].history, out, runs[-1].reason)
+    models = [run.model for run in runs]
+    if config.model.weights:
+        mixture, measured = mix(models, weights=config.model.weights), {}
+    else:
+        held = _held_out(config, rows)
+        mixture = mix(models, held)
+        measured = mixture.evaluate(held, k=config.evaluation.k)
+    if out is not None:
+        mixture.save(out, overwrite=resumes)
+    return Run(mixture, [_summary(runs, measured)], out, runs[-1].reason)
+
+
+def _part_config(config: RunConfig, part: str) -> RunConfig:
+    """Return a part's run file with the mixture's rows, cluster and seed."""
+    given = {"run.seed": config.run.seed}
+    for name in ("data", "cluster"):
+        values = config.as_dict()[name].items()
+        given |= {f"{name}.{key}": value for key, value in values}
+    found = load_run_config(part, given)
+    if isinstance(found.model, MixtureParts):
+        raise ConfigError(f"[model] parts: {part} is a mixture itself: give its parts")
+    return found
+
+
+def _begun(where: Path | None) -> dict[str, Path]:
+    """Return where a part is written or goes on; without a checkpoint it begins anew."""
+    if where is None:
+        return {}
+    if checkpoints(where):
+        return {"resume": where}
+    if (where / RUN_FILE).exists():  # killed before its first checkpoint
+        shutil.rmtree(where)
+    return {"out": where}
+
+
+def _summary(runs: Sequence[Run], measured: dict[str, float]) -> dict[str, Any]:
+    """Return the one line of a mixture's history: all rows and seconds of its parts."""
+    ends = [run.history[-1] for run in runs]
+    sums = {name: sum(end[name] for end in ends) for name in ("rows", "epoch", "wall_s")}
+    return {"megabatch": sum(map(len, (run.history for run in runs))), **sums, "metrics": measured}
+
+
+def _held_out(config: RunConfig, rows: Matrices | None = None) -> Partition:
+    """Return the rows that a run with these settings holds out of training."""
+    given = {f"data.{name}": value for name, value in config.as_dict()["data"].items()}
+    plain = {"training": {"epochs": 1}, "run": {"seed": config.run.seed}}
+    return concatenate(read_rows(load_run_config(plain, given), 1, train=rows).test)
+
+
 def held_out_rows(directories: Sequence[str | Path]) -> Partition:
     """Return the rows that all of these runs have held out of training (`data.validation`).
 
@@ -115,7 +214,7 @@ def held_out_rows(directories: Sequence[str | Path]) -> Partition:
                 f"{directory} has held out other rows than {directories[0]}: give both the same "
                 "files, data.validation and run.seed, or give --rows FILE, or --weights"
             )
-    return concatenate(read_rows(configs[0], 1).test)
+    return _held_out(configs[0])
 
 
 def _split(config: RunConfig) -> tuple[Any, ...]:

@@ -10,16 +10,18 @@ from typing import Any
 from distributed import Client, Future
 
 from daskxml.api.collections import DaskRows, find_dask_rows
+from daskxml.api.mixtures import train_mixture
 from daskxml.api.run import Matrices, Run, resolve_run
 from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
 from daskxml.cluster.connection import Warn, connection
 from daskxml.config import RunConfig, load_run_config
 from daskxml.config.sections import ClusterSection
-from daskxml.core.errors import ConfigError
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.model.kinds import MixtureParts
 from daskxml.model.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.loggers import Logger
-from daskxml.records.run_dir import RunDir
+from daskxml.records.run_dir import RUN_FILE, RunDir
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
@@ -98,7 +100,17 @@ def train(
         run.model.predict(X, top_k=5)
     """
     resolved, matrices = _resolve(config, train, test, overrides, workers)
-    place, section = RunDir.open(out, resume), _local_section(resolved)
+    section = _local_section(resolved)
+    if isinstance(resolved.model, MixtureParts):
+        given = {
+            name: rows for name, rows in (("train", train), ("test", test)) if name in matrices
+        }
+        with connection(client, scheduler, section, _warner(on_event or ignore)) as connected:
+            return _train_mixture(
+                resolved, given, out, resume, client=connected, on_event=on_event,
+                on_megabatch=on_megabatch, loggers=loggers, raises=raises,
+            )  # fmt: skip
+    place = RunDir.open(out, resume)
     callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
     with (
         place,
@@ -107,6 +119,30 @@ def train(
     ):
         open_runs(connected)
         return _follow(RunFollower(connected, publish, place, resolved), resolved, matrices)
+
+
+def _train_mixture(
+    config: RunConfig,
+    given: Mapping[str, Rows],
+    out: str | Path | None,
+    resume: str | Path | None,
+    **arguments: Any,
+) -> Run:
+    """Train a mixture part by part; ``given`` are rows that are no files."""
+    assert isinstance(config.model, MixtureParts)
+    rows = given.get("train")
+    if not (config.model.weights or find_dask_rows(rows, "train") is None):
+        raise ConfigError(
+            "[model] kind = 'mixture': the rows are on the cluster: give [model] weights, or files"
+        )
+    if resume is not None and not (Path(resume) / RUN_FILE).exists():
+        raise ModelError(f"{resume}: no run to resume here (there is no {RUN_FILE})")
+    where = RunDir.open(out, None).path if resume is None else Path(resume).absolute()
+
+    def train_part(part: RunConfig, **place: Any) -> Run:
+        return train(part, **given, **place, **arguments)
+
+    return train_mixture(config, train_part, rows, where, resumes=resume is not None)
 
 
 def launch(
@@ -143,6 +179,7 @@ def launch(
     if client is None and scheduler is None:
         raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
     resolved, matrices = _resolve(config, train, test, overrides)
+    resolved.model_spec(features=1, labels=1)  # refuses a mixture
     place, publish = RunDir.open(out, resume), on_event or ignore
     cluster = connection(client, scheduler, resolved.cluster, _warner(publish))
     with place, cluster as connected:

@@ -22,7 +22,7 @@ from daskxml.config.sections import (
 from daskxml.config.toml import Source, decode, encode, one_line_lists, read_source, suggestion
 from daskxml.core.errors import ConfigError
 from daskxml.data.cards import load_card
-from daskxml.model.kinds import AnySpec, kind_named
+from daskxml.model.kinds import AnySpec, MixtureParts, kind_named
 from daskxml.model.sampling import SamplingConfig
 from daskxml.model.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
@@ -31,6 +31,7 @@ from daskxml.strategies.protocol import Strategy
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
+_OF_MIXTURES = ("run", "data", "model", "cluster")  # the sections of a mixture's run file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class RunConfig:
 
     run: RunSection = field(default_factory=RunSection)
     data: DataSection = field(default_factory=DataSection)
-    model: AnySpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
+    model: AnySpec | MixtureParts = field(default_factory=lambda: ModelSpec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -75,6 +76,8 @@ class RunConfig:
             bool(strategy.pieces) and not is_tree,
             f"[strategy] name = {name!r}: fits label trees: give [model] kind = 'tree'",
         )
+        if isinstance(self.model, MixtureParts):
+            yield from self._mixture_needs(self.model)
         if not is_tree:
             return
         tree = "[model] kind = 'tree':"
@@ -98,6 +101,24 @@ class RunConfig:
             f"{tree} has no loss over all rows: leave [evaluation] training_loss out",
         )
         yield self.combine.overlap, f"{tree} merges nothing: leave [combine] overlap out"
+
+    def _mixture_needs(self, model: MixtureParts) -> Iterator[tuple[bool, str]]:
+        """Yield the needs of a mixture, and which are not met."""
+        mixture = "[model] kind = 'mixture':"
+        yield (
+            not (self.data.validation or model.weights),
+            f"{mixture} give [data] validation, a share of the rows on which its weights are "
+            "chosen, or [model] weights",
+        )
+        for field_ in dataclasses.fields(self):
+            name, value = field_.name, getattr(self, field_.name)
+            if name in _OF_MIXTURES:
+                continue
+            unset = TrainingSection() if name == "training" else _default(field_)
+            yield (
+                value != unset,
+                f"{mixture} [{name.removesuffix('_name')}] is for the run files of its parts",
+            )
 
     def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
         """Yield combinations of sections that are invalid, with what to do about them."""
@@ -215,7 +236,17 @@ class RunConfig:
         return self.make_strategy().rules[0] if rule == "auto" else rule
 
     def model_spec(self, features: int, labels: int) -> AnySpec:
-        """Return the model for data with so many columns."""
+        """Return the model for data with so many columns.
+
+        Raises
+        ------
+        ConfigError
+            If it is a mixture, which is no model before its parts are trained.
+        """
+        if isinstance(self.model, MixtureParts):
+            raise ConfigError(
+                "[model] kind = 'mixture' is trained part by part: by `daskxml train`, not detached"
+            )
         return dataclasses.replace(self.model, features=features, labels=labels)
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
@@ -241,6 +272,11 @@ class RunConfig:
         import tomli_w  # needed by writers of run files only
 
         return one_line_lists(tomli_w.dumps(self.as_dict()))
+
+
+def _default(field_: dataclasses.Field[Any]) -> Any:
+    made = field_.default_factory
+    return field_.default if made is dataclasses.MISSING else made()
 
 
 _HINTS = get_type_hints(RunConfig)
@@ -317,7 +353,10 @@ def _section(source: Source, name: str) -> Any:
             kind = kind_named(table.get("kind", "mlp"))
             own = {key: value for key, value in table.items() if key != "kind"}
             return decode(kind, {**own, "features": 1, "labels": 1})
-        return decode(_HINTS[name], table)
+        section = decode(_HINTS[name], table)
+        if name == "training" and source.tables.get("model", {}).get("kind") != MixtureParts.kind:
+            section.check_end()
+        return section
 
 
 def _strategy(source: Source) -> tuple[str, Any]:

@@ -142,6 +142,15 @@ class TrainingSection:
                 f"{', '.join(METRICS)} followed by @k, like P@1",
                 "target_metric",
             )
+
+    def check_end(self) -> None:
+        """Refuse a run that would never end.
+
+        Raises
+        ------
+        ConfigError
+            If there is no limit.
+        """
         if not (self.megabatches or self.epochs or self.minutes or self.target):
             raise ConfigError(
                 "megabatches, epochs, minutes and target are all 0, so the run would never end: "

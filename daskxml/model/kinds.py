@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
@@ -12,7 +12,48 @@ from daskxml.model.spec import ModelSpec, check_names
 from daskxml.model.tree.spec import TreeSpec
 
 AnySpec = ModelSpec | TreeSpec
-KINDS: dict[str, type[ModelSpec] | type[TreeSpec]] = {"mlp": ModelSpec, "tree": TreeSpec}
+Kind = TypeVar("Kind")
+TRAINED: dict[str, type[AnySpec]] = {"mlp": ModelSpec, "tree": TreeSpec}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureParts:
+    """What a run file says of a mixture: ``[model] kind = "mixture"``.
+
+    Attributes
+    ----------
+    features, labels
+        As of any model.
+    parts
+        Run files, or the names of those that come with daskxml: each trains one part, on the rows,
+        the cluster and with the seed of this run file.
+    weights
+        Of the parts' probabilities; none: they are chosen on the rows that `data.validation` holds
+        out.
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two parts, or other weights than parts.
+    """
+
+    features: int = bounded(MISSING, low=1, high=2**31 - 1)
+    labels: int = bounded(MISSING, low=1, high=2**31 - 1)
+    kind: ClassVar[str] = "mixture"
+    parts: tuple[str, ...] = ("trees", "best")
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("parts", "weights"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.parts) < 2:
+            raise ConfigError(f"parts = {list(self.parts)}: give two run files or more", "parts")
+        if self.weights and len(self.weights) != len(self.parts):
+            problem = f"give one for each of the {len(self.parts)} parts, or none"
+            raise ConfigError(f"weights = {list(self.weights)}: {problem}", "weights")
+
+
+KINDS: dict[str, type[AnySpec] | type[MixtureParts]] = {**TRAINED, "mixture": MixtureParts}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +135,8 @@ class MixtureSpec:
         return cls(**values | {"parts": described, "weights": tuple(map(float, weights))})
 
 
-def kind_named(name: Any) -> type[ModelSpec] | type[TreeSpec]:
-    """Return the description's class of a kind that a run file may name.
+def kind_named(name: Any) -> type[AnySpec] | type[MixtureParts]:
+    """Return the class of what a run file says of a kind.
 
     Raises
     ------
@@ -106,12 +147,16 @@ def kind_named(name: Any) -> type[ModelSpec] | type[TreeSpec]:
     --------
     >>> kind_named("forest")
     Traceback (most recent call last):
-    daskxml.core.errors.ConfigError: kind = 'forest': must be one of 'mlp', 'tree'
+    daskxml.core.errors.ConfigError: kind = 'forest': must be one of 'mlp', 'tree', 'mixture'
     """
-    if not isinstance(name, str) or name not in KINDS:
-        choices = ", ".join(map(repr, KINDS))
+    return _named(name, KINDS)
+
+
+def _named(name: Any, kinds: Mapping[str, type[Kind]]) -> type[Kind]:
+    if not isinstance(name, str) or name not in kinds:
+        choices = ", ".join(map(repr, kinds))
         raise ConfigError(f"kind = {name!r}: must be one of {choices}", "kind")
-    return KINDS[name]
+    return kinds[name]
 
 
 def part_from_dict(values: Mapping[str, Any]) -> AnySpec:
@@ -122,7 +167,7 @@ def part_from_dict(values: Mapping[str, Any]) -> AnySpec:
     ConfigError
         If a name is unknown or missing, or a value out of range.
     """
-    return kind_named(values.get("kind", "mlp")).from_dict(values)
+    return _named(values.get("kind", "mlp"), TRAINED).from_dict(values)
 
 
 def spec_from_dict(values: Mapping[str, Any]) -> AnySpec | MixtureSpec:
