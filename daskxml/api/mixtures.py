@@ -17,7 +17,7 @@ from daskxml.api.run import Matrices, Run
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
-from daskxml.core.files import replacing
+from daskxml.core.files import lock_folder, replacing
 from daskxml.core.hardware import usable_cores
 from daskxml.data.matrices import label_csr
 from daskxml.data.rows import concatenate
@@ -170,12 +170,19 @@ def _part_config(config: RunConfig, part: str) -> RunConfig:
 
 
 def _begun(where: Path | None) -> dict[str, Path]:
-    """Return where a part is written or goes on; without a checkpoint it begins anew."""
+    """Return where a part is written or goes on; without a checkpoint it begins anew.
+
+    Raises
+    ------
+    ModelError
+        If another process is training it.
+    """
     if where is None:
         return {}
     if checkpoints(where):
         return {"resume": where}
     if (where / RUN_FILE).exists():  # killed before its first checkpoint
+        lock_folder(where, "a run is under way in this directory").close()
         shutil.rmtree(where)
     return {"out": where}
 

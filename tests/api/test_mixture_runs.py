@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from distributed import Client
 
 import daskxml
+from daskxml.api.mixtures import _begun
+from daskxml.core.files import lock_folder
 from daskxml.model.kinds import MixtureSpec
 
 SMALL = """
@@ -74,6 +77,18 @@ def test_a_mixture_is_trained_and_goes_on_where_it_was(
                 np.testing.assert_array_equal(array, again.parameters[name])
     assert (out / "0-tree" / "model.safetensors").stat().st_mtime_ns >= first
     assert len((out / "0-tree" / "history.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_part_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").touch()
+    with (
+        contextlib.closing(lock_folder(tmp_path, "busy")),
+        pytest.raises(daskxml.ModelError, match="a run is under way"),
+    ):
+        _begun(tmp_path)
+    assert (tmp_path / "run.toml").exists()
+    assert _begun(tmp_path) == {"out": tmp_path}
+    assert not tmp_path.exists()
 
 
 def part_metrics(out: Path, part: str) -> float:
