@@ -157,7 +157,8 @@ def test_a_worker_elsewhere_pulls_and_pushes(threads):
     owner.shared.flat[:] += np.float32(0.5)
     done = worker.lease(batches_of(0, 40), 0.1, {})
     assert done.updates == 5 * max(threads, 1)
-    assert 0.3 < (owner.shared.flat - SEEDS_MODEL)[: SETTINGS.data.spec.features].mean() < 0.7
+    moved = (owner.shared.flat - SEEDS_MODEL)[: SETTINGS.data.spec.features].mean()
+    assert 0.1 < moved < 0.7  # 0.5 once, less what steps took, which two threads do in any order
     difference = owner.shared.flat != SEEDS_MODEL + np.float32(0.5)
     assert difference.any()
 
