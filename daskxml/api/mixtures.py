@@ -24,9 +24,10 @@ from daskxml.data.rows import concatenate
 from daskxml.in_process import read_rows
 from daskxml.kernels import get_kernels
 from daskxml.model.kinds import MixtureParts, MixtureSpec
-from daskxml.model.mixture import candidates, choose_weights, joined_arrays, stacked
+from daskxml.model.mixture import choose_weights, joined_arrays, stacked
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
+from daskxml.model.tree.forest import candidates
 from daskxml.records.checkpoint import checkpoints
 from daskxml.records.run_dir import RUN_FILE
 

@@ -82,14 +82,14 @@ def mix(options: Options) -> int:
         print(f"wrote a mixture of {len(models)} models to {options.out}")
         return 0
     if options.rows:
-        rows = concatenate(list(read_partitions(models[0], options.rows)))
+        rows, whose = concatenate(list(read_partitions(models[0], options.rows))), "of --rows"
     else:
-        rows = held_out_rows(options.models)
+        rows, whose = held_out_rows(options.models), "that no part was trained on"
     mixture = mix(models, rows)
     mixture.save(options.out)
     spec = mixture.spec
     assert isinstance(spec, MixtureSpec)
-    print(f"on {rows.rows:,} rows that no part was trained on:")
+    print(f"on {rows.rows:,} rows {whose}:")
     for name, share, model in zip(
         (*options.models, options.out), (*spec.weights, 1.0), (*models, mixture), strict=True
     ):

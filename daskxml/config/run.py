@@ -110,13 +110,10 @@ class RunConfig:
             f"{mixture} give [data] validation, a share of the rows on which its weights are "
             "chosen, or [model] weights",
         )
-        for field_ in dataclasses.fields(self):
-            name, value = field_.name, getattr(self, field_.name)
-            if name in _OF_MIXTURES:
-                continue
-            unset = TrainingSection() if name == "training" else _default(field_)
+        unset = RunConfig(training=TrainingSection())
+        for name in (each.name for each in dataclasses.fields(self)):
             yield (
-                value != unset,
+                name not in _OF_MIXTURES and getattr(self, name) != getattr(unset, name),
                 f"{mixture} [{name.removesuffix('_name')}] is for the run files of its parts",
             )
 
@@ -272,11 +269,6 @@ class RunConfig:
         import tomli_w  # needed by writers of run files only
 
         return one_line_lists(tomli_w.dumps(self.as_dict()))
-
-
-def _default(field_: dataclasses.Field[Any]) -> Any:
-    made = field_.default_factory
-    return field_.default if made is dataclasses.MISSING else made()
 
 
 _HINTS = get_type_hints(RunConfig)

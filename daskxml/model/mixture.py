@@ -15,8 +15,8 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
 from daskxml.metrics import metric_sums
+from daskxml.model.tree.forest import candidates
 
-_CANDIDATES, _LEAST_CANDIDATES = 2, 20  # of each part: for each label that is asked for, and at all
 _MOVED = (0.4, 0.2, 0.1, 0.05, 0.02)  # what a step of the search takes from one weight for another
 _ROUNDS = 20
 
@@ -55,38 +55,13 @@ class Mixture:
         """Rank labels of rows; see `Ranker.top_k`."""
         count = candidates(k, self._labels)
         rankings = stacked([ranker.top_k(segments, count) for ranker in self._rankers])
-        ids, scores = mixed(rankings, self._weights, min(k, self._labels), self._kernels)
-        return ids, scores
-
-
-def candidates(k: int, labels: int) -> int:
-    """Return how many labels each part ranks for the best k of all.
-
-    Examples
-    --------
-    >>> candidates(5, labels=1000), candidates(5, labels=4)
-    (20, 4)
-    """
-    return min(labels, max(_LEAST_CANDIDATES, _CANDIDATES * k))
+        return self._kernels.average_rankings(*rankings, self._weights, min(k, self._labels))
 
 
 def stacked(found: Sequence[tuple[Array, Array]]) -> Rankings:
     """Return the parts' ids and probabilities; a part that ranks fewer labels adds nothing."""
     ids, scores = (np.stack(arrays) for arrays in zip(*found, strict=True))
     return ids, np.where(ids >= 0, scores, np.float32(0))
-
-
-def mixed(rankings: Rankings, weights: Array, k: int, kernels: Kernels) -> tuple[Array, Array]:
-    """Rank labels by the weighted sum of their probabilities.
-
-    Examples
-    --------
-    >>> from daskxml.kernels import get_kernels
-    >>> rankings = np.array([[[7, 3]], [[3, 5]]], np.int32), np.array([[[.5, .4]], [[.6, .2]]], "f")
-    >>> mixed(rankings, np.array([0.5, 0.5], "f"), 2, get_kernels("cpu", 1))
-    (array([[3, 7]], dtype=int32), array([[0.5 , 0.25]], dtype=float32))
-    """
-    return kernels.average_rankings(*rankings, weights, k)
 
 
 def choose_weights(
@@ -116,7 +91,7 @@ def choose_weights(
     """
 
     def quality(weights: Array) -> float:
-        ids, _ = mixed(rankings, weights.astype(np.float32), max(ks), kernels)
+        ids, _ = kernels.average_rankings(*rankings, weights.astype(np.float32), max(ks))
         result = metric_sums(ids, labels, np.ones(labels.columns), ks).result()
         return sum(result[f"P@{k}"] for k in ks) / len(ks)
 

@@ -17,8 +17,9 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels import get_kernels
 from daskxml.model.kinds import MixtureSpec, spec_from_dict
-from daskxml.model.mixture import candidates, choose_weights, mixed, stacked
+from daskxml.model.mixture import choose_weights, stacked
 from daskxml.model.spec import ModelSpec
+from daskxml.model.tree.forest import candidates
 from daskxml.model.tree.spec import TreeSpec
 
 ROWS = SyntheticSpec(rows=300, test_rows=120, features=60, labels=40, seed=2)
@@ -74,7 +75,7 @@ def test_rankings_are_mixed_as_by_a_dictionary(rows, parts, count, k, random):
     scores = rng.random(ids.shape).astype(np.float32)
     weights = rng.dirichlet(np.ones(parts)).astype(np.float32)
     rankings = stacked(list(zip(ids.astype(np.int32), scores, strict=True)))
-    found, sums = mixed(rankings, weights, k, KERNELS)
+    found, sums = KERNELS.average_rankings(*rankings, weights, k)
     for row in range(rows):
         totals = {}
         for part in range(parts):
@@ -88,7 +89,7 @@ def test_rankings_are_mixed_as_by_a_dictionary(rows, parts, count, k, random):
         assert [totals[label] for label in found[row][there]] == pytest.approx(best, rel=1e-5)
 
 
-def test_weights_are_never_worse_than_equal_ones_or_one_part_alone(rows, models):
+def test_chosen_weights_are_never_worse_than_equal_ones(rows, models):
     X, Y = rows[1]
     chosen = daskxml.mix(models, X, Y)
     assert sum(chosen.spec.weights) == pytest.approx(1)

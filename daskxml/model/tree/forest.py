@@ -13,7 +13,7 @@ from daskxml.model.tree.nodes import Block, FittedBlock, join_blocks, powered
 from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
 
-_CANDIDATES = 2  # labels of each tree for each that is asked for, where several are averaged
+_CANDIDATES, _LEAST_CANDIDATES = 2, 20  # for each label that is asked for, and at all
 ARRAYS = {  # of a tree, with their dtypes
     "order": "int32",
     "bias": "float32",
@@ -99,7 +99,7 @@ class Forest:
                 (rows.shape[0], k), np.float32
             )
         several = len(self.trees) > 1
-        count = min(self.spec.labels, max(20, _CANDIDATES * k) if several else k)
+        count = candidates(k, self.spec.labels) if several else min(self.spec.labels, k)
         ids = np.empty((len(self.trees), rows.shape[0], count), np.int32)
         scores = np.empty(ids.shape, np.float32)
         seen: dict[float, Csr] = {}
@@ -116,6 +116,17 @@ class Forest:
             return ids[0], scores[0]
         shares = np.full(len(self.trees), 1.0 / len(self.trees), np.float32)
         return self._kernels.average_rankings(ids, scores, shares, min(k, self.spec.labels))
+
+
+def candidates(k: int, labels: int) -> int:
+    """Return how many labels each of several rankings has for the best k of all.
+
+    Examples
+    --------
+    >>> candidates(5, labels=1000), candidates(5, labels=4)
+    (20, 4)
+    """
+    return min(labels, max(_LEAST_CANDIDATES, _CANDIDATES * k))
 
 
 def count_trees(parameters: Mapping[str, Array]) -> int:
