@@ -35,7 +35,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "daskxml needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
 	@touch $@
 
 demo: $(READY)
@@ -63,12 +63,12 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
 
 test-loggers: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tensorboard,mlflow,wandb]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[tensorboard,mlflow,wandb]'
 	$(BIN)/python -m pytest -q tests/observe/test_logger_packages.py
 
 $(UCX_READY): pyproject.toml
 	$(PYTHON) -m venv $(UCX_VENV)
-	$(UCX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,ucx]'
+	$(UCX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test,ucx]'
 	@touch $@
 
 test-ucx: $(UCX_READY)
@@ -77,7 +77,7 @@ test-ucx: $(UCX_READY)
 $(CUDA_READY): pyproject.toml
 	rm -rf $(CUDA_VENV)
 	$(PYTHON) -m venv $(CUDA_VENV)
-	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,cuda$(CUDA)]'
+	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test,cuda$(CUDA)]'
 	@touch $@
 
 test-cuda: $(CUDA_READY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,21 @@ from daskxml.transport.ucx import SCHEMES
 from harness.clusters import PROTOCOL
 
 # Dask watches each of its processes, which takes a share of a core where many stand side by side:
-# 100 samples a second of the threads, 50 of the event loop, 2 of the machine.
+# 100 samples a second of the threads, 50 of the event loop, 10 of the memory, 2 of the machine.
 WATCHING = {
+    "distributed.worker.memory.monitor-interval": "2s",
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "10s",
 }
 COMMANDS = ("api.runs", "api.train", "cli.data", "cli.scheduler", "cli.train", "observe.dashboard")
 FORKED = (*connection.PRELOAD, "harness.warm_worker", *(f"daskxml.{name}" for name in COMMANDS))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
