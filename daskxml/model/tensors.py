@@ -116,7 +116,7 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
     Returns
     -------
     arrays
-        By name, read-only views of the file.
+        By name, views of the file; what is written to them stays in this process.
     metadata
         As it was given to ``write_tensors``.
 
@@ -152,7 +152,7 @@ def _mapped(path: Path) -> Arrays:
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         header = parse_json(file.read(header_bytes))
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     header.pop("__metadata__", None)
     return {name: _view(pages, 8 + header_bytes, entry) for name, entry in header.items()}
 

@@ -16,12 +16,12 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.hardware import usable_cores
 from daskxml.data.matrices import feature_blocks, label_csr
 from daskxml.data.rows import unit_rows
-from daskxml.kernels import get_kernels
+from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.model.kinds import AnySpec, MixtureSpec
 from daskxml.model.mixture import Mixture, Ranker, part_arrays
-from daskxml.model.mlp import Mlp
-from daskxml.model.spec import Layout, ModelSpec, check_rank
+from daskxml.model.network_ranker import NetworkRanker
+from daskxml.model.spec import ModelSpec, check_rank
 from daskxml.model.store import ModelHeader, read_model, write_model
 from daskxml.model.tree.forest import Forest, count_trees
 from daskxml.model.tree.spec import TreeSpec
@@ -29,8 +29,6 @@ from daskxml.model.tree.spec import TreeSpec
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 
-_BATCH_ROWS = 512  # as in the evaluation of a run, so that both round alike
-_LOGITS_BYTES = 256 * 2**20
 _BLOCK_LABELS = 8192  # whose weights are float64 at a time, for `Model.logits`
 
 
@@ -72,18 +70,35 @@ class Model:
         self.label_counts = label_counts
         self.threads = threads or usable_cores()
         self._ranker: Ranker | None = None
-        self._lock = threading.Lock()  # the network has one set of buffers
+        self._preparing = threading.Lock()
 
     @classmethod
-    def load(cls, directory: str | Path, *, threads: int = 0) -> Model:
+    def load(cls, directory: str | Path, *, threads: int = 0, verify: bool = True) -> Model:
         """Read a model directory, or the directory of a run.
+
+        Parameters
+        ----------
+        directory
+            With ``model.json`` and ``model.safetensors``.
+        threads
+            As above.
+        verify
+            Whether every byte is read to compare its digest; without, loading takes milliseconds
+            whatever the size, and pages are read when they are used: see
+            `daskxml.model.store.read_model`.
 
         Raises
         ------
         ModelError
             If it holds no model, or one that is damaged or of another version.
         """
-        return cls(*read_model(directory), threads=threads)
+        return cls(*read_model(directory, verify=verify), threads=threads)
+
+    def warm_up(self) -> None:
+        """Load, and where it must be compile, what predictions need: the first then waits not."""
+        row = scipy.sparse.csr_matrix(([1.0], [0], [0, 1]), (1, self.spec.features), np.float32)
+        for rows in (row, scipy.sparse.vstack([row, row])):
+            self.predict_top_k(rows, 1)
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Write ``model.safetensors`` and ``model.json``; see ``daskxml.model.store``.
@@ -243,8 +258,7 @@ class Model:
 
     def _rank(self, features: Csr, k: int) -> tuple[Ids, Scores]:
         """Rank the rows of a block, which is scaled in place."""
-        with self._lock:
-            ids, scores = self._ready().top_k([self._segment(features)], k)
+        ids, scores = self._ready().top_k([self._segment(features)], k)
         if ids.shape[1] < k:  # trees give no more columns than there are labels
             missing = ((0, 0), (0, k - ids.shape[1]))
             ids, scores = np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
@@ -253,10 +267,9 @@ class Model:
 
     def _logits(self, features: Csr) -> npt.NDArray[np.float64]:
         """Score the rows of a block, which is scaled in place."""
-        with self._lock:
-            network = self._ready()
-            assert isinstance(network, Mlp)
-            hidden = network.last_hidden([self._segment(features)]).astype(np.float64)
+        network = self._ready()
+        assert isinstance(network, NetworkRanker)
+        hidden = network.last_hidden([self._segment(features)]).astype(np.float64)
         weight, bias = self.parameters["output.weight"], self.parameters["output.bias"]
         out = np.empty((features.rows, self.spec.labels))
         for first in range(0, self.spec.labels, _BLOCK_LABELS):
@@ -272,9 +285,10 @@ class Model:
         return Segment(Partition(features, labels), np.arange(features.rows))
 
     def _ready(self) -> Ranker:
-        if self._ranker is None:
-            self._ranker = _ranker(self.spec, self.parameters, self.threads)
-        return self._ranker
+        with self._preparing:
+            if self._ranker is None:
+                self._ranker = _ranker(self.spec, self.parameters, get_kernels("cpu", self.threads))
+            return self._ranker
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arrays, but not the buffers."""
@@ -361,22 +375,16 @@ def evaluate_partitions(
     return sums
 
 
-def _ranker(spec: AnySpec | MixtureSpec, parameters: Mapping[str, Any], threads: int) -> Ranker:
-    """Prepare the trees, or copy a network's parameters into one aligned array."""
-    kernels = get_kernels("cpu", threads)
+def _ranker(spec: AnySpec | MixtureSpec, parameters: Mapping[str, Any], kernels: Kernels) -> Ranker:
     if isinstance(spec, MixtureSpec):
         parts = [
-            _ranker(part, part_arrays(parameters, number), threads)
+            _ranker(part, part_arrays(parameters, number), kernels)
             for number, part in enumerate(spec.parts)
         ]
         return Mixture(parts, spec.weights, spec.labels, kernels)
     if isinstance(spec, TreeSpec):
         return Forest(spec, parameters, kernels)
-    layout = Layout(spec)
-    views = layout.views(kernels.zeros(layout.size))
-    for name, view in views.items():
-        view[...] = parameters[name]
-    return Mlp(spec, kernels, views, _BATCH_ROWS, _LOGITS_BYTES)
+    return NetworkRanker(spec, parameters, kernels)
 
 
 def _restored(header: ModelHeader, parameters: Any, label_counts: Any, threads: int) -> Model:

@@ -134,6 +134,15 @@ class NaiveLabels:
             held += zip(logits[:, r] + bias, block_ids, strict=True)
             self._keep_best(held, scores[r], ids[r])
 
+    def rank_row(
+        self, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
+        total: Array | None,
+    ) -> None:  # fmt: skip
+        logits = np.float64(weight) @ np.float64(hidden) + bias
+        self._keep_best(list(zip(logits, range(len(logits)), strict=True)), scores[0], ids[0])
+        if total is not None:
+            total[:] = logits.max(), np.exp(logits - logits.max()).sum()
+
     def merge_top_k(
         self, partial_scores: Array, partial_ids: Array, scores: Array, ids: Array
     ) -> None:

@@ -11,6 +11,8 @@ from harness.kernel_cases import (
     EVERY,
     ON_GPU,
     ON_HOST,
+    ONE,
+    TWO,
     blocks,
     close,
     modest,
@@ -182,6 +184,29 @@ def test_top_k_is_exact_on_ties_in_blocks_and_over_threads(ops, block, k, cut):
     slow = np.empty((rows, k), "f"), np.empty((rows, k), np.int32)
     NAIVE.merge_top_k(*parts, *slow)
     assert (slow[1] == ids).all()
+
+
+@pytest.mark.parametrize("ops", [ONE, TWO], ids=["1 thread", "2 threads"])
+@pytest.mark.parametrize("labels", [1, 511, 513, 9000])
+@pytest.mark.parametrize("units", [1, 13, 128])
+@pytest.mark.parametrize("softmax", [True, False])
+def test_one_row_is_ranked(ops, labels, units, softmax):
+    rng = np.random.default_rng(labels)
+    hidden, weight, bias = normal(rng, units), normal(rng, labels, units), normal(rng, labels)
+    weight[labels // 2 :], bias[labels // 2 :] = weight[0], bias[0]  # ties
+    fast, slow = ((np.empty((1, 7), "f"), np.empty((1, 7), np.int32)) for _ in range(2))
+    totals = (np.empty(2), np.empty(2)) if softmax else (None, None)
+    ops.rank_row(hidden, weight, bias, *fast, totals[0])
+    NAIVE.rank_row(hidden, weight, bias, *slow, totals[1])
+    close(fast[0], slow[0], 1e-4)
+    if softmax:
+        close(totals[0], totals[1], 1e-4)
+    real = fast[1][0] >= 0
+    assert real.sum() == min(7, labels)
+    close(np.float64(weight[fast[1][0][real]]) @ hidden + bias[fast[1][0][real]],
+          slow[0][0][real], 1e-4)  # fmt: skip
+    again = np.lexsort((fast[1][0][real], -fast[0][0][real]))
+    assert again.tolist() == list(range(real.sum()))
 
 
 @EVERY

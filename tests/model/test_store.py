@@ -108,6 +108,20 @@ DAMAGE = {
 }
 
 
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_is_noticed_without_reading_the_arrays(directory: Path, name: str) -> None:
+    damage, message = DAMAGE[name]
+    damage(directory)
+    if name == "flipped bit":  # of an array
+        read_model(directory, verify=False)
+    elif name == "flipped header":  # of the arrays' names and places
+        with pytest.raises(ModelError, match="damaged"):
+            read_model(directory, verify=False)
+    else:
+        with pytest.raises(ModelError, match=message):
+            read_model(directory, verify=False)
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 

@@ -1,4 +1,6 @@
 import pickle
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,40 @@ def test_the_ranking_is_that_of_the_formulas(loss: str, normalize: str) -> None:
     np.testing.assert_array_equal(ids, expected_ids)
     np.testing.assert_allclose(scores, best, rtol=1e-5)
     assert (ids.dtype, scores.dtype) == (np.int32, np.float32)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("hidden", [(), (HIDDEN,), (HIDDEN, 4)])
+def test_rows_one_at_a_time_are_ranked_as_together(loss: str, hidden: tuple[int, ...]) -> None:
+    model, X = model_of(loss=loss, hidden=hidden), rows_of(20)
+    together = model.predict_top_k(X, 4)
+    each = [model.predict_top_k(row, 4) for row in X]
+    np.testing.assert_array_equal(np.concatenate([ids for ids, _ in each]), together[0])
+    np.testing.assert_allclose(np.concatenate([s for _, s in each]), together[1], rtol=1e-5)
+
+
+def test_threads_share_a_model() -> None:
+    model, X = model_of(labels=3000), rows_of(64)
+    expected = model.predict_top_k(X, 4)[0]
+
+    def rank(call: int) -> bool:
+        rows = slice(call % 64, call % 64 + 1 + call % 3)
+        return np.array_equal(model.predict_top_k(X[rows], 4)[0], expected[rows])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(rank, range(400)))
+
+
+def test_parameters_are_used_where_they_are(tmp_path: Path) -> None:
+    model_of(labels=20_000, hidden=(64,)).save(tmp_path / "model")
+    loaded = Model.load(tmp_path / "model", threads=1, verify=False)
+    tracemalloc.start()
+    loaded.warm_up()
+    loaded.predict_top_k(rows_of(10), 4)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * 2**20  # the parameters take 5 MiB
+    assert most < loaded.parameters["output.weight"].nbytes
 
 
 def test_a_prediction_is_a_canonical_matrix_of_the_same_scores() -> None:

@@ -15,13 +15,15 @@ import numpy as np
 from numba import njit
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.kernels.cpu.gemm import dot_rows
 from daskxml.kernels.cpu.numba_math import exp32
-from daskxml.kernels.cpu.thread_team import ThreadTeam
+from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
 from daskxml.kernels.labels import LabelWork
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
+_ROW_LOGITS = 512  # of one row at a time: 2 KiB
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -162,6 +164,44 @@ def merge_top_k(partial_scores: Any, partial_ids: Any, scores: Any, ids: Any) ->
                             partial_ids[part, r, place])  # fmt: skip
 
 
+@njit(nogil=True, cache=True)
+def rank_labels(
+    hidden: Any, weight: Any, bias: Any, first: Any, last: Any, scores: Any, ids: Any, total: Any
+) -> None:  # fmt: skip
+    """Rank the labels ``first`` to ``last`` of a row; ``total`` may be empty."""
+    k = scores.shape[0]
+    scores[:] = -np.inf
+    ids[:] = -1
+    logits = np.empty(_ROW_LOGITS, np.float32)
+    peak, exponentials = np.float32(-np.inf), 0.0
+    for start in range(first, last, _ROW_LOGITS):
+        stop = min(start + _ROW_LOGITS, last)
+        block = logits[: stop - start]
+        block[:] = bias[start:stop]
+        dot_rows(block, hidden, weight[start:stop], _ONE, _ONE)
+        top = block[0]
+        for value in block:
+            top = top if value <= top else value  # NaN stays
+        if not top <= scores[k - 1]:
+            for i in range(block.shape[0]):
+                if block[i] > scores[k - 1]:
+                    _insert(scores, ids, block[i], start + i)
+        if total.shape[0]:
+            if not top <= peak:
+                exponentials *= exp32(peak - top)
+                peak = top
+            exponentials += _exponential_sum(block, peak)
+    if total.shape[0]:
+        total[0], total[1] = peak, exponentials
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _exponential_sum(block: Any, peak: Any) -> Any:
+    for i in range(block.shape[0]):
+        block[i] = exp32(block[i] - peak)
+    return _row_sum(block)
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def target_weights(
     row_weight: Any, label_weight: Any, lengths: Any, factor: Any, each_row: bool
@@ -287,6 +327,25 @@ class CpuLabels:
     merge_top_k = staticmethod(merge_top_k)
     softmax_scores = staticmethod(softmax_scores)
     sigmoid_scores = staticmethod(sigmoid_scores)
+
+    def rank_row(
+        self, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
+        total: Array | None,
+    ) -> None:  # fmt: skip
+        threads = self._team.count
+        best = np.empty((threads, *scores.shape), np.float32)
+        labels = np.empty((threads, *ids.shape), np.int32)
+        totals = np.empty((threads, 0 if total is None else 2))
+
+        def visit(thread: int, first: int, last: int) -> None:
+            lane = best[thread, 0], labels[thread, 0], totals[thread]
+            rank_labels(hidden, weight, bias, first, last, *lane)
+
+        used = self._team.run(weight.shape[0], row_grain(weight.shape[1]), visit)
+        merge_top_k(best[:used], labels[:used], scores, ids)
+        if total is not None:
+            total[0] = totals[:used, 0].max()
+            total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
 
     def block_labels(self, rows: int, labels: int) -> int:
         return max(1, min(labels, max(64, min(2048, _BLOCK_FLOATS // max(1, rows)))))

@@ -30,6 +30,10 @@ def _refuse(self: object, *operands: Any, **options: Any) -> NoReturn:
     raise ConfigError('sampled labels need a CPU: give device "cpu", or leave sampling off')
 
 
+def _refuse_rows(self: object, *operands: Any, **options: Any) -> NoReturn:
+    raise NotImplementedError("one row is ranked on a CPU: rank batches here")
+
+
 def _refuse_trees(self: object, *operands: Any, **options: Any) -> NoReturn:
     raise ConfigError('label trees need a CPU: give device "cpu"')
 
@@ -43,6 +47,7 @@ class CpuOnly:
     size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
     label_sums = feature_sums = _refuse_trees
     node_rows = fit_node = prune = tree_weights = rank_leaves = average_rankings = _refuse_trees
+    rank_row = _refuse_rows
     has_row_step = False
 
     def row_step(self, net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:
