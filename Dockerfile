@@ -44,7 +44,7 @@ RUN find /opt/daskxml/lib -type d \( -name tests -o -name test \) -path '*/site-
     /opt/daskxml/bin/python -m pip uninstall --yes --quiet setuptools pip && \
     /opt/daskxml/bin/daskxml --version
 
-FROM ${BASE}
+FROM ${BASE} AS run
 ARG COMMIT=
 RUN command -v python3 >/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates && \
@@ -61,3 +61,14 @@ WORKDIR /data
 EXPOSE 8786 8787
 ENTRYPOINT ["daskxml"]
 CMD ["--help"]
+
+# docker build -t daskxml-serve --target serve . ; a model is mounted at /model
+FROM run AS serve
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/ready')"]
+ENTRYPOINT ["daskxml", "serve", "/model", "--host", "0.0.0.0"]
+CMD []
+
+# What is built unless --target says otherwise.
+FROM run

@@ -98,7 +98,7 @@ LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --gen
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	{ echo '# Made by `make lock`: the packages of the CPU image.'; \
-	  $(BIN)/$(LOCK) pyproject.toml; } > docker/requirements.lock.new
+	  $(BIN)/$(LOCK) --extra serve pyproject.toml; } > docker/requirements.lock.new
 	{ echo '# Made by `make lock`: what builds the wheel in the image.'; \
 	  echo 'hatchling>=1.27' | $(BIN)/$(LOCK) --no-annotate -; } > docker/build.lock.new
 	mv docker/requirements.lock.new docker/requirements.lock

@@ -74,10 +74,20 @@ def test_what_the_dockerfile_copies_is_there_and_in_the_context():
 
 
 def test_the_image_runs_the_command_as_nobody_special():
-    final = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert DOCKERFILE.rpartition("\nFROM ")[2].strip() == "run"
+    [final] = re.findall(r"^FROM \S+ AS run\n(.*?)^FROM ", DOCKERFILE, re.MULTILINE | re.DOTALL)
     assert 'ENTRYPOINT ["daskxml"]' in final
     assert re.search(r"^USER daskxml$", final, re.MULTILINE)
     assert "--mount" not in final  # the secret is the building stage's
+
+
+def test_the_image_that_serves_answers_where_it_says():
+    final = DOCKERFILE.partition("\nFROM run AS serve\n")[2]
+    [entry] = re.findall(r"^ENTRYPOINT (.*)$", final, re.MULTILINE)
+    options = build_parser().parse_args(json.loads(entry)[1:])
+    assert (options.model, options.host) == ("/model", "0.0.0.0")
+    assert f"EXPOSE {options.port}\n" in final
+    assert f"127.0.0.1:{options.port}/ready" in final
 
 
 def test_every_service_of_ours_is_the_image():

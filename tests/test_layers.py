@@ -16,7 +16,7 @@ PACKAGE = Path(daskxml.__file__).parent
 ROOMS = (
     "core", "data", "kernels", "collectives", "strategies", "metrics", "optim", "model", "config",
     "session", "records", "worker", "in_process", "transport", "cluster", "simulator", "observe",
-    "api", "estimators", "bench", "doctor", "cli",
+    "api", "estimators", "serving", "bench", "doctor", "cli",
 )  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)} | {"_version": 0}
 DASK = {"dask", "distributed", "tornado", "bokeh"}

@@ -200,6 +200,29 @@ def _add_mix(command: argparse.ArgumentParser) -> None:
     add("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1")
 
 
+def _add_serve(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("model", metavar="DIR", help="directory of a run or a model")
+    add("--host", default="127.0.0.1", help="0.0.0.0 for other machines, too")
+    add("--port", type=port, default=8000, help="0: one that is free")
+    add("--threads", type=positive, metavar="N", help="batches at a time (default: all cores)")
+    add("--batch-rows", type=positive, default=256, metavar="N", help="most rows of a batch")
+    add(
+        "--batch-wait-ms",
+        type=number,
+        default=0.0,
+        metavar="MS",
+        help="how long a request waits for others although a thread is idle",
+    )
+    add("--request-rows", type=positive, default=1000, metavar="N", help="most rows of a request")
+    add("--request-bytes", type=positive, default=16 << 20, metavar="N", help="largest request")
+    text = "how long the body of a request may take (default: 30)"
+    add("--request-seconds", type=number, default=30.0, metavar="S", help=text)
+    add("--allow-reload", action="store_true", help="POST /reload takes a newer model, as SIGHUP")
+    text = "look every so many seconds for another model in DIR (default: never)"
+    add("--watch", type=number, default=0.0, metavar="S", help=text)
+
+
 def _add_inspect(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "data",
@@ -325,6 +348,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     "evaluate": ("data", _add_evaluate, "score a trained model on labelled rows"),
     "predict": ("data", _add_predict, "write a trained model's best labels of every row"),
     "mix": ("data", _add_mix, "make one model of several, with weights chosen on held-out rows"),
+    "serve": ("serve", _add_serve, "answer requests for the best labels over HTTP"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
     "verify": (
@@ -346,6 +370,13 @@ def positive(text: str) -> int:
     """Return a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Return a port, 0 to 65535."""
+    if not (text.isdecimal() and int(text) < 2**16):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 to 65535")
     return int(text)
 
 

@@ -122,7 +122,7 @@ def test_ctrl_c_before_the_first_merge_leaves_nothing(
 ) -> None:
     out = tmp_path / "run"
     with train(run_file, "--train", data["train"], "--out", out, *ENDLESS) as command:
-        command.wait_for("starting")
+        command.wait_for("starting", "loading", "dashboard")  # a state that is short is not seen
         command.interrupt()
         status, _, errors = command.end()
     assert (status, errors) == (130, "daskxml: interrupted\n")

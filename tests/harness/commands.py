@@ -68,13 +68,13 @@ class Command:
         assert self.process.pid is not None
         return self.process.pid
 
-    def wait_for(self, word: str) -> None:
-        """Read what it prints up to a line that starts with a word."""
+    def wait_for(self, *words: str) -> None:
+        """Read what it prints up to a line that starts with one of the words."""
         while (line := self._coming.get(timeout=WITHIN_S)) is not None:
             self.lines.append(line)
-            if line.startswith(word):
+            if line.startswith(words):
                 return
-        raise AssertionError(f"no {word!r}: {self.lines} {self.end()}")
+        raise AssertionError(f"none of {words}: {self.lines} {self.end()}")
 
     def interrupt(self) -> None:
         """Do what Ctrl-C does: the signal goes to every process of the group."""

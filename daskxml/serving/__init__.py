@@ -1,0 +1,1 @@
+"""`daskxml serve`: a trained model's answers over HTTP."""
