@@ -22,6 +22,7 @@ from daskxml.core.errors import (
 
 if TYPE_CHECKING:
     from daskxml.api.mixtures import mix
+    from daskxml.api.predict import Predicted, predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs, stop
     from daskxml.api.simulate import simulate
@@ -44,6 +45,7 @@ __all__ = [
     "Matrices",
     "Model",
     "ModelError",
+    "Predicted",
     "Run",
     "RunRecord",
     "TrainingError",
@@ -55,6 +57,7 @@ __all__ = [
     "load",
     "make_scorer",
     "mix",
+    "predict",
     "runs",
     "simulate",
     "stop",
@@ -69,6 +72,7 @@ _HOMES = {
     "DaskXMLClassifier": "daskxml.estimators.dask_classifier",
     "Matrices": "daskxml.api.run",
     "Model": "daskxml.model.trained",
+    "Predicted": "daskxml.api.predict",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
     "XMLClassifier": "daskxml.estimators.classifier",
@@ -78,6 +82,7 @@ _HOMES = {
     "load": "daskxml.api.train",
     "make_scorer": "daskxml.estimators.scorers",
     "mix": "daskxml.api.mixtures",
+    "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",

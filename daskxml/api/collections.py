@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from dask import delayed, is_dask_collection
+from dask import compute, delayed, is_dask_collection
 from dask.delayed import Delayed
 from distributed import Client, Future
 
@@ -145,6 +145,24 @@ def check_blocks(array: Any, name: str) -> None:
     if np.isnan(sum(sum(sizes) for sizes in array.chunks)):
         hint = "call its compute_chunk_sizes() first"
         raise InputError(f"{name} has blocks of unknown sizes (chunks {array.chunks}): {hint}")
+
+
+def row_blocks(client: Client | None, X: Any, name: str) -> tuple[list[Any], list[int]]:
+    """Return the delayed blocks of rows, and how many rows each has.
+
+    Raises
+    ------
+    InputError
+        If the sizes of an array's blocks are not known, or it has no two dimensions.
+    """
+    if hasattr(X, "columns"):
+        sizes = compute(*[delayed(len)(part) for part in X.to_delayed()], scheduler=client)
+        X = X.to_dask_array(lengths=sizes)
+    if not hasattr(X, "chunks"):
+        raise InputError(f"{name}: give a Dask array or a Dask data frame")
+    check_blocks(X, name)
+    X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
+    return list(X.to_delayed()[:, 0]), [int(size) for size in X.chunks[0]]
 
 
 def _read_arrays(

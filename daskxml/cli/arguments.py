@@ -184,6 +184,8 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
         help=".npz (scores as SciPy CSR), .csv, .jsonl or .parquet by its suffix, with names of "
         "labels where the model has them; replaced if it is there; - is JSON lines on stdout",
     )
+    text = "let a cluster's workers do it, tcp://HOST:PORT; one broken off goes on where it was"
+    command.add_argument("--scheduler", metavar="ADDRESS", help=text)
 
 
 def _add_mix(command: argparse.ArgumentParser) -> None:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
+from daskxml.api.model_rows import read_rows
+from daskxml.api.prediction_files import STDOUT, write_predictions
 from daskxml.cli.arguments import Options
-from daskxml.cli.predictions import STDOUT, write_predictions
-from daskxml.core.arrays import Partition
-from daskxml.core.errors import InputError
-from daskxml.data.formats import declared, plan_files, read_pieces
 from daskxml.data.inspection import inspect_file
-from daskxml.data.parse import Dialect
 from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.model.kinds import MixtureSpec
 from daskxml.model.trained import Model, evaluate_partitions
 from daskxml.observe.terminal import print_metrics
-
-BLOCK_BYTES = 16 << 20
 
 
 def inspect(options: Options) -> int:
@@ -51,7 +45,7 @@ def generate(options: Options) -> int:
 def evaluate(options: Options) -> int:
     """Print a model's metrics as a table, or as the object that a run's history holds."""
     model = Model.load(options.model)
-    metrics = evaluate_partitions(model, read_partitions(model, options.data), options.k).result()
+    metrics = evaluate_partitions(model, read_rows(model, options.data), options.k).result()
     if options.json:
         print(json.dumps(metrics))
     else:
@@ -61,14 +55,30 @@ def evaluate(options: Options) -> int:
 
 def predict(options: Options) -> int:
     """Write the best labels of every row, `top_k` a row; see `daskxml.cli.predictions`."""
+    if options.scheduler:
+        return _predict_on_cluster(options)
     model = Model.load(options.model)
     k = min(options.top_k, model.spec.labels)
-    parts = read_partitions(model, options.data, needs_labels=False)
+    parts = read_rows(model, options.data, needs_labels=False)
     blocks = (model.predict_top_k(part, k) for part in parts)
     rows, scores = write_predictions(options.out, model, blocks)
     if options.out != STDOUT:
         labels = model.spec.labels
         print(f"wrote {rows:,} rows x {labels:,} labels, {scores:,} scores, to {options.out}")
+    return 0
+
+
+def _predict_on_cluster(options: Options) -> int:
+    import daskxml
+
+    done = daskxml.predict(
+        options.model, options.data, k=options.top_k, out=options.out, scheduler=options.scheduler
+    )
+    before = f", {done.kept} of them from before" if done.kept else ""
+    print(
+        f"wrote {done.rows:,} rows, {done.scores:,} scores, to {done.out}: "
+        f"{done.pieces} pieces{before}"
+    )
     return 0
 
 
@@ -82,7 +92,7 @@ def mix(options: Options) -> int:
         print(f"wrote a mixture of {len(models)} models to {options.out}")
         return 0
     if options.rows:
-        rows, whose = concatenate(list(read_partitions(models[0], options.rows))), "of --rows"
+        rows, whose = concatenate(list(read_rows(models[0], options.rows))), "of --rows"
     else:
         rows, whose = held_out_rows(options.models), "that no part was trained on"
     mixture = mix(models, rows)
@@ -97,44 +107,3 @@ def mix(options: Options) -> int:
         scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
         print(f"{scores}  weight {share:.2f}  {name}")
     return 0
-
-
-def read_partitions(
-    model: Model, paths: Sequence[str], *, needs_labels: bool = True
-) -> Iterator[Partition]:
-    """Yield the rows of files block by block, with as many columns as the model has.
-
-    Ids count from the base of the model's training files; in files with a header, from 0. Names in
-    tables are those of the model.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read, is malformed, or has ids or a header that do not fit the model.
-    """
-    for block in plan_files(paths, BLOCK_BYTES):
-        dialect = replace(_dialect(model, block.path), needs_labels=needs_labels)
-        for parsed in read_pieces(block, dialect):
-            yield parsed.partition
-
-
-def _dialect(model: Model, path: str) -> Dialect:
-    """Return how the ids of a file are counted."""
-    spec, stored, header = model.spec, model.header, declared(path)
-    known = Dialect(
-        features=spec.features,
-        labels=spec.labels,
-        label_base=stored.label_base,
-        feature_names=stored.feature_names,
-        label_names=stored.label_names,
-    )
-    if header is None:
-        return replace(known, feature_base=stored.feature_base)
-    found = (header.features or spec.features, header.labels or spec.labels)
-    if found != (spec.features, spec.labels):
-        problem = (
-            f"its header has {found[0]} features and {found[1]} labels, the model has "
-            f"{spec.features} and {spec.labels}; give rows of the data set it was trained on"
-        )
-        raise InputError(problem, path, 1)
-    return replace(known, label_base=0) if header.labels else known

@@ -13,7 +13,7 @@ from dask import compute, delayed, is_dask_collection
 from distributed import Client
 from sklearn.utils.validation import check_is_fitted
 
-from daskxml.api.collections import check_blocks
+from daskxml.api.collections import row_blocks
 from daskxml.api.train import train
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.estimators.classifier import XMLClassifier
@@ -181,7 +181,7 @@ class DaskXMLClassifier(XMLClassifier):
 
     def _lazy(self, method: str, X: Any, columns: int | None, meta: Any, *given: Any) -> da.Array:
         """Return an array whose blocks are what a method gives for blocks of rows."""
-        blocks, sizes = _row_blocks(self.client, X, "X")
+        blocks, sizes = row_blocks(self.client, X, "X")
         plain = delayed(self._in_memory(), pure=False)
         task = delayed(_call, pure=False)
         shapes = [(size,) if columns is None else (size, columns) for size in sizes]
@@ -230,24 +230,6 @@ def _columns(X: Any, name: str) -> list[str]:
     return [str(column) for column in getattr(X, "columns", ())]
 
 
-def _row_blocks(client: Client | None, X: Any, name: str) -> tuple[list[Any], list[int]]:
-    """Return the delayed blocks of rows, and how many rows each has.
-
-    Raises
-    ------
-    InputError
-        If the sizes of an array's blocks are not known, or it has no two dimensions.
-    """
-    if hasattr(X, "columns"):
-        sizes = compute(*[delayed(len)(part) for part in X.to_delayed()], scheduler=client)
-        X = X.to_dask_array(lengths=sizes)
-    if not hasattr(X, "chunks"):
-        raise InputError(f"{name}: give a Dask array or a Dask data frame")
-    check_blocks(X, name)
-    X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
-    return list(X.to_delayed()[:, 0]), [int(size) for size in X.chunks[0]]
-
-
 def _label_blocks(y: Any, sizes: Sequence[int], name: str) -> list[Any]:
     """Return delayed blocks of labels, of which there are as many as of rows."""
     if not is_dask_collection(y):
@@ -274,7 +256,7 @@ def _encoded(
 
     Labels are found on the workers, block by block; only the different ones come here.
     """
-    blocks, sizes = _row_blocks(client, X, name)
+    blocks, sizes = row_blocks(client, X, name)
     targets = _label_blocks(y, sizes, name)
     if known is None:
         find = delayed(_find_labels, pure=False)

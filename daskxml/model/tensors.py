@@ -79,7 +79,7 @@ def save_tensors(
     path.touch()
     mode = path.stat().st_mode  # as the user's files have it; the writer's are the owner's alone
     try:
-        save_file(held, path, metadata=dict(metadata) | {_DIGEST: _digest(held, metadata)})
+        save_file(held, path, metadata=dict(metadata) | {_DIGEST: digest(held, metadata)})
     except SafetensorError as error:
         raise OSError(str(error)) from error
     _order_metadata(path)
@@ -139,10 +139,10 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
         raise ModelError(
             f"{path}: damaged or cut off ({error}); restore or write it anew"
         ) from error
-    digest = metadata.pop(_DIGEST, None)
-    if verify and digest is None:
+    expected = metadata.pop(_DIGEST, None)
+    if verify and expected is None:
         raise ModelError(f"{path}: damaged (it has no checksum); restore it or write it anew")
-    if verify and digest != _digest(arrays, metadata):
+    if verify and expected != digest(arrays, metadata):
         raise ModelError(f"{path}: damaged (its checksum differs); restore it or write it anew")
     return arrays, metadata
 
@@ -166,10 +166,10 @@ def _view(pages: mmap.mmap, base: int, entry: Mapping[str, Any]) -> npt.NDArray[
     return np.frombuffer(pages, dtype, count, base + start).reshape(entry["shape"])
 
 
-def _digest(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> str:
+def digest(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> str:
     """Return the SHA-256 of metadata and arrays, independent of the header's order."""
-    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    found = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
     for name, array in sorted(arrays.items()):
-        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+        found.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()

@@ -73,6 +73,17 @@ class _Counted:
             yield ids, scores
 
 
+def check_target(out: str) -> None:
+    """Refuse a name whose suffix tells no format.
+
+    Raises
+    ------
+    ConfigError
+        If the suffix is none of those above, or pyarrow is missing.
+    """
+    _writer(out)
+
+
 def _writer(out: str) -> Any:
     suffix = Path(out).suffix.lower()
     if out == STDOUT or suffix in _WRITERS:

@@ -1,0 +1,154 @@
+"""Predictions on a real cluster: the same as in one process, also after errors and kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client
+
+import daskxml
+from daskxml.cli import main
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.model.spec import Layout, ModelSpec, initial_parameters
+from daskxml.model.store import ModelHeader
+from daskxml.model.trained import Model
+
+ROWS = SyntheticSpec(rows=300, test_rows=200, features=50, labels=12, seed=5)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Model]:
+    """A folder with a model and two files of rows."""
+    folder = tmp_path_factory.mktemp("predict")
+    spec = ModelSpec(features=50, labels=12, hidden=(8,))
+    views = Layout(spec).views(initial_parameters(spec, seed=1))
+    names = tuple(f"tag {label}" for label in range(12))
+    header = ModelHeader(spec=spec, training_rows=300, label_names=names)
+    Model(header, views, np.ones(12, np.int64)).save(folder / "model")
+    write_xml(folder / "a.txt", ROWS, "train")
+    write_xml(folder / "b.txt", ROWS, "test")
+    return folder, Model.load(folder / "model", threads=1)
+
+
+def in_one_process(folder: Path, out: Path) -> bytes:
+    files = [str(folder / "a.txt"), str(folder / "b.txt")]
+    assert main(["predict", str(folder / "model"), *files, "--top-k", "3", "--out", str(out)]) == 0
+    return out.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_files_are_ranked_as_in_one_process(
+    client: Client, world: tuple[Path, Model], tmp_path: Path, suffix: str
+) -> None:
+    folder, model = world
+    out = tmp_path / f"out{suffix}"
+    files = [folder / "a.txt", folder / "b.txt"]
+    done = daskxml.predict(model, files, k=3, out=out, client=client, block_bytes=3000)
+    assert (done.rows, done.scores, done.kept) == (500, 1500, 0)
+    assert done.pieces > 10
+    assert out.read_bytes() == in_one_process(folder, tmp_path / f"expected{suffix}")
+    assert (
+        list(tmp_path.iterdir()) == [out, tmp_path / f"expected{suffix}"]
+        or len(list(tmp_path.iterdir())) == 2
+    )
+
+
+def test_from_the_command_line(
+    client: Client, world: tuple[Path, Model], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = world
+    out, address = tmp_path / "out.jsonl", client.scheduler.address
+    arguments = [str(folder / "model"), str(folder / "[ab].txt"), "--top-k", "3"]
+    command = ["predict", *arguments, "--out", str(out), "--scheduler", address]
+    assert main(command) == 0
+    assert f"wrote 500 rows, 1,500 scores, to {out}: 2 pieces\n" in capsys.readouterr().out
+    assert out.read_bytes() == in_one_process(folder, tmp_path / "expected.jsonl")
+
+
+def test_what_is_there_is_not_done_again(
+    client: Client, world: tuple[Path, Model], tmp_path: Path
+) -> None:
+    folder, model = world
+    rows = tmp_path / "rows.txt"
+    good = (folder / "a.txt").read_text()
+    bad = good[: good.rindex(":")] + "x" + good[good.rindex(":") + 1 :]
+    out, options = tmp_path / "out.jsonl", {"k": 3, "client": client, "block_bytes": 3000}
+    rows.write_text(bad)
+    stamp = rows.stat()
+    with pytest.raises(daskxml.InputError, match=r"rows\.txt"):
+        daskxml.predict(model, rows, out=out, **options)
+    pieces = tmp_path / ".out.jsonl.pieces"
+    held = {piece: piece.stat().st_mtime_ns for piece in pieces.glob("*.npz")}
+    assert held
+    assert not out.exists()
+    with pytest.raises(daskxml.InputError, match="pieces of another prediction"):
+        daskxml.predict(model, rows, out=out, **{**options, "k": 2})
+    rows.write_text(good)  # as if another machine had failed to read it
+    os.utime(rows, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    done = daskxml.predict(model, rows, out=out, **options)
+    assert (done.rows, done.kept) == (300, len(held))
+    assert not pieces.exists()
+    alone = daskxml.predict(model, rows, out=tmp_path / "again.jsonl", **options)
+    assert alone.kept == 0
+    assert out.read_bytes() == (tmp_path / "again.jsonl").read_bytes()
+
+
+def test_a_worker_is_killed(client: Client, world: tuple[Path, Model], tmp_path: Path) -> None:
+    folder, model = world
+    out = tmp_path / "out.jsonl"
+    pids = list(client.run(os.getpid).values())
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not list((tmp_path / ".out.jsonl.pieces").glob("*.npz")):
+            time.sleep(0.001)
+        os.kill(pids[0], signal.SIGKILL)
+        killed.append(pids[0])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    files = [folder / "a.txt", folder / "b.txt"]
+    done = daskxml.predict(model, files, k=3, out=out, client=client, block_bytes=500)
+    killer.join()
+    assert killed
+    assert (done.rows, done.kept) == (500, 0)
+    assert out.read_bytes() == in_one_process(folder, tmp_path / "expected.jsonl")
+
+
+def test_a_dask_array_gives_a_lazy_one(client: Client, world: tuple[Path, Model]) -> None:
+    _, model = world
+    X = sp.random(40, 50, 0.2, "csr", np.float32, rng=np.random.default_rng(0))
+    parts = [da.from_array(X[i : i + 10].toarray(), chunks=(10, 50)) for i in range(0, 40, 10)]
+    lazy = daskxml.predict(model, da.concatenate(parts), k=3)
+    assert (lazy.shape, lazy.chunks[0]) == ((40, 12), (10, 10, 10, 10))
+    blocks = client.gather(client.compute(list(lazy.to_delayed()[:, 0])))
+    expected = model.predict(X, 3)
+    np.testing.assert_allclose(sp.vstack(blocks).toarray(), expected.toarray(), rtol=1e-6)
+
+
+def test_what_is_refused(client: Client, world: tuple[Path, Model], tmp_path: Path) -> None:
+    folder, model = world
+    rows = folder / "a.txt"
+    for given, message in (
+        ({}, "give out"),
+        ({"out": "-"}, "give out"),
+        ({"out": tmp_path / "x.pickle"}, r"must end in \.npz"),
+        ({"out": tmp_path / "x.npz", "k": 0}, "at least 1"),
+    ):
+        with pytest.raises(daskxml.ConfigError, match=message):
+            daskxml.predict(model, rows, client=client, **given)
+    with pytest.raises(daskxml.InputError, match="no directory"):
+        daskxml.predict(model, rows, out=tmp_path / "no" / "x.npz", client=client)
+    with pytest.raises(daskxml.InputError, match=r"nothing\.txt"):
+        daskxml.predict(model, folder / "nothing.txt", out=tmp_path / "x.npz", client=client)
+    with pytest.raises(daskxml.ConfigError, match="no cluster"):
+        daskxml.predict(model, rows, out=tmp_path / "x.npz")
+    assert list(tmp_path.iterdir()) == []
