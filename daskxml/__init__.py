@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from daskxml.estimators.classifier import XMLClassifier
     from daskxml.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.estimators.scorers import make_scorer
+    from daskxml.model.onnx_export import export_onnx
     from daskxml.model.trained import Model
     from daskxml.records.verification import Verification, verify
     from daskxml.session.commands import STOP
@@ -53,6 +54,7 @@ __all__ = [
     "XMLClassifier",
     "__version__",
     "attach",
+    "export_onnx",
     "launch",
     "load",
     "make_scorer",
@@ -78,6 +80,7 @@ _HOMES = {
     "XMLClassifier": "daskxml.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
+    "export_onnx": "daskxml.model.onnx_export",
     "launch": "daskxml.api.train",
     "load": "daskxml.api.train",
     "make_scorer": "daskxml.estimators.scorers",

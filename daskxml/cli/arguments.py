@@ -188,6 +188,11 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
     command.add_argument("--scheduler", metavar="ADDRESS", help=text)
 
 
+def _add_export(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="DIR", help="directory of a run or a model")
+    command.add_argument("--out", required=True, metavar="FILE", help="the graph, FILE.onnx")
+
+
 def _add_mix(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("models", nargs="+", metavar="DIR", help="directories of two or more runs or models")
@@ -349,6 +354,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     ),
     "evaluate": ("data", _add_evaluate, "score a trained model on labelled rows"),
     "predict": ("data", _add_predict, "write a trained model's best labels of every row"),
+    "export": ("data", _add_export, "write a network as an ONNX graph, for other runtimes"),
     "mix": ("data", _add_mix, "make one model of several, with weights chosen on held-out rows"),
     "serve": ("serve", _add_serve, "answer requests for the best labels over HTTP"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),

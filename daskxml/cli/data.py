@@ -1,4 +1,4 @@
-"""``daskxml inspect``, ``generate``, ``evaluate``, ``predict`` and ``mix``: on files and models."""
+"""``daskxml inspect``, ``generate``, ``evaluate``, ``predict``, ``export`` and ``mix``."""
 
 from __future__ import annotations
 
@@ -79,6 +79,15 @@ def _predict_on_cluster(options: Options) -> int:
         f"wrote {done.rows:,} rows, {done.scores:,} scores, to {done.out}: "
         f"{done.pieces} pieces{before}"
     )
+    return 0
+
+
+def export(options: Options) -> int:
+    """Write a network as an ONNX graph."""
+    from daskxml.model.onnx_export import export_onnx
+
+    path = export_onnx(Model.load(options.model), options.out)
+    print(f"wrote {path.stat().st_size:,} bytes to {path}")
     return 0
 
 
