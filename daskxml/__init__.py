@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from daskxml.estimators.classifier import XMLClassifier
     from daskxml.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.estimators.scorers import make_scorer
+    from daskxml.model.compression import compress
     from daskxml.model.trained import Model
     from daskxml.records.verification import Verification, verify
     from daskxml.session.commands import STOP
@@ -51,6 +52,7 @@ __all__ = [
     "XMLClassifier",
     "__version__",
     "attach",
+    "compress",
     "launch",
     "load",
     "make_scorer",
@@ -74,6 +76,7 @@ _HOMES = {
     "XMLClassifier": "daskxml.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
+    "compress": "daskxml.model.compression",
     "launch": "daskxml.api.train",
     "load": "daskxml.api.train",
     "make_scorer": "daskxml.estimators.scorers",

@@ -200,6 +200,26 @@ def _add_mix(command: argparse.ArgumentParser) -> None:
     add("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1")
 
 
+def _add_compress(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("model", metavar="DIR", help="directory of a run or a model")
+    add("--out", required=True, metavar="DIR", help="where the smaller model is written")
+    add("--rows", nargs="+", metavar="FILE", help="rows on which both models are scored")
+    add(
+        "--bits",
+        type=int,
+        choices=(8, 16),
+        default=16,
+        help="of a weight in a network's first and output layer (default: 16)",
+    )
+    add(
+        "--smallest-weight",
+        type=number,
+        metavar="W",
+        help="weights of label trees below are dropped (default: 0.22)",
+    )
+
+
 def _add_inspect(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "data",
@@ -325,6 +345,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     "evaluate": ("data", _add_evaluate, "score a trained model on labelled rows"),
     "predict": ("data", _add_predict, "write a trained model's best labels of every row"),
     "mix": ("data", _add_mix, "make one model of several, with weights chosen on held-out rows"),
+    "compress": ("data", _add_compress, "write a smaller model that ranks nearly the same labels"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
     "verify": (

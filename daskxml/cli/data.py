@@ -1,4 +1,4 @@
-"""``daskxml inspect``, ``generate``, ``evaluate``, ``predict`` and ``mix``: on files and models."""
+"""``daskxml inspect``, ``generate``, ``evaluate``, ``predict``, ``mix``, ``compress``: on files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
+import daskxml
 from daskxml.cli.arguments import Options
 from daskxml.cli.predictions import STDOUT, write_predictions
 from daskxml.core.arrays import Partition
@@ -16,6 +17,7 @@ from daskxml.data.parse import Dialect
 from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.model.kinds import MixtureSpec
+from daskxml.model.store import model_bytes
 from daskxml.model.trained import Model, evaluate_partitions
 from daskxml.observe.terminal import print_metrics
 
@@ -96,6 +98,22 @@ def mix(options: Options) -> int:
         found = model.evaluate(rows)
         scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
         print(f"{scores}  weight {share:.2f}  {name}")
+    return 0
+
+
+def compress(options: Options) -> int:
+    """Write a smaller model, and print the size of both and what their labels are worth."""
+    model = Model.load(options.model)
+    given = {} if options.smallest_weight is None else {"smallest_weight": options.smallest_weight}
+    small = daskxml.compress(model, bits=options.bits, **given)
+    rows = concatenate(list(read_partitions(model, options.rows))) if options.rows else None
+    small.save(options.out)
+    for name, each in ((options.model, model), (options.out, small)):
+        line = f"{model_bytes(name) / 1e6:10,.1f} MB  {name}"
+        if rows is not None:
+            found = each.evaluate(rows)
+            line = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5)) + line
+        print(line.lstrip())
     return 0
 
 
