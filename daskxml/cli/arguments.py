@@ -213,10 +213,11 @@ def _add_compress(command: argparse.ArgumentParser) -> None:
         help="of a weight in a network's first and output layer (default: 16)",
     )
     add(
-        "--smallest-weight",
-        type=number,
-        metavar="W",
-        help="weights of label trees below are dropped (default: 0.22)",
+        "--drop",
+        type=level,
+        metavar="SHARE",
+        help="the smallest weights of label trees are dropped, with this share of the sum of all "
+        "squares (default: 0.065)",
     )
 
 

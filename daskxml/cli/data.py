@@ -104,7 +104,7 @@ def mix(options: Options) -> int:
 def compress(options: Options) -> int:
     """Write a smaller model, and print the size of both and what their labels are worth."""
     model = Model.load(options.model)
-    given = {} if options.smallest_weight is None else {"smallest_weight": options.smallest_weight}
+    given = {} if options.drop is None else {"drop": options.drop}
     small = daskxml.compress(model, bits=options.bits, **given)
     rows = concatenate(list(read_partitions(model, options.rows))) if options.rows else None
     small.save(options.out)

@@ -19,13 +19,13 @@ from daskxml.model.kinds import AnySpec, MixtureSpec
 from daskxml.model.mixture import joined_arrays, part_arrays
 from daskxml.model.store import QUANTISABLE
 from daskxml.model.trained import Model
-from daskxml.model.tree.pruning import pruned
+from daskxml.model.tree.pruning import pruned, smallest_kept
 from daskxml.model.tree.spec import TreeSpec
 
-SMALLEST_WEIGHT = 0.22  # halves the trees and more, for less than .001 of P@5
+DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
 
 
-def compress(model: Model, *, bits: int = 16, smallest_weight: float = SMALLEST_WEIGHT) -> Model:
+def compress(model: Model, *, bits: int = 16, drop: float = DROP) -> Model:
     """Return a smaller model that ranks nearly the same labels.
 
     Parameters
@@ -35,8 +35,9 @@ def compress(model: Model, *, bits: int = 16, smallest_weight: float = SMALLEST_
     bits
         Of a weight in the first and the output layer of a network, 8 or 16 instead of 32. The
         labels of one row are found by 8 bits either way.
-    smallest_weight
-        Weights of label trees below are dropped.
+    drop
+        The smallest weights of label trees are dropped: those that hold no more than this share of
+        the sum of all their squares. In [0, 1).
 
     Returns
     -------
@@ -62,28 +63,28 @@ def compress(model: Model, *, bits: int = 16, smallest_weight: float = SMALLEST_
     """
     if bits not in BITS:
         raise ConfigError(f"bits = {bits!r}: must be 8 or 16")
-    if not smallest_weight >= 0.0:
-        raise ConfigError(f"smallest_weight = {smallest_weight!r}: must be a number of at least 0")
+    if not 0.0 <= drop < 1.0:
+        raise ConfigError(f"drop = {drop!r}: must be in [0, 1)")
     spec, arrays = model.spec, model.parameters
     if isinstance(spec, MixtureSpec):
         found = [
-            _smaller(part, part_arrays(arrays, number), bits, smallest_weight)
+            _smaller(part, part_arrays(arrays, number), bits, drop)
             for number, part in enumerate(spec.parts)
         ]
         small_spec: Any = replace(spec, parts=tuple(part for part, _ in found))
         small = joined_arrays([part for _, part in found])
     else:
-        small_spec, small = _smaller(spec, arrays, bits, smallest_weight)
+        small_spec, small = _smaller(spec, arrays, bits, drop)
     header = replace(model.header, spec=small_spec)
     return Model(header, small, model.label_counts, threads=model.threads)
 
 
 def _smaller(
-    spec: AnySpec, arrays: Mapping[str, Any], bits: int, smallest_weight: float
+    spec: AnySpec, arrays: Mapping[str, Any], bits: int, drop: float
 ) -> tuple[AnySpec, dict[str, Any]]:
     """Return the description and the arrays of a smaller network, or of smaller trees."""
     if isinstance(spec, TreeSpec):
-        smallest = max(smallest_weight, spec.smallest_weight)
+        smallest = smallest_kept(arrays, drop)
         return replace(spec, smallest_weight=smallest), pruned(arrays, smallest)
     small = dict(arrays)
     for name in QUANTISABLE:

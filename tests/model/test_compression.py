@@ -61,7 +61,7 @@ def size(model):
 @pytest.mark.parametrize("kind", ["mlp", "trees", "mixture"])
 def test_a_compressed_model_is_a_model_like_any_other(models, parts, tmp_path, kind, bits):
     model, test = models[kind], parts[1]
-    small = daskxml.compress(model, bits=bits, smallest_weight=0.2)
+    small = daskxml.compress(model, bits=bits)
     assert size(small) < 0.8 * size(model)
     before, after = (each.evaluate(test, k=(1, 5)) for each in (model, small))
     assert after["P@5"] == pytest.approx(before["P@5"], abs=0.02)
@@ -160,18 +160,24 @@ def test_trees_lose_their_small_weights_and_nothing_else(models, smallest):
 
 
 def test_the_description_says_which_weights_are_left(models):
-    small = daskxml.compress(models["trees"], smallest_weight=0.3)
-    assert small.spec == replace(models["trees"].spec, smallest_weight=0.3)
-    least = min(np.abs(small.parameters[f"tree{t}.weights"]).min() for t in range(4))
-    assert least >= 0.3
+    trees = models["trees"]
+    small = daskxml.compress(trees, drop=0.2)
+    before, after = (
+        np.abs(np.concatenate([each.parameters[f"tree{t}.weights"] for t in range(4)]))
+        for each in (trees, small)
+    )
+    assert small.spec == replace(trees.spec, smallest_weight=float(after.min()))
+    assert np.square(after).sum() / np.square(before).sum() == pytest.approx(0.8, abs=0.01)
+    same = daskxml.compress(trees, drop=0.0)
+    assert all((same.parameters[name] == array).all() for name, array in trees.parameters.items())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"bits": 4}, "bits = 4: must be 8 or 16"),
-        ({"smallest_weight": -1}, "smallest_weight = -1: must be a number of at least 0"),
-        ({"smallest_weight": float("nan")}, "smallest_weight = nan"),
+        ({"drop": 1.0}, r"drop = 1.0: must be in \[0, 1\)"),
+        ({"drop": float("nan")}, "drop = nan"),
     ],
 )
 def test_options_out_of_range(options, message):
@@ -260,7 +266,7 @@ def test_the_command_tells_what_it_costs(models, tmp_path, capsys):
         (["compress", str(tmp_path / "none"), "--out", out], "no such directory"),
         ([*given, "--bits", "4"], "--bits"),
         ([*given, "--rows", str(tmp_path / "none.txt")], "none.txt"),
-        ([*given, "--smallest-weight", "-1"], "--smallest-weight"),
+        ([*given, "--drop", "-1"], "--drop"),
         (["compress", out, "--out", str(tmp_path / "again")], "compressed already"),
     ):
         assert main(options) == 2

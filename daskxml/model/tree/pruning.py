@@ -10,6 +10,28 @@ from daskxml.core.arrays import Array
 from daskxml.model.tree.forest import count_trees
 
 
+def smallest_kept(arrays: Mapping[str, Array], share: float) -> float:
+    """Return the smallest weight that stays if the smaller ones hold a share of all squares.
+
+    Parameters
+    ----------
+    arrays
+        Of trees.
+    share
+        Of the sum of the weights' squares, in [0, 1): the smallest weights with no more of it go.
+
+    Examples
+    --------
+    >>> arrays = {"tree0.order": np.arange(2), "tree0.weights": np.float32([0.9, -0.1, 0.2, 0.4])}
+    >>> [round(smallest_kept(arrays, share), 3) for share in (0.0, 0.02, 0.06)]
+    [0.1, 0.2, 0.4]
+    """
+    weights = [arrays[f"tree{tree}.weights"] for tree in range(count_trees(arrays))]
+    sizes = np.sort(np.abs(np.concatenate(weights)))
+    sums = np.cumsum(np.square(sizes, dtype=np.float64))
+    return float(sizes[np.searchsorted(sums, share * sums[-1], side="right")]) if sums.size else 0.0
+
+
 def pruned(arrays: Mapping[str, Array], smallest: float) -> dict[str, Array]:
     """Return the arrays of trees without the weights whose magnitude is below ``smallest``.
 
