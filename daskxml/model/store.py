@@ -265,7 +265,7 @@ def read_model(
     arrays, _ = read_tensors(directory / TENSORS_NAME, verify=False)  # the whole file just was
     try:
         parameters = _put_together(arrays)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise ModelError(f"{directory}: damaged ({error}); restore it, or train again") from error
     _check_arrays(directory, header.spec, parameters)
     label_counts = parameters.pop(LABEL_COUNTS)
@@ -288,15 +288,16 @@ def _put_together(arrays: Arrays) -> dict[str, Any]:
 
     Raises
     ------
-    KeyError, ValueError
+    ValueError
         If an array of a quantised matrix is missing or does not fit the others.
     """
     parameters: dict[str, Any] = dict(arrays)
     for name in [name for name in arrays if name.endswith(f".{_DIGITS[0]}")]:
         whole = name.removesuffix(f".{_DIGITS[0]}")
-        if whole in arrays:
-            raise ValueError(f"array {whole!r} is there twice")
-        parameters[whole] = Quantised(*(parameters.pop(f"{whole}.{digit}") for digit in _DIGITS))
+        digits = [f"{whole}.{digit}" for digit in _DIGITS]
+        if whole in arrays or not arrays.keys() >= set(digits):
+            raise ValueError(f"array {whole!r} is there twice, or only in part")
+        parameters[whole] = Quantised(*map(parameters.pop, digits))
     return parameters
 
 
