@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from daskxml.estimators.classifier import XMLClassifier
     from daskxml.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.estimators.scorers import make_scorer
+    from daskxml.model.compression import compress
     from daskxml.model.onnx_export import export_onnx
     from daskxml.model.trained import Model
     from daskxml.records.verification import Verification, verify
@@ -54,6 +55,7 @@ __all__ = [
     "XMLClassifier",
     "__version__",
     "attach",
+    "compress",
     "export_onnx",
     "launch",
     "load",
@@ -81,6 +83,7 @@ _HOMES = {
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
     "export_onnx": "daskxml.model.onnx_export",
+    "compress": "daskxml.model.compression",
     "launch": "daskxml.api.train",
     "load": "daskxml.api.train",
     "make_scorer": "daskxml.estimators.scorers",

@@ -28,6 +28,7 @@ from daskxml.core.text import parse_json
 from daskxml.data.blocks import Block as FileBlock
 from daskxml.data.formats import plan_files
 from daskxml.model.spec import check_rank
+from daskxml.model.store import stored_arrays
 from daskxml.model.tensors import digest
 from daskxml.model.trained import Model
 
@@ -117,7 +118,11 @@ def predict(
     paths = [str(path) for path in ([rows] if isinstance(rows, str | Path) else rows)]
     target = Path(out).absolute()
     with running_cluster(client, scheduler) as connected:
-        plan = {"model": digest(held.parameters, {}), "k": k, "block_bytes": block_bytes}
+        plan = {
+            "model": digest(stored_arrays(held.parameters), {}),
+            "k": k,
+            "block_bytes": block_bytes,
+        }
         return _files(connected, ranking, {**plan, "paths": paths}, target)
 
 

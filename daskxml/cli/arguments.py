@@ -230,6 +230,27 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
     add("--watch", type=number, default=0.0, metavar="S", help=text)
 
 
+def _add_compress(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("model", metavar="DIR", help="directory of a run or a model")
+    add("--out", required=True, metavar="DIR", help="where the smaller model is written")
+    add("--rows", nargs="+", metavar="FILE", help="rows on which both models are scored")
+    add(
+        "--bits",
+        type=int,
+        choices=(8, 16),
+        default=16,
+        help="of a weight in a network's first and output layer (default: 16)",
+    )
+    add(
+        "--drop",
+        type=level,
+        metavar="SHARE",
+        help="the smallest weights of label trees are dropped, with this share of the sum of all "
+        "squares (default: 0.065)",
+    )
+
+
 def _add_inspect(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "data",
@@ -357,6 +378,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     "export": ("data", _add_export, "write a network as an ONNX graph, for other runtimes"),
     "mix": ("data", _add_mix, "make one model of several, with weights chosen on held-out rows"),
     "serve": ("serve", _add_serve, "answer requests for the best labels over HTTP"),
+    "compress": ("data", _add_compress, "write a smaller model that ranks nearly the same labels"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
     "verify": (

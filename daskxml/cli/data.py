@@ -1,10 +1,11 @@
-"""``daskxml inspect``, ``generate``, ``evaluate``, ``predict``, ``export`` and ``mix``."""
+"""Commands on files and models: ``daskxml inspect``, ``predict``, ``evaluate`` and others."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 
+import daskxml
 from daskxml.api.model_rows import read_rows
 from daskxml.api.prediction_files import STDOUT, write_predictions
 from daskxml.cli.arguments import Options
@@ -12,6 +13,7 @@ from daskxml.data.inspection import inspect_file
 from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.model.kinds import MixtureSpec
+from daskxml.model.store import model_bytes
 from daskxml.model.trained import Model, evaluate_partitions
 from daskxml.observe.terminal import print_metrics
 
@@ -69,8 +71,6 @@ def predict(options: Options) -> int:
 
 
 def _predict_on_cluster(options: Options) -> int:
-    import daskxml
-
     done = daskxml.predict(
         options.model, options.data, k=options.top_k, out=options.out, scheduler=options.scheduler
     )
@@ -115,4 +115,20 @@ def mix(options: Options) -> int:
         found = model.evaluate(rows)
         scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
         print(f"{scores}  weight {share:.2f}  {name}")
+    return 0
+
+
+def compress(options: Options) -> int:
+    """Write a smaller model, and print the size of both and what their labels are worth."""
+    model = Model.load(options.model)
+    given = {} if options.drop is None else {"drop": options.drop}
+    small = daskxml.compress(model, bits=options.bits, **given)
+    rows = concatenate(list(read_rows(model, options.rows))) if options.rows else None
+    small.save(options.out)
+    for name, each in ((options.model, model), (options.out, small)):
+        line = f"{model_bytes(name) / 1e6:10,.1f} MB  {name}"
+        if rows is not None:
+            found = each.evaluate(rows)
+            line = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5)) + line
+        print(line.lstrip())
     return 0

@@ -175,6 +175,9 @@ class LabelKernels(Protocol):
         The logits are ``weight (labels, units) @ hidden (units,) + bias``; none is stored, and the
         weights are read once. ``total (2,)`` float64, if given, becomes the largest logit and the
         sum of all exponentials relative to it. Empty places are -1 and minus infinity. On a CPU.
+
+        ``weight`` may be `Quantised`: then a few labels for each of the k are found by its first
+        digits, and those are ranked by all it has; ``total`` counts the others as they were found.
         """
 
 

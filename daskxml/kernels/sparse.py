@@ -25,7 +25,10 @@ class SparseKernels(Protocol):
     def sparse_forward(
         self, out: Array, x: Csr, rows: Array, weight: Array, bias: Array, drop: Drop = KEEP_ALL
     ) -> None:
-        """``out (count, units) = x[rows] @ weight (features, units) + bias``, in place."""
+        """``out (count, units) = x[rows] @ weight (features, units) + bias``, in place.
+
+        On a CPU ``weight`` may be `Quantised`; then nothing is dropped.
+        """
 
     def sparse_update(
         self, weight: Array, x: Csr, rows: Array, delta: Array, factor: float,

@@ -10,6 +10,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Segment
 from daskxml.kernels import Kernels
+from daskxml.kernels.quantised import Quantised
 from daskxml.model.batch import batch_rows
 from daskxml.model.mlp import Mlp
 from daskxml.model.spec import ModelSpec, check_rank
@@ -29,7 +30,8 @@ class NetworkRanker:
     spec
         Sizes and layers.
     parameters
-        float32 arrays by name, of the shapes of ``Layout(spec)``; not changed.
+        float32 arrays by name, of the shapes of ``Layout(spec)``, the weights of first and output
+        layer perhaps `Quantised`; not changed.
     kernels
         Of the CPU.
     """
@@ -37,7 +39,8 @@ class NetworkRanker:
     def __init__(self, spec: ModelSpec, parameters: Mapping[str, Array], kernels: Kernels) -> None:
         self._spec, self._kernels = spec, kernels
         self._parameters = {
-            name: np.ascontiguousarray(array, np.float32) for name, array in parameters.items()
+            name: array if isinstance(array, Quantised) else np.ascontiguousarray(array, np.float32)
+            for name, array in parameters.items()
         }
         self._idle: list[Mlp] = []
 

@@ -59,7 +59,7 @@ def export_onnx(model: Model, path: str | Path) -> Path:
     names = [f"hidden{layer}" for layer in range(len(network.hidden))] + ["output"]
     last = ""
     for layer, name in enumerate(names):
-        weight, bias = (model.parameters[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        weight, bias = (np.asarray(model.parameters[f"{name}.{it}"]) for it in ("weight", "bias"))
         weight = weight.T if name == "output" else weight
         summed = built.gathered(rows, weight) if layer == 0 else built.node("MatMul", last, weight)
         last = built.node("Add", summed, bias)

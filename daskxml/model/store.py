@@ -22,6 +22,7 @@ from daskxml._version import __version__
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replace_durably, replacing
 from daskxml.core.text import parse_json
+from daskxml.kernels.quantised import Quantised
 from daskxml.model.kinds import AnySpec, MixtureSpec, spec_from_dict
 from daskxml.model.mixture import part_arrays
 from daskxml.model.spec import Layout
@@ -29,7 +30,14 @@ from daskxml.model.tensors import Arrays, read_tensors, save_tensors
 from daskxml.model.tree.forest import tree_problem
 from daskxml.model.tree.spec import TreeSpec
 
-__all__ = ["ModelHeader", "holds_model", "read_model", "write_model"]
+__all__ = [
+    "ModelHeader",
+    "holds_model",
+    "model_bytes",
+    "read_model",
+    "stored_arrays",
+    "write_model",
+]
 
 FORMAT: Final = "daskxml-model"
 FORMAT_VERSION: Final = 1
@@ -38,6 +46,8 @@ HEADER_NAME: Final = "model.json"
 LABEL_COUNTS: Final = "label_counts"
 _NEXT_NAME: Final = "model.json.next"
 _NAMES: Final = ("feature_names", "label_names")
+_DIGITS: Final = ("first", "second", "scale")  # ends of the names of a quantised matrix's arrays
+QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # of a network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +177,15 @@ def holds_model(directory: str | Path) -> bool:
     return any((Path(directory) / name).exists() for name in (HEADER_NAME, TENSORS_NAME))
 
 
+def model_bytes(directory: str | Path) -> int:
+    """Return the bytes of a model's two files."""
+    return sum((Path(directory) / name).stat().st_size for name in (HEADER_NAME, TENSORS_NAME))
+
+
 def write_model(
     directory: str | Path,
     header: ModelHeader,
-    parameters: Mapping[str, npt.NDArray[np.float32]],
+    parameters: Mapping[str, Any],
     label_counts: npt.NDArray[np.int64],
     *,
     overwrite: bool = False,
@@ -184,7 +199,8 @@ def write_model(
     header
         Metadata of the arrays.
     parameters
-        By name, of the shapes of ``Layout(header.spec)``, float32.
+        By name, of the shapes of ``Layout(header.spec)``, float32; the weights of a network's first
+        and output layer perhaps `Quantised`.
     label_counts
         ``(labels,)``: in how many training rows each label occurs.
     overwrite
@@ -198,7 +214,7 @@ def write_model(
     directory = Path(directory)
     if holds_model(directory) and not overwrite:
         raise ModelError(f"{directory}: holds a model already; choose another directory")
-    arrays: Arrays = {**parameters, LABEL_COUNTS: np.asarray(label_counts, dtype=np.int64)}
+    arrays: dict[str, Any] = {**parameters, LABEL_COUNTS: np.asarray(label_counts, dtype=np.int64)}
     _check_arrays(directory, header.spec, arrays)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -208,14 +224,14 @@ def write_model(
         ) from error
     tensors = directory / TENSORS_NAME
     with replacing(tensors) as partial:
-        save_tensors(partial, arrays, {"format": FORMAT})
+        save_tensors(partial, stored_arrays(arrays), {"format": FORMAT})
         _write_header(directory / _NEXT_NAME, header, partial)
     replace_durably(directory / _NEXT_NAME, directory / HEADER_NAME)
 
 
 def read_model(
     directory: str | Path, *, verify: bool = True
-) -> tuple[ModelHeader, Arrays, npt.NDArray[np.int64]]:
+) -> tuple[ModelHeader, dict[str, Any], npt.NDArray[np.int64]]:
     """Read and verify a model directory.
 
     Parameters
@@ -232,8 +248,8 @@ def read_model(
     header
         Metadata from ``model.json``.
     parameters
-        By name, mapped from the file: pages are read when they are used, and what is written to
-        the arrays stays in this process.
+        By name, some perhaps `Quantised`, mapped from the file: pages are read when they are used,
+        and what is written to the arrays stays in this process.
     label_counts
         ``(labels,)`` int64.
 
@@ -250,9 +266,42 @@ def read_model(
         raise ModelError(f"{directory}: holds no model ({HEADER_NAME} is missing); train one first")
     header = _matching_header(directory, verify)
     arrays, _ = read_tensors(directory / TENSORS_NAME, verify=False)  # the whole file just was
-    _check_arrays(directory, header.spec, arrays)
-    label_counts = arrays.pop(LABEL_COUNTS)
-    return header, arrays, label_counts
+    try:
+        parameters = _put_together(arrays)
+    except ValueError as error:
+        raise ModelError(f"{directory}: damaged ({error}); restore it, or train again") from error
+    _check_arrays(directory, header.spec, parameters)
+    label_counts = parameters.pop(LABEL_COUNTS)
+    return header, parameters, label_counts
+
+
+def stored_arrays(parameters: Mapping[str, Any]) -> Arrays:
+    """Return the arrays of a file: three for each quantised matrix."""
+    arrays: Arrays = {}
+    for name, value in parameters.items():
+        if isinstance(value, Quantised):
+            arrays |= {f"{name}.{digit}": getattr(value, digit) for digit in _DIGITS}
+        else:
+            arrays[name] = value
+    return arrays
+
+
+def _put_together(arrays: Arrays) -> dict[str, Any]:
+    """Return the inverse of `stored_arrays`.
+
+    Raises
+    ------
+    ValueError
+        If an array of a quantised matrix is missing or does not fit the others.
+    """
+    parameters: dict[str, Any] = dict(arrays)
+    for name in [name for name in arrays if name.endswith(f".{_DIGITS[0]}")]:
+        whole = name.removesuffix(f".{_DIGITS[0]}")
+        digits = [f"{whole}.{digit}" for digit in _DIGITS]
+        if whole in arrays or not arrays.keys() >= set(digits):
+            raise ValueError(f"array {whole!r} is there twice, or only in part")
+        parameters[whole] = Quantised(*map(parameters.pop, digits))
+    return parameters
 
 
 def _write_header(path: Path, header: ModelHeader, tensors: Path) -> None:
@@ -328,9 +377,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
     return {"size_bytes": path.stat().st_size, "sha256": digest}
 
 
-def _check_arrays(
-    directory: Path, spec: AnySpec | MixtureSpec, arrays: Mapping[str, npt.NDArray[Any]]
-) -> None:
+def _check_arrays(directory: Path, spec: AnySpec | MixtureSpec, arrays: Mapping[str, Any]) -> None:
     """Refuse arrays that are not the parameters of ``spec`` and the label counts."""
     parameters = {name: array for name, array in arrays.items() if name != LABEL_COUNTS}
     counts = {name: array for name, array in arrays.items() if name == LABEL_COUNTS}
@@ -339,9 +386,7 @@ def _check_arrays(
         raise ModelError(f"{directory}: {problem}; these are not the arrays of one model")
 
 
-def _array_problem(
-    spec: AnySpec | MixtureSpec, arrays: Mapping[str, npt.NDArray[Any]]
-) -> str | None:
+def _array_problem(spec: AnySpec | MixtureSpec, arrays: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a model's parameters, if anything is."""
     if isinstance(spec, MixtureSpec):
         parts = [part_arrays(arrays, part) for part in range(len(spec.parts))]
@@ -351,12 +396,15 @@ def _array_problem(
         return next((f"part {n}: {text}" for n, text in enumerate(found) if text), None)
     if isinstance(spec, TreeSpec):
         return tree_problem(spec, arrays) or None
+    for name, array in arrays.items():
+        if isinstance(array, Quantised) and name not in QUANTISABLE:
+            return f"array {name!r} is quantised, which only {' and '.join(QUANTISABLE)} may be"
     slots = Layout(spec).slots.items()
     return _difference({name: (slot.shape, "float32") for name, slot in slots}, arrays)
 
 
 def _difference(
-    wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, npt.NDArray[Any]]
+    wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
 ) -> str | None:
     """Return how the shapes and dtypes of arrays differ from those that are wanted."""
     for name in sorted(wanted.keys() | arrays.keys()):

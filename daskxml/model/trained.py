@@ -40,7 +40,8 @@ class Model:
     header
         Sizes, preprocessing and constants.
     parameters
-        float32 arrays by name, of the shapes of ``Layout(header.spec)``; not copied.
+        float32 arrays by name, of the shapes of ``Layout(header.spec)``; not copied. The weights of
+        first and output layer may be `daskxml.kernels.quantised.Quantised`: see `compress`.
     label_counts
         ``(labels,)`` int64: in how many training rows each label occurs.
     threads
@@ -60,7 +61,7 @@ class Model:
     def __init__(
         self,
         header: ModelHeader,
-        parameters: Mapping[str, npt.NDArray[np.float32]],
+        parameters: Mapping[str, Any],
         label_counts: npt.NDArray[np.int64],
         *,
         threads: int = 0,

@@ -17,8 +17,11 @@ from numba import njit
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.cpu.gemm import dot_rows
 from daskxml.kernels.cpu.numba_math import exp32
+from daskxml.kernels.cpu.quantised import candidates_of
+from daskxml.kernels.cpu.quantised import rank_labels as rank_quantised
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
 from daskxml.kernels.labels import LabelWork
+from daskxml.kernels.quantised import Quantised
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
@@ -339,13 +342,19 @@ class CpuLabels:
 
         def visit(thread: int, first: int, last: int) -> None:
             lane = best[thread, 0], labels[thread, 0], totals[thread]
-            rank_labels(hidden, weight, bias, first, last, *lane)
+            if isinstance(weight, Quantised):
+                parts = weight.first, weight.second, weight.scale
+                most = candidates_of(ids.shape[1])
+                rank_quantised(hidden, *parts, bias, first, last, *lane, most)
+            else:
+                rank_labels(hidden, weight, bias, first, last, *lane)
 
         used = self._team.run(weight.shape[0], row_grain(weight.shape[1]), visit)
         merge_top_k(best[:used], labels[:used], scores, ids)
         if total is not None:
             total[0] = totals[:used, 0].max()
-            total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
+            with np.errstate(invalid="ignore"):  # logits that are not finite
+                total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
 
     def block_labels(self, rows: int, labels: int) -> int:
         return max(1, min(labels, max(64, min(2048, _BLOCK_FLOATS // max(1, rows)))))

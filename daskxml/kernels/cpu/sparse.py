@@ -15,8 +15,10 @@ from numba import njit
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.cpu.numba_math import drop_or_scale
+from daskxml.kernels.cpu.quantised import forward as forward_quantised
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
 from daskxml.kernels.dense import KEEP_ALL, Drop
+from daskxml.kernels.quantised import Quantised
 from daskxml.kernels.sparse import DeviceCount
 
 _ZERO = np.float32(0.0)
@@ -173,8 +175,13 @@ class CpuSparse:
     def sparse_forward(
         self, out: Array, x: Csr, rows: Array, weight: Array, bias: Array, drop: Drop = KEEP_ALL
     ) -> None:
-        operands = (out, x.indptr, x.indices, _values(x), rows, weight, bias)
         grain = _grain(rows.shape[0], self.nonzeros(x, rows) * weight.shape[1])
+        if isinstance(weight, Quantised):
+            parts = weight.first, weight.second, weight.scale
+            read = (out, x.indptr, x.indices, _values(x), rows, *parts, bias)
+            self._team.run(rows.shape[0], grain, lambda _, *span: forward_quantised(*read, *span))
+            return
+        operands = (out, x.indptr, x.indices, _values(x), rows, weight, bias)
         counter = _counter(x, drop)
         self._team.run(
             rows.shape[0], grain,

@@ -261,7 +261,7 @@ def fill_table(table: Any, node_starts: Any, features: Any, chunk_starts: Any) -
 
 
 @njit(nogil=True, cache=True)
-def _insert(scores: Any, ids: Any, count: int, score: Any, item: Any) -> int:
+def insert(scores: Any, ids: Any, count: int, score: Any, item: Any) -> int:
     """Insert into the best so far, descending, ties by the lowest id; returns their number."""
     place = count
     while place > 0 and (
@@ -337,7 +337,7 @@ def rank_rows(
                     lack = max(_ONE - score[c], _ZERO)
                     total = node_scores[b] - lack * lack * lack
                     if found < found_scores.shape[0] or total >= found_scores[found - 1]:
-                        found = _insert(found_scores, found_ids, found, total, first + c)
+                        found = insert(found_scores, found_ids, found, total, first + c)
             if is_last:
                 found_ids[found:] = -1
                 found_scores[found:] = -np.inf
@@ -370,7 +370,7 @@ def average_rows(
                             total += shares[other] * scores[other, i, d]
                             break
                 if is_first:
-                    found = _insert(out_scores[i], out_ids[i], found, total, label)
+                    found = insert(out_scores[i], out_ids[i], found, total, label)
         out_ids[i, found:] = -1
         out_scores[i, found:] = _ZERO
 

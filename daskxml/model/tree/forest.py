@@ -154,7 +154,7 @@ def tree_problem(spec: TreeSpec, arrays: Mapping[str, Array]) -> str:
     for tree in range(trees):
         own = {name: arrays[f"tree{tree}.{name}"] for name in ARRAYS}
         for name, dtype in ARRAYS.items():
-            if own[name].ndim != 1 or own[name].dtype != dtype:
+            if len(own[name].shape) != 1 or own[name].dtype != dtype:
                 return f"array tree{tree}.{name} is not one row of {dtype}"
         if not _is_consistent(spec, widths, **own):
             return f"the arrays of tree {tree} contradict each other"
