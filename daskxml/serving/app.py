@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from daskxml._version import __version__
@@ -30,6 +30,12 @@ from daskxml.serving.requests import Answer, Problem, Query, matrix_of
 logger = logging.getLogger("daskxml.serving")
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem} for status in (400, 408, 413, 422, 503)
+}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Query"}}},
+    }
 }
 _PATHS = frozenset({"/predict", "/model", "/health", "/ready", "/metrics", "/reload"})
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -94,7 +100,8 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
         description="The best labels of sparse rows, by a model that daskxml has trained.",
     )  # fmt: skip
     api.state.server = server
-    api.post("/predict", responses=_PROBLEMS, response_model=Answer)(server.predict)
+    add = api.post("/predict", responses=_PROBLEMS, response_model=Answer, openapi_extra=_BODY)
+    add(server.predict)
     api.get("/model")(server.describe)
     api.get("/health")(server.health)
     api.get("/ready")(server.ready)
@@ -105,6 +112,16 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
         api.add_exception_handler(kind, answer)
     api.add_middleware(BodyLimit, most_bytes=settings.request_bytes, within_s=settings.request_s)
     api.add_middleware(Counted, count=server.count)
+    plain = api.openapi
+
+    def described() -> dict[str, Any]:
+        """Return the schema with that of a request, which is parsed here and not by FastAPI."""
+        schema = Query.model_json_schema(ref_template="#/components/schemas/{model}")
+        known = plain()
+        known["components"]["schemas"] |= {**schema.pop("$defs"), "Query": schema}
+        return known
+
+    api.openapi = described  # type: ignore[method-assign]
     return api
 
 
@@ -150,9 +167,10 @@ class Server:
             watching.cancel()
         self._batches.close()
 
-    async def predict(self, query: Query) -> Response:
+    async def predict(self, request: Request) -> Response:
         """Rank the labels of each row."""
         begun_s = time.perf_counter()
+        query = Query.model_validate_json(await request.body())
         served, settings = self.models.current, self.settings
         if len(query.rows) > settings.request_rows:
             raise InputError(f"{len(query.rows):,} rows: send at most {settings.request_rows:,}")
@@ -264,10 +282,10 @@ def _problem(status: int) -> Callable[[Request, Any], Awaitable[Response]]:
 
 async def _invalid(request: Request, error: Any) -> Response:
     """Answer for what is no JSON, or does not fit the schema, by its first fault."""
-    first = error.errors()[0]
+    first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return JSONResponse({"error": f"not JSON: {first['ctx']['error']}"}, 400)
-    place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+    place = ".".join(map(str, first["loc"])) or "the body"
     return JSONResponse({"error": f"{place}: {first['msg']}"}, 422)
 
 
@@ -285,7 +303,7 @@ _ERRORS: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
     ConfigError: _problem(422),
     ModelError: _problem(503),
     BusyError: _problem(503),
-    RequestValidationError: _invalid,
+    ValidationError: _invalid,
     HTTPException: _http,
     Exception: _unexpected,
 }
