@@ -46,6 +46,7 @@ def test_what_is_no_client_is_refused() -> None:
         daskxml.runs("tcp://h:1")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_client_that_is_closed_and_workers_that_are_restarted(
     data: Data, values: Values, tmp_path: Path
 ) -> None:

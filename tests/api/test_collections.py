@@ -126,6 +126,7 @@ def test_the_metrics_are_those_of_the_text(client, data, rows, expected, kind) -
     assert expected["P@1"] > 0.2
 
 
+@pytest.mark.slow
 def test_the_script_of_the_documentation_runs(client, tmp_path) -> None:
     script = Path(__file__).parents[2] / "docs/examples/inputs.py"
     found = runpy.run_path(str(script))["main"](client, tmp_path)

@@ -42,6 +42,7 @@ def false_alarms(spread, seeds):
     return share_of_tables([compare(*pair, spec_of) for pair in pairs], "worse")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.005, 0.05])
 def test_chance_alone_is_rarely_called_worse(spread):
     found = [false_alarms(spread, seeds) for seeds in (2, 3, 5)]

@@ -161,6 +161,7 @@ def test_after_a_kill_the_bench_goes_on_and_ends_what_was_left_running(bench):
     assert set(bench.table()) == {"a", "b", "c"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_bench_leaves_no_process_and_goes_on(bench, number):
     with bench.started("b") as command:
@@ -266,6 +267,7 @@ set.cluster.threads = 1
 """
 
 
+@pytest.mark.slow
 def test_a_real_and_a_simulated_run(tmp_path):
     suite = tmp_path / "small.toml"
     suite.write_text(SMALL)

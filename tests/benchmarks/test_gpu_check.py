@@ -59,6 +59,7 @@ def test_every_kernel_is_right_and_none_is_left_out():
     assert public(Kernels) - refused - NOT_CHECKED - kernels.called == set()
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("name", ["scale", "sparse_update", "softmax_gradient", "adam_rows"])
 def test_a_kernel_that_does_nothing_is_noticed(name):
@@ -116,6 +117,7 @@ class HostGpu:
         return gpu.software()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_all_of_it_goes_through(monkeypatch, capsys):
     """The real run has no second try: every part, on sizes that the host can do."""

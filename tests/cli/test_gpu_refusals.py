@@ -55,6 +55,7 @@ def command(environment: dict[str, str], *arguments: str) -> subprocess.Complete
     return subprocess.run(called, env=environment, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.slow
 def test_a_driver_older_than_the_packages(data: dict[str, Path], tmp_path: Path):
     there = stand_in(tmp_path, "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c)\\n", 11040)
     options = ("--device", "cuda", "--out", str(tmp_path / "run"))
@@ -72,6 +73,7 @@ def test_a_driver_older_than_the_packages(data: dict[str, Path], tmp_path: Path)
     assert "    update the driver to 525 or newer\n" in output.stdout
 
 
+@pytest.mark.slow
 def test_two_workers_on_one_slice(
     data: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

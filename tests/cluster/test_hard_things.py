@@ -99,6 +99,7 @@ def test_a_run_that_is_interrupted_ends_at_a_merge_and_goes_on(
         check_interrupted(command, out)
 
 
+@pytest.mark.slow
 def test_a_directory_takes_one_run_which_ends_at_a_merge_when_it_is_terminated(
     run_file: Path, data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,6 +122,7 @@ def test_two_runs_at_once(scheduler: tuple[str, Any], data: dict[str, Path]) -> 
     assert not np.array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_nobody_answers() -> None:
     with pytest.raises(daskxml.ClusterError, match="no scheduler answers"):
         daskxml.train({"training": {"epochs": 1}}, train="/x", scheduler="tcp://127.0.0.1:9")

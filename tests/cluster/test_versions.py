@@ -61,6 +61,7 @@ def worker(client: Client, name: str, path: Path, folder: Path) -> Any:
     return dask_process("worker", address, *options, folder=folder, **importing(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "has"), [("another_version", "daskxml 0.0.1"), ("no_daskxml", "no daskxml")]
 )

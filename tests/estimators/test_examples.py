@@ -5,9 +5,12 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
+@pytest.mark.slow
 def test_the_search_over_texts_and_names_finds_settings(capsys):
     search = runpy.run_path(str(EXAMPLES / "search_tags.py"))["main"]()
     assert search.best_score_ > 0.9

@@ -53,6 +53,7 @@ def wait_for_words(browser: Browser, name: str, words: str) -> None:
     browser.wait_for(f"{TEXT.replace('NAME', name)}.includes({words!r})", within_s=60)
 
 
+@pytest.mark.slow
 def test_a_run_is_watched_that_loses_a_worker(
     browser: Browser, client: Client, start: Callable[..., Started], tmp_path: Path
 ) -> None:

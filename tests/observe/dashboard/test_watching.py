@@ -124,6 +124,7 @@ def test_a_local_cluster_behind_a_prefix(data: dict[str, Path], values: dict[str
     assert not re.findall(r'(?:src|href)="(?:https?:)?//(?!dask.org|docs.dask.org)', page)
 
 
+@pytest.mark.slow
 def test_a_scheduler_without_bokeh(
     data: dict[str, Path], values: dict[str, Any], tmp_path: Path
 ) -> None:
