@@ -62,6 +62,16 @@ def test_workers_go_on_while_merges_travel(client: Client, data: Data, values: V
     assert spent_s == pytest.approx(run.history[-1]["wall_s"])  # nothing counts twice
 
 
+@pytest.mark.parametrize("transfer", ["float32", "bfloat16"])
+def test_merges_by_the_mean_of_what_changed_repeat_bit_for_bit(
+    client: Client, data: Data, values: Values, transfer: str
+) -> None:
+    values["combine"] = {"rule": "changed-mean", "transfer": transfer}
+    run = daskxml.train(values, client=client, train=data["train"], test=data["test"])
+    check_run(run, data, values)
+    assert len(run.history) == 8
+
+
 @pytest.mark.parametrize(
     ("method", "strategy"),
     [
