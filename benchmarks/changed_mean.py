@@ -3,13 +3,13 @@
     python benchmarks/changed_mean.py FOLDER [--sets bibtex,...] [--files best,...]
 
 ``FOLDER`` holds ``NAME.train.txt.gz``. Simulated workers of equal speed train by the run files
-``adaptive-sgd`` and ``elastic`` for 2 epochs (bibtex 6), ``best`` for half as many, on seven eighths of the training rows.
-P@1 is that of the last merged model on the rows held out. With 4 workers each rule is run at two
-learning rates; with 2 and 8 at the better of them. ``first layer`` is the new rule on the first
-layer and the mean on all others. ``partial`` is the share of the features in a mega-batch's rows
-that some workers' rows have and others' have not, the mean over an epoch, counted in the data: of
-those the rules' first layers differ. With the run files' mega-batches (3,200 rows; 2,560 of
-``best``) bibtex and delicious have next to none, so theirs are 640 and 1,280 rows. Writes
+``adaptive-sgd`` and ``elastic`` for 2 epochs (bibtex 6), ``best`` for half as many, on seven eighths
+of the training rows. P@1 is that of the last merged model on the rows held out. With 4 workers each
+rule is run at the learning rates of `RATES`; with 2 and 8 at the best of them. ``first layer`` is
+the new rule on the first layer and the mean on all others. ``partial`` is the share of the features
+in a mega-batch's rows that some workers' rows have and others' have not, the mean over an epoch,
+counted in the data: the first layers of the two rules differ in those. With the run files'
+mega-batches bibtex and delicious have next to none, so theirs are of `SHORT` batches. Writes
 ``results/changed_mean.json`` after every run, and ``results/changed_mean.md``; what is there is not
 run again.
 """
@@ -42,7 +42,7 @@ from machine import RESULTS, write_result
 
 HELD = 0.125
 EPOCHS = {"stackex4-2k": 2, "bibtex": 6, "delicious": 2}
-RATES = {"adaptive-sgd": (1.0, 3.0), "elastic": (1.0, 3.0), "best": (0.005, 0.01)}
+RATES = {"adaptive-sgd": (1.0, 3.0, 10.0), "elastic": (1.0, 3.0, 10.0), "best": (0.005, 0.01)}
 FILES = tuple(RATES)
 SHORT = 10  # batches of a mega-batch, on all sets but stackex4-2k
 RULES = ("mean", "changed-mean", "first layer")
@@ -54,7 +54,8 @@ def configured(folder: Path, name: str, file: str, lr: float, rule: str) -> RunC
     """Return the run file with the benchmark's settings."""
     values = {
         "data.train": [str(folder / f"{name}.train.txt.gz")], "data.validation": HELD,
-        "training.epochs": EPOCHS[name] / (2 if file == "best" else 1), "training.keep_best": False, "cluster.threads": 1,
+        "training.epochs": EPOCHS[name] / (2 if file == "best" else 1),
+        "training.keep_best": False, "cluster.threads": 1,
         "strategy.lr": lr, "combine.rule": "mean" if rule == "mean" else "changed-mean",
         **({} if name == "stackex4-2k" else {"strategy.megabatch_batches": SHORT}),
         "evaluation.every": 10**6, "checkpoint.every": 10**6,

@@ -145,8 +145,10 @@ def test_other_histories_have_no_keys_that_their_strategy_does_not_decide(data, 
         assert not {"batch_size", "norm"} & row["workers"]["0"].keys()
 
 
-@pytest.mark.parametrize("values", ["adaptive-sgd", "elastic"], indirect=True)
-@pytest.mark.parametrize("transfer", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("values", "transfer"), [("adaptive-sgd", "float32"), ("elastic", "bfloat16")],
+    indirect=["values"],
+)  # fmt: skip
 def test_merges_by_the_mean_of_what_changed_repeat_bit_for_bit(data, values, costs, transfer):
     values["combine"] = {"rule": "changed-mean", "transfer": transfer}
     values["cluster"] = {"threads": 1}
@@ -157,7 +159,7 @@ def test_merges_by_the_mean_of_what_changed_repeat_bit_for_bit(data, values, cos
     assert not np.array_equal(flat(run), flat(plain))
 
 
-@pytest.mark.parametrize("values", ["adaptive-sgd", "elastic"], indirect=True)
+@pytest.mark.parametrize("values", ["adaptive-sgd"], indirect=True)
 def test_merges_by_the_mean_of_what_changed_survive_a_loss(data, values, costs):
     values["combine"] = {"rule": "changed-mean"}
     plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
