@@ -295,7 +295,7 @@ class MegabatchStrategy(Strategy):
 
     needs_norms: bool = True
     scales_parts: bool = False
-    rules: tuple[str, ...] = ("mean", "sum", "adasum")
+    rules: tuple[str, ...] = ("mean", "sum", "adasum", "changed-mean")
 
     config: Sizes
 

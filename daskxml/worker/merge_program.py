@@ -122,7 +122,7 @@ class _Merge:
         return finish
 
     def combine_changes(self) -> Program[Means]:
-        """``w + rule(w_i - w) + momentum (w - w before)``, the rule being Adasum or the sum."""
+        """``w + rule(w_i - w) + momentum (w - w before)``, the rule being any but the mean."""
         worker, kernels = self.worker, self.kernels
         change = worker.array("change")
         kernels.axpby(change, worker.merge_source(), 1.0, worker.current, -1.0)

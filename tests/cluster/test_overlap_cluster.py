@@ -50,9 +50,11 @@ def corrections(run: Any) -> list[int]:
 
 
 def test_workers_go_on_while_merges_travel(client: Client, data: Data, values: Values) -> None:
-    run = daskxml.train(values, client=client, train=data["train"], test=data["test"])
+    out = tmp_path / "run"
+    run = daskxml.train(values, client=client, train=data["train"], test=data["test"], out=out)
     check_run(run, data, values)
     assert len(run.history) == 8
+    assert daskxml.verify(out).disagreements == ()
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
     assert len(corrections(run)) == 2 * 6  # all but two merges overlapped
     assert any(corrections(run))  # and batches were done meanwhile
@@ -60,6 +62,15 @@ def test_workers_go_on_while_merges_travel(client: Client, data: Data, values: V
     assert full == [4, 8]
     spent_s = sum(row["train_s"] + row["merge_s"] + row["eval_s"] for row in run.history)
     assert spent_s == pytest.approx(run.history[-1]["wall_s"])  # nothing counts twice
+
+
+def test_merges_by_the_mean_of_what_changed_repeat_bit_for_bit(
+    client: Client, data: Data, values: Values, tmp_path: Path
+) -> None:
+    values["combine"] = {"rule": "changed-mean", "transfer": "bfloat16"}
+    run = daskxml.train(values, client=client, train=data["train"], test=data["test"])
+    check_run(run, data, values)
+    assert len(run.history) == 8
 
 
 @pytest.mark.parametrize(
