@@ -39,11 +39,7 @@ HEADER_NAME: Final = "model.json"
 LABEL_COUNTS: Final = "label_counts"
 _NEXT_NAME: Final = "model.json.next"
 _NAMES: Final = ("feature_names", "label_names")
-_DIGITS: Final = (
-    "first",
-    "second",
-    "scale",
-)  # what the names of a quantised matrix's arrays end in
+_DIGITS: Final = ("first", "second", "scale")  # ends of the names of a quantised matrix's arrays
 QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # of a network
 
 

@@ -24,6 +24,7 @@ _LEAST_CANDIDATES, _CANDIDATES = 32, 4  # at all, and for each label that is ask
 _BLOCK = 512  # labels whose logits are held at a time
 _CHUNK = 32  # products of 8 bits in one instruction
 _MOST_CODE = np.float32(255.0)
+_MOST_TOTAL = (1 << 31) // 128  # of a row's codes
 _ZERO, _SECOND = np.float32(0.0), np.float32(1 / FINE)
 HAS_VNNI: Final[bool] = all(
     binding.get_host_cpu_features().get(name, False) for name in ("avx512vnni", "avx512vl")
@@ -73,7 +74,7 @@ def multiply_vnni(out: Any, codes: Any, weights: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def multiply_loop(out: Any, codes: Any, weights: Any) -> None:
-    """``out = weights @ codes`` of int8 ``(labels, units)`` and uint8; exact to 65,000 units."""
+    """``out = weights @ codes`` of int8 ``(labels, units)`` and uint8, in int32."""
     for i in range(out.shape[0]):
         row, total = weights[i], np.int32(0)
         for j in range(codes.shape[0]):
@@ -104,15 +105,21 @@ def dot_digits(x: Any, first: Any, second: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def encode(codes: Any, x: Any) -> Any:
-    """Round numbers to 8 bits; returns what 1 stands for, and 0 if one is negative, or NaN."""
+    """Round numbers to 8 bits; returns what 1 stands for.
+
+    That is 0 where it cannot be done: one is negative or not finite, all are 0, or a product with
+    bytes might not fit 32 bits.
+    """
     least, most = _ZERO, _ZERO
     for j in range(x.shape[0]):
         least, most = min(least, x[j]), max(most, x[j])
     if not (least >= _ZERO and _ZERO < most < np.inf):
         return _ZERO
+    total, step = np.int64(0), most / _MOST_CODE
     for j in range(x.shape[0]):
-        codes[j] = np.uint8(np.rint(x[j] * (_MOST_CODE / most)))
-    return most / _MOST_CODE
+        codes[j] = np.uint8(min(np.rint(x[j] / step), _MOST_CODE)) if step > _ZERO else np.uint8(0)
+        total += np.int64(codes[j])
+    return step if total <= _MOST_TOTAL else _ZERO
 
 
 @njit(nogil=True, cache=True)
@@ -186,7 +193,7 @@ def rank_labels(
                 peak = most
             _exponentials(parts, logits, peak)
             exponentials += _sum(parts)
-    found = 0
+    found, known = 0, 0.0
     for i in range(held):
         label = labels[i]
         if second.shape[0]:
@@ -195,14 +202,16 @@ def rank_labels(
             fine = dot_converted(hidden, first[label])
         fine = fine * scale[label] + bias[label]
         if fine > peak:
-            exponentials *= np.exp(np.float64(peak) - fine)
-            peak = fine
-        exponentials += np.exp(np.float64(fine) - peak) - np.exp(np.float64(rough[i]) - peak)
+            shrunk = np.exp(np.float64(peak) - fine)
+            exponentials, known, peak = exponentials * shrunk, known * shrunk, fine
+        added = np.exp(np.float64(fine) - peak)
+        known += added
+        exponentials += added - np.exp(np.float64(rough[i]) - peak)
         found = insert(scores, ids, found, fine, label)
     scores[found:] = -np.inf
     ids[found:] = -1
     if total.shape[0]:
-        total[0], total[1] = peak, exponentials
+        total[0], total[1] = peak, max(exponentials, known)  # no probability exceeds 1
 
 
 def candidates_of(k: int) -> int:
