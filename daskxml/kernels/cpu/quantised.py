@@ -23,6 +23,7 @@ from daskxml.kernels.quantised import FINE
 _LEAST_CANDIDATES, _CANDIDATES = 32, 4  # at all, and for each label that is asked for
 _BLOCK = 512  # labels whose logits are held at a time
 _CHUNK = 32  # products of 8 bits in one instruction
+_AHEAD = 8192  # bytes of weights that are asked for early: the processor stops where a page ends
 _MOST_CODE = np.float32(255.0)
 _MOST_TOTAL = (1 << 31) // 128  # of a row's codes
 _ZERO, _SECOND = np.float32(0.0), np.float32(1 / FINE)
@@ -42,16 +43,27 @@ def _chunk_products(typing_context: Any, codes: Any, weights: Any, chunks: Any) 
             kind = ir.FunctionType(result, operands)
             return cgutils.get_or_insert_function(builder.module, kind, name)
 
-        def load(base: Any, number: Any) -> Any:
-            place = builder.add(base, builder.mul(number, ir.Constant(number.type, _CHUNK)))
+        def address(base: Any, number: Any) -> Any:
+            return builder.add(base, builder.mul(number, ir.Constant(number.type, _CHUNK)))
+
+        def load(place: Any) -> Any:
             value = builder.load(builder.inttoptr(place, words.as_pointer()))
             value.align = 1
             return value
 
+        def prefetch(place: Any) -> None:
+            byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+            hint = function("llvm.prefetch.p0", ir.VoidType(), byte, word, word, word)
+            ahead = builder.add(place, ir.Constant(place.type, _AHEAD))
+            for_reading_into_all_caches = [ir.Constant(word, number) for number in (0, 3, 1)]
+            builder.call(hint, [builder.inttoptr(ahead, byte), *for_reading_into_all_caches])
+
         multiply = function("llvm.x86.avx512.vpdpbusd.256", words, words, words, words)
         total = cgutils.alloca_once_value(builder, ir.Constant(words, [0] * (_CHUNK // 4)))
         with cgutils.for_range(builder, arguments[2]) as loop:
-            operands = load(arguments[0], loop.index), load(arguments[1], loop.index)
+            places = [address(base, loop.index) for base in arguments[:2]]
+            prefetch(places[1])
+            operands = map(load, places)
             builder.store(builder.call(multiply, [builder.load(total), *operands]), total)
         add = function("llvm.vector.reduce.add.v8i32", ir.IntType(32), words)
         return builder.call(add, [builder.load(total)])
