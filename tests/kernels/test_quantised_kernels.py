@@ -111,6 +111,35 @@ def test_rows_that_cannot_be_rounded(value):
     assert ((ids >= -1) & (ids < 50)).all()
 
 
+@pytest.mark.parametrize(("units", "is_encoded"), [(60_000, True), (70_000, False)])
+def test_sums_of_products_of_bytes_fit_32_bits(units, is_encoded):
+    hidden = np.ones(units, "f")
+    assert (quantised.encode(np.empty(units, np.uint8), hidden) > 0) == is_encoded
+    weight = quantise(np.array([[-1.0], [1.0], [0.5]], "f") * hidden, 8)
+    scores, ids = np.empty((1, 3), "f"), np.empty((1, 3), np.int32)
+    ONE.rank_row(hidden, weight, np.zeros(3, "f"), scores, ids, None)
+    assert ids[0].tolist() == [1, 2, 0]
+
+
+def test_a_row_of_tiny_numbers():
+    hidden, bias = np.full(40, 1e-44, "f"), np.arange(3, dtype="f")
+    scores, ids = np.empty((1, 3), "f"), np.empty((1, 3), np.int32)
+    ONE.rank_row(hidden, quantise(np.ones((3, 40), "f"), 16), bias, scores, ids, np.empty(2))
+    assert ids[0].tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
+def test_no_probability_exceeds_one(spread):
+    rng = np.random.default_rng(0)
+    weight, bias = quantise(normal(rng, 600, 64, spread=spread), 8), normal(rng, 600)
+    for _ in range(50):
+        scores, ids, total = np.empty((1, 5), "f"), np.empty((1, 5), np.int32), np.empty(2)
+        ONE.rank_row(np.abs(normal(rng, 64)), weight, bias, scores, ids, total)
+        ONE.softmax_scores(scores, ids, total[:1].astype("f"), total[1:])
+        assert (scores <= 1.0).all()
+        assert scores.sum() <= 1.0 + 1e-6
+
+
 def test_equal_labels_are_ranked_by_their_numbers():
     weight, bias = quantise(np.ones((90, 40), np.float32), 8), np.zeros(90, np.float32)
     scores, ids = np.empty((1, 30), "f"), np.empty((1, 30), np.int32)

@@ -21,7 +21,7 @@ from daskxml.model.store import ModelHeader, read_model, write_model
 from daskxml.model.tensors import read_tensors, write_tensors
 from daskxml.model.trained import Model
 from daskxml.model.tree.forest import ARRAYS
-from daskxml.model.tree.pruning import pruned
+from daskxml.model.tree.pruning import pruned, smallest_kept
 
 ROWS = SyntheticSpec(rows=300, test_rows=120, features=60, labels=40, seed=2)
 
@@ -157,6 +157,13 @@ def test_trees_lose_their_small_weights_and_nothing_else(models, smallest):
         assert naively_pruned(new, 0.0) == naively_pruned(old, smallest)
         assert (np.diff(new["chunk_starts"]) > 0).all()
         assert [new[name].dtype for name in ARRAYS] == list(ARRAYS.values())
+
+
+@pytest.mark.parametrize("weights", [[], [0.0, 0.0]])
+def test_trees_without_weights_have_none_to_lose(weights):
+    arrays = {"tree0.order": np.arange(2), "tree0.weights": np.float32(weights)}
+    assert smallest_kept(arrays, 0.5) == 0.0
+    assert smallest_kept({}, 0.5) == 0.0
 
 
 def test_the_description_says_which_weights_are_left(models):

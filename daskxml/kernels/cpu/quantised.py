@@ -23,7 +23,9 @@ from daskxml.kernels.quantised import FINE
 _LEAST_CANDIDATES, _CANDIDATES = 32, 4  # at all, and for each label that is asked for
 _BLOCK = 512  # labels whose logits are held at a time
 _CHUNK = 32  # products of 8 bits in one instruction
+_AHEAD = 8192  # bytes of weights that are asked for early: the processor stops where a page ends
 _MOST_CODE = np.float32(255.0)
+_MOST_TOTAL = (1 << 31) // 128  # of a row's codes
 _ZERO, _SECOND = np.float32(0.0), np.float32(1 / FINE)
 HAS_VNNI: Final[bool] = all(
     binding.get_host_cpu_features().get(name, False) for name in ("avx512vnni", "avx512vl")
@@ -41,16 +43,27 @@ def _chunk_products(typing_context: Any, codes: Any, weights: Any, chunks: Any) 
             kind = ir.FunctionType(result, operands)
             return cgutils.get_or_insert_function(builder.module, kind, name)
 
-        def load(base: Any, number: Any) -> Any:
-            place = builder.add(base, builder.mul(number, ir.Constant(number.type, _CHUNK)))
+        def address(base: Any, number: Any) -> Any:
+            return builder.add(base, builder.mul(number, ir.Constant(number.type, _CHUNK)))
+
+        def load(place: Any) -> Any:
             value = builder.load(builder.inttoptr(place, words.as_pointer()))
             value.align = 1
             return value
 
+        def prefetch(place: Any) -> None:
+            byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+            hint = function("llvm.prefetch.p0", ir.VoidType(), byte, word, word, word)
+            ahead = builder.add(place, ir.Constant(place.type, _AHEAD))
+            for_reading_into_all_caches = [ir.Constant(word, number) for number in (0, 3, 1)]
+            builder.call(hint, [builder.inttoptr(ahead, byte), *for_reading_into_all_caches])
+
         multiply = function("llvm.x86.avx512.vpdpbusd.256", words, words, words, words)
         total = cgutils.alloca_once_value(builder, ir.Constant(words, [0] * (_CHUNK // 4)))
         with cgutils.for_range(builder, arguments[2]) as loop:
-            operands = load(arguments[0], loop.index), load(arguments[1], loop.index)
+            places = [address(base, loop.index) for base in arguments[:2]]
+            prefetch(places[1])
+            operands = map(load, places)
             builder.store(builder.call(multiply, [builder.load(total), *operands]), total)
         add = function("llvm.vector.reduce.add.v8i32", ir.IntType(32), words)
         return builder.call(add, [builder.load(total)])
@@ -73,7 +86,7 @@ def multiply_vnni(out: Any, codes: Any, weights: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def multiply_loop(out: Any, codes: Any, weights: Any) -> None:
-    """``out = weights @ codes`` of int8 ``(labels, units)`` and uint8; exact to 65,000 units."""
+    """``out = weights @ codes`` of int8 ``(labels, units)`` and uint8, in int32."""
     for i in range(out.shape[0]):
         row, total = weights[i], np.int32(0)
         for j in range(codes.shape[0]):
@@ -104,15 +117,21 @@ def dot_digits(x: Any, first: Any, second: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def encode(codes: Any, x: Any) -> Any:
-    """Round numbers to 8 bits; returns what 1 stands for, and 0 if one is negative, or NaN."""
+    """Round numbers to 8 bits; returns what 1 stands for.
+
+    That is 0 where it cannot be done: one is negative or not finite, all are 0, or a product with
+    bytes might not fit 32 bits.
+    """
     least, most = _ZERO, _ZERO
     for j in range(x.shape[0]):
         least, most = min(least, x[j]), max(most, x[j])
     if not (least >= _ZERO and _ZERO < most < np.inf):
         return _ZERO
+    total, step = np.int64(0), most / _MOST_CODE
     for j in range(x.shape[0]):
-        codes[j] = np.uint8(np.rint(x[j] * (_MOST_CODE / most)))
-    return most / _MOST_CODE
+        codes[j] = np.uint8(min(np.rint(x[j] / step), _MOST_CODE)) if step > _ZERO else np.uint8(0)
+        total += np.int64(codes[j])
+    return step if total <= _MOST_TOTAL else _ZERO
 
 
 @njit(nogil=True, cache=True)
@@ -186,7 +205,7 @@ def rank_labels(
                 peak = most
             _exponentials(parts, logits, peak)
             exponentials += _sum(parts)
-    found = 0
+    found, known = 0, 0.0
     for i in range(held):
         label = labels[i]
         if second.shape[0]:
@@ -195,14 +214,16 @@ def rank_labels(
             fine = dot_converted(hidden, first[label])
         fine = fine * scale[label] + bias[label]
         if fine > peak:
-            exponentials *= np.exp(np.float64(peak) - fine)
-            peak = fine
-        exponentials += np.exp(np.float64(fine) - peak) - np.exp(np.float64(rough[i]) - peak)
+            shrunk = np.exp(np.float64(peak) - fine)
+            exponentials, known, peak = exponentials * shrunk, known * shrunk, fine
+        added = np.exp(np.float64(fine) - peak)
+        known += added
+        exponentials += added - np.exp(np.float64(rough[i]) - peak)
         found = insert(scores, ids, found, fine, label)
     scores[found:] = -np.inf
     ids[found:] = -1
     if total.shape[0]:
-        total[0], total[1] = peak, exponentials
+        total[0], total[1] = peak, max(exponentials, known)  # no probability exceeds 1
 
 
 def candidates_of(k: int) -> int:

@@ -27,9 +27,11 @@ def smallest_kept(arrays: Mapping[str, Array], share: float) -> float:
     [0.1, 0.2, 0.4]
     """
     weights = [arrays[f"tree{tree}.weights"] for tree in range(count_trees(arrays))]
-    sizes = np.sort(np.abs(np.concatenate(weights)))
+    sizes = np.sort(np.abs(np.concatenate([*weights, np.empty(0, np.float32)])))
+    if not sizes.any():
+        return 0.0
     sums = np.cumsum(np.square(sizes, dtype=np.float64))
-    return float(sizes[np.searchsorted(sums, share * sums[-1], side="right")]) if sums.size else 0.0
+    return float(sizes[np.searchsorted(sums, share * sums[-1], side="right")])
 
 
 def pruned(arrays: Mapping[str, Array], smallest: float) -> dict[str, Array]:
