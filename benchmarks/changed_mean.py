@@ -3,7 +3,7 @@
     python benchmarks/changed_mean.py FOLDER [--sets bibtex,...] [--files best,...]
 
 ``FOLDER`` holds ``NAME.train.txt.gz``. Simulated workers of equal speed train by the run files
-``adaptive-sgd`` and ``elastic`` for 2 epochs (bibtex 6), ``best`` for half as many, on seven eighths
+``adaptive-sgd`` and ``elastic`` for 2 epochs (bibtex 6), ``best`` for half as many, on 7 of 8
 of the training rows. P@1 is that of the last merged model on the rows held out. With 4 workers each
 rule is run at the learning rates of `RATES`; with 2 and 8 at the best of them. ``first layer`` is
 the new rule on the first layer and the mean on all others. ``partial`` is the share of the features

@@ -49,7 +49,9 @@ def corrections(run: Any) -> list[int]:
     return [worker["corrected_after"] for worker in workers if "corrected_after" in worker]
 
 
-def test_workers_go_on_while_merges_travel(client: Client, data: Data, values: Values) -> None:
+def test_workers_go_on_while_merges_travel(
+    client: Client, data: Data, values: Values, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     run = daskxml.train(values, client=client, train=data["train"], test=data["test"], out=out)
     check_run(run, data, values)
