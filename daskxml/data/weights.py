@@ -97,5 +97,5 @@ def row_weights(given: Any, rows: int, *, has_mean_one: bool) -> Array:
         told = f"weight of row {row} is {weights[row]}"
         raise InputError(f"{told}: must be a finite number, at least 0", path)
     if not weights.any():
-        raise InputError("all weights are 0: give some rows a positive one", path)
+        raise InputError("all weights are zero: give some rows a positive one", path)
     return (weights / weights.mean() if has_mean_one else weights).astype(np.float32)

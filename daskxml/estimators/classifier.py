@@ -18,7 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from daskxml.api.run import Matrices, Run
 from daskxml.api.train_here import train_here
 from daskxml.config import RunConfig
-from daskxml.core.errors import ConfigError
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.data.weights import row_weights
 from daskxml.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.estimators.scorers import DEFAULT_METRIC, measure
 from daskxml.estimators.settings import one_epoch, resolve_settings, with_class_weight
@@ -238,7 +239,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         if one_epoch_of is not None:
             config = one_epoch(config, one_epoch_of)
         config = with_class_weight(config, self.class_weight, labels)
-        rows = Matrices(X, indicator, sample_weight)
+        rows = Matrices(X, indicator, _checked_weights(sample_weight, X.shape[0]))
         run = self._train(config, rows, test, start)
         if one_epoch_of is None:
             self._partial_fits = 0
@@ -477,6 +478,15 @@ def _given_classes(form: str, classes: Any) -> LabelSet:
         twice = next(label for label in listed.tolist() if listed.tolist().count(label) > 1)
         raise LabelsError(f"classes: {twice!r} occurs twice; give each label once")
     return LabelSet(form, np.unique(listed))
+
+
+def _checked_weights(sample_weight: Any, rows: int) -> Any:
+    if sample_weight is None:
+        return None
+    try:
+        return row_weights(sample_weight, rows, has_mean_one=False)
+    except InputError as error:
+        raise LabelsError(f"sample_weight: {error}") from None
 
 
 def _check_rows(X: Any, indicator: Any) -> None:
