@@ -25,7 +25,7 @@ from daskxml.data.rows import concatenate
 from daskxml.in_process import InProcessRun, read_rows
 from machine import RESULTS, machine, write_result
 
-SETS, RUN_FILES = "bibtex,delicious,stackex4-2k,citeuliket-8k", "tree"
+SETS, RUN_FILES = "bibtex,delicious,stackex4-2k,citeuliket-8k", "tree,quickstart"
 CHOICES = ("none", "propensity", "balanced")
 METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 Row = dict[str, Any]
@@ -58,8 +58,8 @@ def page(rows: list[Row]) -> str:
     lines = [
         "# Weights of labels",
         "",
-        f"Written by `benchmarks/weights.py` at commit {found['commit']} on {found['cpu']}: percent on the "
-        "test rows; one run each, one thread, processor time of the training.",
+        f"Written by `benchmarks/weights.py` at commit {found['commit']} on {found['cpu']}:",
+        "percent on the test rows; one run each, one thread, processor time of the training.",
         "",
         f"| {' | '.join(names)} |",
         f"|{'---|' * len(names)}",
