@@ -27,13 +27,20 @@ CHECKED = daskxml.XMLClassifier(
     hidden=32, batch_size=32, epochs=60, learning_rate=0.02, dropout=0.0,
     settings={"data.normalize": "none"},
 )  # fmt: skip
+# A row of weight 2 is the row twice where a batch is all rows: `tests/in_process`.
+EXCEPTIONS = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "batches hold other rows"
+    for kind in ("dense", "sparse")
+}
 
 
 def main() -> None:
     """Run the checks, and write the table."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = check_estimator(CHECKED, on_skip=None, on_fail=None)
+        results = check_estimator(
+            CHECKED, on_skip=None, on_fail=None, expected_failed_checks=EXCEPTIONS
+        )
     RESULT.write_text(page(results), encoding="utf-8")
     print(RESULT)
 
@@ -60,6 +67,8 @@ def outcome(result: dict[str, Any]) -> str:
     """Return the result of a check, with the reason where it was not passed."""
     if result["status"] == "passed":
         return "passed"
+    if result["status"] == "xfail":
+        return f"expected to fail: {result['expected_to_fail_reason']}"
     reason = " ".join(str(result["exception"]).split())
     return f"{result['status']}: {reason}"
 

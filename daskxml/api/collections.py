@@ -38,11 +38,14 @@ class DaskRows:
         Makes a partition of them and of a `Dialect`, on a worker.
     columns
         Of a data frame.
+    sample_weight
+        What each row counts in the loss, an array of this process or a Dask array; None: 1.
     """
 
     blocks: Sequence[tuple[Any, ...]]
     read: Callable[..., Partition]
     columns: tuple[str, ...] = ()
+    sample_weight: Any = None
 
     def partitions(self, client: Client, data: DataSection) -> list[Future]:
         """Start the tasks that make a partition of each block, and return their futures.
@@ -93,9 +96,12 @@ def find_dask_rows(given: Any, name: str) -> DaskRows | None:
     >>> len(find_dask_rows(Matrices(X, Y), "train").blocks)
     3
     """
+    if isinstance(given, DaskRows):
+        return given
     if isinstance(given, Matrices):
         if is_dask_collection(given.X) or is_dask_collection(given.Y):
-            return DaskRows(_array_blocks(given.X, given.Y, name), _read_arrays)
+            blocks = _array_blocks(given.X, given.Y, name)
+            return DaskRows(blocks, _read_arrays, sample_weight=given.sample_weight)
         return None
     if is_dask_collection(given) and hasattr(given, "columns"):
         blocks = [(block, number) for number, block in enumerate(given.to_delayed())]

@@ -33,6 +33,9 @@ class Matrices:
         array of such blocks, or of those of the package `sparse`.
     Y
         ``(rows, labels)``: the same, with 1 where a label is true.
+    sample_weight
+        ``(rows,)``: what each row counts in the loss (`daskxml.data.weights`); None: all count 1.
+        Of test rows it has no effect.
 
     Examples
     --------
@@ -44,6 +47,7 @@ class Matrices:
 
     X: Any
     Y: Any
+    sample_weight: Any = None
 
     def partitions(self) -> list[Partition]:
         """Return the rows as partitions of a few thousand.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from distributed import Client, Future
 
 from daskxml.api.collections import DaskRows, find_dask_rows
@@ -219,7 +220,7 @@ def _warner(publish: OnEvent) -> Warn:
 def _local_section(config: RunConfig) -> ClusterSection:
     """Return the settings of a local cluster; some runs require the CPU."""
     section = config.cluster
-    needs_cpu = config.sampling.is_on or config.make_strategy().shares_model
+    needs_cpu = config.sampling.is_on or config.has_weights or config.make_strategy().shares_model
     if needs_cpu and section.device == "auto":
         return dataclasses.replace(section, device="cpu")
     return section
@@ -235,6 +236,8 @@ def _place(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> 
             placed[name] = rows.partitions(client, config.data)
         else:
             placed[name] = client.scatter(rows.partitions(), hash=False)
+        if name == "train" and rows.sample_weight is not None:
+            placed["weights"] = client.scatter([np.asarray(rows.sample_weight)], hash=False)
     return placed
 
 

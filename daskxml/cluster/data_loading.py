@@ -41,6 +41,7 @@ from daskxml.data.reading import (
     split_block,
 )
 from daskxml.data.rows import label_counts
+from daskxml.data.weights import row_weights
 from daskxml.model.kinds import AnySpec
 from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.tree.spec import TreeSpec
@@ -60,10 +61,14 @@ COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, th
 
 @dataclass(frozen=True)
 class ScatteredRows:
-    """Keys of partitions that the client has put on the workers, instead of files."""
+    """Keys of partitions that the client has put on the workers, instead of files.
+
+    ``weights`` is the key of the array of the training rows' weights, if they have any.
+    """
 
     train: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,9 @@ async def load(
     if isinstance(spec, ModelSpec):
         await _check_model_fits(client, spec)
     recipe = training_recipe(config, train.facts, train.shift, layout.parts)
-    shards, tests = make_shards(client, train, recipe, f"train-{run}").divide(recipe.parts)
+    weights = await _weights(client, config, scattered.weights, train.facts.rows, run)
+    shards = make_shards(client, train, recipe, f"train-{run}", weights)
+    shards, tests = shards.divide(recipe.parts)
     if test is not None:
         recipe = evaluation_recipe(config, test.facts, test.shift, layout.parts)
         tests = make_shards(client, test, recipe, f"test-{run}")
@@ -184,6 +191,21 @@ async def load(
             spec = await choose_fit(client, shards.futures, counts, orders, spec, seed, run)
         await _wait_for_all([orders])
     return LoadedData(spec, train.facts, shards, tests, counts, layout.is_replicated, orders)
+
+
+async def _weights(
+    client: Client, config: RunConfig, keys: tuple[str, ...], rows: int, run: str
+) -> Future | None:
+    """Return the weights of all training rows as a future, if they have any."""
+    given: Future | str = Future(keys[0], client=client) if keys else config.data.weights
+    if not given:
+        return None
+    of_networks = config.model.kind != "tree"
+    weights = client.submit(
+        row_weights, given, rows, has_mean_one=of_networks, key=f"weights-{run}", pure=False
+    )
+    await _wait_for_all([weights])
+    return weights
 
 
 async def _read(
@@ -255,11 +277,15 @@ async def _wait_for_all(futures: Sequence[Future]) -> None:
             raise await future.exception()
 
 
-def make_shards(client: Client, parsed: ParsedBlocks, recipe: Recipe, name: str) -> Shards:
+def make_shards(
+    client: Client, parsed: ParsedBlocks, recipe: Recipe, name: str, weights: Future | None = None
+) -> Shards:
     """Shuffle parsed rows into ``recipe.pieces`` partitions that stay on the workers."""
-    starts = np.concatenate([[0], np.cumsum(parsed.block_rows)])
+    starts = np.concatenate([[0], np.cumsum(parsed.block_rows)]).tolist()
     split = [
-        client.submit(split_block, block, int(start), recipe, key=f"split-{name}-{i}", pure=False)
+        client.submit(
+            split_block, block, start, recipe, weights, key=f"split-{name}-{i}", pure=False
+        )
         for i, (block, start) in enumerate(zip(parsed.blocks, starts[:-1], strict=True))
     ]
     futures = []

@@ -231,7 +231,9 @@ def kernel_device(config: RunConfig, info: WorkerInfo, own: Capabilities) -> Lit
     if info.device.is_pool:
         return "cpu"
     if config.cluster.device == "auto":
-        needs_cpu = config.sampling.is_on or config.make_strategy().shares_model
+        needs_cpu = (
+            config.sampling.is_on or config.has_weights or config.make_strategy().shares_model
+        )
         return "cuda" if own.has_gpu and not needs_cpu else "cpu"
     return config.cluster.device
 

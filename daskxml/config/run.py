@@ -169,6 +169,10 @@ class RunConfig:
     def _needs(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
         """Yield the needs of sampling, of `[gpu]` and of the schedule, and which are not met."""
         name, gpu = self.strategy_name, self.gpu
+        if self.has_weights:
+            weights = "[training] class_weight" if not self.data.weights else "[data] weights"
+            yield self.cluster.device == "cuda", f"{weights}: needs a CPU: give [cluster] device"
+            yield self.sampling.is_on, f"{weights}: needs all labels: leave [sampling] out"
         sampling = f"[sampling] method = {self.sampling.method!r}: needs"
         if self.sampling.is_on:
             yield self.cluster.device == "cuda", f"{sampling} a CPU: give [cluster] device"
@@ -219,6 +223,11 @@ class RunConfig:
         if self.training.keep_best != "auto":
             return bool(self.training.keep_best)
         return self.data.validation > 0.0 and self.training.target_rank in self.evaluation.k
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the run file gives rows or labels weights, with which only CPUs compute."""
+        return bool(self.data.weights) or self.training.class_weight != "none"
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""

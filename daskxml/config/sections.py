@@ -42,6 +42,9 @@ class DataSection:
     ----------
     train, test
         Paths, globs or fsspec URLs; relative ones count from the working directory.
+    weights
+        A file with a number for each training row, in their order, ``.npy`` or text with one on
+        each line: what the row counts in the loss. None: all count 1.
     card
         A dataset card (a name in ``datasets/``, or a TOML file) whose format, base and
         propensity constants replace the defaults below; a value in the run file wins over it.
@@ -76,6 +79,7 @@ class DataSection:
 
     train: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
+    weights: str = ""
     card: str = ""
     format: Literal["auto", "xml", "libsvm", "parquet", "arrow", "jsonl", "csv", "npz"] = "auto"
     feature_base: Literal["auto", 0, 1] = "auto"
@@ -114,6 +118,11 @@ class TrainingSection:
         The result is the model that was best by `target_metric` in an evaluation, and not the last
         one. ``auto`` keeps it where `data.validation` holds out rows: the best on the test rows
         would be chosen on them.
+    class_weight
+        What a row's own labels count in the loss: ``balanced``, in inverse proportion to their
+        rows; ``propensity``, in proportion to their inverse propensity, as in PSP@k; a list of one
+        weight for each label; or a table of weights by label, name or id, where others have 1. For
+        label trees it holds at the leaves.
     logits_budget
         Bytes for the matrix of a batch's scores; above it the labels are walked in chunks. ``auto``
         is 256 MiB on a CPU; a GPU tries a few sizes before the run and takes the fastest.
@@ -126,6 +135,9 @@ class TrainingSection:
     target: float = bounded(0.0, low=0, high=1)
     patience: int = bounded(0, low=0)
     keep_best: Literal["auto", True, False] = "auto"
+    class_weight: (
+        Literal["none", "balanced", "propensity"] | tuple[float, ...] | dict[str, float]
+    ) = "none"
     logits_budget: int | Literal["auto"] = size("auto")
 
     @property
@@ -135,6 +147,7 @@ class TrainingSection:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        self._check_class_weight()
         metric = "|".join(METRICS)
         if not re.fullmatch(rf"({metric})@[1-9]\d*", self.target_metric):
             raise ConfigError(
@@ -142,6 +155,19 @@ class TrainingSection:
                 f"{', '.join(METRICS)} followed by @k, like P@1",
                 "target_metric",
             )
+
+    def _check_class_weight(self) -> None:
+        given = self.class_weight
+        if isinstance(given, str):
+            return
+        places = given.items() if isinstance(given, dict) else enumerate(given)
+        for label, weight in places:
+            if not 0.0 <= weight < float("inf"):
+                raise ConfigError(
+                    f"class_weight of label {label!r} is {weight}: must be a finite number, at "
+                    "least 0",
+                    "class_weight",
+                )
 
     def check_end(self) -> None:
         """Refuse a run that would never end.

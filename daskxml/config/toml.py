@@ -165,9 +165,20 @@ def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
     raise TypeError(" or ".join(nouns))
 
 
+def _convert_dict(kinds: tuple[Any, ...], value: Any) -> dict[Any, Any]:
+    noun = f"a table of names, each {_NOUNS[kinds[1]]}"
+    if not isinstance(value, Mapping):
+        raise TypeError(noun)
+    try:
+        return {str(name): _convert(kinds[1], item) for name, item in value.items()}
+    except TypeError as error:
+        raise TypeError(noun) from error
+
+
 _CONVERTERS: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
     Literal: _convert_literal,
     tuple: _convert_tuple,
+    dict: _convert_dict,
     Union: _convert_union,
     types.UnionType: _convert_union,
 }

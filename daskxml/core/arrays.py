@@ -48,10 +48,14 @@ class Csr:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Consecutive rows of a data set: features ``(rows, F)`` and labels ``(rows, L)``."""
+    """Consecutive rows of a data set: features ``(rows, F)`` and labels ``(rows, L)``.
+
+    ``weights`` ``(rows,)`` float32 is what each row counts in the loss; None: all count 1.
+    """
 
     features: Csr
     labels: Csr
+    weights: Array | None = None
 
     @property
     def rows(self) -> int:
@@ -61,7 +65,8 @@ class Partition:
     @property
     def nbytes(self) -> int:
         """Bytes held by the arrays."""
-        return self.features.nbytes + self.labels.nbytes
+        weights = 0 if self.weights is None else int(self.weights.nbytes)
+        return self.features.nbytes + self.labels.nbytes + weights
 
 
 @dataclass(frozen=True, slots=True)

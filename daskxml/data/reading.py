@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskxml.core.arrays import Csr, Partition
+from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import LINE_BYTES, Block, Header
 from daskxml.data.formats import declared, plan_files, read_block
@@ -357,8 +357,13 @@ def count_held(rows: int, share: float) -> int:
     return min(max(1, int(rows * share)), rows - 1)
 
 
-def split_block(block: Partition, start: int, recipe: Recipe) -> list[Partition]:
-    """Scale a block's rows and split them by partition; ``start`` is the number of the first."""
+def split_block(
+    block: Partition, start: int, recipe: Recipe, weights: Array | None = None
+) -> list[Partition]:
+    """Scale a block's rows and split them by partition; ``start`` is the number of the first.
+
+    ``weights`` are those of all rows of the source.
+    """
     features, labels = block.features, block.labels
     values = np.array(features.data)  # a copy: Dask may use the block again
     features = Csr(features.indptr, features.indices - recipe.shift, values, recipe.features)
@@ -372,7 +377,8 @@ def split_block(block: Partition, start: int, recipe: Recipe) -> list[Partition]
         positions = shuffled_positions(recipe.rows, recipe.shuffle_key, start, stop)
     stops = [recipe.bounds(part)[1] for part in range(recipe.pieces)]
     parts = np.searchsorted(stops, positions, side="right")
-    return split_rows(Partition(features, labels), parts, recipe.pieces)
+    own = None if weights is None else weights[start:stop]
+    return split_rows(Partition(features, labels, own), parts, recipe.pieces)
 
 
 def join_pieces(pieces: Sequence[Partition], part: int, recipe: Recipe) -> Partition:
@@ -394,11 +400,13 @@ def shuffle_key(seed: int) -> int:
     return derive_key(seed, 0x1A6E57)
 
 
-def shuffle_here(blocks: Sequence[Partition], recipe: Recipe) -> list[Partition]:
+def shuffle_here(
+    blocks: Sequence[Partition], recipe: Recipe, weights: Array | None = None
+) -> list[Partition]:
     """Shuffle parsed blocks into partitions in this process; see `Recipe`."""
     split, start = [], 0
     for block in blocks:
-        split.append(split_block(block, start, recipe))
+        split.append(split_block(block, start, recipe, weights))
         start += block.rows
     parts = range(recipe.pieces)
     return [join_pieces([pieces[part] for pieces in split], part, recipe) for part in parts]

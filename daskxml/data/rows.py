@@ -99,7 +99,8 @@ def take_rows(partition: Partition, rows: Array) -> Partition:
     rows = np.ascontiguousarray(rows, np.int64)
     if rows.size and not (rows.min() >= 0 and rows.max() < partition.rows):
         raise IndexError(f"row numbers must lie in 0 to {partition.rows - 1}")
-    return Partition(take_csr(partition.features, rows), take_csr(partition.labels, rows))
+    weights = None if partition.weights is None else partition.weights[rows]
+    return Partition(take_csr(partition.features, rows), take_csr(partition.labels, rows), weights)
 
 
 def slice_csr(csr: Csr, start: int, stop: int) -> Csr:
@@ -127,7 +128,9 @@ def slice_rows(partition: Partition, start: int, stop: int) -> Partition:
     if not 0 <= start <= stop <= partition.rows:
         raise IndexError(f"rows {start} to {stop} of a partition of {partition.rows}")
     return Partition(
-        slice_csr(partition.features, start, stop), slice_csr(partition.labels, start, stop)
+        slice_csr(partition.features, start, stop),
+        slice_csr(partition.labels, start, stop),
+        None if partition.weights is None else partition.weights[start:stop],
     )
 
 
@@ -159,9 +162,11 @@ def concatenate(partitions: Sequence[Partition]) -> Partition:
     """
     if not partitions:
         raise ValueError("concatenate needs at least one partition")
+    weights = [part.weights for part in partitions if part.weights is not None]
     return Partition(
         concatenate_csr([part.features for part in partitions]),
         concatenate_csr([part.labels for part in partitions]),
+        np.concatenate(weights) if len(weights) == len(partitions) else None,
     )
 
 

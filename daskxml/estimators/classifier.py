@@ -18,10 +18,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from daskxml.api.run import Matrices, Run
 from daskxml.api.train_here import train_here
 from daskxml.config import RunConfig
-from daskxml.core.errors import ConfigError
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.data.weights import row_weights
 from daskxml.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.estimators.scorers import DEFAULT_METRIC, measure
-from daskxml.estimators.settings import one_epoch, resolve_settings
+from daskxml.estimators.settings import one_epoch, resolve_settings, with_class_weight
 from daskxml.estimators.stored import (
     as_model,
     estimator_text,
@@ -63,6 +64,10 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     eval_metric
         ``"P@1"``, ``"nDCG@5"``, ``"PSP@3"``, ``"recall@10"`` and the like; also what `score` gives,
         by default ``"P@1"``, which is the accuracy where rows have one label.
+    class_weight
+        What a row's own labels count in the loss: ``"balanced"``, ``"propensity"``, a weight for
+        each label of `classes_`, or a dictionary by label, where others have 1
+        (`daskxml.model.class_weights`).
     top_k
         The most labels that `predict` gives a row; None: no limit.
     threshold
@@ -121,6 +126,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         batch_size: int | None = None,
         epochs: float | None = None,
         dropout: float | None = None,
+        class_weight: Any = None,
         validation_fraction: float | None = None,
         early_stopping_rounds: int | None = None,
         eval_metric: str | None = None,
@@ -142,6 +148,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.epochs = epochs
         self.dropout = dropout
+        self.class_weight = class_weight
         self.validation_fraction = validation_fraction
         self.early_stopping_rounds = early_stopping_rounds
         self.eval_metric = eval_metric
@@ -164,7 +171,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- training
 
-    def fit(self, X: Any, y: Any, *, eval_set: Any = None, model: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, model: Any = None
+    ) -> Self:
         """Train on rows.
 
         Parameters
@@ -174,6 +183,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         y
             One label a row; or a list of names, or of ids, for each row; or an indicator ``(rows,
             labels)``, sparse or dense.
+        sample_weight
+            ``(rows,)``: what each row counts in the loss (`daskxml.data.weights`); None: 1.
         eval_set
             ``(X, y)`` that are scored after every epoch.
         model
@@ -187,16 +198,18 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         """
         known = None if model is None else known_labels(model)
         start = None if model is None else as_model(model)
-        return self._fit(X, y, known, start, eval_set)
+        return self._fit(X, y, known, start, eval_set, sample_weight)
 
-    def partial_fit(self, X: Any, y: Any, *, classes: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, classes: Any = None
+    ) -> Self:
         """Train for one epoch on rows, on top of what was learned before.
 
         The optimizer begins anew in every call, and the learning rate is constant.
 
         Parameters
         ----------
-        X, y
+        X, y, sample_weight
             As for `fit`; new labels follow those that are known.
         classes
             All labels that are to come, if they are known.
@@ -207,13 +220,13 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         elif classes is not None:
             known = _given_classes(read_labels(y).labels.form, classes)
         calls = getattr(self, "_partial_fits", 0)
-        self._fit(X, y, known, start, None, one_epoch_of=calls)
+        self._fit(X, y, known, start, None, sample_weight, one_epoch_of=calls)
         self._partial_fits = calls + 1
         return self
 
     def _fit(
         self, X: Any, y: Any, known: LabelSet | None, start: Model | None, eval_set: Any,
-        one_epoch_of: int | None = None,
+        sample_weight: Any, one_epoch_of: int | None = None,
     ) -> Self:  # fmt: skip
         is_first = one_epoch_of is None or start is None
         X = self._check_features(X, reset=is_first)
@@ -225,7 +238,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         config = resolve_settings(self, X.shape[0], has_tests=test is not None)
         if one_epoch_of is not None:
             config = one_epoch(config, one_epoch_of)
-        run = self._train(config, Matrices(X, indicator), test, start)
+        config = with_class_weight(config, self.class_weight, labels)
+        rows = Matrices(X, indicator, _checked_weights(sample_weight, X.shape[0]))
+        run = self._train(config, rows, test, start)
         if one_epoch_of is None:
             self._partial_fits = 0
         self._keep(run, labels, config)
@@ -463,6 +478,15 @@ def _given_classes(form: str, classes: Any) -> LabelSet:
         twice = next(label for label in listed.tolist() if listed.tolist().count(label) > 1)
         raise LabelsError(f"classes: {twice!r} occurs twice; give each label once")
     return LabelSet(form, np.unique(listed))
+
+
+def _checked_weights(sample_weight: Any, rows: int) -> Any:
+    if sample_weight is None:
+        return None
+    try:
+        return row_weights(sample_weight, rows, has_mean_one=False)
+    except InputError as error:
+        raise LabelsError(f"sample_weight: {error}") from None
 
 
 def _check_rows(X: Any, indicator: Any) -> None:

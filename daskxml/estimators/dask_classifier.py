@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import dask.array as da
@@ -13,12 +14,12 @@ from dask import compute, delayed, is_dask_collection
 from distributed import Client
 from sklearn.utils.validation import check_is_fitted
 
-from daskxml.api.collections import row_blocks
+from daskxml.api.collections import find_dask_rows, row_blocks
 from daskxml.api.train import train
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.estimators.classifier import XMLClassifier
 from daskxml.estimators.labels import LabelsError, LabelSet, read_labels
-from daskxml.estimators.settings import resolve_settings
+from daskxml.estimators.settings import resolve_settings, with_class_weight
 
 Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
 
@@ -70,7 +71,9 @@ class DaskXMLClassifier(XMLClassifier):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "client": None}
 
-    def fit(self, X: Any, y: Any, *, eval_set: Any = None, model: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, model: Any = None
+    ) -> Self:
         """Train on rows of a cluster.
 
         Parameters
@@ -82,6 +85,8 @@ class DaskXMLClassifier(XMLClassifier):
             Labels in blocks of as many rows, each in a form that `XMLClassifier.fit` takes: a Dask
             array of indicators ``(rows, labels)`` or of one label a row, or a series of labels
             or of lists of them.
+        sample_weight
+            ``(rows,)``: what each row counts in the loss, in memory or as a Dask array; None: 1.
         eval_set
             ``(X, y)`` that are scored after every epoch.
         model
@@ -105,11 +110,14 @@ class DaskXMLClassifier(XMLClassifier):
             _check_pair(pair)
             tests, _, _ = _encoded(client, pair[0], pair[1], "eval_set", labels)
         config = resolve_settings(self, rows, has_tests=tests is not None)
+        config = with_class_weight(config, self.class_weight, labels)
+        blocks = find_dask_rows(pairs, "train")
+        assert blocks is not None
         with self._progress() as on_event:
             run = train(
                 config,
                 client=client,
-                train=pairs,
+                train=replace(blocks, sample_weight=sample_weight),
                 test=tests,
                 on_event=on_event,
                 on_megabatch=self._call_back,
@@ -119,7 +127,9 @@ class DaskXMLClassifier(XMLClassifier):
         self._keep(run, labels, config)
         return self
 
-    def partial_fit(self, X: Any, y: Any, *, classes: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, classes: Any = None
+    ) -> Self:
         """Refuse: a run on a cluster begins anew.
 
         Raises

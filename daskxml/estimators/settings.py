@@ -9,6 +9,8 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from daskxml.config import RunConfig, load_run_config
+from daskxml.core.errors import ConfigError
+from daskxml.estimators.labels import LabelSet
 from daskxml.estimators.scorers import metric_rank
 
 RUN_FILE = "best"
@@ -78,6 +80,28 @@ def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig
         return config
     once_an_epoch = max(1, round(rows / config.strategy.megabatch_rows))
     return load_run_config(config, {"evaluation.every": once_an_epoch})
+
+
+def with_class_weight(config: RunConfig, class_weight: Any, labels: LabelSet) -> RunConfig:
+    """Return a run with the weights of an estimator's labels; None leaves it as it is.
+
+    Raises
+    ------
+    ConfigError
+        If one is of no label, or is no number of at least 0.
+    """
+    if class_weight is None:
+        return config
+    given = class_weight
+    if isinstance(given, Mapping):
+        for label in given:
+            if label not in labels.columns:
+                raise ConfigError(f"class_weight: {label!r} is no label of y: remove it")
+        base = config.data.label_base
+        given = {str(labels.columns[label] + base): float(it) for label, it in given.items()}
+    elif not isinstance(given, str):
+        given = np.asarray(given, np.float64).tolist()
+    return load_run_config(config, {"training.class_weight": given})
 
 
 def one_epoch(config: RunConfig, calls: int) -> RunConfig:

@@ -17,6 +17,7 @@ from daskxml.data.reading import (
     shuffle_here,
 )
 from daskxml.data.rows import concatenate, label_counts
+from daskxml.data.weights import row_weights
 from daskxml.model.kinds import AnySpec
 from daskxml.model.tree.search import prepare_trees
 from daskxml.model.tree.spec import TreeSpec
@@ -109,7 +110,12 @@ def read_rows(
     placed = placed or place_rows(config, facts.rows, nbytes, workers)
     check_labels(facts, data.train)
     recipe = training_recipe(config, facts, shift, placed.parts)
-    parts = shuffle_here(blocks, recipe)
+    given = (data.weights or None) if train is None else train.sample_weight
+    weights = None
+    if given is not None:
+        of_networks = config.model.kind != "tree"
+        weights = row_weights(given, facts.rows, has_mean_one=of_networks)
+    parts = shuffle_here(blocks, recipe, weights)
     kept, held = parts[: recipe.parts], parts[recipe.parts :]
     if tests is not None:
         held = shuffle_here(tests[0], evaluation_recipe(config, *tests[1:], placed.parts))

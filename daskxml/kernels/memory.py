@@ -133,8 +133,10 @@ def relocate(value: T, move: Callable[[Array], Array]) -> T:
         moved = value if is_same else Csr(indptr, indices, data, value.columns)
     elif isinstance(value, Partition):
         features, labels = relocate(value.features, move), relocate(value.labels, move)
+        weights = None if value.weights is None else move(value.weights)
         is_same = features is value.features and labels is value.labels
-        moved = value if is_same else Partition(features, labels)
+        is_same = is_same and weights is value.weights
+        moved = value if is_same else Partition(features, labels, weights)
     elif isinstance(value, Segment):
         partition, rows = relocate(value.partition, move), move(value.rows)
         is_same = partition is value.partition and rows is value.rows

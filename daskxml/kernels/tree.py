@@ -113,12 +113,19 @@ class TreeKernels(Protocol):
             ``(features,)`` int32: the features that are columns 1 and up, ascending.
         """
 
-    def fit_node(self, weight: Array, part: Partition, fit: Fit, key: int) -> None:
+    def fit_node(
+        self, weight: Array, part: Partition, fit: Fit, key: int,
+        child_weights: Array | None = None,
+    ) -> None:  # fmt: skip
         """Fit scores ``x @ weight``, at least 1 for a row's labels and at most -1 for the others.
 
         ``weight`` ``(columns, children)`` is zero before. ``part`` has rows from `node_rows` and
         children as labels; ``key`` is 64 bits that give the order of the rows. What a child gets
         does not depend on the other children.
+
+        A row's loss counts its weight in ``part``, times ``child_weights`` ``(children,)`` for a
+        child that is its own; without them it counts 1. SGD takes a step of rate ``r`` for a row
+        that counts ``n`` by ``1 - (1 - r)^n``, as far as ``n`` steps on the row go.
         """
 
     def prune(

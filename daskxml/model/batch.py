@@ -51,12 +51,16 @@ class Updates(OutputUpdates, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchSegment:
-    """A segment's features and labels, its rows in them, and its first row's place in the batch."""
+    """A segment's features and labels, its rows in them, and its first row's place in the batch.
+
+    ``weights`` are those of all rows of its partition, if they have any.
+    """
 
     x: Csr
     y: Csr
     rows: Array
     first_row: int
+    weights: Array | None = None
 
     @property
     def span(self) -> slice:
@@ -75,7 +79,8 @@ def with_offsets(batch: Sequence[Segment]) -> Iterator[BatchSegment]:
     first_row = 0
     for segment in batch:
         partition, rows = segment.partition, segment.rows
-        yield BatchSegment(partition.features, partition.labels, rows, first_row)
+        matrices = partition.features, partition.labels
+        yield BatchSegment(*matrices, rows, first_row, partition.weights)
         first_row += int(rows.shape[0])
 
 

@@ -36,6 +36,11 @@ class OutputArrays:
     """The parameters and buffers of an output layer, and how labels are cut into blocks.
 
     Parameters and errors are those of `daskxml.model.output.OutputLayer`.
+
+    Attributes
+    ----------
+    label_weights
+        ``(labels,)`` float32: what a row's labels count in the loss; None: all count 1.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class OutputArrays:
         self.loss, self.budget_bytes = loss, budget_bytes
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
         self.certain, self.weight_of_others = self.labels, 1.0
+        self.label_weights: Array | None = None
         self.buffers = Buffers(kernels)
 
     def reserve(self, rows: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from daskxml.core.arrays import Array, Segment
+from daskxml.core.errors import ConfigError
 from daskxml.kernels import KEEP_ALL, Drop, Kernels, RowNet, scratch_floats
 from daskxml.model.batch import (
     BatchSegment,
@@ -108,6 +109,10 @@ class Mlp:
         layers = self._forward(pieces, batch_rows(batch), key)
         loss: SupportsFloat
         if self.sampled is not None:
+            if self.weighs(batch):
+                raise ConfigError(
+                    "weights of rows or labels need all labels: leave [sampling] method at 'none'"
+                )
             loss, gradient = self.sampled.step(layers[-1], pieces, lr, key, updates)
             self.evaluated = self.sampled.evaluated
         else:
@@ -115,6 +120,11 @@ class Mlp:
             self.evaluated = batch_rows(batch) * self.spec.labels
         self._backward(pieces, layers, gradient, lr, key, updates)
         return loss
+
+    def weighs(self, batch: Sequence[Segment]) -> bool:
+        """Whether rows of a batch, or their labels, have weights."""
+        has_row_weights = any(segment.partition.weights is not None for segment in batch)
+        return has_row_weights or self.output.label_weights is not None
 
     def loss_sum(self, batch: Sequence[Segment]) -> float:
         """Return the sum of the rows' losses over all labels, without dropout or update."""

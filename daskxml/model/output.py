@@ -17,6 +17,7 @@ from typing import SupportsFloat
 from daskxml.core.arrays import Array
 from daskxml.model.batch import BatchSegment, OutputUpdates
 from daskxml.model.blocked_output import BlockedOutput, OutputArrays, RecomputedOutput
+from daskxml.model.weighted_output import WeightedOutput
 
 
 class OutputLayer(OutputArrays):
@@ -40,9 +41,12 @@ class OutputLayer(OutputArrays):
         For float16 on a device without it.
     """
 
-    @property
-    def _pass(self) -> type[BlockedOutput]:
-        return RecomputedOutput if self.kernels.has_fused_softmax else BlockedOutput
+    def _pass(self, hidden: Array, batch: Sequence[BatchSegment]) -> BlockedOutput:
+        kind = RecomputedOutput if self.kernels.has_fused_softmax else BlockedOutput
+        has_weights = any(piece.weights is not None for piece in batch)
+        if has_weights or (batch and self.label_weights is not None):
+            kind = WeightedOutput
+        return kind(self, hidden, batch, bool(batch) and self._uses_float16)
 
     def step(
         self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: OutputUpdates
@@ -62,7 +66,7 @@ class OutputLayer(OutputArrays):
             The sum of the rows' losses (converting it to float synchronizes with the device), and
             the mean loss's gradient by ``hidden`` ``(rows, units)``, valid until the next call.
         """
-        blocks = self._pass(self, hidden, batch, self._uses_float16)
+        blocks = self._pass(hidden, batch)
         blocks.begin_update(lr, updates)
         if self.loss == "softmax":
             blocks.exponentials()
@@ -75,7 +79,7 @@ class OutputLayer(OutputArrays):
 
     def loss_sum(self, hidden: Array, batch: Sequence[BatchSegment]) -> float:
         """Return the sum of the rows' losses, with the bits of `step`; nothing is updated."""
-        blocks = self._pass(self, hidden, batch, self._uses_float16)
+        blocks = self._pass(hidden, batch)
         if self.loss == "softmax":
             blocks.count_targets()
             blocks.exponentials()
@@ -86,7 +90,7 @@ class OutputLayer(OutputArrays):
     def top_k(self, hidden: Array, scores: Array, ids: Array) -> None:
         """Fill ``scores`` float32 and ``ids`` int32, both ``(rows, k)``, best first."""
         rows, k = scores.shape
-        blocks, lanes = self._pass(self, hidden, ()), self.kernels.threads
+        blocks, lanes = self._pass(hidden, ()), self.kernels.threads
         self.buffers.reserve("lane scores", lanes * rows * k)
         self.buffers.reserve("lane ids", lanes * rows * k, "int32")
         best = (self.buffers.cube("lane scores", lanes, rows, k),

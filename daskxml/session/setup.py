@@ -50,12 +50,18 @@ class ColumnNames:
         return cls(*(read_names(path) if path else () for path in paths))
 
     def sized(self, config: RunConfig) -> RunConfig:
-        """Return a run with as many columns as there are names, where it does not say how many."""
-        data = config.data
+        """Return a run with as many columns as there are names, where it does not say how many.
+
+        Weights of labels by their names are by their ids then.
+        """
+        data, training = config.data, config.training
         features = data.features or len(self.features)
-        return replace(
-            config, data=replace(data, features=features, labels=data.labels or len(self.labels))
-        )
+        data = replace(data, features=features, labels=data.labels or len(self.labels))
+        if isinstance(training.class_weight, dict) and self.labels:
+            ids = {name: str(i) for i, name in enumerate(self.labels, start=data.label_base)}
+            by_id = {ids.get(name, name): it for name, it in training.class_weight.items()}
+            training = replace(training, class_weight=by_id)
+        return replace(config, data=data, training=training)
 
     def check(self, spec: AnySpec) -> None:
         """Refuse names that are not one for each column.

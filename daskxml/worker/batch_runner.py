@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from daskxml.core.arrays import Segment
+from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import WorkStats, sum_stats
 from daskxml.kernels import Kernels
@@ -74,6 +74,11 @@ class BatchRunner:
         self._reported_rows = settings.max_batch_rows
         spec, sampling = settings.data.network, settings.config.sampling
         self._is_random = sampling.is_on or spec.dropout > 0.0 or spec.feature_dropout > 0.0
+
+    def weigh_labels(self, weights: Array | None) -> None:
+        """Set the weights of labels: see `daskxml.worker.replica.Replica.weigh_labels`."""
+        for replica in (self.replica, *(self.pool.replicas if self.pool is not None else ())):
+            replica.weigh_labels(weights)
 
     def run(
         self, batches: Sequence[Batch], lr: float, fetched: Fetched, batch_boundary: BatchBoundary

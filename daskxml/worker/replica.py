@@ -201,6 +201,10 @@ class Replica:
             flat=self.flat, partner=self,
         )  # fmt: skip
 
+    def weigh_labels(self, weights: Array | None) -> None:
+        """Set what a row's labels count in the loss, ``(labels,)`` float32; None: all count 1."""
+        self._mlp.output.label_weights = weights
+
     def forget_tables(self) -> None:
         """Hash the labels anew before the next step, as the parameters are another model's."""
         if self.tables is not None:
@@ -277,7 +281,7 @@ class Replica:
         rows = batch_rows(batch)
         if rows == 0:
             return WorkStats()
-        if rows == 1 and self._row_step is not None:
+        if rows == 1 and self._row_step is not None and not self._mlp.weighs(batch):
             loss, rows, nonzeros = self._row_step.step(batch, lr)
             return WorkStats(rows, 1, loss, nonzeros, self.spec.labels)
         self._check_rows(batch)

@@ -13,6 +13,7 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.data.rows import slice_csr
 from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.model.class_weights import label_weights
 from daskxml.session.commands import Piece
 from daskxml.worker.memory import choose_budget
 from daskxml.worker.resident_rows import ResidentRows
@@ -60,6 +61,18 @@ class RunWorker(ABC):
         self.inverse_propensity = propensities(
             label_counts, rows, data.propensity_a, data.propensity_b
         )
+        self.weigh_labels(
+            label_weights(
+                self.settings.config.training.class_weight,
+                label_counts,
+                self.inverse_propensity,
+                data.label_base,
+            )
+        )
+
+    @abstractmethod
+    def weigh_labels(self, weights: Array | None) -> None:
+        """Set what a row's labels count in the loss, ``(labels,)`` float32; None: all count 1."""
 
     @property
     @abstractmethod

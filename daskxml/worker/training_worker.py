@@ -94,6 +94,10 @@ class TrainingWorker(RunWorker):
         """Compile the kernels, and return the measured rows a second."""
         return warm_up(self.replica, self.settings)
 
+    def weigh_labels(self, weights: Array | None) -> None:
+        """Set what a row's labels count in the loss, ``(labels,)`` float32; None: all count 1."""
+        self.runner.weigh_labels(weights)
+
     def announce_memory(self) -> str:
         """Return the line for the user before the run begins."""
         return self.memory.announce()

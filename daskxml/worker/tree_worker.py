@@ -70,6 +70,7 @@ class TreeWorker(RunWorker):
         self._forest: Forest | None = None
         self._plans: dict[int, list[list[Block]]] = {}
         self._seen: tuple[int, TreeRows] | None = None
+        self._label_weights: Array | None = None
         self._lock = threading.Lock()  # a joining worker reads while others commit
 
     def close(self) -> None:
@@ -82,6 +83,10 @@ class TreeWorker(RunWorker):
     def warm_up(self) -> float:
         """Return 0: the speed is not known before rows are here."""
         return 0.0
+
+    def weigh_labels(self, weights: Array | None) -> None:
+        """Set what a row's labels count at the leaves, ``(labels,)`` float32; None: all count 1."""
+        self._label_weights = weights
 
     def announce_memory(self) -> str:
         """Return the line for the user before the run begins: also what was chosen."""
@@ -249,7 +254,12 @@ class TreeWorker(RunWorker):
 
     def _rows_of(self, tree: int) -> TreeRows:
         if self._seen is None or self._seen[0] != tree:
-            self._seen = tree, TreeRows(self._part, self.orders[tree], self.spec.power_of(tree))
+            self._seen = (
+                tree,
+                TreeRows(
+                    self._part, self.orders[tree], self.spec.power_of(tree), self._label_weights
+                ),
+            )
         return self._seen[1]
 
     @cached_property

@@ -19,6 +19,7 @@ from daskxml.kernels import Kernels, get_kernels, registry
 from daskxml.kernels.optim import RowStepKernels
 from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
 from daskxml.kernels.tree import TreeKernels
+from daskxml.kernels.weights import WeightKernels
 from harness.cuda_on_host import NO_GPU, emulated, needs_compiler
 from roofline import SHAPES, Floor, Shape, floor_of
 from twin_cases import every_case
@@ -55,7 +56,7 @@ def test_every_kernel_is_right_and_none_is_left_out():
     found = twins.check_kernels(kernels, 5, TINY, 1e-5)
     assert [row["kernel"] for row in found if not row["ok"]] == []
     refused = public(RowStepKernels) | public(RowSamplingKernels) | public(SamplingKernels)
-    refused |= public(TreeKernels)
+    refused |= public(TreeKernels) | public(WeightKernels)
     assert public(Kernels) - refused - NOT_CHECKED - kernels.called == set()
 
 

@@ -41,10 +41,18 @@ class NaiveTree:
         )  # fmt: skip
         return gathered, np.array(stored, np.int32)
 
-    def fit_node(self, weight: Array, part: Partition, fit: Fit, key: int) -> None:
+    def fit_node(
+        self, weight: Array, part: Partition, fit: Fit, key: int,
+        child_weights: Array | None = None,
+    ) -> None:  # fmt: skip
         """One child after the other, over the same orders of rows."""
         x = dense(part.features)
         signs = np.where(dense(part.labels) > 0, 1.0, -1.0)
+        counts = np.ones(signs.shape)
+        if part.weights is not None:
+            counts *= part.weights[:, None]
+        if child_weights is not None:
+            counts *= np.where(signs > 0, child_weights, 1.0)
         for child in range(weight.shape[1]):
             w, dual = np.zeros(x.shape[1]), np.zeros(x.shape[0])
             order, drawn, done = list(range(x.shape[0])), 0, 0
@@ -52,15 +60,19 @@ class NaiveTree:
                 drawn = shuffle(order, key, drawn)
                 for i in order:
                     sign, score, norm = signs[i, child], x[i] @ w, x[i] @ x[i]
-                    if fit.solver == "dual":
-                        diagonal = 0.5 / fit.cost
+                    count = counts[i, child]
+                    if count == 0.0:
+                        done += 1
+                    elif fit.solver == "dual":
+                        diagonal = 0.5 / (fit.cost * count)
                         gradient = sign * score - 1.0 + dual[i] * diagonal
                         new = max(dual[i] - gradient / (norm + diagonal), 0.0)
                         w += sign * (new - dual[i]) * x[i]
                         dual[i] = new
                     else:
                         share = done / (fit.passes * x.shape[0])
-                        rate = fit.lr * (1.0 - (1.0 - fit.last_lr) * share) / norm
+                        rate = fit.lr * (1.0 - (1.0 - fit.last_lr) * share)
+                        rate = (1.0 - max(1.0 - rate, 0.0) ** count) / norm
                         w += rate * sign * max(1.0 - sign * score, 0.0) * x[i]
                         done += 1
             weight[:, child] = w

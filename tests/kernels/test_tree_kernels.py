@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError
-from daskxml.data.rows import slice_rows, to_scipy
+from daskxml.data.rows import slice_rows, take_rows, to_scipy
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cuda.kernels import CudaKernels
 from daskxml.kernels.tree import Fit, TreeArrays
@@ -68,17 +68,31 @@ def test_rows_are_gathered_with_the_nodes_own_columns(fast: CpuKernels, seed: in
 
 
 @modest
-@given(seed=seeds, solver=st.sampled_from(["dual", "sgd"]))
-def test_scores_are_fitted_as_one_child_at_a_time(seed: int, solver: str) -> None:
+@given(seed=seeds, solver=st.sampled_from(["dual", "sgd"]), weighs=st.booleans())
+def test_scores_are_fitted_as_one_child_at_a_time(seed: int, solver: str, weighs: bool) -> None:
     rng = np.random.default_rng(seed)
     rows, children = int(rng.integers(1, 12)), int(rng.integers(1, 20))
     x, names = NAIVE.node_rows(some_rows(rng, rows, 7), np.arange(rows))
-    part = Partition(x, random_csr(rng, rows, children, ones=True))
+    weights = rng.choice(np.float32([0, 0.5, 1, 3]), rows + children) if weighs else None
+    y, of_rows = random_csr(rng, rows, children, ones=True), weights[:rows] if weighs else None
+    part, of_children = Partition(x, y, of_rows), weights[rows:] if weighs else None
     fit = Fit(solver, passes=3, cost=0.7, lr=0.5)
     found, expected = (np.zeros((len(names) + 1, children), np.float32) for _ in range(2))
-    CpuKernels(1).fit_node(found, part, fit, key=seed)
-    NAIVE.fit_node(expected, part, fit, key=seed)
+    CpuKernels(1).fit_node(found, part, fit, seed, of_children)
+    NAIVE.fit_node(expected, part, fit, seed, of_children)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-4)
+
+
+def test_a_row_of_weight_two_is_the_row_twice() -> None:
+    rng = np.random.default_rng(4)
+    x, names = NAIVE.node_rows(some_rows(rng, 30, 8), np.arange(30))
+    y, counts = random_csr(rng, 30, 3, ones=True), rng.integers(0, 4, 30)
+    part = Partition(x, y, counts.astype(np.float32))
+    repeated = take_rows(Partition(x, y), np.repeat(np.arange(30), counts))
+    weights = np.zeros((2, len(names) + 1, 3), np.float32)
+    for weight, rows in zip(weights, (part, repeated), strict=True):
+        CpuKernels(1).fit_node(weight, rows, Fit("dual", passes=2000, cost=0.5), key=1)
+    np.testing.assert_allclose(weights[0], weights[1], atol=1e-4)
 
 
 def test_dual_coordinate_descent_finds_the_best_weights() -> None:

@@ -50,7 +50,7 @@ def make_case(spec, seed=0):
     return batch, layout, rng.standard_normal(layout.size)
 
 
-def reference_loss(spec, parameters, batch):
+def reference_loss(spec, parameters, batch, label_weights=1.0):
     """The mean loss, straight from its definition, on dense matrices."""
     x = np.concatenate([dense_rows(s.partition.features, s.rows) for s in batch])
     y = np.concatenate([dense_rows(s.partition.labels, s.rows) for s in batch])
@@ -64,10 +64,16 @@ def reference_loss(spec, parameters, batch):
             drop = Drop(rate=spec.dropout, key=stream_key(KEY, layer + 1))
             x = x * drop_factors(*x.shape, drop)
     z = x @ parameters["output.weight"].T + parameters["output.bias"]
+    row_weights = np.concatenate([
+        np.ones(len(s.rows)) if s.partition.weights is None else s.partition.weights[s.rows]
+        for s in batch
+    ])[:, None]  # fmt: skip
     if spec.loss == "sigmoid":
-        return (np.logaddexp(0, z) - y * z).sum() / len(y)
-    log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
-    return -(log_p * y / np.maximum(y.sum(axis=1, keepdims=True), 1)).sum() / len(y)
+        losses = y * label_weights * np.logaddexp(0, -z) + (1 - y) * np.logaddexp(0, z)
+    else:
+        log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
+        losses = -log_p * y * label_weights / np.maximum(y.sum(axis=1, keepdims=True), 1)
+    return (row_weights * losses).sum() / len(y)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
@@ -106,13 +112,37 @@ def test_the_loss_alone_is_the_loss_of_a_step_without_dropout(loss, hidden, budg
     assert (flat == before).all()
 
 
-def slope(spec, parameters, batch, values, place, step=1e-6):
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("of", ["rows", "labels", "both"])
+@pytest.mark.parametrize("budget_bytes", [1 << 20, 8])
+def test_loss_and_gradient_of_weighted_rows_and_labels(loss, of, budget_bytes):
+    spec = ModelSpec(features=6, labels=7, hidden=(4,), loss=loss)
+    batch, layout, flat = make_case(spec)
+    parameters = layout.views(flat)
+    mlp = Mlp(spec, NaiveKernels("float64", threads=2, block=3), parameters, ROWS, budget_bytes)
+    label_weights = 1.0
+    if of != "labels":
+        part = replace(batch[0].partition, weights=np.array([0.5, 2.0, 0.0, 3.0]))
+        batch = [Segment(part, segment.rows) for segment in batch]
+    if of != "rows":
+        label_weights = mlp.output.label_weights = np.array([1.0, 0.0, 2.0, 0.5, 1.0, 4.0, 3.0])
+    updates = Collect(parameters)
+    expected = reference_loss(spec, parameters, batch, label_weights)
+    assert mlp.loss_sum(batch) / ROWS == pytest.approx(expected, rel=1e-10)
+    assert mlp.step(batch, 0.1, KEY, updates) / ROWS == pytest.approx(expected, rel=1e-10)
+    for name, values in parameters.items():
+        for place in np.ndindex(values.shape):
+            numeric = slope(spec, parameters, batch, values, place, label_weights)
+            assert updates.gradient[name][place] == pytest.approx(numeric, abs=2e-7), (name, place)
+
+
+def slope(spec, parameters, batch, values, place, label_weights=1.0, step=1e-6):
     """The central difference of the loss by one parameter."""
     kept = values[place]
     values[place] = kept + step
-    above = reference_loss(spec, parameters, batch)
+    above = reference_loss(spec, parameters, batch, label_weights)
     values[place] = kept - step
-    below = reference_loss(spec, parameters, batch)
+    below = reference_loss(spec, parameters, batch, label_weights)
     values[place] = kept
     return (above - below) / (2 * step)
 

@@ -272,7 +272,8 @@ def _reversed(scores: Any, ids: Any, place: Any) -> Any:
 
 
 @njit(inline="always", cache=True)
-def _first_at_least(indices: Any, start: Any, stop: Any, wanted: Any) -> Any:
+def first_at_least(indices: Any, start: Any, stop: Any, wanted: Any) -> Any:
+    """Return the first place of ascending indices that holds at least ``wanted``."""
     low, high = start, stop
     while low < high:
         middle = (low + high) >> 1
@@ -292,7 +293,7 @@ def target_logits(
     last = first_label + logits.shape[0]
     for i in range(rows.shape[0]):
         stop = indptr[rows[i] + 1]
-        j = _first_at_least(indices, indptr[rows[i]], stop, first_label)
+        j = first_at_least(indices, indptr[rows[i]], stop, first_label)
         while j < stop and indices[j] < last:
             label = indices[j] - first_label
             out[first_row + i] += logits[label, first_row + i] + bias[label]
@@ -308,7 +309,7 @@ def subtract_targets(
     last = first_label + delta.shape[0]
     for i in range(rows.shape[0]):
         stop = indptr[rows[i] + 1]
-        j = _first_at_least(indices, indptr[rows[i]], stop, first_label)
+        j = first_at_least(indices, indptr[rows[i]], stop, first_label)
         while j < stop and indices[j] < last:
             label = indices[j] - first_label
             delta[label, first_row + i] -= weights[first_row + i]

@@ -201,6 +201,80 @@ def fit_sgd(
                 _add_row(weight, score, indices[row], data[row])
 
 
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def fit_weighted_dual(
+    weight: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
+    order: Any, key: Any, passes: int, diagonal: Any, row_weights: Any, child_weights: Any,
+) -> None:  # fmt: skip
+    """As `fit_dual`, with the cost of a row times its weight, and its own children's."""
+    score = np.empty(weight.shape[1], np.float32)
+    sign = np.full(weight.shape[1], -_ONE, np.float32)
+    counts = np.empty(weight.shape[1], np.float32)
+    drawn = 0
+    for _ in range(passes):
+        drawn = _shuffle(order, key, drawn)
+        for i in order:
+            row = slice(indptr[i], indptr[i + 1])
+            positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
+            norm = _score_row(score, weight, indices[row], data[row])
+            sign[positive] = _ONE
+            _count_row(counts, row_weights[i], child_weights, positive)
+            held = dual[i]
+            changed = _ZERO
+            for c in range(score.shape[0]):
+                old = held[c]
+                new = _ZERO
+                if counts[c] > _ZERO:
+                    slack = diagonal / counts[c]
+                    gradient = sign[c] * score[c] - _ONE + old * slack
+                    new = max(old - gradient / (norm + slack), _ZERO)
+                held[c] = new
+                score[c] = sign[c] * (new - old)
+                changed = max(changed, abs(score[c]))
+            sign[positive] = -_ONE
+            if changed > _ZERO:
+                _add_row(weight, score, indices[row], data[row])
+
+
+@njit(nogil=True, cache=True)
+def _count_row(counts: Any, row_weight: Any, child_weights: Any, positive: Any) -> None:
+    """Write what a row counts for each child."""
+    counts[:] = row_weight
+    for c in positive:
+        counts[c] *= child_weights[c]
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def fit_weighted_sgd(
+    weight: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
+    order: Any, key: Any, passes: int, lr: Any, last: Any, row_weights: Any, child_weights: Any,
+) -> None:  # fmt: skip
+    """As `fit_sgd`, with as many steps on a row as it counts, in one."""
+    score = np.empty(weight.shape[1], np.float32)
+    sign = np.full(weight.shape[1], -_ONE, np.float32)
+    counts = np.empty(weight.shape[1], np.float32)
+    steps = passes * order.shape[0]
+    done = drawn = 0
+    for _ in range(passes):
+        drawn = _shuffle(order, key, drawn)
+        for i in order:
+            row = slice(indptr[i], indptr[i + 1])
+            positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
+            left = max(_ONE - lr * (_ONE - (_ONE - last) * np.float32(done / steps)), _ZERO)
+            norm = _score_row(score, weight, indices[row], data[row])
+            done += 1
+            sign[positive] = _ONE
+            _count_row(counts, row_weights[i], child_weights, positive)
+            changed = _ZERO
+            for c in range(score.shape[0]):
+                rate = (_ONE - left ** counts[c]) / norm
+                score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
+                changed = max(changed, abs(score[c]))
+            sign[positive] = -_ONE
+            if changed > _ZERO:
+                _add_row(weight, score, indices[row], data[row])
+
+
 @njit(nogil=True, cache=True)
 def count_kept(weight: Any, smallest: Any) -> Any:
     """The features that keep a weight, and the weights kept; the bias's row is not counted."""
@@ -407,16 +481,27 @@ class CpuTree:
         )  # fmt: skip
         return gathered, np.flatnonzero(column_of).astype(np.int32)
 
-    def fit_node(self, weight: Array, part: Partition, fit: Fit, key: int) -> None:
+    def fit_node(
+        self, weight: Array, part: Partition, fit: Fit, key: int,
+        child_weights: Array | None = None,
+    ) -> None:  # fmt: skip
         x, y = part.features, part.labels
         order = np.arange(x.rows)
         operands = (x.indptr, x.indices, x.data, y.indptr, y.indices, order, np.uint64(key))
+        counts = _counts(part.weights, x.rows), _counts(child_weights, weight.shape[1])
+        is_weighted = part.weights is not None or child_weights is not None
         if fit.solver == "dual":
             dual = np.zeros((x.rows, weight.shape[1]), np.float32)
             diagonal = np.float32(0.5 / fit.cost)
-            fit_dual(weight, dual, *operands, fit.passes, diagonal)
+            if is_weighted:
+                fit_weighted_dual(weight, dual, *operands, fit.passes, diagonal, *counts)
+            else:
+                fit_dual(weight, dual, *operands, fit.passes, diagonal)
+            return
+        rates = np.float32(fit.lr), np.float32(fit.last_lr)
+        if is_weighted:
+            fit_weighted_sgd(weight, *operands, fit.passes, *rates, *counts)
         else:
-            rates = np.float32(fit.lr), np.float32(fit.last_lr)
             fit_sgd(weight, *operands, fit.passes, *rates)
 
     def prune(
@@ -465,6 +550,10 @@ class CpuTree:
             rows, _ROW_GRAIN, lambda _, *span: average_rows(*out, ids, scores, shares, *span)
         )
         return out
+
+
+def _counts(weights: Array | None, size: int) -> Array:
+    return np.ones(size, np.float32) if weights is None else weights
 
 
 def _values(x: Csr) -> Array:

@@ -75,10 +75,15 @@ class TreeRows:
         ``(labels,)``: the label at every position, see `daskxml.model.tree.clustering`.
     power
         Values are raised to it, and rows scaled to unit length again.
+    label_weights
+        ``(labels,)``: what a row counts where a label is its own; None: 1.
     """
 
-    def __init__(self, part: Partition, order: Array, power: float = 1.0) -> None:
-        self.features = powered(part.features, power)
+    def __init__(
+        self, part: Partition, order: Array, power: float = 1.0, label_weights: Array | None = None
+    ) -> None:
+        self.features, self.weights = powered(part.features, power), part.weights
+        self._label_weights = None if label_weights is None else label_weights[order]
         by_position = to_scipy(part.labels)[:, order].tocsc()
         self._starts, self._rows = by_position.indptr, by_position.indices
 
@@ -109,6 +114,13 @@ class TreeRows:
             (ones, (numbers[start:stop], columns)), shape=(rows.shape[0], bounds.shape[0] - 1)
         )
         return rows.astype(np.int64), from_scipy(matrix, ones=True)
+
+    def child_weights(self, shape: TreeShape, block: Block) -> Array | None:
+        """Return what the rows with each of the block's children count: of labels alone."""
+        if self._label_weights is None or block.level < shape.levels - 1:
+            return None
+        first = shape.bounds[block.level][block.node]
+        return self._label_weights[first + block.start : first + block.stop]
 
 
 def powered(features: Csr, power: float) -> Csr:
@@ -196,7 +208,9 @@ def fit_block(
     if numbers.shape[0]:
         weight[0] = 0.0
         key = derive_key(seed, _NODE_ORDER, tree, block.level, block.node)
-        kernels.fit_node(weight, Partition(features, children), spec.fit, key)
+        row_weights = None if rows.weights is None else rows.weights[numbers]
+        part = Partition(features, children, row_weights)
+        kernels.fit_node(weight, part, spec.fit, key, rows.child_weights(shape, block))
     kept = kernels.prune(weight, names, spec.smallest_weight)
     columns = kept[2] + np.uint16(block.start)
     return FittedBlock(weight[0].copy(), kept[0], kept[1], columns, kept[3])

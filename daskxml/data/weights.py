@@ -1,0 +1,101 @@
+"""Weights of rows: what each training row counts in the loss.
+
+A weight of 2 means the same as the row twice, a weight of 0 as no such row. They are an array of
+their own, in the order in which the rows are given, until rows are shuffled into partitions, which
+hold them from there on (`daskxml.core.arrays.Partition`). For networks they are divided by their
+mean over all rows given, held-out ones too, so that the learning rate need not be changed; label
+trees take them as they are, since their loss is a sum over rows.
+
+Only the loss knows of weights: batches, epochs, the ledger and metrics count rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daskxml.core.arrays import Array
+from daskxml.core.errors import InputError
+from daskxml.data.blocks import errors_explained, open_file
+
+
+def read_weights(path: str) -> Array:
+    """Read a file with a number for each row: ``.npy``, or text with one on each line.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or something in it is no number.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/weights.txt", b"1\\n2.5\\n")
+    >>> read_weights("memory://weights.txt")
+    array([1. , 2.5])
+    """
+    with open_file(path) as file:
+        if path.endswith(".npy"):
+            with errors_explained(path):
+                return np.asarray(np.load(file, allow_pickle=False))
+        lines = file.read().split(b"\n")
+    numbers = np.empty(len(lines) - (not lines[-1].strip()))
+    for place in range(numbers.shape[0]):
+        try:
+            numbers[place] = float(lines[place])
+        except ValueError:
+            text = lines[place].decode(errors="replace").strip()
+            raise InputError(
+                f"{text[:40]!r} is no number; give a weight", path, place + 1
+            ) from None
+    return numbers
+
+
+def row_weights(given: Any, rows: int, *, has_mean_one: bool) -> Array:
+    """Check the weights of rows.
+
+    Parameters
+    ----------
+    given
+        ``(rows,)`` numbers, or the path of a file of them: see `read_weights`.
+    rows
+        How many there must be.
+    has_mean_one
+        Whether they are divided by their mean.
+
+    Returns
+    -------
+    ``(rows,)`` float32.
+
+    Raises
+    ------
+    InputError
+        If one is negative or no finite number, all are 0, or there is not one for each row.
+
+    Examples
+    --------
+    >>> row_weights([1, 3], 2, has_mean_one=True)
+    array([0.5, 1.5], dtype=float32)
+    >>> row_weights([1, -3], 2, has_mean_one=True)
+    Traceback (most recent call last):
+    daskxml.core.errors.InputError: weight of row 1 is -3.0: must be a finite number, at least 0
+    """
+    path = given if isinstance(given, str) else None
+    weights = np.asarray(given if path is None else read_weights(path))
+    if weights.ndim != 1 or weights.dtype.kind not in "biuf":
+        told = f"weights of shape {weights.shape} and dtype {weights.dtype}"
+        raise InputError(f"{told}: give one number for each row", path)
+    if weights.shape[0] != rows:
+        told = f"{weights.shape[0]:,} weights for {rows:,} rows"
+        raise InputError(f"{told}: give one for each row", path)
+    weights = weights.astype(np.float64)
+    with np.errstate(over="ignore"):
+        is_good = (weights >= 0.0) & np.isfinite(weights.astype(np.float32))
+    if not is_good.all():
+        row = int(np.argmin(is_good))
+        told = f"weight of row {row} is {weights[row]}"
+        raise InputError(f"{told}: must be a finite number, at least 0", path)
+    if not weights.any():
+        raise InputError("all weights are zero: give some rows a positive one", path)
+    return (weights / weights.mean() if has_mean_one else weights).astype(np.float32)
