@@ -1,6 +1,6 @@
 """What weights of labels change: P@k and PSP@k on the test rows.
 
-    python benchmarks/weights.py FOLDER [--sets bibtex,delicious] [--run-files tree,quickstart]
+    python benchmarks/weights.py FOLDER [--sets bibtex,delicious] [--run-files tree,best]
 
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Each run file is trained in one
 process with one thread and every choice of ``training.class_weight``, with the propensity constants
@@ -25,7 +25,7 @@ from daskxml.data.rows import concatenate
 from daskxml.in_process import InProcessRun, read_rows
 from machine import RESULTS, machine, write_result
 
-SETS, RUN_FILES = "bibtex,delicious,stackex4-2k,citeuliket-8k", "tree,quickstart"
+SETS, RUN_FILES = "bibtex,delicious,stackex4-2k,citeuliket-8k", "tree,best"
 CHOICES = ("none", "propensity", "balanced")
 METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 Row = dict[str, Any]
@@ -76,11 +76,11 @@ def main() -> None:
     parser.add_argument("--run-files", default=RUN_FILES)
     options = parser.parse_args()
     rows: list[Row] = []
-    for name in options.sets.split(","):
-        for run_file in options.run_files.split(","):
+    for run_file in options.run_files.split(","):
+        for name in options.sets.split(","):
             rows += [measured(options.folder, name, run_file, choice) for choice in CHOICES]
-        write_result("weights", rows)
-        (RESULTS / "weights.md").write_text(page(rows), encoding="utf-8")
+            write_result("weights", rows)
+            (RESULTS / "weights.md").write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

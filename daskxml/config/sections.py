@@ -44,7 +44,7 @@ class DataSection:
         Paths, globs or fsspec URLs; relative ones count from the working directory.
     weights
         A file with a number for each training row, in their order, ``.npy`` or text with one on
-        each line: what the row counts in the loss. None: all count 1.
+        each line: what the row counts in the loss. Without one, all count 1.
     card
         A dataset card (a name in ``datasets/``, or a TOML file) whose format, base and
         propensity constants replace the defaults below; a value in the run file wins over it.

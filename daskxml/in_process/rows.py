@@ -110,9 +110,10 @@ def read_rows(
     placed = placed or place_rows(config, facts.rows, nbytes, workers)
     check_labels(facts, data.train)
     recipe = training_recipe(config, facts, shift, placed.parts)
-    given = (data.weights or None) if train is None else train.sample_weight
+    given = None if train is None else train.sample_weight
     weights = None
-    if given is not None:
+    if given is not None or data.weights:
+        given = data.weights if given is None else given
         of_networks = config.model.kind != "tree"
         weights = row_weights(given, facts.rows, has_mean_one=of_networks)
     parts = shuffle_here(blocks, recipe, weights)
