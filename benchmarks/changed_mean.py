@@ -3,15 +3,15 @@
     python benchmarks/changed_mean.py FOLDER [--sets bibtex,...] [--files best,...]
 
 ``FOLDER`` holds ``NAME.train.txt.gz``. Simulated workers of equal speed train by the run files
-``adaptive-sgd`` and ``elastic`` for 2 epochs (bibtex 6), ``best`` for half as many, on 7 of 8
-of the training rows. P@1 is that of the last merged model on the rows held out. With 4 workers each
-rule is run at the learning rates of `RATES`; with 2 and 8 at the best of them. ``first layer`` is
-the new rule on the first layer and the mean on all others. ``partial`` is the share of the features
-in a mega-batch's rows that some workers' rows have and others' have not, the mean over an epoch,
-counted in the data: the first layers of the two rules differ in those. With the run files'
-mega-batches bibtex and delicious have next to none, so theirs are of `SHORT` batches. Writes
-``results/changed_mean.json`` after every run, and ``results/changed_mean.md``; what is there is not
-run again.
+``adaptive-sgd`` and ``elastic`` for 2 epochs (bibtex 6), ``best`` for half as many, on seven
+eighths of the training rows. P@1 is that of the last merged model on the rows held out. With 4
+workers each rule is run at the learning rates of `RATES`; with 2 and 8 at the best of them.
+``first layer`` is the new rule on the first layer and the mean on all others. ``partial`` is the
+share of the features in a mega-batch's rows that some workers' rows have and others' have not, the
+mean over an epoch, counted in the data: the first layers of the two rules differ in those. With
+the run files' mega-batches bibtex and delicious have next to none, so theirs are of `SHORT`
+batches. Writes ``results/changed_mean.json`` after every run, and ``results/changed_mean.md``;
+what is there is not run again.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ With ``x_i`` what rank i changed and ``a_i`` its weight, every element of the re
 
     sum_i a_i  *  sum_i a_i x_i / sum_(i : x_i != 0) a_i
 
-The mean divides by all weights: where one of n workers alone changed an element, as most of a
-sparse first layer in a short mega-batch, an n-th of its change is left. Here all of it is. Where
-all ranks changed an element, both rules give the same bits.
+The mean divides by all weights: where one of n workers alone changed an element, as many of a
+sparse first layer are in a short mega-batch, an n-th of its change is left. Here all of it is.
+Where all ranks changed an element, both rules give the same bits.
 
 The sums are the ring's. For every element a rank sends a byte, whether it changed it, to the rank
 that completes that element's sum, which divides it before it travels on. So the divisor is exact in
