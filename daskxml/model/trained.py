@@ -96,7 +96,7 @@ class Model:
         return cls(*read_model(directory, verify=verify), threads=threads)
 
     def warm_up(self) -> None:
-        """Load, and where it must be compile, what predictions need: the first then waits not."""
+        """Load, and if need be compile, the kernels, so that the first prediction does not wait."""
         row = scipy.sparse.csr_matrix(([1.0], [0], [0, 1]), (1, self.spec.features), np.float32)
         for rows in (row, scipy.sparse.vstack([row, row])):
             self.predict_top_k(rows, 1)

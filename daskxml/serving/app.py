@@ -294,7 +294,7 @@ async def _http(request: Request, error: Any) -> Response:
 
 
 async def _unexpected(request: Request, error: Any) -> Response:
-    """Answer for an error of daskxml itself; the log has its traceback."""
+    """Answer after an error of daskxml itself, whose traceback is in the log."""
     return JSONResponse({"error": "internal error; the server's log has more"}, 500)
 
 

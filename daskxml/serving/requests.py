@@ -40,7 +40,7 @@ class Query(BaseModel):
     rows: list[Row] = Field(min_length=1)
     k: int = Field(5, ge=1, description="Labels of each row.")
     explain: int = Field(
-        0, ge=0, le=100, description="So many features that speak most for each label."
+        0, ge=0, le=100, description="How many features that speak most for a label are told."
     )
 
 
@@ -56,7 +56,7 @@ class Labels(BaseModel):
 
 
 class Answer(BaseModel):
-    """The labels of each row, and the model that they are from."""
+    """The labels of each row, and which model found them."""
 
     predictions: list[Labels]
     model: str = Field(description="The first digits of the model's SHA-256.")
