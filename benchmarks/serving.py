@@ -51,7 +51,10 @@ def main() -> None:
             )
         rows.append(json.loads(done.stdout))
     write_result("serving", rows, load=os.getloadavg()[0])
-    about = "One thread; seconds are ms. How it was measured: [serving.py](../serving.py)."
+    about = (
+        "One thread, times in ms; machine, commit and load are in serving.json, what is measured "
+        "at the head of [serving.py](../serving.py)."
+    )
     table = "\n".join([about, "", *markdown(rows)])
     (RESULTS / "serving.md").write_text(f"# Answers of a network\n\n{table}\n")
 
@@ -98,7 +101,6 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
     one_s = threads_s(model, turns, 1)
     four_s = threads_s(model, turns, 4)
     found = {
-        "labels": model.spec.labels,
         "model_mib": sum(array.nbytes for array in model.parameters.values()) / 2**20,
         "load_ms": load_ms,
         "warm_up_ms": warm_ms,
@@ -112,7 +114,8 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
         "four_threads": one_s / four_s,
         "buffers_mib": own_mib,
     }
-    return {name: float(f"{value:.4g}") for name, value in found.items()}
+    rounded = {name: float(f"{value:.4g}") for name, value in found.items()}
+    return {"labels": model.spec.labels, **rounded}
 
 
 def numpy_top_k(model: Any, row: scipy.sparse.csr_matrix) -> Any:
@@ -150,7 +153,7 @@ def anonymous_mib() -> float:
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
     """Return a table with a column for each size."""
     names = [name for name in rows[0] if name != "labels"]
-    head = [f"{row['labels']:,.0f} labels" for row in rows]
+    head = [f"{row['labels']:,} labels" for row in rows]
     lines = [f"| | {' | '.join(head)} |", f"|---|{'---:|' * len(rows)}"]
     return lines + [
         f"| {name} | {' | '.join(f'{row[name]:,g}' for row in rows)} |" for name in names
