@@ -71,6 +71,7 @@ def test_a_client_that_is_closed_and_workers_that_are_restarted(
         assert len(train(other).history) == 8
 
 
+@pytest.mark.slow
 def test_a_cluster_that_scales_with_its_tasks_starts_a_worker(
     data: Data, values: Values, tmp_path: Path
 ) -> None:

@@ -240,6 +240,7 @@ def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_
 # ------------------------------------------------------------------------ local state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "optimizer"),
     [("adaptive-sgd", {"name": "adam"}), ("crossbow", {"name": "sgd"}),

@@ -317,6 +317,7 @@ def test_workers_that_die_again_and_again(data: Data, values: Values, tmp_path: 
 # ------------------------------------------------------------------------- terminal
 
 
+@pytest.mark.slow
 def test_a_live_terminal(run_file: Path, data: Data, tmp_path: Path) -> None:
     main, side = pty.openpty()
     shown: list[bytes] = []

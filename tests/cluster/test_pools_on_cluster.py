@@ -297,6 +297,7 @@ threads = 1
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_run_whose_processes_are_all_killed(
     data: Data, tmp_path: Path
 ) -> None:
