@@ -75,6 +75,8 @@ def simulated_run(device: str, epochs: int, seed: int = 0) -> list[float]:
 class _InMemory:
     """Rows that are there already."""
 
+    sample_weight = None
+
     def __init__(self, part: Any) -> None:
         self._part = part
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ HALF = 1e-3  # float16 has 11 bits
 
 def narrow_cases(draw: Operands) -> list[Case]:
     """Products, and what is done to a block of logits that is float16."""
-    return [_narrow_product(draw), *_half_products(draw), *_half_softmax(draw), _half_sigmoid(draw)]
+    fused = [case for units in (64, 128) for case in _fused_softmax(draw, units)]
+    softmax = [*_half_softmax(draw), *fused]
+    return [_narrow_product(draw), *_half_products(draw), *softmax, _half_sigmoid(draw)]
 
 
 def _narrow_product(draw: Operands) -> Case:
@@ -73,6 +76,47 @@ def _half_softmax(draw: Operands) -> list[Case]:
              lambda k, o: k.target_logits(o.out, o.logits, o.bias, o.y, o.rows, 0, 0)),
         Case("subtract_targets_deferred of float16", targets, ("logits", "sums"), note, HALF),
     ]  # fmt: skip
+
+
+def _fused_softmax(draw: Operands, units: int) -> list[Case]:
+    """Products with the softmax in them; a label's gradients begin at multiples of 16 bytes."""
+    s, part, rows = draw.sizes, draw.rows(), draw.chosen()
+    stride = -(-s.rows // 8) * 8
+    hidden, weight = (draw.normal(n, units, spread=0.5) for n in (stride, s.labels))
+    hidden[s.rows :] = 0.0
+    bias = draw.normal(s.labels)
+    half = {"hidden": hidden.astype(np.float16), "weight": weight.astype(np.float16), "bias": bias}
+    whole = half["weight"].astype(float) @ half["hidden"][: s.rows].astype(float).T
+    totals = np.exp(whole + bias[:, None]).sum(axis=0)
+    shift = (np.log(totals) - np.log(1024.0)).astype(np.float32)
+    sums = {**half, "peak": np.full(s.rows, -np.inf, np.float32), "total": np.zeros(s.rows)}
+    update = {**half, "shift": shift, "delta": np.zeros((s.labels, stride), np.float16),
+              "out": weight, "sums": draw.poison(s.labels)}  # fmt: skip
+    fresh = {**update, "out": draw.poison(s.labels, units)}
+    targets = {**half, "y": part.labels, "rows": rows, "out": np.zeros(s.rows)}
+    scaled = {"out": draw.poison(s.rows, units), "x": hidden[: s.rows],
+              "factors": draw.normal(s.rows)}  # fmt: skip
+
+    def log_sum(k: Any, o: Any) -> Any:
+        """The peaks themselves are anybody's choice."""
+        k.softmax_products(o.hidden, o.weight, o.bias, o.peak, o.total)
+        return k.to_host(o.peak) + np.log(k.to_host(o.total))
+
+    def step(k: Any, o: Any, keep: float) -> None:
+        k.softmax_update(o.delta, o.out, o.sums, o.hidden, o.weight, o.bias, o.shift, -0.01, keep)
+
+    cases = [
+        Case(f"softmax_products of {units}", sums, (), log_sum),
+        Case(f"softmax_update of {units}", update, ("delta", "out", "sums"),
+             lambda k, o: step(k, o, 0.9), HALF),
+        Case(f"softmax_update of {units} without weights", fresh, ("delta", "out", "sums"),
+             lambda k, o: step(k, o, 0.0), HALF),
+        Case(f"target_products of {units}", targets, ("out",),
+             lambda k, o: k.target_products(o.out, o.hidden, o.weight, o.bias, o.y, o.rows, 0)),
+        Case(f"scale_rows of {units}", scaled, ("out",),
+             lambda k, o: k.scale_rows(o.out, o.x, o.factors)),
+    ]  # fmt: skip
+    return [replace(case, fused_units=units) for case in cases]
 
 
 def _half_sigmoid(draw: Operands) -> Case:

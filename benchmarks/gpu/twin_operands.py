@@ -37,6 +37,8 @@ class Case:
         With the kernels and the operands; a number that it returns counts as written.
     tolerance
         Of ``||out - twin|| / ||twin||``.
+    fused_units
+        Only for kernels that fuse products of so many units; 0: for all.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Case:
     writes: tuple[str, ...]
     call: Callable[[Any, Any], Any]
     tolerance: float = 1e-5
+    fused_units: int = 0
 
 
 class Operands:

@@ -21,6 +21,15 @@ ROW_BLOCK: Final = 512  # the most labels whose logits are computed before they 
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """Where a parameter's gradient goes at once: ``target = keep * target + factor * gradient``."""
+
+    target: Array
+    factor: float
+    keep: float
+
+
+@dataclass(frozen=True, slots=True)
 class RowGradient:
     """The gradient of some rows of a matrix.
 

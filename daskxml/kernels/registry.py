@@ -7,6 +7,7 @@ from typing import Protocol
 
 from daskxml.core.errors import ConfigError
 from daskxml.kernels.dense import DenseKernels
+from daskxml.kernels.fused import FusedKernels
 from daskxml.kernels.labels import LabelKernels
 from daskxml.kernels.memory import MemoryKernels
 from daskxml.kernels.optim import OptimKernels, RowStepKernels
@@ -18,7 +19,7 @@ from daskxml.kernels.weights import WeightKernels
 
 class Kernels(
     MemoryKernels, DenseKernels, SparseKernels, LabelKernels, OptimKernels, RowStepKernels,
-    SamplingKernels, RowSamplingKernels, TreeKernels, WeightKernels, Protocol,
+    SamplingKernels, RowSamplingKernels, TreeKernels, WeightKernels, FusedKernels, Protocol,
 ):  # fmt: skip
     """The kernels of one device, with a fixed number of threads.
 

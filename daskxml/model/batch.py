@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from daskxml.core.arrays import Array, Csr, Segment
-from daskxml.kernels import Drop, Kernels, RowSums
+from daskxml.kernels import Drop, InPlace, Kernels, RowSums
 
 _MASK = (1 << 64) - 1
 
@@ -26,6 +26,9 @@ class OutputUpdates(Protocol):
         self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
     ) -> None:
         """The gradient of ``parameter[rows]`` is ``scale * left.T @ right``."""
+
+    def in_place(self, name: str, lr: float) -> InPlace | None:
+        """Where its gradient may be added in the place of calls; None: nowhere."""
 
 
 class Updates(OutputUpdates, Protocol):

@@ -85,6 +85,12 @@ class OutputArrays:
         self._reserve_rows(rows)
 
     @property
+    def fuses_products(self) -> bool:
+        """Whether steps take `daskxml.model.fused_output.FusedOutput`."""
+        is_softmax = self.loss == "softmax"
+        return self._uses_float16 and is_softmax and self.kernels.fuses_products(self.units)
+
+    @property
     def is_bfloat16(self) -> bool:
         """Whether the weights are bfloat16, held as uint16."""
         return bool(self.weight.dtype == "uint16")
@@ -93,6 +99,8 @@ class OutputArrays:
         if self._uses_float16:
             self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "float16")
             self.buffers.reserve("half weight", self.labels * self.units, "float16")
+        if self.fuses_products:
+            self.buffers.reserve("weighted hidden", rows * self.units)
         if self.is_bfloat16:
             floats = max(self.block_labels(size) * self.stride(size) for size in range(1, rows + 1))
             self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "uint16")
@@ -301,14 +309,20 @@ class BlockedOutput:
     def _update(self, block: Array, lane: int, start: int, stop: int) -> None:
         """Finish the block's gradient, propagate it through the old weights, and update them."""
         span = slice(start, stop)
-        for piece in self.batch:
-            self._subtract_targets(piece, block, start, stop)
-        beta = 1.0 if self.started[lane] else 0.0
-        self.started[lane] = True
-        delta, unscale = self.as_factor(block).T, 1.0 / self.scale
-        self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], unscale, beta)
+        delta = self._propagate(block, lane, span)
+        unscale = 1.0 / self.scale
         self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
         self._update_bias(span)
+
+    def _propagate(self, block: Array, lane: int, span: slice) -> Array:
+        """Subtract the targets, and add to the lane's gradient; return a factor of products."""
+        for piece in self.batch:
+            self._subtract_targets(piece, block, span.start, span.stop)
+        beta = 1.0 if self.started[lane] else 0.0
+        self.started[lane] = True
+        delta = self.as_factor(block).T
+        self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], 1 / self.scale, beta)
+        return delta
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         self.kernels.subtract_targets(
@@ -419,9 +433,13 @@ class RecomputedOutput(BlockedOutput):
 
     def exponentials(self) -> None:
         """Run the first pass of softmax: peak, total and shift of every row."""
-        self.join_lanes(self.each_block(self._exponentials_of))
+        self.join_lanes(self._sum_exponentials())
         self.shift = self.lane_factors[0]
         self.kernels.softmax_shift(self.shift, self.peak, self.total, self.row_weight)
+
+    def _sum_exponentials(self) -> int:
+        """Fill peaks, totals and target logits of the lanes; return how many were used."""
+        return self.each_block(self._exponentials_of)
 
     def _exponentials_of(self, lane: int, start: int, stop: int) -> None:
         block = self.logits_of(lane, start, stop)

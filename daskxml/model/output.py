@@ -17,6 +17,7 @@ from typing import SupportsFloat
 from daskxml.core.arrays import Array
 from daskxml.model.batch import BatchSegment, OutputUpdates
 from daskxml.model.blocked_output import BlockedOutput, OutputArrays, RecomputedOutput
+from daskxml.model.fused_output import FusedOutput
 from daskxml.model.weighted_output import WeightedOutput
 
 
@@ -42,11 +43,14 @@ class OutputLayer(OutputArrays):
     """
 
     def _pass(self, hidden: Array, batch: Sequence[BatchSegment]) -> BlockedOutput:
+        is_half = bool(batch) and self._uses_float16
         kind = RecomputedOutput if self.kernels.has_fused_softmax else BlockedOutput
+        if is_half and self.fuses_products:
+            kind = FusedOutput
         has_weights = any(piece.weights is not None for piece in batch)
         if has_weights or (batch and self.label_weights is not None):
             kind = WeightedOutput
-        return kind(self, hidden, batch, bool(batch) and self._uses_float16)
+        return kind(self, hidden, batch, is_half)
 
     def step(
         self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: OutputUpdates

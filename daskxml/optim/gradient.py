@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels import DeviceCount, Drop, Kernels, RowGradient, RowSums
+from daskxml.kernels import DeviceCount, Drop, InPlace, Kernels, RowGradient, RowSums
 
 
 class GradientArrays:
@@ -38,6 +38,10 @@ class GradientArrays:
     ) -> None:
         """Add ``scale * left.T @ right`` to ``rows``."""
         self._kernels.gemm(self.views[name][rows], left.T, right, scale, 1.0)
+
+    def in_place(self, name: str, lr: float) -> InPlace | None:
+        """Return where a gradient can be added."""
+        return InPlace(self.views[name], factor=1.0, keep=1.0)
 
     def subset(self, name: str, ids: Array, grad: Array, lr: float) -> None:
         """Add ``grad`` to the rows ``ids``."""

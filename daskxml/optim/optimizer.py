@@ -11,7 +11,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import Drop, Kernels, RowGradient, RowSums
+from daskxml.kernels import Drop, InPlace, Kernels, RowGradient, RowSums
 from daskxml.optim.adam import Adam, Lamb
 from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import GradientArrays, SparseGradient
@@ -176,6 +176,17 @@ class Optimizer:
         target, first = self._slice(name, rows), rows.start or 0
         if not rule.fused_product(target, left, right, rate, scale):
             self._update_by_product(rule, target, left, right, rate, first=first, scale=scale)
+
+    def in_place(self, name: str, lr: float) -> InPlace | None:
+        """Return where a gradient can be added in the place of `product`, if the rule is that."""
+        self._lr = lr
+        if name in self._collected.views:
+            return self._collected.in_place(name, lr)
+        rule, target = self._rules[name], self._slice(name)
+        rate = lr * self._config.lr_factor(name)
+        if not rule.is_fused or target.is_bfloat16:
+            return None
+        return InPlace(target.weight, factor=-rate, keep=rule.keep(target, rate))
 
     def subset(self, name: str, ids: Array, grad: Array, lr: float) -> None:
         """Apply the gradient of ``parameter[ids]``; other rows and their moments do not change."""

@@ -25,7 +25,7 @@ import pytest
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
-from daskxml.kernels.cuda.device import NULL, aligned, cuda_source, kernel_names
+from daskxml.kernels.cuda.device import EVERY_GPU, NULL, aligned, cuda_source, kernel_names
 from daskxml.kernels.cuda.kernels import CudaKernels
 from harness.naive_dense import from_bfloat16
 
@@ -35,6 +35,7 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 FORWARD, BACKWARD, SHUFFLED, AHEAD = 0, 1, 2, 3
 _PROBLEMS = ("", "threads wait for others that never come", "a warp operation lacks lanes")
 _ROWS = Csr, Partition, Segment
+SOURCE = cuda_source((*EVERY_GPU, "fused"))
 _FENCE, _RUBBISH = 64, 0xC3  # bytes on both sides of every array; what they, and new arrays, hold
 
 
@@ -46,9 +47,9 @@ BUILT = ""  # the library's path, where another process has said it
 @cache
 def build():
     """Compile the sources, unless a process has done so since they changed; return the path."""
-    entries = "\n".join(f"EMULATE({name})" for name in kernel_names())
+    entries = "\n".join(f"EMULATE({name})" for name in kernel_names(SOURCE))
     shim = Path(__file__).with_name("cuda_shim.h").read_text()
-    source = "\n".join((shim, cuda_source(), entries))
+    source = "\n".join((shim, SOURCE, entries))
     command = [COMPILER, "-std=c++17", "-O1", "-w", "-fPIC", "-shared"]
     name = sha256("\n".join((*command, platform.machine(), source)).encode()).hexdigest()
     path = FOLDER / name[:16] / "kernels.so"
@@ -66,7 +67,7 @@ def build():
 def library():
     """The kernels, compiled."""
     loaded = ctypes.CDLL(BUILT or build())
-    for name in kernel_names():
+    for name in kernel_names(SOURCE):
         getattr(loaded, f"signature_{name}").restype = ctypes.c_char_p
     return loaded
 
@@ -120,6 +121,7 @@ class HostDevice:
         What its memory holds; 0: as much as is asked for. Beyond, it raises `MemoryError`.
     """
 
+    has_fused_kernels = True
     cache_bytes = 1 << 20  # the logits of most tests: one size to try
 
     def __init__(self, order=FORWARD, budget_bytes=0):

@@ -14,6 +14,7 @@
 #define __global__
 #define __device__
 #define __shared__ static
+#define __launch_bounds__(...)
 
 struct Dim { unsigned x, y, z; };
 static Dim threadIdx, blockIdx, blockDim, gridDim;
@@ -185,3 +186,61 @@ template <class T> T atomicAdd(T* at, T value) { T old = *at; *at += value; retu
 template <class T> T atomicMax(T* at, T value) { T old = *at; *at = std::max(old, value); return old; }
 template <class T> T atomicOr(T* at, T value) { T old = *at; *at |= value; return old; }
 template <class T> T atomicExch(T* at, T value) { T old = *at; *at = value; return old; }
+
+// What fused.cu has in a GPU's own words: copies that are done at once, and products of a warp's 16
+// rows by a tile, whose numbers its lanes hold together.
+inline float half_value(unsigned short half);
+inline unsigned short half_bits(float value);
+
+inline void copy_piece(void* shared, const void* global, bool is_there) {
+    if (is_there) std::memcpy(shared, global, 16);
+    else std::memset(shared, 0, 16);
+}
+inline void await_copies() {}
+inline void begin_products() {}
+inline void end_products() {}
+template <int GROUPS> void await_products() {}
+inline float power_of_2(float x) { return exp2f(x); }
+inline unsigned two_halves(float low, float high) {
+    return half_bits(low) | (unsigned)half_bits(high) << 16;
+}
+
+namespace shim {
+
+// `second(k, column)` is the tile's factor; every lane adds to its own numbers of the product.
+template <class F> void multiply(float* d, const unsigned* a, int columns, F second) {
+    static unsigned factors[1024][4];
+    std::memcpy(factors[current], a, sizeof(factors[0]));
+    __syncwarp();
+    int lane = current % 32, warp = current - lane;
+    for (int i = 0; i < columns / 2; ++i) {
+        int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        float sum = 0.0f;
+        for (int k = 0; k < 16; ++k) {
+            unsigned word = factors[warp + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+            sum += half_value((unsigned short)(k % 2 ? word >> 16 : word)) * second(k, column);
+        }
+        d[i] += sum;
+    }
+    __syncwarp();
+}
+
+// A tile of 64 rows: panels of 64 columns, pieces of 8 numbers reordered in each row.
+inline float tile_value(const unsigned short* tile, int row, int column) {
+    int piece = (column % 64 / 8) ^ (row % 8);
+    return half_value(tile[column / 64 * 4096 + row * 64 + piece * 8 + column % 8]);
+}
+
+}  // namespace shim
+
+inline void multiply_along(float* d, const unsigned* a, const unsigned short* tile, int step) {
+    shim::multiply(d, a, 64, [&](int k, int column) {
+        return shim::tile_value(tile, column, 16 * step + k);
+    });
+}
+template <int UNITS>
+void multiply_across(float* d, const unsigned* a, const unsigned short* tile, int step) {
+    shim::multiply(d, a, UNITS, [&](int k, int column) {
+        return shim::tile_value(tile, 16 * step + k, column);
+    });
+}

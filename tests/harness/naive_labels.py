@@ -98,6 +98,33 @@ class NaiveLabels:
         own[:] = np.exp(own + bias[:, None] - shift)
         row_sums[:] = own.sum(axis=1)
 
+    def fuses_products(self, units: int) -> bool:
+        return False
+
+    def softmax_products(
+        self, hidden: Array, weight: Array, bias: Array, peak: Array, total: Array
+    ) -> None:
+        self.softmax_sums(weight @ hidden[: len(peak)].T, bias, peak, total)
+
+    def softmax_update(
+        self, delta: Array, out: Array, row_sums: Array, hidden: Array, weight: Array,
+        bias: Array, shift: Array, factor: float, keep: float,
+    ) -> None:  # fmt: skip
+        own = hidden[: len(shift)]
+        gradient = weight @ own.T
+        self.softmax_gradient(gradient, bias, shift, row_sums)
+        delta[:, : len(shift)] = gradient
+        out[:] = (keep * out if keep else 0.0) + factor * gradient @ own
+
+    def target_products(
+        self, out: Array, hidden: Array, weight: Array, bias: Array, y: Csr, rows: Array,
+        first_row: int,
+    ) -> None:  # fmt: skip
+        self.target_logits(out, weight @ hidden.T, bias, y, rows, first_row, 0)
+
+    def scale_rows(self, out: Array, x: Array, factors: Array) -> None:
+        out[:] = factors[:, None] * x
+
     def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
         peak[:] = peaks.max(axis=0)
         total[:] = (totals * np.exp(peaks - peak)).sum(axis=0)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import harness.nvrtc as nvrtc
-from daskxml.kernels.cuda.device import cuda_source, kernel_names
+from daskxml.kernels.cuda.device import FUSED, cuda_source, kernel_names
 
 pytestmark = pytest.mark.skipif(not nvrtc.is_there(), reason="NVRTC is not installed")
 CAPABILITIES = 70, pytest.param(80, marks=pytest.mark.slow), 90
@@ -25,7 +25,7 @@ def built(request):
 
 def test_every_kernel_is_there(built):
     code, _ = built
-    for name in kernel_names():
+    for name in kernel_names(cuda_source()):
         assert b".text." + name.encode() + b"\0" in code
 
 
@@ -33,9 +33,23 @@ def test_no_kernel_spills_its_registers(built):
     """What does not fit into registers goes through memory, which is what kernels wait for."""
     _, log = built
     used = {name: tuple(map(int, numbers)) for name, *numbers in _USED.findall(log)}
-    assert set(used) == set(kernel_names())
+    assert set(used) == set(kernel_names(cuda_source()))
     assert {name: has for name, has in used.items() if any(has[:3])} == {}
     assert max(registers for *_, registers in used.values()) <= 64  # 1,024 threads of a processor
+
+
+def test_the_fused_kernels_share_a_multiprocessor():
+    """What `BOUNDS` asks for; a few words of the largest go through memory once for each tile."""
+    options = "--gpu-architecture=sm_90a", *AS_CUPY, "--ptxas-options=-v"
+    code, log = nvrtc.build(cuda_source(FUSED), *options)
+    used = {name: tuple(map(int, numbers)) for name, *numbers in _USED.findall(log)}
+    assert set(used) == set(kernel_names(cuda_source(FUSED)))
+    assert all(b".text." + name.encode() + b"\0" in code for name in used)
+    spilled = {name: stores for name, (_, stores, _, _) in used.items() if stores}
+    assert set(spilled) <= {"softmax_update_128"}
+    assert max(spilled.values(), default=0) <= 48
+    most = {name: 65536 // (3 * 128 if "update" in name else 2 * 256) for name in used}
+    assert all(registers <= most[name] for name, (*_, registers) in used.items())
 
 
 def test_what_is_wrong_is_refused():
@@ -46,5 +60,5 @@ def test_what_is_wrong_is_refused():
 def test_text_is_had_as_well():
     """What CuPy asks for where the driver is older than the compiler."""
     code, _ = nvrtc.build(cuda_source(), "--gpu-architecture=compute_70", *AS_CUPY)
-    for name in kernel_names():
+    for name in kernel_names(cuda_source()):
         assert f".entry {name}(".encode() in code

@@ -29,6 +29,9 @@ class Collect:
     def product(self, name, rows, left, right, lr, scale=1.0):
         self.gradient[name][rows] += scale * left.T @ right
 
+    def in_place(self, name, lr):
+        return None
+
     def sparse_product(self, name, x, rows, delta, lr, drop):
         self.gradient[name] += dense_rows(x, rows, drop).T @ delta
 

@@ -91,11 +91,13 @@ def test_the_same_run_twice_has_the_same_bits(make):
 
 
 @needs_compiler
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_any_order_of_threads_has_the_same_bits(optimizer):
-    forward, shuffled = (
-        train(emulated(order), 2, optimizer=optimizer) for order in (FORWARD, SHUFFLED)
-    )
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"optimizer": "adam"}, {"output_dtype": "float16", "hidden": (64,)}],
+    ids=str,
+)
+def test_any_order_of_threads_has_the_same_bits(settings):
+    forward, shuffled = (train(emulated(order), 2, **settings) for order in (FORWARD, SHUFFLED))
     assert forward[1].tobytes() == shuffled[1].tobytes()
     assert forward[0].tobytes() == shuffled[0].tobytes()
 
@@ -107,6 +109,7 @@ FORMS = [
     {"budget": 16 * 40 * 4},
     *({"optimizer": name, "output_dtype": "bfloat16"} for name in ("sgd", "adam")),
     *({"optimizer": name, "output_dtype": "float16"} for name in ("sgd", "lamb")),
+    *({"optimizer": name, "output_dtype": "float16", "hidden": (64,)} for name in ("sgd", "adam")),
     {"loss": "sigmoid", "output_dtype": "float16", "budget": 16 * 40 * 4},
 ]
 
@@ -119,6 +122,7 @@ def test_steps_wait_for_nothing_and_allocate_nothing(settings):
     part, made = kernels.to_device(data()), replica(kernels, **settings)
     batches = [[Segment(part, kernels.to_device(np.arange(n)))] for n in (16, 9, 16)]
     device = kernels._device
+    assert made._mlp.output.fuses_products == (settings.get("hidden") == (64,))
     made.step(batches[0], 0.1, key=0)
     before = device.downloads, device.allocations
     results = [made.step(batch, 0.1, key) for key, batch in enumerate(batches)]
@@ -145,8 +149,18 @@ def test_steps_with_narrow_output_weights_are_close_to_those_without(make, setti
     np.testing.assert_allclose(scores, wide[3], rtol=0.1, atol=0.01)
 
 
+FUSED = [
+    {"hidden": (64,)},
+    {"hidden": (128,), "budget": 16 * 70 * 2, "batch_rows": 13, "weight_decay": 0.1},
+    {"hidden": (64,), "optimizer": "adam", "budget": 16 * 70 * 2},
+    {"hidden": (8, 64), "optimizer": "lamb", "dropout": 0.2},
+]
+
+
 @DEVICES
-@pytest.mark.parametrize("settings", [*NARROW, {"optimizer": "lamb"}, {"hidden": ()}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [*NARROW, {"optimizer": "lamb"}, {"hidden": ()}, *FUSED], ids=str
+)
 def test_steps_with_logits_of_float16_are_close_to_those_without(make, settings):
     """And ranks, which have float32 logits of much the same weights, even more so."""
     losses, flat, ids, scores = train(make(), output_dtype="float16", **settings)

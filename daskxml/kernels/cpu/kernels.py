@@ -18,6 +18,7 @@ from daskxml.kernels.cpu.sparse import CpuSparse
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.kernels.cpu.tree import CpuTree
 from daskxml.kernels.cpu.weights import CpuWeights
+from daskxml.kernels.fused import NoFusedProducts
 from daskxml.kernels.labels import NoFusedSoftmax
 from daskxml.kernels.memory import HostMemory, relocate
 
@@ -25,8 +26,8 @@ T = TypeVar("T")
 
 
 class CpuKernels(
-    HostMemory, NoFusedSoftmax, CpuDense, CpuSparse, CpuLabels, CpuOptim, CpuRowStep, CpuSampling,
-    CpuRowSampling, CpuTree, CpuWeights,
+    HostMemory, NoFusedSoftmax, NoFusedProducts, CpuDense, CpuSparse, CpuLabels, CpuOptim,
+    CpuRowStep, CpuSampling, CpuRowSampling, CpuTree, CpuWeights,
 ):  # fmt: skip
     """Implements :class:`daskxml.kernels.Kernels` for host memory.
 

@@ -8,6 +8,9 @@ CuPy caches the result on disk. CuPy's own kernels, which need CUDA's headers, a
 
 from __future__ import annotations
 
+from hashlib import sha256
+from os import environ, getpid
+from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
 from weakref import finalize
@@ -16,7 +19,16 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
-from daskxml.kernels.cuda.device import Arena, MakeArray, Product, Shape, cuda_source, product_of
+from daskxml.kernels.cuda.device import (
+    FUSED,
+    Arena,
+    MakeArray,
+    Product,
+    Shape,
+    cuda_source,
+    kernel_names,
+    product_of,
+)
 from daskxml.kernels.cuda.kernels import CudaKernels
 
 _PINNED_BYTES = 1 << 24
@@ -73,6 +85,7 @@ class CupyDevice:
         self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++17",))
         self._module.compile()  # now, not in the first step
         self._kernels: dict[str, Any] = {}
+        self._is_hopper = cupy.cuda.Device().compute_capability == "90"
         exactly = cublas.CUBLAS_COMPUTE_32F
         quickly = exactly if exact else cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         self._products = {  # of operands of a dtype: its name in cuBLAS, and the type of sums
@@ -90,6 +103,29 @@ class CupyDevice:
         runtime = self._runtime
         device = runtime.getDevice()
         return int(runtime.deviceGetAttribute(runtime.cudaDevAttrL2CacheSize, device))
+
+    @property
+    def has_fused_kernels(self) -> bool:
+        return self._is_hopper
+
+    def _module_of(self, name: str) -> Any:
+        """CuPy's compiler cannot be asked for ``sm_90a``; its cache is used all the same."""
+        if name not in kernel_names(cuda_source(FUSED)):
+            return self._module
+        from cupy_backends.cuda.libs import nvrtc
+
+        source, options = cuda_source(FUSED), ("--std=c++17", "-ftz=true", "-arch=sm_90a")
+        folder = Path(environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+        key = sha256(f"{nvrtc.getVersion()} {options} {source}".encode()).hexdigest()
+        path = folder / f"daskxml-{key}.cubin"
+        if not path.exists():
+            program = nvrtc.createProgram(source, "fused.cu", (), ())
+            nvrtc.compileProgram(program, options)
+            folder.mkdir(parents=True, exist_ok=True)
+            own = path.with_suffix(f".{getpid()}")
+            own.write_bytes(nvrtc.getCUBIN(program))
+            own.replace(path)
+        return self._cupy.RawModule(path=str(path))
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         with self._stream:
@@ -175,7 +211,7 @@ class CupyDevice:
             return
         kernel = self._kernels.get(name)
         if kernel is None:
-            kernel = self._kernels[name] = self._module.get_function(name)
+            kernel = self._kernels[name] = self._module_of(name).get_function(name)
         kernel(blocks, threads, arguments, stream=self._stream)
 
     def gemm(self, product: Product, alpha: float, beta: float) -> None:

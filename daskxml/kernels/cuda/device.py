@@ -24,10 +24,11 @@ from daskxml.core.arrays import Array
 Shape = int | tuple[int, ...]
 MakeArray = Callable[[Shape, str], Array]
 NULL = np.uintp(0)  # a null pointer
-_FILES = (
+EVERY_GPU = (
     "prelude", "half", "flat", "dense", "sparse", "group", "labels", "targets", "ranks", "optim",
 )  # fmt: skip
-_KERNEL = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
+FUSED = "prelude", "half", "fused"
+_KERNEL = re.compile(r"^KERNEL (?:BOUNDS\(.*?\) )?(\w+)\(", re.MULTILINE)
 _ALIGNED_BYTES = 256  # as CUDA's own allocations are
 _GRAIN_BYTES = 1 << 20
 _SLOTS = 1024  # deferred sums at a time
@@ -48,6 +49,10 @@ class CudaDevice(Protocol):
     @property
     def cache_bytes(self) -> int:
         """Size of the L2 cache."""
+
+    @property
+    def has_fused_kernels(self) -> bool:
+        """Whether the kernels of ``cuda_source(FUSED)`` run on it."""
 
     def free_bytes(self) -> int:
         """How much can still be allocated."""
@@ -160,8 +165,8 @@ def _orientation(matrix: Array) -> tuple[bool, int]:
 
 
 @cache
-def cuda_source() -> str:
-    """The source of all kernels.
+def cuda_source(files: tuple[str, ...] = EVERY_GPU) -> str:
+    """The source of kernels: `EVERY_GPU`'s, or those of ``FUSED``, for ``sm_90a`` alone.
 
     Examples
     --------
@@ -169,18 +174,18 @@ def cuda_source() -> str:
     True
     """
     folder = resources.files("daskxml.kernels.cuda") / "src"
-    return "\n".join((folder / f"{name}.cu").read_text("utf-8") for name in _FILES)
+    return "\n".join((folder / f"{name}.cu").read_text("utf-8") for name in files)
 
 
-def kernel_names() -> list[str]:
-    """The names of all kernels, in the order of the source.
+def kernel_names(source: str) -> list[str]:
+    """The names of a source's kernels, in order.
 
     Examples
     --------
-    >>> kernel_names()[0]
+    >>> kernel_names(cuda_source())[0]
     'scale'
     """
-    return _KERNEL.findall(cuda_source())
+    return _KERNEL.findall(source)
 
 
 def aligned(nbytes: int) -> int:

@@ -17,6 +17,7 @@ from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
 from daskxml.kernels.cuda.dense import CudaDense, dense_scratch_bytes
 from daskxml.kernels.cuda.device import CudaDevice, DeferredSums, HostCopies, ZeroedScratch
+from daskxml.kernels.cuda.fused import CudaFused
 from daskxml.kernels.cuda.labels import CudaLabels, label_scratch_bytes
 from daskxml.kernels.cuda.optim import CudaOptim
 from daskxml.kernels.cuda.sparse import CudaSparse, sparse_scratch_bytes
@@ -60,7 +61,7 @@ class CpuOnly:
         raise NotImplementedError("a GPU steps with many rows: has_row_step is False")
 
 
-class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaOptim, CpuOnly):
+class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CpuOnly):
     """Implements :class:`daskxml.kernels.Kernels` for a GPU.
 
     Parameters
@@ -149,7 +150,7 @@ class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaOptim, CpuOnly):
 def _zeroed_arrays(sizes: StepSizes) -> dict[str, tuple[int, str]]:
     """Size and dtype of the zeroed scratch arrays of a step."""
     return {
-        "counts": (sizes.features, "int32"),
+        "counts": (max(sizes.features, sizes.labels), "int32"),
         "count": (1, "int32"),
         "deferred": (sizes.labels, "uint64"),
     }

@@ -11,7 +11,7 @@ from daskxml.kernels.cuda.device import CudaDevice, ZeroedScratch, aligned
 from daskxml.kernels.labels import LabelWork
 
 _TILE = 32, 8  # rows and labels of a block of threads
-_MOST_CHUNKS = 256  # of labels, whose partial results are merged
+MOST_CHUNKS = 256  # of labels, whose partial results are merged
 _RANK_THREADS = 1 << 17  # that rank labels at the same time
 _LEAST_CHUNK = 64
 _FIXED_POINT = 2.0**50  # units of a 1 that is subtracted, see apply_deferred in targets.cu
@@ -108,10 +108,9 @@ class CudaLabels:
         make, launch = self._device.scratch(), self._device.launch
         tops, sums = (make((chunks, int(rows)), "float32") for _ in range(2))
         name, stored = _stored("softmax_parts", logits)
-        tiles = (-(-int(rows) // _TILE[0]),)
         blocks = -(-int(rows) * logits.itemsize // (4 * _TILE[0])), chunks  # 128 bytes of a label
         launch(name, blocks, _TILE, tops, sums, stored, bias, labels, rows, stride, chunk)
-        launch("softmax_merge", tiles, _TILE, peak, total, tops, sums, np.int32(chunks), rows)
+        merge_chunks(self._device, peak, total, tops, sums)
 
     def softmax_shift(self, out: Array, peak: Array, total: Array, weight: Array) -> None:
         rows = int(out.shape[0])
@@ -212,6 +211,13 @@ class CudaLabels:
         self._device.launch("sigmoid_scores", *grid(rows), scores, ids, np.int32(k), np.int64(rows))
 
 
+def merge_chunks(device: CudaDevice, peak: Array, total: Array, tops: Array, sums: Array) -> None:
+    """Maxima and sums of chunks of labels, ``(chunks, rows)``, into those of all before."""
+    chunks, rows = (int(size) for size in tops.shape)
+    operands = peak, total, tops, sums, np.int32(chunks), np.int64(rows)
+    device.launch("softmax_merge", (-(-rows // _TILE[0]),), _TILE, *operands)
+
+
 def label_scratch_bytes(rows: int, labels: int) -> int:
     """Temporary memory of `CudaLabels` in training: two floats for each chunk and row."""
     return _chunks(max(1, labels))[0] * rows * 8 + 2 * aligned(1)
@@ -231,5 +237,5 @@ def _shape(block: Array) -> tuple[np.int64, np.int64]:
 
 def _chunks(labels: int) -> tuple[int, np.int64]:
     """The number of chunks of labels, and the labels in each."""
-    chunk = max(_LEAST_CHUNK, -(-labels // _MOST_CHUNKS))
+    chunk = max(_LEAST_CHUNK, -(-labels // MOST_CHUNKS))
     return -(-labels // chunk), np.int64(chunk)

@@ -214,6 +214,9 @@ class _SampleUpdates:
             raise NotImplementedError("gradients of sampled labels are never scaled")
         self._updates.subset_product(name, self._ids[rows], left, right, lr)
 
+    def in_place(self, name: str, lr: float) -> None:
+        return None
+
 
 class RowSampler:
     """Draws labels for each row: its own, those that its hash query finds, and random ones.

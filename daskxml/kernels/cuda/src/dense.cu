@@ -43,3 +43,7 @@ KERNEL column_sums(float* out, const float* x, int64 rows, int columns, int64 he
         out[blockIdx.y * (int64)columns + column] = sum;
     }
 }
+
+KERNEL scale_rows(float* out, const float* x, const float* factors, int64 units, int64 n) {
+    EACH(i, n) out[i] = factors[i / units] * x[i];
+}
