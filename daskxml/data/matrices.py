@@ -131,6 +131,8 @@ def _rows_first(given: Any, what: str) -> Any:
         return to_scipy(given)
     if hasattr(given, "to_scipy_sparse"):  # a matrix of the package `sparse`
         given = given.to_scipy_sparse()
+    if type(given).__module__.partition(".")[0] in ("cupy", "cupyx"):
+        given = given.get()
     matrix = given.tocsr() if issparse(given) else np.asarray(given)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise InputError(

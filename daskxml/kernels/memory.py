@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
@@ -52,6 +53,9 @@ class MemoryKernels(Protocol):
 
     def await_uploads(self) -> None:
         """Make work that is queued from now on wait for asynchronous uploads."""
+
+    def time_range(self, name: str) -> AbstractContextManager[None]:
+        """A range of this name in what a GPU's profiler records (NVTX); on a CPU, nothing."""
 
     def to_host(self, value: T) -> T:
         """The same as NumPy arrays; without a copy where they already are."""
@@ -111,6 +115,10 @@ class HostMemory:
 
     def await_uploads(self) -> None:
         """Do nothing."""
+
+    def time_range(self, name: str) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
 
 
 def relocate(value: T, move: Callable[[Array], Array]) -> T:

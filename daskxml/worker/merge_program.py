@@ -45,14 +45,15 @@ def merge_program(
         return (yield from _copy_shared_model(worker, rank, hosts))
     merge = _Merge(worker, command, rank, hosts, piece_size)
     means: Means = {}
-    if merge.combines_changes:
-        means = yield from merge.combine_changes()
-    else:
-        yield from merge.combine_models()
-    if worker.settings.strategy.averages:
-        yield from merge.spread(worker.array("center before"), worker.array("memory"))
-    if worker.settings.state_on_merge == "average":
-        yield from merge.average_optimizer()
+    with worker.kernels.time_range("merge"):
+        if merge.combines_changes:
+            means = yield from merge.combine_changes()
+        else:
+            yield from merge.combine_models()
+        if worker.settings.strategy.averages:
+            yield from merge.spread(worker.array("center before"), worker.array("memory"))
+        if worker.settings.state_on_merge == "average":
+            yield from merge.average_optimizer()
     return means
 
 

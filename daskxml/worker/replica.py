@@ -287,7 +287,7 @@ class Replica:
         self._check_rows(batch)
         nonzeros = self.count(batch)
         self.reserve(rows, nonzeros)
-        with _no_retry():
+        with _no_retry(), self.kernels.time_range("step"):
             self.optimizer.begin_step()
             result = self._pass(batch, lr, key, self.optimizer, nonzeros)
             self.optimizer.end_step()

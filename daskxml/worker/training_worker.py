@@ -299,7 +299,8 @@ class TrainingWorker(RunWorker):
             If the loss is not finite any more.
         """
         begun_s = time.perf_counter()
-        work = self.runner.run(batches, lr, fetched, batch_boundary)
+        with self.kernels.time_range("lease"):
+            work = self.runner.run(batches, lr, fetched, batch_boundary)
         work.busy_s = time.perf_counter() - begun_s
         work.max_batch_rows = self.runner.new_memory_bound()
         return work

@@ -129,6 +129,7 @@ def test_steps_wait_for_nothing_and_allocate_nothing(settings):
     assert (device.downloads, device.allocations) == before
     assert [float(result.loss_sum) > 0.0 for result in results] == [True] * 3
     assert device.downloads == before[0] + 1
+    assert device.ranges == {"step": 4}
 
 
 NARROW = [

@@ -8,6 +8,7 @@ CuPy caches the result on disk. CuPy's own kernels, which need CUDA's headers, a
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from os import environ, getpid
 from pathlib import Path
@@ -236,6 +237,12 @@ class CupyDevice:
             if "ALLOC_FAILED" in str(error):
                 raise MemoryError(str(error)) from error
             raise
+
+    def time_range(self, name: str) -> AbstractContextManager[None]:
+        from cupyx.profiler import time_range
+
+        found: AbstractContextManager[None] = time_range(name)
+        return found
 
     def close(self) -> None:
         self._copies.synchronize()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -97,6 +98,9 @@ class CudaDevice(Protocol):
 
     def gemm(self, product: Product, alpha: float, beta: float) -> None:
         """``out = alpha * a @ b + beta * out``."""
+
+    def time_range(self, name: str) -> AbstractContextManager[None]:
+        """A range of this name in what a profiler records (NVTX)."""
 
     def close(self) -> None:
         """Wait for the queued work."""

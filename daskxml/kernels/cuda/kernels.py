@@ -9,6 +9,7 @@ GPU.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -128,6 +129,9 @@ class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CpuOn
 
     def await_uploads(self) -> None:
         self._device.await_uploads()
+
+    def time_range(self, name: str) -> AbstractContextManager[None]:
+        return self._device.time_range(name)
 
     def _upload(self, array: Array) -> Array:
         return self._moved(array, self._device.upload)
