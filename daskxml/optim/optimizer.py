@@ -114,6 +114,7 @@ class Optimizer:
             self._moments, self._steps = partner._moments, partner._steps
         self._moment_views = {name: views(flat) for name, flat in self._moments.items()}
         self._step, self._lr = 0, 0.0
+        self._wholes: dict[str, ParameterSlice] = {}
         self._sparse: dict[str, SparseGradient] = {}
         self._scratch = Scratch(kernels)
         collected = {
@@ -318,6 +319,14 @@ class Optimizer:
         return self._config.clip_norm > 0.0 or self._rules[name].is_layerwise
 
     def _slice(self, name: str, rows: slice = slice(None)) -> ParameterSlice:
+        """Some rows; all of them are made once, as views of CuPy's arrays take a while."""
+        if (rows.start or 0, rows.stop) not in ((0, None), (0, self._parameters[name].shape[0])):
+            return self._cut(name, rows)
+        if name not in self._wholes:
+            self._wholes[name] = self._cut(name, slice(None))
+        return self._wholes[name]
+
+    def _cut(self, name: str, rows: slice) -> ParameterSlice:
         weight = self._parameters[name]
         names = self._rules[name].moments
         moments = tuple(as_rows(self._moment_views[moment][name][rows]) for moment in names)

@@ -8,7 +8,8 @@ CuPy caches the result on disk. CuPy's own kernels, which need CUDA's headers, a
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import sha256
 from os import environ, getpid
 from pathlib import Path
@@ -33,6 +34,7 @@ from daskxml.kernels.cuda.device import (
 from daskxml.kernels.cuda.kernels import CudaKernels
 
 _PINNED_BYTES = 1 << 24
+_NOTHING = nullcontext()
 _REMEDY = 'or give device "cpu"'
 
 
@@ -78,9 +80,11 @@ class CupyDevice:
     def __init__(self, cupy: Any, exact: bool) -> None:
         from cupy_backends.cuda.api import runtime
         from cupy_backends.cuda.libs import cublas
+        from cupyx.profiler import time_range
 
+        self._time_range = time_range
         self._cupy, self._cublas, self._runtime = cupy, cublas, runtime
-        self._arena, self._owner = Arena(self.empty), get_ident()
+        self._arena, self._owner = Arena(self.empty, self._carve), get_ident()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._copies = cupy.cuda.Stream(non_blocking=True)
         self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++17",))
@@ -95,6 +99,8 @@ class CupyDevice:
             np.dtype(np.float16): (runtime.CUDA_R_16F, exactly),
         }
         self._lock, self._handle = Lock(), cublas.create()  # CuPy's is one for each thread
+        self._scalars = np.empty(2, np.float32)
+        self._scalars_at = self._scalars.ctypes.data
         finalize(self, cublas.destroy, self._handle).atexit = False
         few = self.empty((8, 8), "float32")
         self.gemm(product_of(few, few, few), 1.0, 0.0)  # cuBLAS allocates its workspace now
@@ -131,6 +137,14 @@ class CupyDevice:
     def empty(self, shape: Shape, dtype: str) -> Array:
         with self._stream:
             return self._cupy.empty(shape, dtype)
+
+    def _carve(self, block: Array, start: int, shape: Shape, dtype: str) -> Array:
+        return self._cupy.ndarray(shape, dtype, block.data + start)
+
+    def _as_current(self) -> AbstractContextManager[Any]:
+        """CuPy's calls of cuBLAS take the thread's current stream, which is slow to change."""
+        is_current = self._cupy.cuda.get_current_stream().ptr == self._stream.ptr
+        return _NOTHING if is_current else self._stream
 
     def free_bytes(self) -> int:
         """The driver's free memory, and the unused part of the pool, CuPy's or RMM's."""
@@ -220,13 +234,13 @@ class CupyDevice:
         if product.m == 0 or product.n == 0:
             return
         cublas, p = self._cublas, product
-        scalars = np.array([alpha, beta], np.float32)  # read by the call itself
-        first = scalars.ctypes.data
+        first = self._scalars_at
         transposed = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
         kind, adds = self._products[p.a.dtype]
         out_kind, _ = self._products[p.out.dtype]
         try:
-            with self._lock, self._stream:
+            with self._lock, self._as_current():
+                self._scalars[:] = alpha, beta  # read by the call itself
                 cublas.gemmEx(
                     self._handle, transposed[p.transpose_b], transposed[p.transpose_a],
                     p.n, p.m, p.k, first, p.b.data.ptr, kind, p.b_stride,
@@ -238,11 +252,11 @@ class CupyDevice:
                 raise MemoryError(str(error)) from error
             raise
 
-    def time_range(self, name: str) -> AbstractContextManager[None]:
-        from cupyx.profiler import time_range
-
-        found: AbstractContextManager[None] = time_range(name)
-        return found
+    @contextmanager
+    def time_range(self, name: str) -> Iterator[None]:
+        """What is done within has this device's stream as the current one."""
+        with self._stream, self._time_range(name):
+            yield
 
     def close(self) -> None:
         self._copies.synchronize()

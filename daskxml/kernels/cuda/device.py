@@ -213,10 +213,14 @@ class Arena:
     ----------
     make
         Allocates an array; the block is one of uint8.
+    carve
+        Makes an array of a block's bytes from a place on.
 
     Examples
     --------
-    >>> arena = Arena(lambda shape, dtype: np.zeros(shape, dtype))
+    >>> def carve(block, start, shape, dtype):
+    ...     return np.ndarray(shape, dtype, block.data, start)
+    >>> arena = Arena(lambda shape, dtype: np.zeros(shape, dtype), carve)
     >>> arena.reserve(1000)
     >>> first, second = arena.take((2, 3), "float32"), arena.take(4, "int64")
     >>> arena.reset()
@@ -224,8 +228,8 @@ class Arena:
     (True, (2, 3), 'int64')
     """
 
-    def __init__(self, make: MakeArray) -> None:
-        self._make, self._used = make, 0
+    def __init__(self, make: MakeArray, carve: Callable[[Array, int, Shape, str], Array]) -> None:
+        self._make, self._carve, self._used = make, carve, 0
         self._block: Array = None
 
     @property
@@ -260,7 +264,7 @@ class Arena:
         if self._block is None or start + nbytes > self.nbytes:
             return self._make(shape, dtype)
         self._used = start + aligned(nbytes)
-        return self._block[start : start + nbytes].view(dtype).reshape(shape)
+        return self._carve(self._block, start, shape, dtype)
 
 
 @dataclass(slots=True)

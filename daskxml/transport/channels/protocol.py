@@ -138,8 +138,16 @@ def payload_of(array: Array, is_direct: bool) -> Payload:
         return host_bytes(array)
     array.device.synchronize()  # what computes it may run on any stream
     if not is_direct:
-        return host_bytes(array.get())
+        return host_bytes(_on_host(array))
     return array.reshape(-1).view("uint8")
+
+
+def _on_host(array: Any) -> Any:
+    if type(array).__module__.partition(".")[0] != "cupy":
+        return array.get()
+    from daskxml.kernels.cuda.cupyx_memory import to_pinned
+
+    return to_pinned(array)
 
 
 def copy_payload(payload: Payload) -> Any:
@@ -173,7 +181,7 @@ def write_payload(payload: Any, into: Array) -> None:
         into[...] = payload.view(into.dtype).reshape(into.shape)
         into.device.synchronize()
         return
-    source = np.frombuffer(payload.get() if is_on_device(payload) else payload, np.uint8)
+    source = np.frombuffer(_on_host(payload) if is_on_device(payload) else payload, np.uint8)
     if is_on_device(into):
         into.set(source.view(into.dtype).reshape(into.shape))
         into.device.synchronize()
