@@ -129,6 +129,7 @@ class AdaptiveHogbatch(SharedModelStrategy):
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Shrink the batches of workers without any in this mega-batch."""
+        state = super().scale(state)
         members = dict(state.members)
         for name, worker in state.members.items():
             if not (worker.rows or worker.came_late):

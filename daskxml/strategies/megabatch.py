@@ -67,6 +67,8 @@ class WorkerState:
     gain
         What a rule of batch sizes remembers of its last step; see
         `daskxml.strategies.batch_rules`.
+    staleness
+        Updates of others between two of a replica's own, in the last mega-batch (shared models).
     """
 
     batch_size: float
@@ -82,6 +84,7 @@ class WorkerState:
     most_rows: int = 0
     busy_s: float = 0.0
     gain: float = 0.0
+    staleness: float = 0.0
 
     def __post_init__(self) -> None:
         if self.most_rows:
@@ -176,6 +179,7 @@ def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
             rows_per_s=worker.rows_per_s,
             most_rows=worker.most_rows,
             gain=worker.gain,
+            staleness=worker.staleness,
         )
         for name, worker in state.members.items()
     }
