@@ -67,7 +67,7 @@ def local_steps(steps: int) -> Column:
             ("strategy.batch_max", 16), ("strategy.megabatch_batches", 256),
             ("strategy.local_steps", steps), ("optimizer.name", "momentum"),
         ),
-        rates=(0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+        rates=(0.1, 0.2, 0.4, 0.8),
     )  # fmt: skip
 
 
@@ -86,8 +86,8 @@ def large_batch(rule: str, optimizer: str, rates: tuple[float, ...]) -> Column:
 
 
 TABLE_2 = (local_steps(16), local_steps(1))
-ADAM_RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
-LAMB_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+ADAM_RATES = (0.002, 0.004, 0.008, 0.016)
+LAMB_RATES = (0.02, 0.04, 0.08, 0.16)
 TABLE_3 = tuple(
     large_batch(rule, optimizer, rates)
     for optimizer, rates in (("adam", ADAM_RATES), ("lamb", LAMB_RATES))
