@@ -2,7 +2,7 @@
 
     python benchmarks/figures/adasum_tables.py --data FOLDER
 
-On delicious, 12 epochs at a constant rate, which for each column is the one of its grid with the
+On delicious, 6 epochs at a constant rate, which for each column is the one of its grid with the
 best P@1 on held-out rows within half of them. (A rate that falls to zero would decide itself when a
 run reaches its target.) The target is 98 % of the best P@1 on the test rows that any column of the
 table reaches.
@@ -28,7 +28,7 @@ from simulations import History, run_all
 from study import RESULTS, Job
 
 NEAR = 0.98
-EPOCHS = 12.0
+EPOCHS = 6.0
 SLOWDOWN = 20.0
 Settings = tuple[tuple[str, Any], ...]
 
