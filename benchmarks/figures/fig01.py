@@ -18,9 +18,9 @@ import numpy as np
 from daskxml.simulator import read_rows
 from daskxml.simulator.cost import jitter_factor
 from output import arguments, panels, save, table_lines, write_csv, write_measured
-from overall import SETS
 from study import DATA, RESULTS, SPEEDS, Job, cost_of, resolve
 
+SETS = ("delicious", "stackex4-2k", "nvd-product", "amazon-like")
 EDGES = (5, 25, 50, 75, 95)
 
 
