@@ -69,6 +69,8 @@ class WorkerState:
         `daskxml.strategies.batch_rules`.
     staleness
         Updates of others between two of a replica's own, in the last mega-batch (shared models).
+    best_rows_per_s
+        The highest ``rows_per_s`` so far, where a strategy asks how far the device is used.
     """
 
     batch_size: float
@@ -85,6 +87,7 @@ class WorkerState:
     busy_s: float = 0.0
     gain: float = 0.0
     staleness: float = 0.0
+    best_rows_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.most_rows:
@@ -180,6 +183,7 @@ def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
             most_rows=worker.most_rows,
             gain=worker.gain,
             staleness=worker.staleness,
+            best_rows_per_s=worker.best_rows_per_s,
         )
         for name, worker in state.members.items()
     }
