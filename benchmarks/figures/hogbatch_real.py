@@ -8,7 +8,6 @@ and with the rate that the simulated runs chose (``hogbatch_fig05.py`` comes fir
 through all algorithms of a set before the next, so that a busy neighbour meets them alike.
 """
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hogbatch_study import (
     SETS,
     UNITS,
     HogbatchSet,
+    chosen_lr,
     initial_job,
     losses,
     simulate_job,
@@ -31,19 +31,6 @@ from study import RESULTS
 SECONDS = 25.0
 MEGABATCH_ROWS = 40_960  # five batches: a replica worker holds two, and the pool gets the others
 POOL_MEGABATCH_ROWS = 4096  # of the pool alone, which is slower by so much
-
-
-def chosen_lr(data: str) -> float:
-    """Return the rate of the lowest loss that any algorithm reached in the simulation."""
-    path = RESULTS / "hogbatch_learning_rates.csv"
-    if not path.exists():
-        raise SystemExit(f"{path}: not there; run hogbatch_fig05.py first")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [
-            row for row in csv.DictReader(file)
-            if (row["data"], row["rule"]) == (data, "proportional")
-        ]  # fmt: skip
-    return float(min(rows, key=lambda row: float(row["lowest_loss"]))["lr"])
 
 
 def train(data: HogbatchSet, algorithm: str, lr: float, folder: Path) -> History:
@@ -112,7 +99,7 @@ def main() -> None:
     rows = []
     for data in options.sets:
         for algorithm in options.algorithms or ALGORITHMS:
-            lr = chosen_lr(data)
+            lr = chosen_lr(data, "proportional")
             rows += points(data, algorithm, lr, train(SETS[data], algorithm, lr, options.data))
             print(rows[-1], flush=True)
     write_csv(RESULTS / "hogbatch_real.csv", rows)

@@ -20,6 +20,7 @@ gradient): ``scaling = "none"`` of the strategies.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import itertools
@@ -33,6 +34,7 @@ from daskxml.config import RunConfig, load_run_config
 from daskxml.simulator import CostModel, Network, Rows, read_rows
 from daskxml.simulator.cost import cost_by_epochs
 from simulations import History, keep, run_all, run_file
+from study import RESULTS
 
 THREADS, RATIO = 56, 250.0
 UNITS = 512
@@ -145,17 +147,22 @@ ALGORITHMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class HogbatchJob:
-    """One simulated run: keys of `SETS` and `ALGORITHMS`, one of `RULES`, and ``lr``."""
+    """One simulated run: keys of `SETS` and `ALGORITHMS`, one of `RULES`, and ``lr``.
+
+    ``settings`` are others of the strategy.
+    """
 
     data: str
     algorithm: str
     rule: str
     lr: float
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def label(self) -> str:
         """A line for the progress display."""
-        return f"{self.data} {self.algorithm} {self.rule} lr={self.lr:g}"
+        extra = " ".join(f"{name}={value}" for name, value in self.settings)
+        return f"{self.data} {self.algorithm} {self.rule} lr={self.lr:g} {extra}".strip()
 
 
 def strategy_of(data: HogbatchSet, algorithm: str, rule: str, lr: float) -> dict[str, Any]:
@@ -185,7 +192,7 @@ def resolve(job: HogbatchJob, folder: Path) -> RunConfig:
         "run": {"name": job.algorithm},
         "data": {"train": [str(train)], "residency": "replicate"},
         "model": {"hidden": [UNITS] * data.layers, "activation": "sigmoid"},
-        "strategy": strategy_of(data, job.algorithm, job.rule, job.lr),
+        "strategy": strategy_of(data, job.algorithm, job.rule, job.lr) | dict(job.settings),
         "training": {"minutes": data.train_s / 60.0} if job.lr > STILL else {"megabatches": 1},
         "evaluation": {"training_loss": True},
         "cluster": {"threads": 1},
@@ -253,6 +260,19 @@ def chosen(found: dict[HogbatchJob, History]) -> list[HogbatchJob]:
             lr = min(mine, key=lambda job: lowest(found[job])).lr
             jobs += [job for job in mine if job.lr == lr]
     return sorted(jobs, key=lambda job: list(ALGORITHMS).index(job.algorithm))
+
+
+def chosen_lr(data: str, rule: str) -> float:
+    """Return the rate of the lowest loss that any algorithm reached, of the written grid."""
+    path = RESULTS / "hogbatch_learning_rates.csv"
+    if not path.exists():
+        raise SystemExit(f"{path}: not there; run hogbatch_fig05.py first")
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [
+            row for row in csv.DictReader(file)
+            if (row["data"], row["rule"]) == (data, rule) and float(row["lr"]) > STILL
+        ]  # fmt: skip
+    return float(min(rows, key=lambda row: float(row["lowest_loss"]))["lr"])
 
 
 def curves_of(found: dict[HogbatchJob, History]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from study import DATA, RESULTS
 
+ENTRY_INCHES = 1.8  # of a legend
 BEGIN, END = "<!-- numbers: written by the script -->", "<!-- end of the numbers -->"
 
 
@@ -128,6 +129,7 @@ def save(figure: Any, name: str, legend_of: Any = None, columns: int = 4) -> Non
     room = 0.0
     if legend_of is not None:
         handles, labels = legend_of.get_legend_handles_labels()
+        columns = min(columns, int(figure.get_size_inches()[0] / ENTRY_INCHES))
         lines = -(-len(labels) // columns)
         room = (0.12 + 0.22 * lines) / figure.get_size_inches()[1]
         figure.legend(handles, labels, loc="lower center", ncols=columns)

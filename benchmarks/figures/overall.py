@@ -15,7 +15,7 @@ from output import draw_tree, panels
 from simulations import History, run_all
 from study import ALGORITHMS, DATA, Job
 
-SETS = ("delicious", "stackex4-2k", "nvd-product", "amazon-like")
+SETS = ("bibtex", "delicious")
 COMPARED = ("adaptive-sgd", "elastic", "crossbow", "mirrored", "slide")
 COUNTS = (1, 2, 4)
 NEAR = 0.9

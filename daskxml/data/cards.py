@@ -39,7 +39,8 @@ class DatasetCard:
     format, feature_base, label_base
         How the text is written, as in ``[data]`` of a run file.
     features, labels, features_per_row, labels_per_row
-        Numbers of columns, and mean entries of a row of the training file.
+        Numbers of columns, and mean entries of a row of the training file; 0 where the source
+        does not tell.
     train, test
         The two files.
     propensity_a, propensity_b
@@ -58,7 +59,7 @@ class DatasetCard:
     label_base: Literal[0, 1] = 0
     features: int
     labels: int
-    features_per_row: float
+    features_per_row: float = 0.0
     labels_per_row: float
     train: Split = field(default_factory=Split)
     test: Split = field(default_factory=Split)

@@ -106,7 +106,7 @@ def run_programs(
     network: Network,
     begun_s: float = 0.0,
     *,
-    has_server: bool = False,
+    machines: Sequence[int] = (),
 ) -> list[TimedResult]:
     """Run programs that exchange messages; return their results.
 
@@ -120,8 +120,8 @@ def run_programs(
         What messages cost.
     begun_s
         When all begin.
-    has_server
-        The last endpoint is on the machine of the first.
+    machines
+        That of every endpoint; empty: each has its own.
 
     Raises
     ------
@@ -142,10 +142,8 @@ def run_programs(
     >>> [(end.result, end.end_s) for end in done]
     [([1.0, 1.0], 3.5), ([0.0, 0.0], 2.5)]
     """
-    machines = list(range(len(programs)))
-    if has_server:
-        machines[-1] = 0
-    return _Loop(programs, machines, work_s, network).run(begun_s)
+    where = machines or range(len(programs))
+    return _Loop(programs, where, work_s, network).run(begun_s)
 
 
 class _Loop:

@@ -262,18 +262,19 @@ class Executor:
     def _gang(self, command: RunGang, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.workers]
         hosts, megabatch = self._hosts(command.workers), self.session.generation
-        has_server = needs_server(command.pattern)
         programs = [
             gang_program(worker.network_worker, command, rank, hosts, {})
             for rank, worker in enumerate(workers)
         ]
-        if has_server:
+        machines = list(range(len(workers)))
+        if needs_server(command.pattern):
             programs.append(server_program(workers[0].network_worker, command))
+            machines.append(0)
 
         def work_s(rank: int, batch: Worked) -> float:
             return workers[rank].work_s(batch.rows, batch.nonzeros, megabatch)
 
-        ends = run_programs(programs, work_s, self.network, begins_s, has_server=has_server)
+        ends = run_programs(programs, work_s, self.network, begins_s, machines=machines)
         ranks = [rank_stats([end]) for end in ends[: len(workers)]]
         ranks[0] = rank_stats([ends[0], *ends[len(workers) :]])  # its process runs the server
         result = GangResult(command.gang, tuple(ranks))

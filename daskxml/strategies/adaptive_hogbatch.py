@@ -28,6 +28,7 @@ that no size changes by its coming; a lost worker counts no more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -49,6 +50,10 @@ class Config(SharedConfig, BoundedConfig):
         By what a batch size is multiplied or divided.
     beta
         Share of the updates of a pool's threads that count.
+    utilization
+        Share of its best throughput that a replica keeps: a lower bound of its batches that follows
+        from the times of its leases, beside ``batch_min`` (section VI-C names it as an alternative;
+        the paper's bound is at about a half). 0: none.
 
     Examples
     --------
@@ -62,6 +67,7 @@ class Config(SharedConfig, BoundedConfig):
     least_share: ClassVar[int] = 128
     alpha: float = bounded(2.0, above=1)
     beta: float = bounded(1.0, above=0, high=1)
+    utilization: float = bounded(0.0, low=0, below=1)
 
 
 def surviving_updates(worker: WorkerState, beta: float) -> float:
@@ -102,6 +108,23 @@ def next_size(
     return size
 
 
+def least_size(size: float, throughput: float, best: float, utilization: float) -> float:
+    """Return the batch size that uses a device so far, by what it does with this size.
+
+    A batch takes a fixed time and one for its rows, so with ``f = throughput / best`` its fixed
+    time is that of ``size (1 - f) / f`` rows.
+
+    Examples
+    --------
+    Half used with 64 rows, it is used to three quarters with 192:
+
+    >>> [least_size(64, 50.0, 100.0, utilization) for utilization in (0.5, 0.75)]
+    [64.0, 192.0]
+    """
+    used = throughput / best
+    return utilization / (1.0 - utilization) * size * (1.0 - used) / used
+
+
 class AdaptiveHogbatch(SharedModelStrategy):
     """The state machine; see `daskxml.strategies.shared_model` for how rows are leased."""
 
@@ -112,23 +135,36 @@ class AdaptiveHogbatch(SharedModelStrategy):
         known, state = state.members, super().record(state, event)
         match event:
             case LeaseDone(name):
-                worker = replace(state.members[name], batch_size=self.size_for(state, name))
+                worker = state.members[name]
+                best = max(worker.best_rows_per_s, worker.rows_per_s)
+                size = self.size_for(state, name, self._least_used(event, best))
+                worker = replace(worker, batch_size=size, best_rows_per_s=best)
                 return replace(state, members={**state.members, name: worker})
             case Started() | WorkerJoined():
                 new = {n for n, worker in state.members.items() if worker is not known.get(n)}
                 return self._admit(state, new)
         return state
 
-    def size_for(self, state: MegabatchState, name: str) -> float:
-        """Return the next batch size of a worker."""
+    def size_for(self, state: MegabatchState, name: str, least: float = 0.0) -> float:
+        """Return the next batch size of a worker; a replica's is at least ``least``."""
         config, worker = self.config, state.members[name]
         counts = {n: surviving_updates(w, config.beta) for n, w in state.members.items()}
         own = counts.pop(name)
-        bounds = config.bounds_of(worker.pool_threads)
-        return next_size(worker.batch_size, own, counts.values(), bounds, config.alpha)
+        low, high = config.bounds_of(worker.pool_threads)
+        if not worker.pool_threads:
+            low = max(low, min(math.ceil(least), math.floor(worker.batch_size)))
+        return next_size(worker.batch_size, own, counts.values(), (low, high), config.alpha)
+
+    def _least_used(self, done: LeaseDone, best: float) -> float:
+        """Return the batch size that the utilization asks for, by a replica's lease."""
+        if not (self.config.utilization and done.busy_s > 0.0):
+            return 0.0
+        size, throughput = done.rows / done.updates, done.rows / done.busy_s
+        return least_size(size, throughput, best, self.config.utilization)
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Shrink the batches of workers without any in this mega-batch."""
+        state = super().scale(state)
         members = dict(state.members)
         for name, worker in state.members.items():
             if not (worker.rows or worker.came_late):

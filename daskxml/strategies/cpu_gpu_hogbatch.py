@@ -12,9 +12,9 @@ b (CPU)  ``pool_batch * t``             batch size of a pool; t makes it Hogwild
 eta      ``lr * rows / batch_max``      rate of an update that is the mean over so many rows
 =======  =============================  ====================================================
 
-The sizes stay as they are; `daskxml.strategies.adaptive_hogbatch` changes them. Deviations: a
-replica's change is computed on a copy that may be stale, and the rate is not lowered for it (the
-paper names it as an option); the rest as in `daskxml.strategies.hogbatch`.
+The sizes stay as they are; `daskxml.strategies.adaptive_hogbatch` changes them. A replica's change
+is computed on a copy that may be stale; its rate is lowered for that with ``lower_stale`` only, as
+in the paper, which names it as an option. Deviations are those of `daskxml.strategies.hogbatch`.
 """
 
 from __future__ import annotations

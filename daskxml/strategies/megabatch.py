@@ -67,6 +67,10 @@ class WorkerState:
     gain
         What a rule of batch sizes remembers of its last step; see
         `daskxml.strategies.batch_rules`.
+    staleness
+        Updates of others between two of a replica's own, in the last mega-batch (shared models).
+    best_rows_per_s
+        The highest ``rows_per_s`` so far, where a strategy asks how far the device is used.
     """
 
     batch_size: float
@@ -82,6 +86,8 @@ class WorkerState:
     most_rows: int = 0
     busy_s: float = 0.0
     gain: float = 0.0
+    staleness: float = 0.0
+    best_rows_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.most_rows:
@@ -176,6 +182,8 @@ def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
             rows_per_s=worker.rows_per_s,
             most_rows=worker.most_rows,
             gain=worker.gain,
+            staleness=worker.staleness,
+            best_rows_per_s=worker.best_rows_per_s,
         )
         for name, worker in state.members.items()
     }

@@ -14,7 +14,7 @@ mega-batch that others could finish sooner (`daskxml.strategies.dispatch`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from daskxml.core.fields import bounded
@@ -40,10 +40,20 @@ class SharedConfig(BatchConfig):
     scaling
         ``"linear"``: an update's rate is in proportion to its rows (Ma et al., section VI-B);
         ``"none"``: it is ``lr`` for any size, and small batches, which are many, count for more.
+    pool_lr
+        Takes the place of ``lr`` for pools: a rate for each kind of device; 0: ``lr``.
+    lower_stale
+        Divide a replica's rate by its staleness, where that is above 1: by how many updates the
+        others made for each of its own in the last mega-batch (the paper's option in section VI-B;
+        the divisor is that of Jiang, Cui, Zhang and Yu, "Heterogeneity-aware Distributed Parameter
+        Servers", SIGMOD 2017, with counts in the place of clocks). The first mega-batch has full
+        rates.
     """
 
     lease_s: float = bounded(SHORTEST_LEASE_S, low=0, high=LONGEST_LEASE_S)
     scaling: Literal["linear", "none"] = "linear"
+    pool_lr: float = bounded(0.0, low=0)
+    lower_stale: bool = False
 
     @property
     def policy(self) -> LeasePolicy:
@@ -66,6 +76,25 @@ def update_shares(workers: Mapping[str, WorkerState]) -> dict[str, float]:
     return {name: worker.updates / total for name, worker in workers.items()}
 
 
+def with_staleness(workers: Mapping[str, WorkerState]) -> dict[str, WorkerState]:
+    """Return the workers with the staleness of each replica that made an update.
+
+    Examples
+    --------
+    >>> gpu = WorkerState(batch_size=64, updates=2)
+    >>> cpu = WorkerState(batch_size=4, pool_threads=4, updates=12)
+    >>> [worker.staleness for worker in with_staleness({"gpu": gpu, "cpu": cpu}).values()]
+    [6.0, 0.0]
+    """
+    total = sum(worker.updates for worker in workers.values())
+    return {
+        name: replace(worker, staleness=(total - worker.updates) / worker.updates)
+        if worker.updates and not worker.pool_threads
+        else worker
+        for name, worker in workers.items()
+    }
+
+
 class SharedModelStrategy(MegabatchStrategy):
     """A strategy with a shared model but for its batch sizes, which a subclass or its config adds.
 
@@ -81,15 +110,25 @@ class SharedModelStrategy(MegabatchStrategy):
     config: SharedConfig
 
     def rate(self, worker: WorkerState) -> float:
-        """Return ``lr``, or scale it with the rows of an update: a batch, or a thread's part."""
+        """Return the device's rate, scaled with the rows of an update and lowered if it is stale.
+
+        An update is that of a batch, or of a thread's part of one.
+        """
         config = self.config
-        if config.scaling == "none":
-            return config.lr
-        return config.lr * (worker.batch_rows / worker.updates_per_batch) / config.batch_max
+        lr = (worker.pool_threads and config.pool_lr) or config.lr
+        if config.scaling == "linear":
+            lr *= (worker.batch_rows / worker.updates_per_batch) / config.batch_max
+        return lr / max(1.0, worker.staleness)
 
     def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
         """Count every update of the model, those of each thread of a pool included."""
         return done.updates
+
+    def scale(self, state: MegabatchState) -> MegabatchState:
+        """Find out how stale replicas are, where rates are lowered by it."""
+        if not self.config.lower_stale:
+            return state
+        return replace(state, members=with_staleness(state.members))
 
     def merge(self, state: MegabatchState, measured: Measured) -> Merge:
         """Report the shares of the updates."""

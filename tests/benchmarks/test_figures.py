@@ -7,7 +7,9 @@ import adasum_fig02
 import curves
 import learning_rates
 import merge_stability
+import merging
 import overlap
+import pairs
 import simulations
 import study
 import table
@@ -239,3 +241,41 @@ class TestMergeStability:
         total = merge_stability.weight_sum((60, 40), 0.5, renormalize=True)
         assert merge_stability.merged(total, gamma, 1000) == pytest.approx(1.0)
         assert merge_stability.growth(total, gamma) == pytest.approx(1.0)
+
+
+class TestPairs:
+    def test_a_pair_has_the_rate_that_is_best_for_both_together(self, monkeypatch):
+        scores = {
+            ("a", 1.0): 0.5,
+            ("a", 3.0): 0.6,
+            ("b", 1.0): 0.7,
+            ("b", 3.0): 0.5,
+            ("a", 9.0): 9.0,
+        }
+        rows = [
+            {"data": "bibtex", "algorithm": name, "lr": lr, "P@1": score}
+            for (name, lr), score in scores.items()
+        ]
+        monkeypatch.setattr(pairs, "read_table", lambda: rows)
+        assert pairs.common_lr("bibtex", ("a", "b")) == 1.0  # 9 was not tried with b
+        with pytest.raises(SystemExit, match="no learning rates of delicious"):
+            pairs.common_lr("delicious", ("a", "b"))
+
+
+class TestMerging:
+    @pytest.mark.parametrize("ranks", [2, 4])
+    @pytest.mark.parametrize("streams", [1, 3])
+    def test_streams_leave_the_sum_and_take_as_long_as_their_messages(
+        self, ranks, streams, monkeypatch
+    ):
+        monkeypatch.setattr(merging, "FLOATS", 3000)
+        monkeypatch.setattr(merging, "ADD_S", 0.0)
+        model_s = 4 * 3000 / (25e9 / merging.SCALE)
+        hops = {merging.ring: 2 * (ranks - 1), merging.tree: 2 * np.log2(ranks)}
+        for stream, messages in hops.items():
+            spent_s = merging.merge_s(lambda m, s=stream: merging.streamed(s, streams, m), ranks)
+            if streams == 1:
+                latency_s = 1e-5 * messages
+                assert spent_s == pytest.approx(messages * model_s + latency_s, rel=1e-3)
+            else:
+                assert spent_s < messages * (model_s + 1e-5)

@@ -66,7 +66,7 @@ def test_a_star_shares_the_ports_of_its_machine():
             yield Send(rank, block(total))
         yield Flush()
 
-    done = run([*(customer(3) for _ in range(3)), serve(3)], has_server=True)
+    done = run([*(customer(3) for _ in range(3)), serve(3)], machines=[0, 1, 2, 0])
     # 0 is on the server's machine. 1 has the port in 0..1, 2 in 1..2 (there at 2.25); then the
     # answers leave in 2.25..3.25 (there at 3.5) and in 3.25..4.25 (there at 4.5).
     assert [end.end_s for end in done] == [2.25, 3.5, 4.5, 4.25]

@@ -8,7 +8,7 @@ import pytest
 
 from daskxml.simulator import CostModel
 from daskxml.simulator.timing import TimedRun, plain_speeds
-from daskxml.strategies import AdaptiveSgd
+from daskxml.strategies import AdaptiveHogbatch, AdaptiveSgd
 
 BATCH_MAX = 64
 
@@ -115,3 +115,14 @@ def test_auto_scales_less_where_the_sign_rule_oscillates():
         for n in (1, "auto")
     )
     assert scalings(auto[20:]) <= scalings(every[20:]) / 3
+
+
+def test_batches_that_use_a_device_to_a_half_are_found_from_its_times():
+    # the fixed part of a batch takes as long as 64 rows; the best is that of 1,024
+    config = AdaptiveHogbatch.Config(
+        batch_max=1024, batch_min=1, megabatch_batches=50, lease_s=0.0, utilization=0.5
+    )
+    cost = CostModel(fixed_s=64e-5, per_row_s=1e-5, jitter=0.05)
+    speeds = plain_speeds({"fast": 1.0, "slow": 0.01})  # the slow one's batches would shrink to 1
+    run = TimedRun(AdaptiveHogbatch(config), ["fast", "slow"], speeds, cost)
+    assert 40 <= run.run(20)[-1].batch_sizes["slow"] <= 64

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,6 +114,22 @@ def test_alpha_is_the_factor():
     state = follow(machine, machine.initial_state(), [*TRACE[:2], *steps])
     assert sizes(state) == {"cpu": 16.0, "gpu": pytest.approx(64 / 3)}
     follow(machine, state, [(gpu(21), ["gpu 16"])])
+
+
+@pytest.mark.parametrize(("utilization", "least"), [(0.0, 16), (0.5, 20), (0.75, 39), (0.9, 64)])
+def test_a_replica_keeps_a_share_of_its_best_throughput(utilization, least):
+    # a batch takes as long as 32 rows, and its rows; at best, with 128, that is 0.8 rows a second
+    machine = strategy(utilization=utilization, batch_max=128, megabatch_batches=100)
+    state = machine.initial_state()
+    for event in (STARTED, Begin(), replace(cpu(2), updates=50)):  # ahead, so the replica shrinks
+        state, _ = machine.step(state, event)
+    reached = []
+    for _ in range(6):
+        rows = round(state.members["gpu"].batch_size)
+        state, _ = machine.step(state, LeaseDone("gpu", rows, 1, 32 + rows))
+        reached.append(state.members["gpu"].batch_size)
+    assert min(reached) == reached[-1] == least
+    assert least / (32 + least) / 0.8 >= utilization - 0.08  # 128 rows are not all that it could do
 
 
 def test_of_three_workers_only_the_first_and_the_last_change():

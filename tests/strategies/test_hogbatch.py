@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.strategies.megabatch import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
@@ -84,6 +85,30 @@ def test_without_scaling_every_update_has_the_same_rate(name):
     _, leases = machine.step(state, Begin())
     assert len(leases) == 2
     assert {lease.lr for lease in leases} == {0.5}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_pools_can_have_a_rate_of_their_own(name):
+    machine = make(name, lease_s=0.0, lr=0.5, pool_lr=0.125, scaling="none")
+    state, _ = machine.step(machine.initial_state(), STARTED)
+    _, leases = machine.step(state, Begin())
+    assert {lease.worker: lease.lr for lease in leases} == {"gpu": 0.5, "cpu": 0.125}
+    machine = make(name, lease_s=0.0, lr=0.5, pool_lr=0.125)
+    assert machine.rate(WorkerState(batch_size=32, pool_threads=4)) == 0.125 * 8 / 64
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_rates_of_replicas_are_divided_by_their_staleness(name):
+    machine = make(name, lease_s=0.0, lr=0.5, scaling="none", lower_stale=True)
+    cluster = VirtualCluster(machine, {"gpu": 32.0, "cpu": 64.0}, pools=FOUR)
+    cluster.run(2)
+    share = cluster.merges[0][1].weights["gpu"]  # of the first mega-batch's updates
+    staleness = (1.0 - share) / share
+    assert staleness > 2.0  # four updates a batch of the pool
+    first, second = (sum(batches.values()) for batches, _ in cluster.merges)
+    assert {lease.lr for lease in cluster.leases[:first]} == {0.5}  # nothing is known yet
+    rates = {lease.worker: lease.lr for lease in cluster.leases[first : first + second]}
+    assert rates == pytest.approx({"cpu": 0.5, "gpu": 0.5 / staleness})
 
 
 def test_a_batch_with_fewer_rows_than_threads_has_one_for_each():
