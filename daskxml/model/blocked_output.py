@@ -41,7 +41,11 @@ class OutputArrays:
     ----------
     label_weights
         ``(labels,)`` float32: what a row's labels count in the loss; None: all count 1.
+    first_label
+        Of the batch's labels, the one that the first row of ``weight`` belongs to.
     """
+
+    first_label = 0
 
     def __init__(
         self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int,
@@ -250,7 +254,7 @@ class BlockedOutput:
         for piece in self.batch:
             self.kernels.target_logits(
                 self.lane_target[lane], block, self.layer.bias[start:stop],
-                piece.y, piece.rows, piece.first_row, start,
+                piece.y, piece.rows, piece.first_row, self.layer.first_label + start,
             )  # fmt: skip
 
     def join_lanes(self, used: int) -> None:
@@ -305,15 +309,20 @@ class BlockedOutput:
             self._subtract_targets(piece, block, start, stop)
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
-        delta, unscale = self.as_factor(block).T, 1.0 / self.scale
-        self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], unscale, beta)
-        self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
+        delta = self.as_factor(block).T
+        self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], 1.0 / self.scale, beta)
+        self.update_weight(span, delta)
         self._update_bias(span)
+
+    def update_weight(self, span: slice, delta: Array) -> None:
+        """Update the weights of a block, whose finished gradient by the logits is ``delta.T``."""
+        unscale = 1.0 / self.scale
+        self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         self.kernels.subtract_targets(
             block, self.bias_gradient[start:stop], self.label_weight,
-            piece.y, piece.rows, piece.first_row, start,
+            piece.y, piece.rows, piece.first_row, self.layer.first_label + start,
         )  # fmt: skip
 
     def _update_bias(self, span: slice) -> None:
@@ -441,8 +450,8 @@ class RecomputedOutput(BlockedOutput):
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         self.kernels.subtract_targets_deferred(
-            block, self.label_weight,
-            piece.y, piece.rows, piece.first_row, start, self.scale,
+            block, self.label_weight, piece.y, piece.rows, piece.first_row,
+            self.layer.first_label + start, self.scale,
         )  # fmt: skip
 
     def _update_bias(self, span: slice) -> None:
