@@ -23,6 +23,7 @@ from daskxml.metrics import MetricSums, metric_sums
 from daskxml.model.batch import with_offsets
 from daskxml.model.partitioned import PartitionedOutput, cut_labels
 from daskxml.session.commands import Evaluate, MergeReplicas, RunGang
+from daskxml.session.part_holders import buddies
 from daskxml.strategies.protocol import Partitioned
 from daskxml.worker.batch_runner import scheduled_rate, settled
 from daskxml.worker.label_part import LabelPart, MergePoint
@@ -286,22 +287,6 @@ def keep_copies(
     yield Flush()
     worker.staged = MergePoint(part.cuts, part.index, part.lower_of(flat), labels)
     return {}
-
-
-def buddies(hosts: Sequence[str]) -> dict[int, int]:
-    """Return which worker keeps a copy for which: the next one on another machine, or the next.
-
-    Examples
-    --------
-    >>> buddies(["x", "x", "y"]), buddies(["x", "x"]), buddies(["x"])
-    ({0: 2, 1: 2, 2: 0}, {0: 1, 1: 0}, {})
-    """
-    found, workers = {}, len(hosts)
-    for worker, host in enumerate(hosts):
-        others = [(worker + turn) % workers for turn in range(1, workers)]
-        if others:
-            found[worker] = next((o for o in others if hosts[o] != host), others[0])
-    return found
 
 
 # ------------------------------------------------------------------- evaluation

@@ -63,7 +63,7 @@ class PartitionedWorker(RunWorker):
     def __init__(self, settings: WorkerSettings) -> None:
         super().__init__(settings)
         self.spec = self.settings.data.network
-        seed = self.settings.config.run.seed
+        self.seed = seed = self.settings.config.run.seed
         self.order = LabelOrder.of(self.spec.labels, seed)
         self.rows = PlacedRows(self.kernels, seed)
         self.rows.order = self.order
@@ -140,8 +140,7 @@ class PartitionedWorker(RunWorker):
         """Return the layers below and some places of the labels as the run begins with them."""
         labels = self.order.labels[start:stop]
         if not self._stored:
-            seed = self.settings.config.run.seed
-            return initial_parameters(self.spec, seed, labels)
+            return initial_parameters(self.spec, self.seed, labels)
         layout = Layout(replace(self.spec, labels=stop - start))
         found = np.zeros(layout.size, np.float32)
         whole, views = Layout(self.spec).views(self._stored[name]), layout.views(found)
@@ -183,68 +182,36 @@ class PartitionedWorker(RunWorker):
         """Return nothing: moments lie in a checkpoint as the parameters do."""
         return {}
 
-    def stored_flats(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return the shapes and dtypes of the arrays of a checkpoint, by name."""
-        size, found = Layout(self.spec).size, {"current"}
-        state = self.part.optimizer.state() if self.part is not None else {}
-        if self.settings.state_on_merge != "reset":
-            found |= set(state) - {"steps"}
-        shapes: dict[str, tuple[tuple[int, ...], str]] = {
-            name: ((size,), "float32") for name in sorted(found)
-        }
-        if len(found) > 1:
-            shapes["steps"] = (1,), "int64"
-        return shapes
+    def held_arrays(self, *, with_copies: bool) -> dict[str, Array]:
+        """Return what `daskxml.worker.assembly.assemble` makes the whole model of.
 
-    def write_flats(self, arrays: Mapping[str, Array]) -> None:
-        """Write what this worker holds of the last merge into the arrays of a checkpoint."""
-        layout, part = Layout(self.spec), self.part
-        for name, array in arrays.items():
-            if name == "current":
-                self.write_model(layout.views(array))
-            elif part is not None and self.point is not None:
-                state = part.optimizer.state()[name]
-                if name == "steps":
-                    array[:] = state
-                else:
-                    found = part.layout.views(state)
-                    self._write(layout.views(array), found, part.start, part.stop)
-            elif name in self._stored:
-                array[:] = self._stored[name]
-
-    def write_model(self, views: Mapping[str, Array]) -> None:
-        """Write what this worker holds of the last merge into the whole model, by name.
-
-        What several workers hold is the same, whoever writes it last.
+        The own part of the last merge with its moments, and with ``with_copies`` the copies of
+        others; before the first merge, the whole model that the run began with, if it is here.
         """
-        point, layout = self.point, Layout(self.spec)
-        if point is not None:
-            slots = ((n, s) for n, s in layout.slots.items() if not n.startswith("output."))
-            lower = {n: point.lower[s.offset : s.offset + s.size].reshape(s.shape) for n, s in slots}
-            for index, (weight, bias) in point.labels.items():
-                found = lower | {"output.weight": weight, "output.bias": bias}
-                self._write(views, found, *point.cuts[index : index + 2])
-        elif self.is_source:
-            flat = self._stored.get("current")
-            if flat is None:
-                flat = initial_parameters(self.spec, self.settings.config.run.seed)
-            for name, array in layout.views(flat).items():
-                views[name][...] = array
-
-    def _write(
-        self, views: Mapping[str, Array], found: Mapping[str, Array], start: int, stop: int
-    ) -> None:
-        """Write the layers below, and the labels at the places ``start`` to ``stop``."""
-        labels = self.order.labels[start:stop]
-        for name, array in found.items():
-            views[name][labels if name.startswith("output.") else slice(None)] = array
+        point, part = self.point, self.part
+        if point is not None and part is not None:
+            wanted = point.labels if with_copies else (point.index,)
+            found = {"cuts": np.array(point.cuts, np.int64), "lower.current": point.lower}
+            for index in wanted:
+                weight, bias = point.labels[index]
+                found |= {f"{index}.current.weight": weight, f"{index}.current.bias": bias}
+            state = part.optimizer.state() if self.settings.state_on_merge != "reset" else {}
+            for name, flat in state.items():
+                found |= _described(name, flat, part.layout, point.index)
+            return found
+        if point is not None or not self.is_source:
+            return {}
+        layout, whole = Layout(self.spec), dict(self._stored)
+        if not whole:
+            whole["current"] = initial_parameters(self.spec, self.seed)
+        found = {"cuts": np.array([0, self.spec.labels], np.int64)}
+        for name, flat in whole.items():
+            found |= _described(name, flat, layout, 0, self.order.labels)
+        return found
 
     def model_arrays(self) -> dict[str, Array]:
-        """Return the parameters by name, zero where this worker does not hold them."""
-        layout = Layout(self.spec)
-        views = layout.views(np.zeros(layout.size, np.float32))
-        self.write_model(views)
-        return views
+        """Refuse: no worker has the whole model."""
+        raise AssertionError("the model is assembled of the parts of all workers")
 
     @contextmanager
     def global_model(self) -> Iterator[Mlp]:
@@ -259,3 +226,20 @@ class PartitionedWorker(RunWorker):
     def lease(self, batches: Sequence[Batch], *arguments: object) -> WorkStats:
         """Refuse: all workers step together."""
         raise AssertionError("a part of the labels cannot step on its own")
+
+
+def _described(
+    name: str, flat: Array, layout: Layout, index: int, labels: Array | None = None
+) -> dict[str, Array]:
+    """Return an array that is laid out like a part by the names of `held_arrays`.
+
+    ``labels`` puts the labels of a whole model in their order.
+    """
+    if name == "steps":
+        return {name: flat}
+    views = layout.views(flat)
+    found = {f"lower.{name}": flat[: layout.slots["output.weight"].offset]}
+    for kind in ("weight", "bias"):
+        array = views[f"output.{kind}"]
+        found[f"{index}.{name}.{kind}"] = array if labels is None else array[labels]
+    return found
