@@ -415,12 +415,15 @@ def _strategy(source: Source) -> tuple[str, Any]:
 
 def _check_output(model: Mapping[str, Any], strategy: Strategy) -> None:
     """Refuse an output layer that is not the strategy's."""
-    output = model.get("output", "replicated")
+    own = "partitioned" if strategy.partitions else "replicated"
+    output = model.get("output", own)
     if output not in ("replicated", "partitioned"):
-        raise ConfigError(f"output = {output!r}: must be one of 'replicated', 'partitioned'")
-    if strategy.partitions and output != "partitioned":
-        raise ConfigError("output: strategy 'partitioned' needs output = 'partitioned'")
-    if output == "partitioned" and not strategy.partitions:
         raise ConfigError(
-            "output = 'partitioned': needs [strategy] name = 'partitioned': give that, or no name"
+            f"output = {output!r}: must be one of 'replicated', 'partitioned'", "output"
+        )
+    if output != own:
+        raise ConfigError(
+            f"output = {output!r}: is that of other strategies; [strategy] name = 'partitioned' "
+            "has a partitioned one, all others a replicated one: leave one of the two out",
+            "output",
         )

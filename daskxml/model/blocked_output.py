@@ -310,7 +310,9 @@ class BlockedOutput:
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
         delta = self.as_factor(block).T
-        self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], 1.0 / self.scale, beta)
+        self.kernels.gemm(
+            self.lane_gradient[lane], delta, self.weight[span], 1.0 / self.scale, beta
+        )
         self.update_weight(span, delta)
         self._update_bias(span)
 

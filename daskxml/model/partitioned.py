@@ -1,9 +1,9 @@
 """A network whose output layer is cut along its labels: the order of labels, and a part's step.
 
-Labels are put in an order that the run's seed gives, so that frequent and rare ones spread over all
-parts; a part is a range of places in that order. The step of a part is the one of
-`daskxml.model.output`, cut open where the workers exchange something: softmax needs the peak and the
-sum of exponentials of each row over the labels of all, and the layers below need the sum of the
+Labels are put in an order that the run's seed gives, so that frequent and rare ones spread over
+all parts; a part is a range of places in that order. The step of a part is the one of
+`daskxml.model.output`, cut open where the workers exchange something: softmax needs the peak and
+the sum of exponentials of each row over the labels of all, and the layers below need the sum of the
 gradients by the last hidden layer. The update of the last blocks of weights waits until the part's
 own gradient is on its way.
 """

@@ -317,9 +317,7 @@ def _draw(out: Array, spec: ModelSpec, name: str, generator: np.random.Generator
         _draw_uniform(out, bound, generator)
 
 
-def _draw_rows(
-    out: Array, labels: Array, spec: ModelSpec, generator: np.random.Generator
-) -> None:
+def _draw_rows(out: Array, labels: Array, spec: ModelSpec, generator: np.random.Generator) -> None:
     """Draw the weights of all labels, some at a time, and keep those of ``labels``."""
     order = np.argsort(labels, kind="stable")
     ascending, units = labels[order], int(out.shape[1])

@@ -359,7 +359,9 @@ class Executor:
         folder = parts_folder(str(run_dir), command.megabatch)
         try:
             for number, worker in enumerate(self.workers.values()):
-                write_held(worker.parts_worker, folder, number, with_copies=self._parts.misses_owner)
+                write_held(
+                    worker.parts_worker, folder, number, with_copies=self._parts.misses_owner
+                )
             writer = self.workers[command.worker].parts_worker
             written = writer.spec, writer.seed, str(run_dir), command.megabatch, session, keep
             self.stored = session, Path(assemble_checkpoint(*written))

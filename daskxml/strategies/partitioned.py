@@ -1,15 +1,15 @@
 """Synchronous SGD with an output layer that is cut among the workers by their measured speeds.
 
-The cut along labels is that of vocabulary-parallel cross entropy: Shoeybi, Patwary, Puri, LeGresley,
-Casper and Catanzaro, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
-Parallelism", 2019, section 3; the speeds are measured as those of Adaptive SGD.
+The cut along labels is that of vocabulary-parallel cross entropy: Shoeybi, Patwary, Puri,
+LeGresley, Casper and Catanzaro, "Megatron-LM: Training Multi-Billion Parameter Language Models
+Using Model Parallelism", 2019, section 3; the speeds are measured as those of Adaptive SGD.
 
 ======  ==================  ====================================================================
 symbol  here                meaning
 ======  ==================  ====================================================================
 N       workers             each has some labels, and all layers below
 s_i     ``rows_per_s``      measured speed of worker i
-w_i     ``share``           its labels, in units of 1 / `UNITS` of all: in proportion to s_i
+w_i     ``shares_of``       its labels, in units of 1 / `UNITS` of all: in proportion to s_i
 b_i     ``batch_rows``      rows whose gradient worker i adds up, in proportion to s_i
 ======  ==================  ====================================================================
 

@@ -6,9 +6,9 @@ ordinary checkpoint, or of an ordinary model. No process holds the whole of it i
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from daskxml.core.arrays import Array
 from daskxml.model.partitioned import LabelOrder
 from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.store import ModelHeader, assembling_model
-from daskxml.model.tensors import Shapes, read_tensors, write_tensors
+from daskxml.model.tensors import read_tensors, write_tensors
 from daskxml.records import checkpoint
 from daskxml.worker.partitioned_worker import PartitionedWorker
 
@@ -48,7 +48,7 @@ def assemble(
         if not key.startswith("output."):
             found = lower[slot.offset : slot.offset + slot.size]
             views[key][...] = found.reshape(slot.shape)
-    for index, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for index, (start, stop) in enumerate(itertools.pairwise(cuts)):
         for kind in ("weight", "bias"):
             key = f"{index}.{name}.{kind}"
             if key in held:
@@ -70,6 +70,11 @@ def parts_folder(run_dir: str, megabatch: int | None) -> str:
     return str(Path(run_dir) / checkpoint.FOLDER / f"{megabatch:06d}")
 
 
+def clear_parts(run_dir: str, megabatch: int | None) -> None:
+    """Remove what an attempt that failed has left."""
+    shutil.rmtree(parts_folder(run_dir, megabatch), ignore_errors=True)
+
+
 def _read_held(folder: str) -> Iterator[Held]:
     for path in sorted(Path(folder).glob("*.safetensors")):
         yield read_tensors(path, verify=False)[0]
@@ -82,9 +87,9 @@ def assemble_checkpoint(
     order, layout = LabelOrder.of(spec.labels, seed), Layout(spec)
     held = list(_read_held(parts_folder(run_dir, megabatch)))
     names = sorted({key[6:] for each in held for key in each if key.startswith("lower.")})
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        name: ((layout.size,), "float32") for name in names
-    }
+    shapes: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(
+        names, ((layout.size,), "float32")
+    )
     steps = [each["steps"] for each in held if "steps" in each]
     if steps:
         shapes["steps"] = (1,), "int64"

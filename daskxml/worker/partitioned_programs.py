@@ -1,13 +1,15 @@
 """What workers that each have a part of the labels do together, as programs of messages.
 
-A gang is steps: see `daskxml.worker.partitioned_step`. At a *merge* each worker keeps a copy of its part, and sends another to a worker on another machine,
-if there is one. After a loss all go back to that, and the part of the lost worker comes from its
-copy. When shares change, labels move before the next gang: `deal_labels`. Who has which labels is
-asked of all workers each time, and not concluded from names.
+A gang is steps: see `daskxml.worker.partitioned_step`. At a *merge* each worker keeps a copy of its
+part, and sends another to a worker on another machine, if there is one. After a loss all go back to
+that, and the part of the lost worker comes from its copy. When shares change, labels move before
+the next gang: `deal_labels`. Who has which labels is asked of all workers each time, and not
+concluded from names.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,9 +39,7 @@ _COPY, _OWN = 1, 2  # how a rank holds a part
 # ------------------------------------------------------------------------ a gang
 
 
-def partitioned_gang(
-    worker: PartitionedWorker, command: RunGang, rank: int
-) -> Program[WorkStats]:
+def partitioned_gang(worker: PartitionedWorker, command: RunGang, rank: int) -> Program[WorkStats]:
     """Return one rank's part in a gang."""
     assert isinstance(command.pattern, Partitioned)
     if command.begins or command.rewinds:
@@ -67,7 +67,7 @@ def partitioned_gang(
 
 def _row_parts(batches: Sequence[Batch]) -> RowParts:
     ends = np.cumsum([0, *(sum(span.rows for span in batch) for batch in batches)]).tolist()
-    return tuple(slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False))
+    return tuple(slice(start, stop) for start, stop in itertools.pairwise(ends))
 
 
 # ----------------------------------------------------------------- who has what
@@ -207,7 +207,8 @@ class _Deal:
 
     def _old_lower(self, name: str) -> Array:
         point, old = self.worker.point, self.worker.part
-        assert point is not None and old is not None
+        assert point is not None
+        assert old is not None
         return point.lower if name == "current" else old.lower_of(old.optimizer.state()[name])
 
     def _send(self, rank: int, name: str) -> Program[None]:

@@ -5,9 +5,9 @@ layer itself. It then computes logits, loss and update of its own labels. Softma
 and the sum of exponentials of each row. Each worker adds up the gradient by the hidden layer of its
 own rows, in the order of the ranks, and sends the sums to all, who update the layers below alike.
 
-With N workers, each sends ``2 (N - 1) / N`` times rows x units numbers a step. Workers that computed
-the hidden layer of their own rows only would have to gather it, which is half as much again, and
-would still need all rows to update the first layer alike.
+With N workers, each sends ``2 (N - 1) / N`` times rows x units numbers a step. Workers that
+computed the hidden layer of their own rows only would have to gather it, which is half as much
+again, and would still need all rows to update the first layer alike.
 """
 
 from __future__ import annotations
