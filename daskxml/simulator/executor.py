@@ -309,8 +309,7 @@ class Executor:
         ]
 
         def work_s(rank: int, batch: Worked) -> float:
-            worker = workers[rank]
-            return worker.work_s(batch, self.session.generation) * worker.cost.evaluation_share
+            return workers[rank].ranking_s(batch)
 
         ends = run_programs(programs, work_s, self.network, begins_s)
         result = EvaluationResult(command.number, ends[target].result)

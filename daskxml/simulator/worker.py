@@ -200,6 +200,11 @@ class VirtualWorker:
         """Return the number of batches from the snapshot to ``at_s``."""
         return sum(batches for _, end_s, batches in self._done if end_s <= at_s)
 
+    def ranking_s(self, work: Worked) -> float:
+        """Return how long it takes to rank labels of rows together with others."""
+        seconds = self.cost.batch_s(work.rows, work.nonzeros) * self.cost.evaluation_share
+        return whole_ticks(seconds / self.speed)
+
     def evaluate_s(self, command: Evaluate) -> float:
         """Return how long an evaluation takes."""
         rows = self.training.rows

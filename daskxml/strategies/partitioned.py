@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig, apportion
 from daskxml.strategies.gangs import GangState, GangStrategy, GangWorker
-from daskxml.strategies.protocol import Begin, Command, Event, Partitioned, SyncPattern
+from daskxml.strategies.protocol import Begin, Command, Event, GangDone, Partitioned, SyncPattern
 
 UNITS = 4096  # parts of the labels that workers get one or more of
 
@@ -47,7 +47,7 @@ class Config(BatchConfig):
 def shares_of(total: int, speeds: Mapping[str, float]) -> dict[str, int]:
     """Divide ``total`` by speeds, at least 1 for each where there is enough.
 
-    A worker that has not been measured, whose speed is 0, counts as a typical one.
+    A worker whose speed is 0, as it came in the middle of a mega-batch, counts as a typical one.
 
     Examples
     --------
@@ -78,11 +78,22 @@ def fit_speeds(workers: Mapping[str, GangWorker], above: float) -> dict[str, Gan
     >>> [worker.speed for worker in fit_speeds(workers, above=0.03).values()]
     [100.0, 96.0]
     """
-    if all(worker.speed and worker.rows_per_s for worker in workers.values()):
-        busy = [worker.speed / worker.rows_per_s for worker in workers.values()]
-        if max(busy, default=1.0) <= (1.0 + above) * min(busy, default=1.0):
-            return dict(workers)
-    return {name: replace(worker, speed=worker.rows_per_s) for name, worker in workers.items()}
+    busy = [each.speed / each.rows_per_s for each in workers.values() if each.rows_per_s]
+    is_cut = all(worker.speed for worker in workers.values())
+    if is_cut and max(busy, default=1.0) <= (1.0 + above) * min(busy, default=1.0):
+        return dict(workers)
+    known = [worker.rows_per_s for worker in workers.values() if worker.rows_per_s]
+    typical = sum(known) / len(known) if known else 1.0
+    return {name: replace(it, speed=it.rows_per_s or typical) for name, it in workers.items()}
+
+
+def measure(workers: Mapping[str, GangWorker], done: GangDone) -> dict[str, GangWorker]:
+    """Return the workers with the speeds of the last gang alone: a change shows at once."""
+    found = dict(workers)
+    for name, rows in done.rows.items():
+        if rows and done.busy_s[name] > 0.0:
+            found[name] = replace(found[name], rows_per_s=rows / done.busy_s[name])
+    return found
 
 
 class PartitionedSgd(GangStrategy):
@@ -96,7 +107,10 @@ class PartitionedSgd(GangStrategy):
         """Return the state after ``event``, and the commands that follow."""
         if isinstance(event, Begin):
             state = replace(state, members=fit_speeds(state.members, self.config.reshard_above))
-        return super().step(state, event)
+        state, commands = super().step(state, event)
+        if isinstance(event, GangDone):
+            state = replace(state, members=measure(state.members, event))
+        return state, commands
 
     def pattern(self, state: GangState) -> SyncPattern:
         """Cut the labels by speed."""

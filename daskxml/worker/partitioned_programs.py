@@ -84,7 +84,7 @@ class Holdings:
     owners, holders
         For each part the rank whose own it is, and a rank that has it; -1: none.
     founders
-        Ranks that have the model with which the run began.
+        Before the first merge, the ranks that have the model with which the run began.
     """
 
     cuts: tuple[int, ...]
@@ -98,8 +98,12 @@ class Holdings:
         return min(owner for owner in (*self.owners, *self.holders) if owner >= 0)
 
 
-def find_holdings(worker: PartitionedWorker, rank: int, ranks: int) -> Program[Holdings]:
+def find_holdings(
+    worker: PartitionedWorker, rank: int, ranks: int, wanted: tuple[int, ...] = ()
+) -> Program[Holdings | None]:
     """Ask all ranks what they hold; the answer is the same on all.
+
+    None where each rank has its own part of a cut that is ``wanted``.
 
     Raises
     ------
@@ -107,10 +111,16 @@ def find_holdings(worker: PartitionedWorker, rank: int, ranks: int) -> Program[H
         If nobody has a part.
     """
     point = worker.point
-    facts = np.array([len(point.cuts) - 1 if point else 0, worker.is_source], np.int64)
+    fits = point is not None and (point.cuts, point.index) == (wanted, rank)
+    facts = np.array([len(point.cuts) - 1 if point else 0, worker.is_source, fits], np.int64)
     every = yield from all_gather_small(rank, range(ranks), facts)
+    yield Flush()
+    if all(each[2] for each in every):
+        return None
     parts = max(int(each[0]) for each in every)
-    founders = tuple(number for number, each in enumerate(every) if each[1])
+    if not parts:
+        founders = tuple(number for number, each in enumerate(every) if each[1])
+        return Holdings((), (), (), founders)
     table = np.zeros((2, parts + 1), np.int64)
     if point is not None:
         table[0] = point.cuts
@@ -118,8 +128,6 @@ def find_holdings(worker: PartitionedWorker, rank: int, ranks: int) -> Program[H
             table[1, index] = _OWN if index == point.index else _COPY
     tables = yield from all_gather_small(rank, range(ranks), table)
     yield Flush()
-    if not parts:
-        return Holdings((), (), (), founders)
     cuts = next(each[0] for each, fact in zip(tables, every, strict=True) if fact[0])
     owners = tuple(_first(tables, index, _OWN) for index in range(parts))
     copies = [_first(tables, index, _COPY) for index in range(parts)]
@@ -128,7 +136,7 @@ def find_holdings(worker: PartitionedWorker, rank: int, ranks: int) -> Program[H
         raise TrainingError(
             "labels were lost with the workers that had them: resume the run from its checkpoint"
         )
-    return Holdings(tuple(cuts.tolist()), owners, holders, founders)
+    return Holdings(tuple(cuts.tolist()), owners, holders, ())
 
 
 def _first(tables: Sequence[Array], index: int, kind: int) -> int:
@@ -142,10 +150,12 @@ def deal_labels(worker: PartitionedWorker, command: RunGang, rank: int) -> Progr
     """
     assert isinstance(command.pattern, Partitioned)
     ranks, cuts = len(command.workers), cut_labels(worker.spec.labels, command.pattern.shares)
-    held = yield from find_holdings(worker, rank, ranks)
+    held = yield from find_holdings(worker, rank, ranks, () if command.rewinds else cuts)
+    if held is None:
+        return
     if not held.cuts:
         yield from _found(worker, held, cuts, rank)
-    elif command.rewinds or held.cuts != cuts or held.owners != tuple(range(ranks)):
+    else:
         deal = _Deal(worker, held, LabelPart(worker.settings, worker.kernels, cuts, rank))
         yield from deal.run(rank, with_moments=not command.rewinds)
         worker.part = deal.new
@@ -302,6 +312,7 @@ def evaluate_together(
     """
     config = worker.settings.config.evaluation
     held = yield from find_holdings(worker, rank, ranks)
+    assert held is not None
     sums = MetricSums.zero(config.k)
     rankers = _rankers(worker, held, rank)
     for part, first, last in worker.batches_of(command.pieces, worker.rows.tests):
