@@ -29,6 +29,8 @@ from daskxml.worker.run_worker import RunWorker
 from daskxml.worker.settings import WorkerSettings
 
 _WARM_LABELS = 2048
+_PARTS = 5  # steps; of the last merge and of the next one, its own and another's
+_LOWERS = 3  # steps; the last merge, and the next one
 MIB = 2**20
 
 
@@ -82,15 +84,15 @@ class PartitionedWorker(RunWorker):
 
     def announce_memory(self) -> str:
         """Return the line for the user before the run begins."""
-        layout = Layout(self.spec)
-        lower = layout.slots["output.weight"].offset * 4
-        each = 4 * (self.spec.hidden[-1] + 1)
-        moments = len(LabelPart(self.settings, self.kernels, (0, 1), 0).optimizer.state())
-        copies = 4 + max(0, moments - 1)  # it steps, two merges, a copy of another's; moments
+        lower_bytes = 4 * Layout(self.spec).slots["output.weight"].offset
+        label_bytes = 4 * (self.spec.hidden[-1] + 1)
+        state = LabelPart(self.settings, self.kernels, (0, 1), 0).optimizer.state()
+        moments = len(state.keys() - {"steps"})
+        labels_mib = self.spec.labels * label_bytes / MIB
         return (
-            f"the output layer has {each * self.spec.labels / MIB:,.1f} MiB and is cut among the "
-            f"workers; each needs {copies} times its part and {copies - 1} times the "
-            f"{lower / MIB:,.1f} MiB of the layers below, beside its rows"
+            f"the labels' {labels_mib:,.1f} MiB are cut among the workers; each needs "
+            f"{_PARTS + moments} times its part, and {_LOWERS + moments} times the "
+            f"{lower_bytes / MIB:,.1f} MiB of the layers below, beside its rows"
         )
 
     def warm_up(self) -> float:
