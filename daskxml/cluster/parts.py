@@ -55,12 +55,12 @@ async def _write_all(
     await group.ask(writer, "save", assembly.clear_parts, run_dir, megabatch)
     for _ in range(ATTEMPTS):
         workers: Sequence[WorkerHandle] = remaining(group.workers.values())
+        misses_owner = misses_owner or len(workers) < len(group.workers)
         args = [(group.run, run_dir, megabatch, n, misses_owner) for n in range(len(workers))]
         answers = await group.ask_each(workers, "save", write_held, args)
         raise_first_failure(answers)
         if not lost_any(answers):
             return
-        misses_owner = True
     raise ClusterError("workers were lost while they wrote the model; resume the run")
 
 

@@ -270,7 +270,6 @@ class Simulation:
             return Model.load(path)
         spec = workers[0].spec
         views = Layout(spec).views(np.zeros(Layout(spec).size, np.float32))
-        for worker in workers:
-            held = worker.held_arrays(with_copies=True)
-            assemble(views, "current", spec, worker.order, held)
+        held = [worker.held_arrays(with_copies=True) for worker in workers]
+        assemble(views, "current", spec, workers[0].order, held)
         return Model(header, views, counts)

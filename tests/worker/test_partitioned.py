@@ -9,7 +9,7 @@ import pytest
 
 from daskxml.collectives.messages import run_together
 from daskxml.config import load_run_config
-from daskxml.core.errors import ConfigError, TrainingError
+from daskxml.core.errors import ConfigError, ModelError, TrainingError
 from daskxml.data.rows import label_counts
 from daskxml.model.partitioned import LabelOrder, cut_labels
 from daskxml.model.spec import Layout, initial_parameters
@@ -82,9 +82,8 @@ def whole(group):
     """Return the model of the last merge, put together."""
     layout = Layout(group[0].spec)
     flat = np.zeros(layout.size, np.float32)
-    for worker in group:
-        held = worker.held_arrays(with_copies=True)
-        assemble(layout.views(flat), "current", worker.spec, worker.order, held)
+    held = [worker.held_arrays(with_copies=True) for worker in group]
+    assemble(layout.views(flat), "current", group[0].spec, group[0].order, held)
     return flat
 
 
@@ -215,6 +214,8 @@ def test_two_losses_of_neighbours_are_told():
     merge(group, [1.0, 0.0, 0.0])
     with pytest.raises(TrainingError, match="labels were lost with the workers that had them"):
         run_gang(group[:1], gang((1,), first=60, rewinds=True))
+    with pytest.raises(ModelError, match="no worker has some of the labels any more"):
+        whole(group[:1])
 
 
 # ------------------------------------------------------------------------ the model
