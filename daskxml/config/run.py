@@ -260,6 +260,19 @@ class RunConfig:
         """Whether the run file gives rows or labels weights, with which only CPUs compute."""
         return bool(self.data.weights) or self.training.class_weight != "none"
 
+    @property
+    def needs_cpu(self) -> bool:
+        """Whether workers that have a GPU compute on the CPU all the same.
+
+        Examples
+        --------
+        >>> load_run_config("partitioned").needs_cpu, load_run_config("elastic").needs_cpu
+        (True, False)
+        """
+        strategy = self.make_strategy()
+        needs = self.sampling.is_on or self.has_weights
+        return needs or strategy.shares_model or strategy.partitions
+
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""
         strategy: Strategy = STRATEGIES[self.strategy_name](self.strategy)

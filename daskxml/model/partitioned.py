@@ -105,11 +105,10 @@ class PartPass(BlockedOutput):
         self, layer: PartitionedOutput, hidden: Array, batch: Sequence[BatchSegment]
     ) -> None:
         super().__init__(layer, hidden, batch)
-        self.waits_from, self._used = 0, 0
+        waiting = layer.waiting_labels(self.rows)
+        self.waits_from, self._used = layer.labels - waiting, 0
         self._waiting: dict[int, Array] = {}
         if not self.whole:
-            waiting = layer.waiting_labels(self.rows)
-            self.waits_from = layer.labels - waiting
             self._kept = layer.buffers.matrix("waiting", waiting, self.stride)
 
     @property

@@ -21,6 +21,7 @@ from daskxml.collectives.all_gather import all_gather_small
 from daskxml.collectives.codec import make_codec
 from daskxml.collectives.messages import Flush, Program, Send, Worked
 from daskxml.core.arrays import Array, Segment
+from daskxml.core.errors import ConfigError
 from daskxml.core.work_stats import WorkStats
 from daskxml.model.batch import batch_rows, with_offsets
 from daskxml.model.partitioned import PartPass
@@ -47,7 +48,16 @@ def step_program(
         The type in which gradients travel: ``float32`` or ``bfloat16``.
     labels
         All labels, for the share of the work that this part is.
+
+    Raises
+    ------
+    ConfigError
+        If rows have weights.
     """
+    if part.mlp.weighs(batch):
+        raise ConfigError(
+            "[model] output = 'partitioned': takes no weights of rows: leave them out"
+        )
     rows, kernels, mlp = batch_rows(batch), part.kernels, part.mlp
     pieces = tuple(with_offsets(batch))
     nonzeros = sum(kernels.nonzeros(s.partition.features, s.rows) for s in batch)

@@ -7,6 +7,7 @@ import pytest
 
 import daskxml
 from daskxml.api.simulate import simulate
+from daskxml.core.errors import ConfigError
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.records.verification import verify
@@ -95,3 +96,10 @@ def test_a_checkpoint_is_continued_by_other_workers(alone, tmp_path):
 def test_the_record_holds_whatever_happens(tmp_path):
     run([1.0, 1.0, 0.5], [Loss(0.3, "2"), Arrival(0.4, "3")], tmp_path)
     assert not verify(tmp_path).disagreements
+
+
+def test_weights_of_rows_are_refused_wherever_they_come_from():
+    rows = ROWS["train"]
+    weighted = daskxml.Matrices(rows.X, rows.Y, sample_weight=np.ones(600))
+    with pytest.raises(ConfigError, match="takes no weights of rows"):
+        simulate(values(), [1.0, 1.0], train=weighted, **COST)

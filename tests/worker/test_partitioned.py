@@ -11,18 +11,23 @@ from daskxml.collectives.messages import run_together
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, ModelError, TrainingError
 from daskxml.data.rows import label_counts
+from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.model import partitioned
 from daskxml.model.partitioned import LabelOrder, cut_labels
 from daskxml.model.spec import Layout, initial_parameters
 from daskxml.session.commands import Evaluate
+from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import Partitioned
 from daskxml.worker.assembly import assemble
 from daskxml.worker.partitioned_programs import evaluate_together
 from daskxml.worker.partitioned_worker import PartitionedWorker
+from daskxml.worker.settings import WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
 from harness.gangs import DATA, LABELS, ROWS, SPEC, make_gang, merge, run_gang
 from harness.worker_settings import make_settings
 
 STEP = ((60, 15), (40, 10), (20, 5))  # rows of a gang, and of a step, of each of three ranks
+WIDE = generate(SyntheticSpec(rows=ROWS, test_rows=8, features=SPEC.features, labels=2000, seed=4))
 TINY_BUDGET = 2000  # logits are computed twice, and most updates do not wait
 
 
@@ -124,6 +129,28 @@ def test_a_hundred_steps_are_those_of_one_worker_within_1e_5():
     merge(group, [1.0, 0.0, 0.0])
     np.testing.assert_allclose(whole(group), alone.replica.flat, rtol=0, atol=1e-5)
     assert total[-1] < 0.8 * total[0]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("budget", [1 << 22, 1 << 19])  # all logits; blocks, some of which wait
+def test_several_threads_and_layers(loss, budget, monkeypatch):
+    monkeypatch.setattr(partitioned, "WAITING_BYTES", 1 << 15)
+    spec = replace(SPEC, labels=2000, loss=loss, hidden=(12, 8), output_bias=-5.0)
+    slot = WorkerSlot(threads=2)
+    settings = replace(settings_for(spec, budget=budget), slot=slot)
+    group = [PartitionedWorker(settings) for _ in range(2)]
+    alone = TrainingWorker(replace(make_settings(spec, rows=ROWS), slot=slot))
+    for worker in (*group, alone):
+        worker.initialize()
+        worker.rows.hold_all([WIDE[0]], [WIDE[1]])
+    run_gang(group, gang((5, 1)))
+    merge(group, [1.0, 0.0])
+    for step in range(4):
+        rows = [Span(0, 0, step * 15, step * 15 + 15), Span(0, 0, 60 + step * 10, 70 + step * 10)]
+        alone.runner.step(rows, 0.1, {})
+    np.testing.assert_allclose(whole(group), alone.replica.flat, rtol=0, atol=2e-6)
+    found = group[0].part.mlp.output
+    assert found.waiting_labels(25) < found.labels
 
 
 def test_the_layers_below_are_the_same_bits_on_all_ranks_and_every_time():
