@@ -178,6 +178,29 @@ def crossing() -> list[dict[str, Any]]:
     return found
 
 
+def measured_crossing() -> list[dict[str, Any]]:
+    """Return rows a second of both on virtual clocks around a crossing, where models are small."""
+    spec = ModelSpec(features=2000, labels=1, hidden=(32,))
+    setting = Setting(workers=4, rows=128, row_nonzeros=30, merge_batches=100)
+    network = Network(bandwidth_bytes_s=30e6, latency_s=1e-6, message_s=0.0)
+    predicted = crossing_labels(spec, network, setting)
+    found = []
+    for labels in (4000, 8000, 12_000, 16_000, 20_000):
+        rows, rates = data(1280, labels, spec.features, setting.row_nonzeros), {}
+        for name, merged in (("partitioned", False), ("merged", True)):
+            settings = values(setting.rows, setting.merge_batches, 2, model={"hidden": [32]})
+            settings["strategy"]["name"] = "elastic" if merged else "partitioned"
+            run = simulate(
+                settings, [1.0] * 4, **rows, network=network,
+                cost=lambda shaped: replace(v100_cost(shaped), jitter=0.0),
+            )  # fmt: skip
+            last = run.history[-1]
+            whole_s = last["train_s"] + (last["merge_s"] if merged else 0.0)
+            rates[name] = round(setting.rows * setting.merge_batches / whole_s)
+        found.append({"labels": labels, **rates, "predicted crossing": predicted})
+    return found
+
+
 def measured(labels: int = 100_000, batch: int = 256, steps: int = 6) -> list[dict[str, Any]]:
     """Compare two processes with one: rows a second, and seconds of a processor."""
     rows = data(4096, labels, 5000, NONZEROS)
@@ -227,7 +250,7 @@ def main() -> None:
     rows = [exactness(), *throughput(), unequal(), slowdown()]
     if not options.skip_cluster:
         rows += measured()
-    write_result("partitioned", rows, crossing=crossing())
+    write_result("partitioned", rows, crossing=crossing(), measured_crossing=measured_crossing())
 
 
 if __name__ == "__main__":
