@@ -16,6 +16,7 @@ STRATEGY_OF = {  # the run files of one comparison
     "elastic-outer": "elastic",
     "static": "static",
     "mirrored": "mirrored",
+    "partitioned": "partitioned",
     "central": "central",
     "asynchronous": "asynchronous",
     "ssp": "asynchronous",

@@ -220,8 +220,7 @@ def _warner(publish: OnEvent) -> Warn:
 def _local_section(config: RunConfig) -> ClusterSection:
     """Return the settings of a local cluster; some runs require the CPU."""
     section = config.cluster
-    needs_cpu = config.sampling.is_on or config.has_weights or config.make_strategy().shares_model
-    if needs_cpu and section.device == "auto":
+    if config.needs_cpu and section.device == "auto":
         return dataclasses.replace(section, device="cpu")
     return section
 

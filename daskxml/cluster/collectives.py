@@ -31,6 +31,8 @@ from daskxml.cluster.worker_group import (
 from daskxml.core.errors import ClusterError, TrainingError
 from daskxml.core.work_stats import Means, merge_means
 from daskxml.session.commands import (
+    Evaluate,
+    EvaluationResult,
     GangFailed,
     GangResult,
     MeasureNorms,
@@ -48,7 +50,7 @@ MESSAGE_FLOATS = 1 << 24  # above, a merge is a task: Dask regards workers witho
 
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
-CollectiveCommand = MeasureNorms | MergeReplicas | RunGang
+CollectiveCommand = MeasureNorms | MergeReplicas | RunGang | Evaluate
 
 
 class Collectives:
@@ -81,6 +83,8 @@ class Collectives:
                 return await self._merge(command)
             case RunGang():
                 return await self._gang(command)
+            case Evaluate():
+                return await self._evaluate(command)
 
     async def _measure(self, command: MeasureNorms) -> Result | None:
         workers = [self.group.worker(name) for name in command.workers]
@@ -180,7 +184,31 @@ class Collectives:
             raise failure
         return GangFailed(command.gang)
 
-    # ------------------------------------------------------------------- both
+    # ------------------------------------------------------------- evaluation
+
+    async def _evaluate(self, command: Evaluate) -> Result | None:
+        """Let all workers evaluate, of which each has a part of the model."""
+        workers = list(self.group.workers.values())
+        target = workers.index(self.group.worker(command.worker))
+        for attempt in range(ATTEMPTS):
+            peers = self._peers(f"evaluation {command.number}", workers)
+            parts = [
+                self.group.ask(it, "eval", tasks.evaluate_parts, peers, command, rank, target)
+                for rank, it in enumerate(workers)
+            ]
+            answers = await self._together(peers, workers, parts)
+            failure = first_failure(answers)
+            if failure is None and not lost_any(answers):
+                return EvaluationResult(command.number, answers[command.worker])
+            if failure is not None and not is_broken(failure):
+                raise failure
+            if lost_any(answers) or await loss_of_any(workers, NOTICE_S):
+                return None
+            if failure is not None and attempt == ATTEMPTS - 1:
+                raise failure
+        return None
+
+    # -------------------------------------------------------------------- all
 
     def _peers(
         self, what: str, workers: Sequence[WorkerHandle], follows: int | None = None

@@ -25,7 +25,7 @@ from daskxml.cluster.membership import Membership, wait_for_worker
 from daskxml.cluster.worker_group import WorkerGone, WorkerGroup, WorkerHandle, result_of
 from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
 from daskxml.config import RunConfig
-from daskxml.core.errors import ClusterError, DaskxmlError
+from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError
 from daskxml.model.store import ModelHeader
 from daskxml.session.commands import (
     Command,
@@ -210,6 +210,11 @@ class RunDriver:
 
     async def _check_run_dir(self) -> None:
         if self.run_dir is None:
+            if self.config.make_strategy().partitions:
+                raise ConfigError(
+                    "[model] output = 'partitioned': no process holds the whole model: give --out, "
+                    "a folder that the workers share with this machine"
+                )
             return
         path = f"{self.run_dir}/run.toml"
         if not await self._on_some_worker(os.path.exists, path):
@@ -230,6 +235,7 @@ class RunDriver:
         self.membership = membership
         if not workers:
             return RESTART
+        executor.start_with(worker.name for worker in workers)
         self._publish_ready()
         for text in dict.fromkeys(worker.memory for worker in workers):
             self.event_log.event("memory", text=text)
@@ -378,6 +384,8 @@ class RunDriver:
         header = self.header(reason)
         for worker in list(self.group.workers.values()):
             with contextlib.suppress(WorkerGone):
+                if self.session.strategy.partitions and self.executor is not None:
+                    return await self.executor.write_model(worker, header)
                 args = (self.run, self.run_dir, header)
                 return await self.group.ask(worker, "model", tasks.store_model, *args)
         raise ClusterError("every worker was lost before the model was written; resume the run")

@@ -219,7 +219,7 @@ def known(info: WorkerInfo, capabilities: KnownCapabilities) -> Capabilities:
 def kernel_device(config: RunConfig, info: WorkerInfo, own: Capabilities) -> Literal["cpu", "cuda"]:
     """Return where a worker's kernels run.
 
-    Pools of threads, sampled labels and a model shared in memory require the CPU.
+    Pools of threads and some run files require the CPU.
 
     Examples
     --------
@@ -231,10 +231,7 @@ def kernel_device(config: RunConfig, info: WorkerInfo, own: Capabilities) -> Lit
     if info.device.is_pool:
         return "cpu"
     if config.cluster.device == "auto":
-        needs_cpu = (
-            config.sampling.is_on or config.has_weights or config.make_strategy().shares_model
-        )
-        return "cuda" if own.has_gpu and not needs_cpu else "cpu"
+        return "cuda" if own.has_gpu and not config.needs_cpu else "cpu"
     return config.cluster.device
 
 

@@ -29,7 +29,7 @@ from daskxml.transport.communicator import Communicator, ProcessGroup
 from daskxml.worker.create import AnyWorker
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.shared_model import LocalStore, SharedModel
-from daskxml.worker.tree_worker import TreeWorker
+from daskxml.worker.training_worker import TrainingWorker
 
 TOPIC = "daskxml"
 PLUGIN = "daskxml"
@@ -90,7 +90,7 @@ class LeaseQueue:
             return
         self._await_turn(number)
         try:
-            assert not isinstance(self.worker, TreeWorker)  # whose merges do not overlap
+            assert isinstance(self.worker, TrainingWorker)  # others' merges do not overlap
             self.worker.take_snapshot(command)
             self._batches = 0
         finally:
@@ -233,7 +233,7 @@ class RunWorkerPlugin(WorkerPlugin):
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""
         worker = self.queues[run].worker
-        assert not isinstance(worker, TreeWorker)  # which has no norms
+        assert isinstance(worker, TrainingWorker)  # others have no norms
         norm: float = await offload(worker.squared_norm)
         return norm
 

@@ -22,6 +22,7 @@ from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.data.rows import take_rows
+from daskxml.metrics import MetricSums
 from daskxml.model.store import ModelHeader, write_model
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
@@ -36,6 +37,8 @@ from daskxml.transport.communicator import ProcessGroup, Timeouts
 from daskxml.worker.create import AnyWorker, new_worker
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.memory import LogitsBudget
+from daskxml.worker.partitioned_programs import evaluate_together
+from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import SharedHandle, SharedModel
@@ -188,7 +191,9 @@ def quick_norm(worker: AnyWorker) -> float | None:
     """
     settings = worker.settings
     is_settled = not (settings.strategy.shares_model or settings.config.combine.overlap)
-    if isinstance(worker, TreeWorker) or not is_settled or worker.layout.size > QUICK_FLOATS:
+    if not (isinstance(worker, TrainingWorker) and is_settled):
+        return None
+    if worker.layout.size > QUICK_FLOATS:
         return None
     return worker.squared_norm()
 
@@ -231,15 +236,26 @@ def run_gang(
     secede()
     rows = dict(zip(spans.keys, fetched, strict=True))
     worker = run_worker(peers.id.run)
-    assert isinstance(worker, TrainingWorker)
     programs = {rank: gang_program(worker, command, rank, peers.hosts, rows)}
     addresses = peers.addresses
     if needs_server(command.pattern):
         addresses = (*addresses, addresses[0])
         if rank == 0:
+            assert isinstance(worker, TrainingWorker)
             programs[len(peers.addresses)] = server_program(worker, command)
     work = worker_plugin().communicator.run_programs(peers.id, addresses, programs, GANG_TIMEOUTS)
     return rank_stats(_on_loop(work))
+
+
+def evaluate_parts(peers: ProcessGroup, command: Evaluate, rank: int, target: int) -> MetricSums:
+    """Score test rows together with all workers; only ``target`` has the sums."""
+    secede()
+    worker, ranks = run_worker(peers.id.run), len(peers.addresses)
+    assert isinstance(worker, PartitionedWorker)
+    programs = {rank: evaluate_together(worker, command, rank, ranks, target)}
+    communicator = worker_plugin().communicator
+    work = communicator.run_programs(peers.id, peers.addresses, programs, GANG_TIMEOUTS)
+    return _on_loop(work)[0].result
 
 
 def _on_loop(work: Coroutine[Any, Any, Answer]) -> Answer:

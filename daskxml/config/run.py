@@ -31,6 +31,7 @@ from daskxml.strategies.protocol import Strategy
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
+_STRATEGY_OF_OUTPUT = {"partitioned": "partitioned"}
 _OF_MIXTURES = ("run", "data", "model", "cluster")  # the sections of a mixture's run file
 
 
@@ -64,7 +65,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         strategy = self.make_strategy()
         for is_wrong, problem in chain(
-            self._kind_needs(strategy), self._conflicts(strategy), self._needs(strategy)
+            self._kind_needs(strategy),
+            self._partition_needs(strategy),
+            self._conflicts(strategy),
+            self._needs(strategy),
         ):
             if is_wrong:
                 raise ConfigError(problem)
@@ -101,6 +105,33 @@ class RunConfig:
             f"{tree} has no loss over all rows: leave [evaluation] training_loss out",
         )
         yield self.combine.overlap, f"{tree} merges nothing: leave [combine] overlap out"
+
+    def _partition_needs(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
+        """Yield the needs of an output layer that is cut, and which are not met."""
+        if not strategy.partitions or not isinstance(self.model, ModelSpec):
+            return
+        cut, optimizer = "[model] output = 'partitioned':", self.optimizer
+        yield not self.model.hidden, f"{cut} needs a hidden layer: give [model] hidden"
+        yield self.cluster.device == "cuda", f"{cut} runs on CPUs: leave [cluster] device out"
+        yield self.sampling.is_on, f"{cut} computes all labels: leave [sampling] method at 'none'"
+        yield self.has_weights, f"{cut} takes no weights of rows or labels: leave them out"
+        yield (
+            self.data.residency == "shard",
+            f"{cut} needs all rows on every worker: leave [data] residency at 'auto'",
+        )
+        yield (
+            not optimizer.takes_rows("output.weight") or not optimizer.takes_rows("hidden0.weight"),
+            f"{cut} needs an optimizer of single weights: not lamb, and [optimizer] clip_norm 0",
+        )
+        yield (
+            optimizer.on_merge == "average",
+            f"{cut} merges no moments: take [optimizer] on_merge = 'keep' or 'reset'",
+        )
+        yield (
+            self.evaluation.training_loss,
+            f"{cut} measures no loss over all rows: leave [evaluation] training_loss out",
+        )
+        yield self.keeps_best, f"{cut} keeps the last model: give [training] keep_best = false"
 
     def _mixture_needs(self, model: MixtureParts) -> Iterator[tuple[bool, str]]:
         """Yield the needs of a mixture, and which are not met."""
@@ -229,6 +260,19 @@ class RunConfig:
         """Whether the run file gives rows or labels weights, with which only CPUs compute."""
         return bool(self.data.weights) or self.training.class_weight != "none"
 
+    @property
+    def needs_cpu(self) -> bool:
+        """Whether workers that have a GPU compute on the CPU all the same.
+
+        Examples
+        --------
+        >>> load_run_config("partitioned").needs_cpu, load_run_config("elastic").needs_cpu
+        (True, False)
+        """
+        strategy = self.make_strategy()
+        needs = self.sampling.is_on or self.has_weights
+        return needs or strategy.shares_model or strategy.partitions
+
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""
         strategy: Strategy = STRATEGIES[self.strategy_name](self.strategy)
@@ -269,6 +313,8 @@ class RunConfig:
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
         if self.model.kind != "mlp":  # the only kind that older versions know
             tables["model"] = {"kind": self.model.kind} | tables["model"]
+        if self.make_strategy().partitions:
+            tables["model"]["output"] = "partitioned"
         return tables
 
     def to_toml(self) -> str:
@@ -357,7 +403,7 @@ def _section(source: Source, name: str) -> Any:
                 if key in table:
                     raise ConfigError(f"unknown key {key!r}: it is [data] {key}", key)
             kind = kind_named(table.get("kind", "mlp"))
-            own = {key: value for key, value in table.items() if key != "kind"}
+            own = {key: value for key, value in table.items() if key not in ("kind", "output")}
             return decode(kind, {**own, "features": 1, "labels": 1})
         section = decode(_HINTS[name], table)
         if name == "training" and source.tables.get("model", {}).get("kind") != MixtureParts.kind:
@@ -367,10 +413,30 @@ def _section(source: Source, name: str) -> Any:
 
 def _strategy(source: Source) -> tuple[str, Any]:
     table = dict(source.tables.get("strategy", {}))
-    is_tree = source.tables.get("model", {}).get("kind") == "tree"
-    name = table.pop("name", "label-tree" if is_tree else DEFAULT_STRATEGY)
+    model = source.tables.get("model", {})
+    default = _STRATEGY_OF_OUTPUT.get(str(model.get("output")), DEFAULT_STRATEGY)
+    name = table.pop("name", "label-tree" if model.get("kind") == "tree" else default)
     with source.located("strategy"):
         if not isinstance(name, str) or name not in STRATEGIES:
             hint = suggestion(str(name), STRATEGIES)
             raise ConfigError(f"name = {name!r}: no such strategy{hint}", "name")
-        return name, decode(STRATEGIES[name].Config, table)
+        config = decode(STRATEGIES[name].Config, table)
+    with source.located("model"):
+        _check_output(model, STRATEGIES[name](config))
+    return name, config
+
+
+def _check_output(model: Mapping[str, Any], strategy: Strategy) -> None:
+    """Refuse an output layer that is not the strategy's."""
+    own = "partitioned" if strategy.partitions else "replicated"
+    output = model.get("output", own)
+    if output not in ("replicated", "partitioned"):
+        raise ConfigError(
+            f"output = {output!r}: must be one of 'replicated', 'partitioned'", "output"
+        )
+    if output != own:
+        raise ConfigError(
+            f"output = {output!r}: is that of other strategies; [strategy] name = 'partitioned' "
+            "has a partitioned one, all others a replicated one: leave one of the two out",
+            "output",
+        )

@@ -99,6 +99,11 @@ class InProcessRun:
         self.config, self.rows, self._publish_event = config, share_rows(rows), publish
         self.history: list[dict[str, Any]] = []
         self._start, self._names = start, names
+        if config.make_strategy().partitions:
+            raise ConfigError(
+                "[model] output = 'partitioned' is for several workers: leave it out, or train on "
+                "a cluster"
+            )
         self.spec = rows.model_spec(config)
         names.check(self.spec)
         self._placement = rows.placement()
@@ -151,6 +156,7 @@ class InProcessRun:
             assert self.rows.label_orders is not None
             worker.orders = self.rows.label_orders
         elif self._start is not None:
+            assert isinstance(worker, TrainingWorker)
             flat = grown_parameters(facts.network, self.config.run.seed, self._start)
             worker.set_model(flat, flat, generation=0)
         if self._placement.is_replicated:

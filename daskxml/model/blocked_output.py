@@ -41,7 +41,11 @@ class OutputArrays:
     ----------
     label_weights
         ``(labels,)`` float32: what a row's labels count in the loss; None: all count 1.
+    first_label
+        Of the batch's labels, the one that the first row of ``weight`` belongs to.
     """
+
+    first_label = 0
 
     def __init__(
         self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int,
@@ -258,7 +262,7 @@ class BlockedOutput:
         for piece in self.batch:
             self.kernels.target_logits(
                 self.lane_target[lane], block, self.layer.bias[start:stop],
-                piece.y, piece.rows, piece.first_row, start,
+                piece.y, piece.rows, piece.first_row, self.layer.first_label + start,
             )  # fmt: skip
 
     def join_lanes(self, used: int) -> None:
@@ -310,8 +314,7 @@ class BlockedOutput:
         """Finish the block's gradient, propagate it through the old weights, and update them."""
         span = slice(start, stop)
         delta = self._propagate(block, lane, span)
-        unscale = 1.0 / self.scale
-        self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
+        self.update_weight(span, delta)
         self._update_bias(span)
 
     def _propagate(self, block: Array, lane: int, span: slice) -> Array:
@@ -324,10 +327,15 @@ class BlockedOutput:
         self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], 1 / self.scale, beta)
         return delta
 
+    def update_weight(self, span: slice, delta: Array) -> None:
+        """Update the weights of a block, whose finished gradient by the logits is ``delta.T``."""
+        unscale = 1.0 / self.scale
+        self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
+
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         self.kernels.subtract_targets(
             block, self.bias_gradient[start:stop], self.label_weight,
-            piece.y, piece.rows, piece.first_row, start,
+            piece.y, piece.rows, piece.first_row, self.layer.first_label + start,
         )  # fmt: skip
 
     def _update_bias(self, span: slice) -> None:
@@ -459,8 +467,8 @@ class RecomputedOutput(BlockedOutput):
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         self.kernels.subtract_targets_deferred(
-            block, self.label_weight,
-            piece.y, piece.rows, piece.first_row, start, self.scale,
+            block, self.label_weight, piece.y, piece.rows, piece.first_row,
+            self.layer.first_label + start, self.scale,
         )  # fmt: skip
 
     def _update_bias(self, span: slice) -> None:

@@ -69,7 +69,7 @@ class Mlp:
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
         layer = kernels, parameters["output.weight"], parameters["output.bias"], spec.loss
-        self.output = OutputLayer(*layer, budget_bytes, uses_float16)
+        self.output = self._new_output(*layer, budget_bytes, uses_float16)
         self.sampled: SampledOutput | RowSampledOutput | None = None
         if sampling.is_on and sampling.sets == "row":
             self.sampled = RowSampledOutput(*layer, sampling, tables)
@@ -78,6 +78,9 @@ class Mlp:
         self.evaluated = 0
         self._reserved_rows = 0  # in the buffers of the layer of all labels
         self.reserve(max_rows)
+
+    def _new_output(self, *arguments: Any) -> OutputLayer:
+        return OutputLayer(*arguments)
 
     def reserve(self, max_rows: int) -> None:
         """Allocate for batches of up to ``max_rows`` rows."""
@@ -106,7 +109,7 @@ class Mlp:
         :class:`daskxml.kernels.Drop`.
         """
         pieces = tuple(with_offsets(batch))
-        layers = self._forward(pieces, batch_rows(batch), key)
+        layers = self.forward(pieces, batch_rows(batch), key)
         loss: SupportsFloat
         if self.sampled is not None:
             if self.weighs(batch):
@@ -118,7 +121,7 @@ class Mlp:
         else:
             loss, gradient = self.output.step(layers[-1], pieces, lr, updates)
             self.evaluated = batch_rows(batch) * self.spec.labels
-        self._backward(pieces, layers, gradient, lr, key, updates)
+        self.backward(pieces, layers, gradient, lr, key, updates)
         return loss
 
     def weighs(self, batch: Sequence[Segment]) -> bool:
@@ -130,7 +133,7 @@ class Mlp:
         """Return the sum of the rows' losses over all labels, without dropout or update."""
         self._reserve_output()
         pieces = tuple(with_offsets(batch))
-        return self.output.loss_sum(self._forward(pieces, batch_rows(batch), None)[-1], pieces)
+        return self.output.loss_sum(self.forward(pieces, batch_rows(batch), None)[-1], pieces)
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
         """Return the best ``k`` labels of every row, best first, on the host.
@@ -156,7 +159,7 @@ class Mlp:
         for batch in in_batches(segments, self._max_rows):
             rows = batch_rows(batch)
             found = self.kernels.empty((rows, k)), self.kernels.empty((rows, k), "int32")
-            hidden = self._forward(tuple(with_offsets(batch)), rows, None)[-1]
+            hidden = self.forward(tuple(with_offsets(batch)), rows, None)[-1]
             self.output.top_k(hidden, *found)
             scores[done : done + rows] = self.kernels.to_host(found[0])
             ids[done : done + rows] = self.kernels.to_host(found[1])
@@ -170,7 +173,7 @@ class Mlp:
         """
         found = [
             self.kernels.to_host(
-                self._forward(tuple(with_offsets(batch)), batch_rows(batch), None)[-1]
+                self.forward(tuple(with_offsets(batch)), batch_rows(batch), None)[-1]
             ).copy()
             for batch in in_batches(segments, self._max_rows)
         ]
@@ -182,7 +185,7 @@ class Mlp:
             self.output.reserve(self._max_rows)
             self._reserved_rows = self._max_rows
 
-    def _forward(self, pieces: Sequence[BatchSegment], rows: int, key: int | None) -> list[Array]:
+    def forward(self, pieces: Sequence[BatchSegment], rows: int, key: int | None) -> list[Array]:
         """Return the output of every hidden layer ``(rows, units)``, or else the dense input."""
         if not self.spec.hidden:
             return [self._dense_input(pieces, rows, key)]
@@ -212,10 +215,11 @@ class Mlp:
             self.kernels.densify(out[part.span], part.x, part.rows, self._feature_drop(part, key))
         return out
 
-    def _backward(
+    def backward(
         self, pieces: Sequence[BatchSegment], layers: list[Array], gradient: Array, lr: float,
         key: int, updates: Updates,
     ) -> None:  # fmt: skip
+        """Update the hidden layers by the gradient of the last one's output, which is lost."""
         for layer in reversed(range(len(self.spec.hidden))):
             delta = gradient
             self.kernels.dropout(delta, self._unit_drop(layer, key))

@@ -93,6 +93,15 @@ class OutputLayer(OutputArrays):
 
     def top_k(self, hidden: Array, scores: Array, ids: Array) -> None:
         """Fill ``scores`` float32 and ``ids`` int32, both ``(rows, k)``, best first."""
+        blocks, used = self._rank(hidden, scores, ids)
+        if self.loss == "softmax":
+            blocks.join_lanes(used)
+            self.kernels.softmax_scores(scores, ids, blocks.peak, blocks.total)
+        else:
+            self.kernels.sigmoid_scores(scores, ids)
+
+    def _rank(self, hidden: Array, scores: Array, ids: Array) -> tuple[BlockedOutput, int]:
+        """Rank by logits; return the pass over the labels, and how many lanes it used."""
         rows, k = scores.shape
         blocks, lanes = self._pass(hidden, ()), self.kernels.threads
         self.buffers.reserve("lane scores", lanes * rows * k)
@@ -103,8 +112,4 @@ class OutputLayer(OutputArrays):
         self.kernels.fill(best[1], -1)
         used = blocks.each_block(lambda i, a, b: blocks.rank(i, a, b, best[0], best[1]))
         self.kernels.merge_top_k(best[0][:used], best[1][:used], scores, ids)
-        if self.loss == "softmax":
-            blocks.join_lanes(used)
-            self.kernels.softmax_scores(scores, ids, blocks.peak, blocks.total)
-        else:
-            self.kernels.sigmoid_scores(scores, ids)
+        return blocks, used

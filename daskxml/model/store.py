@@ -8,9 +8,10 @@ leaves the old model or the new one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,13 +26,14 @@ from daskxml.core.text import parse_json
 from daskxml.kernels.quantised import Quantised
 from daskxml.model.kinds import AnySpec, MixtureSpec, spec_from_dict
 from daskxml.model.mixture import part_arrays
-from daskxml.model.spec import Layout
-from daskxml.model.tensors import Arrays, read_tensors, save_tensors
+from daskxml.model.spec import Layout, ModelSpec
+from daskxml.model.tensors import Arrays, growing_tensors, read_tensors, save_tensors
 from daskxml.model.tree.forest import tree_problem
 from daskxml.model.tree.spec import TreeSpec
 
 __all__ = [
     "ModelHeader",
+    "assembling_model",
     "holds_model",
     "model_bytes",
     "read_model",
@@ -225,6 +227,28 @@ def write_model(
     tensors = directory / TENSORS_NAME
     with replacing(tensors) as partial:
         save_tensors(partial, stored_arrays(arrays), {"format": FORMAT})
+        _write_header(directory / _NEXT_NAME, header, partial)
+    replace_durably(directory / _NEXT_NAME, directory / HEADER_NAME)
+
+
+@contextlib.contextmanager
+def assembling_model(
+    directory: str | Path, header: ModelHeader, label_counts: npt.NDArray[np.int64]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the parameters of a network, zero at first; they are pages of the file that it becomes.
+
+    It replaces the model that is there; see `write_model`.
+    """
+    assert isinstance(header.spec, ModelSpec)
+    slots = Layout(header.spec).slots.items()
+    shapes = {name: (slot.shape, "float32") for name, slot in slots}
+    counts = {LABEL_COUNTS: ((header.spec.labels,), "int64")}
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with replacing(directory / TENSORS_NAME) as partial:
+        with growing_tensors(partial, shapes | counts, {"format": FORMAT}) as arrays:
+            arrays[LABEL_COUNTS][:] = label_counts
+            yield {name: arrays[name] for name in shapes}
         _write_header(directory / _NEXT_NAME, header, partial)
     replace_durably(directory / _NEXT_NAME, directory / HEADER_NAME)
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
+from daskxml.core.files import replacing
 from daskxml.core.text import parse_json
-from daskxml.model.tensors import read_tensors, write_tensors
+from daskxml.model.tensors import Shapes, growing_tensors, read_tensors, write_tensors
 from daskxml.records.row_schema import check_row
 
 FOLDER = "checkpoints"
@@ -52,14 +53,41 @@ def write_checkpoint(
     """
     folder = _make_folder(Path(run_dir) / FOLDER)
     path = folder / f"{megabatch:06d}.safetensors"
-    write_tensors(path, models, {"format": FORMAT_VERSION, "session": json.dumps(session)})
+    write_tensors(path, models, _metadata(session))
+    _prune(run_dir, keep)
+    return path
+
+
+def _metadata(session: dict[str, Any]) -> dict[str, str]:
+    return {"format": FORMAT_VERSION, "session": json.dumps(session)}
+
+
+def _prune(run_dir: str | Path, keep: int) -> None:
+    """Remove all but the newest ``keep``, and what belongs to none."""
     for old in checkpoints(run_dir)[:-keep]:
         with contextlib.suppress(OSError):  # one too many does no harm
             old.unlink()
-    for local in folder.glob("[0-9]*/"):
+    for local in (Path(run_dir) / FOLDER).glob("[0-9]*/"):
         if not local.with_suffix(".safetensors").exists():
             shutil.rmtree(local, ignore_errors=True)
-    return path
+
+
+@contextlib.contextmanager
+def assembling_checkpoint(
+    run_dir: str | Path, megabatch: int, shapes: Shapes, session: dict[str, Any], keep: int
+) -> Iterator[dict[str, Array]]:
+    """Yield the arrays of a checkpoint, zero at first, to be filled from the workers' own arrays.
+
+    These are removed; else see `write_checkpoint`.
+    """
+    folder = _make_folder(Path(run_dir) / FOLDER)
+    with (
+        replacing(folder / f"{megabatch:06d}.safetensors") as partial,
+        growing_tensors(partial, shapes, _metadata(session)) as arrays,
+    ):
+        yield arrays
+    shutil.rmtree(folder / f"{megabatch:06d}", ignore_errors=True)
+    _prune(run_dir, keep)
 
 
 def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[str, Array]) -> None:

@@ -10,7 +10,7 @@ only the leases that it had not done.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,12 +87,41 @@ class Ledger:
 
     def take(self, worker: str, rows: int, preferred: Collection[int] = ()) -> list[Span]:
         """Lease exactly ``rows`` rows to ``worker``, from ``preferred`` streams where possible."""
+        spans = self._take(rows, preferred)
+        self.held.setdefault(worker, []).append(spans)
+        return spans
+
+    def take_in_turns(self, shares: Mapping[str, tuple[int, int]]) -> dict[str, list[Span]]:
+        """Lease each worker so many rows, in turns of so many at most: ``(rows, turn)``.
+
+        Turns so have the same rows, in the same order, whoever shares them, and after a loss.
+
+        Examples
+        --------
+        >>> ledger = Ledger((100,))
+        >>> taken = ledger.take_in_turns({"a": (4, 2), "b": (2, 1)})
+        >>> [(span.start, span.stop) for span in taken["a"]], len(taken["b"])
+        ([(0, 2), (3, 5)], 2)
+        """
+        self.returned.sort()
+        left = {worker: rows for worker, (rows, _) in shares.items()}
+        taken: dict[str, list[Span]] = {worker: [] for worker in shares}
+        while any(left.values()):
+            for worker, (_, turn) in shares.items():
+                rows = min(turn, left[worker])
+                taken[worker] += self._take(rows, ())
+                left[worker] -= rows
+        for worker, spans in taken.items():
+            if spans:
+                self.held.setdefault(worker, []).append(spans)
+        return taken
+
+    def _take(self, rows: int, preferred: Collection[int]) -> list[Span]:
         spans: list[Span] = []
         while rows:
             span = self._next_span(rows, preferred)
             spans.append(span)
             rows -= span.rows
-        self.held.setdefault(worker, []).append(spans)
         return spans
 
     def give_back(self, worker: str) -> int:

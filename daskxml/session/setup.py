@@ -88,7 +88,8 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
     DataLayout(is_replicated=True, parts=1)
     """
     data = config.data
-    is_small = nbytes <= data.replicate_budget or config.model.kind == "tree"
+    needs_all = config.model.kind == "tree" or config.make_strategy().partitions
+    is_small = nbytes <= data.replicate_budget or needs_all
     is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
     # One partition is the stream as it is; several would be joined, and lie in memory twice.
     parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)

@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ConfigError
 from daskxml.in_process.rows import Rows, read_rows, share_rows
 from daskxml.model.kinds import AnySpec
-from daskxml.model.store import write_model
+from daskxml.model.spec import Layout
+from daskxml.model.store import ModelHeader, write_model
 from daskxml.model.trained import Model
 from daskxml.records.checkpoint import read_checkpoint, read_local
 from daskxml.records.run_dir import RunDir
@@ -30,6 +33,7 @@ from daskxml.simulator.cost import CostModel, Devices, Network
 from daskxml.simulator.executor import Executor
 from daskxml.simulator.virtual_session import Arrival, Change, Membership, Script, VirtualSession
 from daskxml.simulator.worker import VirtualWorker, WorkerFactory
+from daskxml.worker.assembly import assemble, assemble_model, parts_folder, write_held
 
 Costs = CostModel | Callable[[AnySpec], CostModel]
 OnEvent = Callable[[Mapping[str, Any]], Any]
@@ -247,8 +251,25 @@ class Simulation:
             best=best if having else 0,
             names=self._names,
         )
+        if session.session.strategy.partitions:
+            return self._assembled(session, header)
         parameters = worker.model_arrays()
         if self.place.path is None:
             return Model(header, parameters, worker.label_counts)
         write_model(self.place.path, header, parameters, worker.label_counts, overwrite=True)
         return Model.load(self.place.path)
+
+    def _assembled(self, session: VirtualSession, header: ModelHeader) -> Model:
+        """Put the model together of the parts of all workers."""
+        workers = [worker.parts_worker for worker in session.executor.workers.values()]
+        seed, counts, path = self.config.run.seed, workers[0].label_counts, self.place.path
+        if path is not None:
+            for number, worker in enumerate(workers):
+                write_held(worker, parts_folder(str(path), None), number, with_copies=True)
+            assemble_model(str(path), header, seed, counts)
+            return Model.load(path)
+        spec = workers[0].spec
+        views = Layout(spec).views(np.zeros(Layout(spec).size, np.float32))
+        held = [worker.held_arrays(with_copies=True) for worker in workers]
+        assemble(views, "current", spec, workers[0].order, held)
+        return Model(header, views, counts)

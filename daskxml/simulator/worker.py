@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from daskxml.collectives.messages import Worked
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.work_stats import WorkStats
@@ -28,6 +29,7 @@ from daskxml.simulator.cost import CostModel, Devices, jitter_factor, whole_tick
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.create import new_worker
 from daskxml.worker.memory import LogitsBudget
+from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
@@ -106,6 +108,12 @@ class VirtualWorker:
         return self.training
 
     @property
+    def parts_worker(self) -> PartitionedWorker:
+        """Its `PartitionedWorker`, in a run whose output layer is cut."""
+        assert isinstance(self.training, PartitionedWorker)
+        return self.training
+
+    @property
     def autotune_event(self) -> dict[str, Any] | None:
         """The history's event of its logits budget; None where there was no choice."""
         return self.training.budget.event(self.name)
@@ -117,15 +125,15 @@ class VirtualWorker:
         rows = min(settings.max_batch_rows, 256)
         return self.speed * rows / self.cost.batch_s(rows, rows * settings.data.row_nonzeros)
 
-    def work_s(self, rows: int, nonzeros: int, megabatch: int) -> float:
+    def work_s(self, work: Worked, megabatch: int) -> float:
         """Return how long so much work takes, as its next batch of a mega-batch."""
         before, number = self._batches
         number = number + 1 if before == megabatch else 0
         self._batches = megabatch, number
         seed, cost = self.training.settings.config.run.seed, self.cost
-        rows, nonzeros = self._rounded(rows, nonzeros)
+        rows, nonzeros = self._rounded(work.rows, work.nonzeros)
         factor = jitter_factor(cost.jitter, seed, self.name, megabatch, number)
-        return whole_ticks(cost.batch_s(rows, nonzeros) / self.speed * factor)
+        return whole_ticks(cost.batch_s(rows, nonzeros) * work.share / self.speed * factor)
 
     def _rounded(self, rows: int, nonzeros: int) -> tuple[int, int]:
         """Round a pool's batch up to as many rows for each thread as one has."""
@@ -138,7 +146,7 @@ class VirtualWorker:
         if isinstance(self.training, TreeWorker):
             return self._pieces_s(self.training, batch, megabatch)
         rows = sum(span.rows for span in batch)
-        return self.work_s(rows, self._nonzeros(batch), megabatch)
+        return self.work_s(Worked(rows, self._nonzeros(batch)), megabatch)
 
     def _pieces_s(self, worker: TreeWorker, batch: Sequence[Span], megabatch: int) -> float:
         """Return how long pieces of a tree take: a product for each feature, child and pass."""
@@ -191,6 +199,11 @@ class VirtualWorker:
     def batches_until(self, at_s: float) -> int:
         """Return the number of batches from the snapshot to ``at_s``."""
         return sum(batches for _, end_s, batches in self._done if end_s <= at_s)
+
+    def ranking_s(self, work: Worked) -> float:
+        """Return how long it takes to rank labels of rows together with others."""
+        seconds = self.cost.batch_s(work.rows, work.nonzeros) * self.cost.evaluation_share
+        return whole_ticks(seconds / self.speed)
 
     def evaluate_s(self, command: Evaluate) -> float:
         """Return how long an evaluation takes."""

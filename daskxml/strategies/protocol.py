@@ -235,7 +235,17 @@ class Averaging:
     restarts: bool
 
 
-SyncPattern = Mirrored | Central | Asynchronous | LocalSteps | Averaging
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """Every step, each worker computes its own labels, and all exchange the hidden gradient.
+
+    ``shares`` are of each rank, in the order of the ranks: the labels are cut in proportion.
+    """
+
+    shares: tuple[int, ...]
+
+
+SyncPattern = Mirrored | Central | Asynchronous | LocalSteps | Averaging | Partitioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +325,9 @@ class Strategy(Protocol):
     shares_model
         All workers update one model, in shared memory or by pushing the changes of a copy, so a
         lost worker takes only its leases under way with it, and a merge moves nothing.
+    partitions
+        Each worker has a part of the labels, and no worker the whole model: a merge copies each
+        part to another worker, and all evaluate together.
     pieces
         A piece of a model is leased in the place of a row, and an epoch has so many; 0: rows are.
     rules
@@ -326,6 +339,7 @@ class Strategy(Protocol):
     averages: bool = False
     shares_optimizer: bool = False
     shares_model: bool = False
+    partitions: bool = False
     pieces: int = 0
     rules: tuple[str, ...] = ("mean",)
 

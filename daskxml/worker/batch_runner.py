@@ -103,12 +103,12 @@ class BatchRunner:
         if self.pool is None:
             micro_batches = [MicroBatch(batch, lr, fetched) for batch in batches]
             steps = self._run_micro_batches(micro_batches, self._step, batch_boundary)
-            return sum_stats(_settled(step, lr) for step in steps)  # synchronizes once
+            return sum_stats(settled(step, lr) for step in steps)  # synchronizes once
         fetched = cut_fetched(batches, fetched, self.pool.threads)
 
         def step(replica: Replica, part: Batch) -> WorkStats:
             segments = self._rows.batch(part, fetched)
-            return _settled(replica.step(segments, self.scheduled(lr, part), self._key(part)), lr)
+            return settled(replica.step(segments, self.scheduled(lr, part), self._key(part)), lr)
 
         done = self.pool.run(batches, step)
         batch_boundary(len(batches))
@@ -185,9 +185,14 @@ class BatchRunner:
 
     def scheduled(self, lr: float, batch: Batch) -> float:
         """Return the learning rate of a batch, which depends on its rows' place in the run."""
-        settings, first = self._settings, batch[0]
-        epoch = first.epoch + first.start / settings.data.stream_rows[first.stream]
-        return lr * settings.config.schedule.factor(epoch, settings.config.training.epochs)
+        return scheduled_rate(self._settings, lr, batch)
+
+
+def scheduled_rate(settings: WorkerSettings, lr: float, batch: Batch) -> float:
+    """Return the learning rate of a batch, which depends on its rows' place in the run."""
+    first = batch[0]
+    epoch = first.epoch + first.start / settings.data.stream_rows[first.stream]
+    return lr * settings.config.schedule.factor(epoch, settings.config.training.epochs)
 
 
 def make_batch_runner(
@@ -270,7 +275,7 @@ def _time_step(replica: Replica, pool: Pool | None, segment: Segment) -> float:
     return time.perf_counter() - begun_s
 
 
-def _settled(step: WorkStats, lr: float) -> WorkStats:
+def settled(step: WorkStats, lr: float) -> WorkStats:
     """Return a step's stats with its loss as a float, which synchronizes with the device."""
     loss_sum = float(step.loss_sum)
     if not math.isfinite(loss_sum):
@@ -287,7 +292,7 @@ def _joined(parts: Sequence[WorkStats], lr: float) -> WorkStats:
         part.loss_sum = float(part.loss_sum)
     batch = sum_stats(parts)
     batch.updates = 1
-    return _settled(batch, lr)
+    return settled(batch, lr)
 
 
 @dataclass(frozen=True, slots=True)

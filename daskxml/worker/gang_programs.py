@@ -35,8 +35,12 @@ from daskxml.strategies.protocol import (
     Central,
     LocalSteps,
     Mirrored,
+    Partitioned,
     SyncPattern,
 )
+from daskxml.worker.create import AnyWorker
+from daskxml.worker.partitioned_programs import partitioned_gang
+from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import Batch, Fetched
 from daskxml.worker.training_worker import TrainingWorker
 
@@ -79,7 +83,7 @@ def needs_server(pattern: SyncPattern) -> bool:
 
 
 def gang_program(
-    worker: TrainingWorker, command: RunGang, rank: int, hosts: tuple[str, ...], fetched: Fetched
+    worker: AnyWorker, command: RunGang, rank: int, hosts: tuple[str, ...], fetched: Fetched
 ) -> Program[WorkStats]:
     """Return one rank's part in a gang.
 
@@ -90,6 +94,9 @@ def gang_program(
     fetched
         Rows that are not resident on this worker.
     """
+    if isinstance(worker, PartitionedWorker):
+        return (yield from partitioned_gang(worker, command, rank))
+    assert isinstance(worker, TrainingWorker)
     part = Part(worker, command, rank, hosts, fetched)
     if command.rewinds:
         worker.rewind()
@@ -112,6 +119,8 @@ def _program_of(part: Part) -> Program[WorkStats]:
             return (yield from _central(part))
         case Asynchronous():
             return (yield from _asynchronous(part))
+        case Partitioned():
+            raise AssertionError("a worker that holds the whole model")
 
 
 def rank_stats(parts: Sequence[ProgramResult[WorkStats]]) -> WorkStats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from collections.abc import Callable
@@ -10,21 +11,22 @@ from typing import Any
 from distributed import Worker
 
 
-def die_in(method: str, at_call: int) -> Callable[[Worker], None]:
-    """Return a function that makes one worker kill itself in a call of a `TrainingWorker`
-    method."""
+def die_in(
+    method: str, at_call: int, place: str = "daskxml.worker.training_worker:TrainingWorker"
+) -> Callable[[Worker], None]:
+    """Return a function that makes one worker kill itself in a call of a class's method."""
 
     def arm(dask_worker: Worker) -> None:
-        from daskxml.worker.training_worker import TrainingWorker
+        module, _, name = place.partition(":")
+        kind = getattr(importlib.import_module(module), name)
+        original, calls = getattr(kind, method), []
 
-        original, calls = getattr(TrainingWorker, method), []
-
-        def deadly(self: Any, *args: Any) -> Any:
+        def deadly(self: Any, *args: Any, **options: Any) -> Any:
             calls.append(None)
             if len(calls) == at_call:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return original(self, *args)
+            return original(self, *args, **options)
 
-        setattr(TrainingWorker, method, deadly)
+        setattr(kind, method, deadly)
 
     return arm

@@ -16,7 +16,9 @@ from harness.virtual_cluster import VirtualCluster
 
 SPEEDS = {"a": 100.0, "b": 92.0, "c": 76.0}
 PHASES = ("idle", "train", "merge")
-FLAGS = ("is_joint", "keeps_replicas", "averages", "shares_optimizer", "shares_model")
+FLAGS = (
+    "is_joint", "keeps_replicas", "averages", "shares_optimizer", "shares_model", "partitions",
+)  # fmt: skip
 RULES = {"mean", "sum", "adasum", "changed-mean"}
 every_case = pytest.mark.parametrize("case", CASES)
 LEASES = [case for case in CASES if not make(case).is_joint]
