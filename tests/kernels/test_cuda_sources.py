@@ -8,7 +8,7 @@ import harness.nvrtc as nvrtc
 from daskxml.kernels.cuda.device import FUSED, cuda_source, kernel_names
 
 pytestmark = pytest.mark.skipif(not nvrtc.is_there(), reason="NVRTC is not installed")
-CAPABILITIES = 70, pytest.param(80, marks=pytest.mark.slow), 90
+CAPABILITIES = *(pytest.param(each, marks=pytest.mark.slow) for each in (70, 80)), 90
 AS_CUPY = "--std=c++17", "-ftz=true"
 _USED = re.compile(
     r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
@@ -57,6 +57,7 @@ def test_what_is_wrong_is_refused():
         nvrtc.build("__global__ void f() { undefined_name; }", "--gpu-architecture=sm_90")
 
 
+@pytest.mark.slow
 def test_text_is_had_as_well():
     """What CuPy asks for where the driver is older than the compiler."""
     code, _ = nvrtc.build(cuda_source(), "--gpu-architecture=compute_70", *AS_CUPY)
