@@ -252,6 +252,14 @@ def _write_bundles(folder: Path, rows: Path) -> None:
         (folder / name).write_bytes(described + b"\n" + (at / "model.safetensors").read_bytes())
 
 
+class UnforeseenError(AssertionError):
+    """A reader raised what is no error of daskxml, at the input of this number."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__(f"input {number}: {error!r}")
+        self.number = number
+
+
 def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
     """Read ``count`` damaged inputs; return how many were refused.
 
@@ -259,6 +267,11 @@ def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
     ----------
     run
         The directory of `write_good_run`, whose file is as it was afterwards.
+
+    Raises
+    ------
+    UnforeseenError
+        At the first input at which the reader raises anything but a `DaskxmlError`.
     """
     path = run / reader.name
     good = reader.good if isinstance(reader.good, bytes) else b""
@@ -279,7 +292,7 @@ def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
             except DaskxmlError as error:
                 refused += len(error.message.splitlines()) == 1
             except Exception as error:
-                raise AssertionError(f"input {number}: {error!r}") from error
+                raise UnforeseenError(number, error) from error
     finally:
         path.write_bytes(good)
     return refused
