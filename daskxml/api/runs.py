@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dask
 from distributed import Client
 
 from daskxml._version import __version__
@@ -18,7 +19,7 @@ from daskxml.api.run import Run
 from daskxml.cluster.connection import page_link, running_cluster
 from daskxml.cluster.detached import model_of
 from daskxml.cluster.event_log import RunRecord, revive
-from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
+from daskxml.cluster.scheduler_plugin import SPAN, RunSchedulerPlugin
 from daskxml.cluster.worker_info import daskxml_version, explain_import
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ClusterError, ModelError
@@ -326,4 +327,5 @@ class RunFollower:
 
     def _on_worker(self, address: str | None, task: Callable[..., Any], *args: Any) -> Any:
         workers = None if address is None else [address]
-        return self.client.submit(task, *args, workers=workers, pure=False).result()
+        with dask.annotate(span=SPAN):
+            return self.client.submit(task, *args, workers=workers, pure=False).result()

@@ -14,8 +14,9 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
+import dask
 from distributed import Client, Scheduler, SchedulerPlugin
-from distributed.scheduler import WorkerState
+from distributed.scheduler import TaskGroup, WorkerState
 
 from daskxml.cluster.data_loading import ScatteredRows
 from daskxml.cluster.remote_model import HOLDERS
@@ -31,6 +32,8 @@ BATCH_INTERVAL_S = 0.001  # Dask's 10 ms between messages are longer than a shor
 MAX_CONNECTIONS = 1 << 14  # a merge needs one to each worker at once; Dask's limit is 512
 KEPT_RUNS = 20  # detached runs that are over; older ones are forgotten
 READ_TIMEOUT_S = 10.0  # for a client that waits for new events
+# Dask keeps each span for good: the tasks of all runs are one, not one for each idle moment.
+SPAN = {"name": ("daskxml",), "ids": ("daskxml",)}
 
 
 class RunSchedulerPlugin(SchedulerPlugin):
@@ -106,7 +109,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         return run
 
     async def _drive(self, run: str, driver: RunDriver) -> None:
-        with driver.client.as_current():
+        with driver.client.as_current(), dask.annotate(span=SPAN):
             await driver.drive()
             if driver.event_log.has_failed:
                 await driver.clean_up()
@@ -178,7 +181,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self.owners.pop(run, None)
         await self._cancel(run)
         if driver is not None:
-            await driver.close()
+            with dask.annotate(span=SPAN):
+                await driver.close()
 
     async def _cancel(self, run: str) -> None:
         task = self._tasks.pop(run, None)
@@ -220,10 +224,18 @@ class RunSchedulerPlugin(SchedulerPlugin):
                 self._forget_soon(run)
 
     def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Pass on that a task failed."""
+        """Pass on that a task failed, and let the span of the runs forget what Dask forgets."""
         if finish == "erred":
             for driver in self.drivers.values():
                 driver.task_failed(key)
+        elif finish == "forgotten" and self.scheduler.tasks[key].group.span_id in SPAN["ids"]:
+            self._forget_groups(self.scheduler.tasks[key].group)
+
+    def _forget_groups(self, newest: TaskGroup) -> None:
+        """Remove groups whose tasks are all forgotten, but for one: Dask shows its times."""
+        groups = self.scheduler.extensions["spans"].spans[newest.span_id].groups
+        known = self.scheduler.task_groups
+        groups -= {it for it in groups if it is not newest and known.get(it.name) is not it}
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Pass on the result of a lease."""

@@ -377,7 +377,7 @@ def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
         raise ModelError(f"{path}: damaged or edited (its checksum differs); restore it")
     try:
         header, expected = ModelHeader.from_dict(values), dict(values["tensors"])
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, ConfigError) as error:
         raise ModelError(f"{path}: damaged ({error!r}); restore it") from error
     for key, value in found.items():
         if expected.get(key) != value:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block
 from daskxml.data.formats import plan_files, read_block
@@ -19,7 +18,7 @@ from daskxml.data.parse import (
     parse_bytes,
     parse_pieces,
 )
-from harness.naive_parser import parse_bytes_naive
+from harness.naive_parser import assert_agree, assert_same, parse_bytes_naive
 
 SPACES = st.sampled_from([" ", "  ", "\t", " \t ", " \r "])
 ENDS = st.sampled_from(["", " ", "\t", "\r", " # a comment 1:2", "#"])
@@ -53,34 +52,6 @@ DIALECTS = st.builds(
     feature_base=st.integers(0, 1),
     label_base=st.integers(0, 1),
 )
-
-
-def assert_same(found: Partition, expected: Partition) -> None:
-    for ours, theirs in (
-        (found.features, expected.features),
-        (found.labels, expected.labels),
-    ):
-        np.testing.assert_array_equal(ours.indptr, theirs.indptr)
-        np.testing.assert_array_equal(ours.indices, theirs.indices)
-        assert ours.columns == theirs.columns
-        assert ours.indptr.dtype == np.int64
-        assert ours.indices.dtype == np.int32
-    assert found.features.data.dtype == np.float32
-    np.testing.assert_array_equal(found.features.data, expected.features.data)
-
-
-def assert_agree(text: bytes, dialect: Dialect, blank_rows: bool) -> None:
-    """Both accept the text with one result, or refuse the same line with the same words."""
-    try:
-        expected = parse_bytes_naive(text, dialect, blank_rows=blank_rows)
-    except InputError as error:
-        refusal = error
-    else:
-        assert_same(parse_bytes(text, dialect, blank_rows=blank_rows).partition, expected)
-        return
-    with pytest.raises(InputError) as caught:
-        parse_bytes(text, dialect, blank_rows=blank_rows)
-    assert (caught.value.line, caught.value.problem) == (refusal.line, refusal.problem)
 
 
 @settings(max_examples=100, deadline=None)

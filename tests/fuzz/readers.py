@@ -9,6 +9,7 @@ What a reader raises beside `DaskxmlError` ends it, with the number that repeats
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import random
 import sys
@@ -19,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
+import daskxml
 from daskxml.api.simulate import simulate
+from daskxml.api.train_here import train_here
 from daskxml.config import load_run_config
 from daskxml.core.errors import DaskxmlError
 from daskxml.data.cards import load_card
@@ -29,14 +33,17 @@ from daskxml.data.names import read_names
 from daskxml.data.parse import Dialect, parse_bytes
 from daskxml.model.store import read_model
 from daskxml.model.tensors import read_tensors, write_tensors
+from daskxml.model.trained import Model
 from daskxml.observe.report.runs import read_run
 from daskxml.records.checkpoint import read_checkpoint
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import HISTORY_FILE, RunDir
 from daskxml.records.verification import verify
 from harness.bad_files import GOOD, RUN_FILE
+from harness.naive_parser import assert_agree
 from harness.table_files import WRITERS
 
+DIALECT = Dialect(features=20, labels=7)
 TABLE = [([i % 5], [i % 9, 9 + i % 11], [1.0, 0.5]) for i in range(20)]
 WORDS = (
     b"", b" ", b"\n", b"\r\n", b"\t", b":", b",", b"-", b"+", b".", b"e", b"0", b"9" * 30, b"nan",
@@ -45,6 +52,13 @@ WORDS = (
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 2, 10**30, -(10**400), 1e308, float("nan"), float("inf"), -5.5, "", "x",
     "\ud800", "\x1b[31m", [], {}, [[]], {"a": 1}, [1, 2], "9" * 5000,
+)  # fmt: skip
+
+NUMBERS = tuple(
+    np.array(number, dtype).tobytes()
+    for dtype, numbers in {
+        "<f4": (np.nan, np.inf, -3e38, -1.0), "<i4": (0, 1, -1, 7, 2**31 - 1), "<u2": ([1, 65535],),
+    }.items() for number in numbers
 )  # fmt: skip
 
 
@@ -114,7 +128,15 @@ def _rows(path: Path) -> None:
 
 
 def _text(path: Path) -> None:
-    parse_bytes(path.read_bytes(), Dialect(features=20, labels=7))
+    assert_agree(path.read_bytes(), DIALECT, blank_rows=False)
+    parse_bytes(path.read_bytes(), DIALECT)  # once more: it says whether it refuses
+
+
+def _damage_gzip(data: bytes, rng: random.Random) -> bytes:
+    """Damage the file, or what is in it."""
+    if rng.random() < 0.3:
+        return damage_bytes(data, rng)
+    return gzip.compress(damage_bytes(gzip.decompress(data), rng), mtime=0)
 
 
 def _damage_checkpoint(data: bytes, rng: random.Random) -> bytes:
@@ -131,15 +153,57 @@ def _damage_checkpoint(data: bytes, rng: random.Random) -> bytes:
         return path.read_bytes()
 
 
+def _damage_model(data: bytes, rng: random.Random) -> bytes:
+    """Damage the description, the names and shapes of the arrays, or numbers in them."""
+    described, tensors = data.split(b"\n", 1)
+    size = int.from_bytes(tensors[:8], "little")
+    names, numbers = tensors[8 : 8 + size], bytearray(tensors[8 + size :])
+    match rng.randrange(4):
+        case 0:
+            described = json.dumps(damage_value(json.loads(described), rng)).encode()
+        case 1:
+            names = json.dumps(damage_value(json.loads(names), rng)).encode()
+        case 2:
+            return described + b"\n" + damage_bytes(tensors, rng)
+        case _:
+            for _ in range(rng.randint(1, 4)):
+                at = rng.randrange(len(numbers) // 4) * 4
+                numbers[at : at + 4] = rng.choice(NUMBERS)
+    return described + b"\n" + len(names).to_bytes(8, "little") + names + numbers
+
+
+def _read_bundle(path: Path) -> None:
+    """Sign a damaged model as its writer would, so that no checksum tells; read it and rank."""
+    text, tensors = path.read_bytes().split(b"\n", 1)
+    folder = path.with_suffix(".model")
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(tensors)
+    described = json.loads(text)
+    if isinstance(described, dict):
+        digest = hashlib.sha256(tensors).hexdigest()
+        described |= {"tensors": {"size_bytes": len(tensors), "sha256": digest}}
+        described.pop("sha256", None)
+        signed = json.dumps(described, sort_keys=True).encode()
+        described["sha256"] = hashlib.sha256(signed).hexdigest()
+    (folder / "model.json").write_text(json.dumps(described))
+    model = Model.load(folder, threads=1)
+    rows = sp.random(5, min(model.spec.features, 10**6), 0.5, "csr", rng=np.random.default_rng(1))
+    rows.resize(5, model.spec.features)
+    with np.errstate(all="ignore"):  # a model of enormous numbers is a model
+        ids, _ = model.predict_top_k(rows, 3)
+        assert ((ids >= -1) & (ids < model.spec.labels)).all()
+
+
 def _read_checkpoint(path: Path) -> None:
     RunDir(path.parents[1], str(path)).history()
     read_checkpoint(path)
 
 
+BUNDLES = ("network", "8 bits", "trees", "mixture")
 READERS = {
-    "text": Reader(GOOD, _text),
+    "text": Reader(b"\n".join(GOOD.splitlines()[1:13]), _text),
     "file": Reader(GOOD, _rows, name="rows.txt"),
-    "gzip": Reader(gzip.compress(GOOD, mtime=0), _rows, name="rows.txt.gz"),
+    "gzip": Reader(gzip.compress(GOOD, mtime=0), _rows, _damage_gzip, name="rows.txt.gz"),
     "names": Reader(b"alpha\nbeta\ngamma\n", lambda path: read_names(str(path)), name="names.txt"),
     "run file": Reader(RUN_FILE.encode(), load_run_config, name="run.toml"),
     "card": Reader(b"", lambda path: load_card(str(path)), name="card.toml"),
@@ -149,6 +213,7 @@ READERS = {
     "model": Reader("model.json", lambda path: read_model(path.parent), damage_json),
     "tensors": Reader("model.safetensors", lambda path: read_model(path.parent)),
     "checkpoint": Reader("checkpoints", _read_checkpoint, _damage_checkpoint),
+    **{name: Reader(name, _read_bundle, _damage_model) for name in BUNDLES},
     **{
         name: Reader(name, _rows, damage_json if name.endswith(".jsonl") else damage_bytes)
         for name in WRITERS
@@ -170,6 +235,29 @@ def write_good_run(folder: Path) -> None:
     simulate(config, speeds=[1.0, 0.5], out=folder)
     for name, write in WRITERS.items():
         write(folder / name, TABLE)
+    _write_bundles(folder, rows)
+
+
+def _write_bundles(folder: Path, rows: Path) -> None:
+    """Write models of every kind, each with description and arrays in one file."""
+    network = Model.load(folder, threads=1)
+    settings = {"model.leaf_labels": 2, "training.epochs": 1}
+    trees = train_here("trees", train=str(rows), overrides=settings).model
+    small = [daskxml.compress(network, bits=bits) for bits in (8, 16)]
+    mixture = daskxml.mix([trees, small[1]], weights=[0.5, 0.5])
+    for name, model in zip(BUNDLES, (network, small[0], trees, mixture), strict=True):
+        at = folder / f"{name}.good"
+        model.save(at)
+        described = json.dumps(json.loads((at / "model.json").read_text())).encode()
+        (folder / name).write_bytes(described + b"\n" + (at / "model.safetensors").read_bytes())
+
+
+class UnforeseenError(AssertionError):
+    """A reader raised what is no error of daskxml, at the input of this number."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__(f"input {number}: {error!r}")
+        self.number = number
 
 
 def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
@@ -179,6 +267,11 @@ def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
     ----------
     run
         The directory of `write_good_run`, whose file is as it was afterwards.
+
+    Raises
+    ------
+    UnforeseenError
+        At the first input at which the reader raises anything but a `DaskxmlError`.
     """
     path = run / reader.name
     good = reader.good if isinstance(reader.good, bytes) else b""
@@ -189,6 +282,8 @@ def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
     if not good:
         good = (Path(__file__).parents[2] / "datasets" / "bibtex.toml").read_bytes()
     refused = 0
+    path.write_bytes(good)
+    reader.read(path)
     try:
         for number in range(seed, seed + count):
             path.write_bytes(reader.damage(good, random.Random(number)))
@@ -197,7 +292,7 @@ def fuzz(reader: Reader, count: int, seed: int, run: Path) -> int:
             except DaskxmlError as error:
                 refused += len(error.message.splitlines()) == 1
             except Exception as error:
-                raise AssertionError(f"input {number}: {error!r}") from error
+                raise UnforeseenError(number, error) from error
     finally:
         path.write_bytes(good)
     return refused

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.parse import VALUE, Dialect, explain_token
+from daskxml.data.parse import VALUE, Dialect, explain_token, parse_bytes
 from daskxml.data.scan import LARGEST_ID
 
 FEATURE = re.compile(rb"(\d+):([^ \t\r#]+)")
@@ -109,3 +110,32 @@ def row_ends(rows: list[dict[int, np.float32]] | list[set[int]]) -> Array:
 def width(indices: Array, columns: int | None) -> int:
     """The declared number of columns, or the largest id plus one."""
     return columns if columns is not None else int(indices.max(initial=-1)) + 1
+
+
+def assert_same(found: Partition, expected: Partition) -> None:
+    """Both hold the same rows."""
+    for ours, theirs in (
+        (found.features, expected.features),
+        (found.labels, expected.labels),
+    ):
+        np.testing.assert_array_equal(ours.indptr, theirs.indptr)
+        np.testing.assert_array_equal(ours.indices, theirs.indices)
+        assert ours.columns == theirs.columns
+        assert ours.indptr.dtype == np.int64
+        assert ours.indices.dtype == np.int32
+    assert found.features.data.dtype == np.float32
+    np.testing.assert_array_equal(found.features.data, expected.features.data)
+
+
+def assert_agree(text: bytes, dialect: Dialect, blank_rows: bool) -> None:
+    """Both accept the text with one result, or refuse the same line with the same words."""
+    try:
+        expected = parse_bytes_naive(text, dialect, blank_rows=blank_rows)
+    except InputError as error:
+        refusal = error
+    else:
+        assert_same(parse_bytes(text, dialect, blank_rows=blank_rows).partition, expected)
+        return
+    with pytest.raises(InputError) as caught:
+        parse_bytes(text, dialect, blank_rows=blank_rows)
+    assert (caught.value.line, caught.value.problem) == (refusal.line, refusal.problem)

@@ -1,0 +1,37 @@
+"""One training after another on a cluster: nothing is left that grows with their number."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, Scheduler
+
+import daskxml
+from harness.watched_run import until
+
+
+def kept(dask_scheduler: Scheduler) -> dict[str, int]:
+    """What the scheduler, which is in this process, holds."""
+    spans = dask_scheduler.extensions["spans"].spans
+    return {
+        "spans": len(spans),
+        "groups": sum(len(span.groups) for span in spans.values()),
+        "runs": len(dask_scheduler.plugins["daskxml"].drivers),
+        "threads": threading.active_count(),
+    }
+
+
+def test_nothing_grows_with_the_number_of_trainings(
+    client: Client, data: dict[str, Path], values: dict[str, Any]
+) -> None:
+    def train_twice() -> dict[str, int]:
+        for _ in range(2):
+            daskxml.train(values, client=client, train=data["train"], test=data["test"])
+        until(lambda: not client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
+        return client.run_on_scheduler(kept)
+
+    values["training"] = {"megabatches": 2}
+    before, after = train_twice(), train_twice()
+    assert {name: after[name] for name in after if after[name] > before[name]} == {}
