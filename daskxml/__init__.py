@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from daskxml.api.predict import Predicted, predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs, stop
+    from daskxml.api.search import SearchResult, search
     from daskxml.api.simulate import simulate
     from daskxml.api.train import launch, load, train
     from daskxml.cluster.event_log import RunRecord
@@ -50,6 +51,7 @@ __all__ = [
     "Predicted",
     "Run",
     "RunRecord",
+    "SearchResult",
     "TrainingError",
     "Verification",
     "XMLClassifier",
@@ -63,6 +65,7 @@ __all__ = [
     "mix",
     "predict",
     "runs",
+    "search",
     "simulate",
     "stop",
     "train",
@@ -79,6 +82,7 @@ _HOMES = {
     "Predicted": "daskxml.api.predict",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
+    "SearchResult": "daskxml.api.search",
     "XMLClassifier": "daskxml.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
@@ -90,11 +94,14 @@ _HOMES = {
     "mix": "daskxml.api.mixtures",
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",
+    "search": "daskxml.api.search",
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
     "verify": "daskxml.records.verification",
 }
+
+_EXTRAS = {"sklearn": ("scikit-learn", "sklearn"), "optuna": ("Optuna", "search")}
 
 
 def __getattr__(name: str) -> Any:
@@ -103,10 +110,12 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "sklearn":
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS:
             raise
-        text = f"daskxml.{name} needs scikit-learn: pip install 'daskxml[sklearn]'"
-        raise ModuleNotFoundError(text, name="sklearn") from error
+        package, extra = _EXTRAS[missing]
+        text = f"daskxml.{name} needs {package}: pip install 'daskxml[{extra}]'"
+        raise ModuleNotFoundError(text, name=missing) from error
 
 
 def __dir__() -> list[str]:

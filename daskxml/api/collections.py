@@ -73,7 +73,24 @@ class DaskRows:
         return list(client.compute(parts))
 
 
-def find_dask_rows(given: Any, name: str) -> DaskRows | None:
+@dataclass(frozen=True)
+class RowsOnWorkers:
+    """Rows that are partitions on the workers, which its futures keep there.
+
+    Attributes
+    ----------
+    partitions, weights
+        Futures: of each partition, and perhaps of the array of all rows' weights.
+    is_computed
+        Dask can compute the partitions again, so that they need not be held for long.
+    """
+
+    partitions: Sequence[Future]
+    weights: Sequence[Future] = ()
+    is_computed: bool = False
+
+
+def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:
     """Return the rows of Dask collections; None where something else was given.
 
     Parameters
@@ -96,7 +113,7 @@ def find_dask_rows(given: Any, name: str) -> DaskRows | None:
     >>> len(find_dask_rows(Matrices(X, Y), "train").blocks)
     3
     """
-    if isinstance(given, DaskRows):
+    if isinstance(given, DaskRows | RowsOnWorkers):
         return given
     if isinstance(given, Matrices):
         if is_dask_collection(given.X) or is_dask_collection(given.Y):
