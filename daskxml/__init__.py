@@ -22,6 +22,7 @@ from daskxml.core.errors import (
 
 if TYPE_CHECKING:
     from daskxml.api.mixtures import mix
+    from daskxml.api.pipeline import Pipeline
     from daskxml.api.predict import Predicted, predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs, stop
@@ -48,6 +49,7 @@ __all__ = [
     "Matrices",
     "Model",
     "ModelError",
+    "Pipeline",
     "Predicted",
     "Run",
     "RunRecord",
@@ -79,6 +81,7 @@ _HOMES = {
     "DaskXMLClassifier": "daskxml.estimators.dask_classifier",
     "Matrices": "daskxml.api.run",
     "Model": "daskxml.model.trained",
+    "Pipeline": "daskxml.api.pipeline",
     "Predicted": "daskxml.api.predict",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",

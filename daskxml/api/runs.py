@@ -308,6 +308,8 @@ class RunFollower:
             self.place.rewrite(self.history)
         elif event["kind"] == "equipment":
             self.place.record_workers(event["workers"])
+        elif event["kind"] == "stages":
+            self.place.record_stages(event["stages"])
         elif event["kind"] == "page":
             self.page = event["path"]
         elif event["kind"] == "started":

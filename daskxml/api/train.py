@@ -70,7 +70,8 @@ def train(
     train, test
         In the run file's place: files, globs or URLs that the workers can read; `Matrices` in
         memory or of Dask arrays; a Dask data frame with the columns of a table
-        (`daskxml.data.formats.tables`); or a list of delayed values or futures of ``(X, Y)``.
+        (`daskxml.data.formats.tables`); a list of delayed values or futures of ``(X, Y)``; or rows
+        of a `daskxml.Pipeline`.
     out
         Directory of the run, visible to client and workers; None: all in memory, no checkpoints.
     resume
@@ -247,9 +248,15 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
 
 
 def _start(
-    follower: RunFollower, config: RunConfig, scattered: Scattered, is_detached: bool
+    follower: RunFollower,
+    config: RunConfig,
+    matrices: Mapping[str, Given],
+    scattered: Scattered,
+    is_detached: bool,
 ) -> str:
     """Start a run on the follower's cluster; return its name."""
+    given = matrices.values()
+    stages = [stage for rows in given if isinstance(rows, RowsOnWorkers) for stage in rows.stages]
     client, place = follower.client, follower.place
     if place.checkpoint is None:  # a resumed run keeps its run file until it is ready
         place.begin(config)
@@ -263,6 +270,7 @@ def _start(
             run_dir=place.path_for_workers,
             checkpoint=place.checkpoint,
             is_detached=is_detached,
+            stages=[dataclasses.asdict(stage) for stage in stages],
         )
     )
 
@@ -275,7 +283,7 @@ def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
     """
     interrupts, scattered = 0, place_given(follower.client, matrices, config)
     follower.on_event = _releasing(follower.on_event, matrices, scattered)
-    run = _start(follower, config, scattered, is_detached=False)
+    run = _start(follower, config, matrices, scattered, is_detached=False)
     try:
         while True:
             try:
@@ -312,7 +320,7 @@ def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
     Matrices of this process must have been read by the workers before.
     """
     scattered = place_given(follower.client, matrices, config)
-    run = _start(follower, config, scattered, is_detached=True)
+    run = _start(follower, config, matrices, scattered, is_detached=True)
     try:
         follower.place.unlock()
         while not (follower.has_started or (follower.state == "loading" and not scattered)):

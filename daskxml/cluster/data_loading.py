@@ -15,8 +15,9 @@ by reading the files again.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from operator import getitem
 
@@ -28,6 +29,7 @@ from daskxml.cluster.shared_rows import SharedRows
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import TrainingError
+from daskxml.core.stages import SHARED, StageRecord
 from daskxml.data.blocks import Block, stamp_files
 from daskxml.data.formats import read_block
 from daskxml.data.parse import Dialect
@@ -112,6 +114,8 @@ class PlacedRows:
         Future of ``(labels,)`` int64, of the training rows without those held out.
     is_replicated
         Every worker holds every row.
+    stages
+        How they came there.
     """
 
     facts: Facts
@@ -119,6 +123,7 @@ class PlacedRows:
     test: Shards
     label_counts: Future
     is_replicated: bool
+    stages: tuple[StageRecord, ...] = ()
 
     @property
     def is_intact(self) -> bool:
@@ -162,6 +167,13 @@ class LoadedData:
     rows: PlacedRows
     label_orders: Future | None = None
     was_there: bool = False
+
+    def stages(self) -> tuple[StageRecord, ...]:
+        """Return how the rows came to the workers, or that another run had brought them there."""
+        stages = self.rows.stages
+        if not self.was_there:
+            return stages
+        return tuple(replace(stage, outcome=SHARED, seconds=0.0) for stage in stages)
 
     def label_facts(self) -> list[Future]:
         """Return what workers are told of the labels beside the rows."""
@@ -263,7 +275,7 @@ async def _place_rows(
     stored: DataLayout | None,
 ) -> PlacedRows:
     """Read all rows, and shuffle them into partitions."""
-    data = config.data
+    data, began_s = config.data, time.monotonic()
     source = make_source(data, data.train)
     train = await _read(client, source, scattered.train, f"train-{run}")
     test = None
@@ -271,6 +283,7 @@ async def _place_rows(
         source = source_like(data, data.test, train.facts)
         test = await _read(client, source, scattered.test, f"test-{run}")
     nbytes = train.facts.nbytes + (test.facts.nbytes if test else 0)
+    read_s = time.monotonic() - began_s
     layout = stored or place_rows(config, train.facts.rows, nbytes, workers)
     check_labels(train.facts, data.train)
     await _checked_spec(client, config, train.facts)
@@ -283,7 +296,13 @@ async def _place_rows(
         tests = make_shards(client, test, recipe, f"test-{run}")
     counts = count_labels(client, shards, train.facts.labels, run)
     await _wait_for_all([*shards.futures, *tests.futures, counts])
-    return PlacedRows(train.facts, shards, tests, counts, layout.is_replicated)
+    shuffle_s = time.monotonic() - began_s - read_s
+    blocks = len(train.blocks) + (len(test.blocks) if test else 0)
+    rows, pieces = sum(shards.rows) + sum(tests.rows), len(shards.rows) + len(tests.rows)
+    whole = StageRecord(name="read", rows=rows, nbytes=nbytes, partitions=blocks, seconds=read_s)
+    shuffle = replace(whole, name="shuffle", partitions=pieces, seconds=shuffle_s)
+    stages = (shuffle,) if scattered.train else (whole, shuffle)
+    return PlacedRows(train.facts, shards, tests, counts, layout.is_replicated, stages)
 
 
 async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> AnySpec:

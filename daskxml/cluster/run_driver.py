@@ -12,6 +12,8 @@ import math
 import os
 import time
 import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from distributed import Client
@@ -71,6 +73,8 @@ class RunDriver:
         No client follows the run: workers write its directory, or keep its model.
     holders
         The rows of all runs of the scheduler.
+    stages
+        Records of what was done with the rows before.
     """
 
     def __init__(
@@ -83,10 +87,11 @@ class RunDriver:
         checkpoint: str | None = None,
         is_detached: bool = False,
         holders: RowHolders | None = None,
+        stages: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.checkpoint, self._scattered = checkpoint, scattered
-        self._holders = holders or RowHolders()
+        self._holders, self._stages_before = holders or RowHolders(), stages
         self._names = NO_NAMES
         self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
@@ -188,7 +193,6 @@ class RunDriver:
         self.event_log.event(
             "started",
             run=self.run,
-            rows_were_there=self.data.was_there,
             **describe_run(self.config, self.data.spec, self.data.placement(), devices),
         )
         reason = RESTART
@@ -340,6 +344,8 @@ class RunDriver:
         if not self._is_ready:
             self._is_ready = True
             self.event_log.event("ready")
+            stages = [asdict(stage) for stage in self.data.stages()]
+            self.event_log.event("stages", stages=[*self._stages_before, *stages])
             if self.detached is not None:
                 self.detached.begin(self.stored[0]["history"] if self.stored else [])
 

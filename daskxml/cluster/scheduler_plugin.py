@@ -85,11 +85,12 @@ class RunSchedulerPlugin(SchedulerPlugin):
         run_dir: str | None,
         checkpoint: str | None,
         is_detached: bool = False,
+        stages: list[dict[str, Any]] | None = None,
     ) -> str:
         """Start a run from a resolved run file in TOML; return its name.
 
-        ``scattered`` holds the keys of partitions to use instead of files. A detached run ends with
-        its owner as well until `detach_run`.
+        ``scattered`` holds the keys of partitions to use instead of files, ``stages`` says how
+        those were made. A detached run ends with its owner as well until `detach_run`.
         """
         async with self._opening:
             client = await self._own_client()
@@ -99,7 +100,9 @@ class RunSchedulerPlugin(SchedulerPlugin):
         resolved = load_run_config(tomllib.loads(config))
         rows = ScatteredRows(**{name: tuple(keys) for name, keys in scattered.items()})
         holders = RowHolders(self.shared, owner if owner in self.keepers else "")
-        driver = RunDriver(client, run, resolved, rows, run_dir, checkpoint, is_detached, holders)
+        driver = RunDriver(
+            client, run, resolved, rows, run_dir, checkpoint, is_detached, holders, stages or ()
+        )
         driver.group.capabilities |= capabilities
         for state in self.scheduler.workers.values():
             driver.worker_added(_info(state))
