@@ -22,9 +22,11 @@ from daskxml.core.errors import (
 
 if TYPE_CHECKING:
     from daskxml.api.mixtures import mix
+    from daskxml.api.pipeline import Pipeline
     from daskxml.api.predict import Predicted, predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs, stop
+    from daskxml.api.search import SearchResult, search
     from daskxml.api.simulate import simulate
     from daskxml.api.train import launch, load, train
     from daskxml.cluster.event_log import RunRecord
@@ -47,9 +49,11 @@ __all__ = [
     "Matrices",
     "Model",
     "ModelError",
+    "Pipeline",
     "Predicted",
     "Run",
     "RunRecord",
+    "SearchResult",
     "TrainingError",
     "Verification",
     "XMLClassifier",
@@ -63,6 +67,7 @@ __all__ = [
     "mix",
     "predict",
     "runs",
+    "search",
     "simulate",
     "stop",
     "train",
@@ -76,9 +81,11 @@ _HOMES = {
     "DaskXMLClassifier": "daskxml.estimators.dask_classifier",
     "Matrices": "daskxml.api.run",
     "Model": "daskxml.model.trained",
+    "Pipeline": "daskxml.api.pipeline",
     "Predicted": "daskxml.api.predict",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
+    "SearchResult": "daskxml.api.search",
     "XMLClassifier": "daskxml.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
@@ -90,11 +97,14 @@ _HOMES = {
     "mix": "daskxml.api.mixtures",
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",
+    "search": "daskxml.api.search",
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
     "verify": "daskxml.records.verification",
 }
+
+_EXTRAS = {"sklearn": ("scikit-learn", "sklearn"), "optuna": ("Optuna", "search")}
 
 
 def __getattr__(name: str) -> Any:
@@ -103,10 +113,12 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "sklearn":
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS:
             raise
-        text = f"daskxml.{name} needs scikit-learn: pip install 'daskxml[sklearn]'"
-        raise ModuleNotFoundError(text, name="sklearn") from error
+        package, extra = _EXTRAS[missing]
+        text = f"daskxml.{name} needs {package}: pip install 'daskxml[{extra}]'"
+        raise ModuleNotFoundError(text, name=missing) from error
 
 
 def __dir__() -> list[str]:

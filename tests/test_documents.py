@@ -17,6 +17,7 @@ import pytest
 from daskxml.bench import load_suite, packaged_suites
 from daskxml.cli.arguments import build_parser
 from daskxml.config import load_run_config
+from daskxml.config.space import load_space
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "daskxml"
@@ -94,7 +95,10 @@ def test_run_files_and_python_in_documents_are_well_formed(path, tmp_path):
     for number, block in enumerate(blocks(text, "toml")):
         run_file = tmp_path / f"{number}.toml"
         run_file.write_text(block)
-        load_run_config(run_file)
+        if "[search]" in block:
+            load_space(run_file, {"training": {"epochs": 1}})
+        else:
+            load_run_config(run_file)
     for block in blocks(text, "python"):
         ast.parse(block)
 

@@ -20,6 +20,7 @@ from daskxml.api.run import Matrices
 from daskxml.config import DataSection
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
+from daskxml.core.stages import StageRecord
 from daskxml.data.formats.frames import read_frame
 from daskxml.data.formats.tables import columns_to_read
 from daskxml.data.matrices import matrix_partition
@@ -73,14 +74,34 @@ class DaskRows:
         return list(client.compute(parts))
 
 
-def find_dask_rows(given: Any, name: str) -> DaskRows | None:
+@dataclass(frozen=True)
+class RowsOnWorkers:
+    """Rows that are partitions on the workers, which its futures keep there.
+
+    Attributes
+    ----------
+    partitions, weights
+        Futures: of each partition, and perhaps of the array of all rows' weights.
+    is_computed
+        Dask can compute the partitions again, so that they need not be held for long.
+    stages
+        How they came there.
+    """
+
+    partitions: Sequence[Future]
+    weights: Sequence[Future] = ()
+    is_computed: bool = False
+    stages: tuple[StageRecord, ...] = ()
+
+
+def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:
     """Return the rows of Dask collections; None where something else was given.
 
     Parameters
     ----------
     given
         ``Matrices(X, Y)`` of two dask arrays, a dask data frame, or a list of delayed values or of
-        futures, each of a pair ``(X, Y)``, or of such pairs.
+        futures, each of a pair ``(X, Y)``, or of such pairs; or rows of a `daskxml.Pipeline`.
     name
         ``"train"`` or ``"test"``, for messages.
 
@@ -96,7 +117,9 @@ def find_dask_rows(given: Any, name: str) -> DaskRows | None:
     >>> len(find_dask_rows(Matrices(X, Y), "train").blocks)
     3
     """
-    if isinstance(given, DaskRows):
+    if hasattr(given, "on_workers"):  # a stage of a pipeline
+        given = given.on_workers()
+    if isinstance(given, DaskRows | RowsOnWorkers):
         return given
     if isinstance(given, Matrices):
         if is_dask_collection(given.X) or is_dask_collection(given.Y):

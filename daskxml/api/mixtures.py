@@ -143,7 +143,7 @@ def train_mixture(
     runs: list[Run] = []
     for number, part in enumerate(parts):
         where = None if out is None else out / f"{number}-{Path(config.model.parts[number]).stem}"
-        runs.append(train_part(part, **_begun(where)))
+        runs.append(train_part(part, **begun(where)))
         if runs[-1].reason not in ENDS:  # somebody wants it to end
             return Run(runs[-1].model, runs[-1].history, out, runs[-1].reason)
     models = [run.model for run in runs]
@@ -170,13 +170,13 @@ def _part_config(config: RunConfig, part: str) -> RunConfig:
     return found
 
 
-def _begun(where: Path | None) -> dict[str, Path]:
-    """Return where a part is written or goes on; without a checkpoint it begins anew.
+def begun(where: Path | None) -> dict[str, Path]:
+    """Return where a run is written or goes on; without a checkpoint it begins anew.
 
     Raises
     ------
     ModelError
-        If another process is training it.
+        If another process is writing it.
     """
     if where is None:
         return {}

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +207,21 @@ def call(client: Client, handler: str, hint: str = "", **values: Any) -> Any:
         raise ClusterError(f"{client.scheduler.address}: {problem}") from error
 
 
+@contextlib.contextmanager
+def keep_rows(client: Client) -> Iterator[None]:
+    """Keep the rows of all runs that this client starts in the block on the workers.
+
+    Runs with the same files, the same ``[data]`` section and the same seed then read and shuffle
+    them once, also one after the other.
+    """
+    call(client, "daskxml_keep_rows", owner=client.id, keep=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ClusterError):
+            call(client, "daskxml_keep_rows", owner=client.id, keep=False)
+
+
 def forget(client: Client, run: str) -> None:
     """Remove a run from its scheduler; end it if it is under way."""
     with contextlib.suppress(ClusterError, ModelError):
@@ -294,6 +309,8 @@ class RunFollower:
             self.place.rewrite(self.history)
         elif event["kind"] == "equipment":
             self.place.record_workers(event["workers"])
+        elif event["kind"] == "stages":
+            self.place.record_stages(event["stages"])
         elif event["kind"] == "page":
             self.page = event["path"]
         elif event["kind"] == "started":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future
 
-from daskxml.api.collections import DaskRows, find_dask_rows
+from daskxml.api.collections import DaskRows, RowsOnWorkers, find_dask_rows
 from daskxml.api.mixtures import train_mixture
 from daskxml.api.run import Matrices, Run, resolve_run
 from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
@@ -27,7 +27,7 @@ from daskxml.records.run_dir import RUN_FILE, RunDir
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
 Rows = Any  # paths, `Matrices`, a dask data frame, or a list of delayed values or futures
-Given = Matrices | DaskRows
+Given = Matrices | DaskRows | RowsOnWorkers
 Config = str | Path | Mapping[str, Any] | RunConfig
 
 
@@ -70,7 +70,8 @@ def train(
     train, test
         In the run file's place: files, globs or URLs that the workers can read; `Matrices` in
         memory or of Dask arrays; a Dask data frame with the columns of a table
-        (`daskxml.data.formats.tables`); or a list of delayed values or futures of ``(X, Y)``.
+        (`daskxml.data.formats.tables`); a list of delayed values or futures of ``(X, Y)``; or rows
+        of a `daskxml.Pipeline`.
     out
         Directory of the run, visible to client and workers; None: all in memory, no checkpoints.
     resume
@@ -100,8 +101,8 @@ def train(
         run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
-    resolved, matrices = _resolve(config, train, test, overrides, workers)
-    section = _local_section(resolved)
+    resolved, matrices = resolve_rows(config, train, test, overrides, workers)
+    section = local_section(resolved)
     if isinstance(resolved.model, MixtureParts):
         given = {
             name: rows for name, rows in (("train", train), ("test", test)) if name in matrices
@@ -179,7 +180,7 @@ def launch(
     """
     if client is None and scheduler is None:
         raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
-    resolved, matrices = _resolve(config, train, test, overrides)
+    resolved, matrices = resolve_rows(config, train, test, overrides)
     resolved.model_spec(features=1, labels=1)  # refuses a mixture
     place, publish = RunDir.open(out, resume), on_event or ignore
     cluster = connection(client, scheduler, resolved.cluster, _warner(publish))
@@ -188,7 +189,7 @@ def launch(
         return _launch(RunFollower(connected, publish, place, resolved), resolved, matrices)
 
 
-def _resolve(
+def resolve_rows(
     config: Config,
     train: Rows | None,
     test: Rows | None,
@@ -217,7 +218,7 @@ def _warner(publish: OnEvent) -> Warn:
     return lambda text: publish({"kind": "warning", "text": text})
 
 
-def _local_section(config: RunConfig) -> ClusterSection:
+def local_section(config: RunConfig) -> ClusterSection:
     """Return the settings of a local cluster; some runs require the CPU."""
     section = config.cluster
     if config.needs_cpu and section.device == "auto":
@@ -228,9 +229,14 @@ def _local_section(config: RunConfig) -> ClusterSection:
 Scattered = Mapping[str, list[Future]]  # rows on the workers
 
 
-def _place(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:
+def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:
+    """Put rows that are no files on the workers; return their futures by ``train`` and ``test``."""
     placed: dict[str, list[Future]] = {}
     for name, rows in matrices.items():
+        if isinstance(rows, RowsOnWorkers):
+            placed[name] = list(rows.partitions)
+            placed |= {"weights": list(rows.weights)} if rows.weights and name == "train" else {}
+            continue
         if isinstance(rows, DaskRows):
             placed[name] = rows.partitions(client, config.data)
         else:
@@ -241,9 +247,15 @@ def _place(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> 
 
 
 def _start(
-    follower: RunFollower, config: RunConfig, scattered: Scattered, is_detached: bool
+    follower: RunFollower,
+    config: RunConfig,
+    matrices: Mapping[str, Given],
+    scattered: Scattered,
+    is_detached: bool,
 ) -> str:
     """Start a run on the follower's cluster; return its name."""
+    given = matrices.values()
+    stages = [stage for rows in given if isinstance(rows, RowsOnWorkers) for stage in rows.stages]
     client, place = follower.client, follower.place
     if place.checkpoint is None:  # a resumed run keeps its run file until it is ready
         place.begin(config)
@@ -257,6 +269,7 @@ def _start(
             run_dir=place.path_for_workers,
             checkpoint=place.checkpoint,
             is_detached=is_detached,
+            stages=[dataclasses.asdict(stage) for stage in stages],
         )
     )
 
@@ -267,9 +280,9 @@ def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
     Ctrl-C makes the run end at a merge, with a checkpoint; a second one ends it at once, and so
     does the first while the data is loading.
     """
-    interrupts, scattered = 0, _place(follower.client, matrices, config)
+    interrupts, scattered = 0, place_given(follower.client, matrices, config)
     follower.on_event = _releasing(follower.on_event, matrices, scattered)
-    run = _start(follower, config, scattered, is_detached=False)
+    run = _start(follower, config, matrices, scattered, is_detached=False)
     try:
         while True:
             try:
@@ -292,6 +305,9 @@ def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scatter
             for name, rows in matrices.items():
                 if isinstance(rows, DaskRows):
                     placed[name].clear()
+                elif isinstance(rows, RowsOnWorkers) and rows.is_computed:
+                    for future in rows.partitions:  # whose keys other runs still tell
+                        future.release()
         return on_event(event)
 
     return publish
@@ -302,8 +318,8 @@ def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
 
     Matrices of this process must have been read by the workers before.
     """
-    scattered = _place(follower.client, matrices, config)
-    run = _start(follower, config, scattered, is_detached=True)
+    scattered = place_given(follower.client, matrices, config)
+    run = _start(follower, config, matrices, scattered, is_detached=True)
     try:
         follower.place.unlock()
         while not (follower.has_started or (follower.state == "loading" and not scattered)):

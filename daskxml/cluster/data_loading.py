@@ -14,18 +14,23 @@ by reading the files again.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from operator import getitem
 
 import numpy as np
 from distributed import Client, Future, wait
 
 from daskxml.cluster.label_trees import choose_fit, find_label_orders
+from daskxml.cluster.shared_rows import SharedRows
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import TrainingError
-from daskxml.data.blocks import Block
+from daskxml.core.stages import SHARED, StageRecord
+from daskxml.data.blocks import Block, stamp_files
 from daskxml.data.formats import read_block
 from daskxml.data.parse import Dialect
 from daskxml.data.reading import (
@@ -56,6 +61,7 @@ from daskxml.session.setup import (
     training_recipe,
 )
 
+_OF_METRICS = ("propensity_a", "propensity_b")  # in [data], but not what rows are made of
 COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, the next one
 
 
@@ -95,13 +101,11 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class LoadedData:
-    """A run's data: its sizes, and the futures that keep it on the workers.
+class PlacedRows:
+    """Rows on the workers, which runs may share.
 
     Attributes
     ----------
-    spec
-        The model for this data.
     facts
         Sizes of all training rows.
     train, test
@@ -110,30 +114,91 @@ class LoadedData:
         Future of ``(labels,)`` int64, of the training rows without those held out.
     is_replicated
         Every worker holds every row.
-    label_orders
-        Future of ``(trees, labels)`` int32, see `find_label_orders`; None for other models.
+    stages
+        How they came there.
     """
 
-    spec: AnySpec
     facts: Facts
     train: Shards
     test: Shards
     label_counts: Future
     is_replicated: bool
-    label_orders: Future | None = None
+    stages: tuple[StageRecord, ...] = ()
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether no partition was cancelled, as ``client.restart()`` does."""
+        return not any(it.status in ("cancelled", "error") for it in self.futures())
+
+    def futures(self) -> list[Future]:
+        """Return what keeps the rows on the workers."""
+        return [*self.train.futures, *self.test.futures, self.label_counts]
 
     def release(self) -> None:
-        """Release the rows on the workers, even if this object is still referenced."""
-        for future in (*self.train.futures, *self.test.futures, *self.label_facts()):
+        """Release the rows, even if this object is still referenced."""
+        for future in self.futures():
             future.release()
+
+    def fit(self, stored: DataLayout | None, workers: int) -> bool:
+        """Whether a run with this layout, or a new one on so many workers, can use the rows."""
+        parts = len(self.train.rows)
+        if stored is not None:
+            return (self.is_replicated, parts) == (stored.is_replicated, stored.parts)
+        return self.is_replicated or parts >= min(workers, sum(self.train.rows))
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """A run's data.
+
+    Attributes
+    ----------
+    spec
+        The model for this data.
+    rows
+        On the workers.
+    label_orders
+        Future of ``(trees, labels)`` int32, see `find_label_orders`; None for other models.
+    was_there
+        Another run had read the rows.
+    """
+
+    spec: AnySpec
+    rows: PlacedRows
+    label_orders: Future | None = None
+    was_there: bool = False
+
+    def stages(self) -> tuple[StageRecord, ...]:
+        """Return how the rows came to the workers, or that another run had brought them there."""
+        stages = self.rows.stages
+        if not self.was_there:
+            return stages
+        return tuple(replace(stage, outcome=SHARED, seconds=0.0) for stage in stages)
 
     def label_facts(self) -> list[Future]:
         """Return what workers are told of the labels beside the rows."""
-        return [self.label_counts, *([self.label_orders] if self.label_orders else [])]
+        return [self.rows.label_counts, *([self.label_orders] if self.label_orders else [])]
 
     def placement(self) -> Placement:
         """Return a placement with no owners yet."""
-        return Placement(self.is_replicated, self.train.rows, self.test.rows)
+        rows = self.rows
+        return Placement(rows.is_replicated, rows.train.rows, rows.test.rows)
+
+
+@dataclass(frozen=True)
+class RowHolders:
+    """Who holds the rows of a run: the run, and perhaps the client that keeps them.
+
+    Attributes
+    ----------
+    shared
+        The rows of all runs.
+    keeper
+        Client that keeps the rows after the run; "" if none does.
+    """
+
+    shared: SharedRows = field(default_factory=SharedRows)
+    keeper: str = ""
 
 
 async def load(
@@ -143,8 +208,9 @@ async def load(
     workers: int,
     scattered: ScatteredRows,
     stored: DataLayout | None,
+    holders: RowHolders,
 ) -> LoadedData:
-    """Read the training and the test rows and place them as partitions on the workers.
+    """Place the training and the test rows on the workers, unless another run has.
 
     Parameters
     ----------
@@ -154,6 +220,8 @@ async def load(
         Rows to use instead of files.
     stored
         The layout of a resumed run, which must not change.
+    holders
+        Rows of other runs, and who keeps those of this one.
 
     Raises
     ------
@@ -162,7 +230,52 @@ async def load(
     TrainingError
         If a worker's memory cannot hold the model.
     """
+    name = await _name_rows(client, config, run, scattered)
+    rows, was_there = await holders.shared.acquire(
+        name,
+        [run, holders.keeper] if holders.keeper else [run],
+        lambda: _place_rows(client, config, run, workers, scattered, stored),
+        lambda rows: rows.fit(stored, workers),
+    )
+    spec = await _checked_spec(client, config, rows.facts)
+    if not isinstance(spec, TreeSpec):
+        return LoadedData(spec, rows, None, was_there)
+    shards, trees, seed = rows.train, int(config.training.epochs), config.run.seed
+    orders = find_label_orders(client, shards.futures, shards.rows, spec, trees, seed, run)
+    if spec.is_open:
+        spec = await choose_fit(client, shards.futures, rows.label_counts, orders, spec, seed, run)
+    await _wait_for_all([orders])
+    return LoadedData(spec, rows, orders, was_there)
+
+
+async def _name_rows(client: Client, config: RunConfig, run: str, scattered: ScatteredRows) -> str:
+    """Return a name that is the same for runs with the same rows, in the same partitions.
+
+    Where the files cannot be asked when they changed, that is the run's own name: whatever is
+    wrong with them shows when they are read.
+    """
     data = config.data
+    tests = () if data.validation else data.test
+    names = (data.weights, data.feature_names, data.label_names)
+    paths = (*data.train, *tests, *filter(None, names))
+    stamps = await client.submit(stamp_files, paths, key=f"stamp-{run}", pure=False)
+    if stamps is None:
+        return run
+    section = {key: value for key, value in asdict(data).items() if key not in _OF_METRICS}
+    made_of = (section, config.run.seed, config.model.kind == "tree", asdict(scattered), stamps)
+    return sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+async def _place_rows(
+    client: Client,
+    config: RunConfig,
+    run: str,
+    workers: int,
+    scattered: ScatteredRows,
+    stored: DataLayout | None,
+) -> PlacedRows:
+    """Read all rows, and shuffle them into partitions."""
+    data, began_s = config.data, time.monotonic()
     source = make_source(data, data.train)
     train = await _read(client, source, scattered.train, f"train-{run}")
     test = None
@@ -170,11 +283,10 @@ async def load(
         source = source_like(data, data.test, train.facts)
         test = await _read(client, source, scattered.test, f"test-{run}")
     nbytes = train.facts.nbytes + (test.facts.nbytes if test else 0)
+    read_s = time.monotonic() - began_s
     layout = stored or place_rows(config, train.facts.rows, nbytes, workers)
     check_labels(train.facts, data.train)
-    spec = config.model_spec(train.facts.features, train.facts.labels)
-    if isinstance(spec, ModelSpec):
-        await _check_model_fits(client, spec)
+    await _checked_spec(client, config, train.facts)
     recipe = training_recipe(config, train.facts, train.shift, layout.parts)
     weights = await _weights(client, config, scattered.weights, train.facts.rows, run)
     shards = make_shards(client, train, recipe, f"train-{run}", weights)
@@ -182,15 +294,29 @@ async def load(
     if test is not None:
         recipe = evaluation_recipe(config, test.facts, test.shift, layout.parts)
         tests = make_shards(client, test, recipe, f"test-{run}")
-    counts, orders = count_labels(client, shards, spec.labels, run), None
+    counts = count_labels(client, shards, train.facts.labels, run)
     await _wait_for_all([*shards.futures, *tests.futures, counts])
-    if isinstance(spec, TreeSpec):
-        trees, seed = int(config.training.epochs), config.run.seed
-        orders = find_label_orders(client, shards.futures, shards.rows, spec, trees, seed, run)
-        if spec.is_open:
-            spec = await choose_fit(client, shards.futures, counts, orders, spec, seed, run)
-        await _wait_for_all([orders])
-    return LoadedData(spec, train.facts, shards, tests, counts, layout.is_replicated, orders)
+    shuffle_s = time.monotonic() - began_s - read_s
+    blocks = len(train.blocks) + (len(test.blocks) if test else 0)
+    rows, pieces = sum(shards.rows) + sum(tests.rows), len(shards.rows) + len(tests.rows)
+    whole = StageRecord(name="read", rows=rows, nbytes=nbytes, partitions=blocks, seconds=read_s)
+    shuffle = replace(whole, name="shuffle", partitions=pieces, seconds=shuffle_s)
+    stages = (shuffle,) if scattered.train else (whole, shuffle)
+    return PlacedRows(train.facts, shards, tests, counts, layout.is_replicated, stages)
+
+
+async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> AnySpec:
+    """Return the model for data of these sizes.
+
+    Raises
+    ------
+    TrainingError
+        If a worker's memory cannot hold it.
+    """
+    spec = config.model_spec(facts.features, facts.labels)
+    if isinstance(spec, ModelSpec):
+        await _check_model_fits(client, spec)
+    return spec
 
 
 async def _weights(

@@ -128,6 +128,8 @@ class HistoryWriter:
             await self._write_rows([event["row"]])
         elif event["kind"] == "equipment":
             await self._ask(record_workers, event["workers"])
+        elif event["kind"] == "stages":
+            await self._ask(record_stages, event["stages"])
 
     async def _write_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         offset = self._ends[-1] if self._ends else 0
@@ -269,6 +271,11 @@ def begin_directory(run: str, config: RunConfig, rows: Sequence[Mapping[str, Any
 def record_workers(run: str, workers: Mapping[str, Mapping[str, Any]]) -> None:
     """Record the hardware of workers, by their names."""
     _directory(run).record_workers(workers)
+
+
+def record_stages(run: str, stages: Sequence[Mapping[str, Any]]) -> None:
+    """Record the stages of the rows in the directory that this worker owns."""
+    _directory(run).record_stages(stages)
 
 
 def write_rows(run: str, offset: int, rows: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -61,8 +61,9 @@ class EventLog:
 
     Events are dictionaries of plain values with ``"kind"``: ``started``, ``ready`` (workers hold
     the initial model), ``megabatch`` (with ``row``, see `daskxml.session.history`), ``worker``,
-    ``equipment`` (with ``workers``, their hardware by name), ``memory``, ``rewound``, ``page``
-    (with the ``path`` of the dashboard's page), ``warning`` and ``ended``.
+    ``equipment`` (with ``workers``, their hardware by name), ``stages`` (how the rows came to the
+    workers: the fields of each `daskxml.core.stages.StageRecord`), ``memory``, ``rewound``,
+    ``page`` (with the ``path`` of the dashboard's page), ``warning`` and ``ended``.
     """
 
     def __init__(self) -> None:

@@ -111,7 +111,8 @@ class Executor:
         warn: Callable[[str], None],
     ) -> None:
         self.group, self.session, self.emit = group, session, emit
-        self.train, self.test, self.label_facts = data.train, data.test, data.label_facts()
+        rows = data.rows
+        self.train, self.test, self.label_facts = rows.train, rows.test, data.label_facts()
         self.store: tuple[str, int] | None = None
         self.stored: tuple[dict[str, Any], str] | None = None
         self._seed, self._warn = seed, warn

@@ -286,7 +286,7 @@ class Membership:
         config, capabilities = self.config, self.group.capabilities
         own = capabilities.get(worker.address, Capabilities())
         placement = self.executor.session.placement
-        facts = DataFacts.of(self.data.spec, placement, self.data.facts)
+        facts = DataFacts.of(self.data.spec, placement, self.data.rows.facts)
         slot = WorkerSlot(
             device=kernel_device(config, worker.info, own),
             threads=kernel_threads(config, worker.info, present, capabilities),

@@ -12,12 +12,14 @@ import math
 import os
 import time
 import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from distributed import Client
 
 from daskxml.cluster import worker_tasks as tasks
-from daskxml.cluster.data_loading import ScatteredRows, load
+from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
 from daskxml.cluster.detached import DetachedRun, HistoryWriter
 from daskxml.cluster.event_log import EventLog, explained
 from daskxml.cluster.executor import Event, Executor, RunFailed, TaskErred, WorkerDied
@@ -69,6 +71,10 @@ class RunDriver:
         Path of the checkpoint to resume from.
     is_detached
         No client follows the run: workers write its directory, or keep its model.
+    holders
+        The rows of all runs of the scheduler.
+    stages
+        Records of what was done with the rows before.
     """
 
     def __init__(
@@ -80,9 +86,12 @@ class RunDriver:
         run_dir: str | None = None,
         checkpoint: str | None = None,
         is_detached: bool = False,
+        holders: RowHolders | None = None,
+        stages: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.checkpoint, self._scattered = checkpoint, scattered
+        self._holders, self._stages_before = holders or RowHolders(), stages
         self._names = NO_NAMES
         self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
@@ -175,8 +184,9 @@ class RunDriver:
             self.config = self._names.sized(self.config)
         placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
         self.data = await load(
-            self.client, self.config, self.run, len(self._present), self._scattered, placed
-        )
+            self.client, self.config, self.run, len(self._present), self._scattered, placed,
+            self._holders,
+        )  # fmt: skip
         self.is_loading = False
         self._names.check(self.data.spec)
         devices = {info.name: info.device for info in sorted(self._infos, key=lambda i: i.name)}
@@ -340,6 +350,8 @@ class RunDriver:
         if not self._is_ready:
             self._is_ready = True
             self.event_log.event("ready")
+            stages = [asdict(stage) for stage in self.data.stages()]
+            self.event_log.event("stages", stages=[*self._stages_before, *stages])
             if self.detached is not None:
                 self.detached.begin(self.stored[0]["history"] if self.stored else [])
 
@@ -395,8 +407,8 @@ class RunDriver:
         return model_header(
             self.config,
             self.data.spec,
-            training_rows=sum(self.data.train.rows),
-            feature_base=self.data.facts.feature_base,
+            training_rows=sum(self.data.rows.train.rows),
+            feature_base=self.data.rows.facts.feature_base,
             ended=reason,
             megabatches=len(self.session.history),
             best=self.session.best,
@@ -407,8 +419,7 @@ class RunDriver:
         """Release what a run that is over does not need any more; model and record stay."""
         if self.detached is not None:
             await self.detached.end(self.event_log.has_failed)
-            if not self.is_loading:
-                self.data.release()
+            self._holders.shared.release(self.run)
         await self._remove_from_workers()
 
     async def close(self) -> None:
@@ -417,8 +428,7 @@ class RunDriver:
             await self.detached.end(has_failed=not self.event_log.is_over)
             await self.detached.forget()
         await self._remove_from_workers()
-        if not self.is_loading:
-            self.data.release()
+        self._holders.shared.release(self.run)
 
     async def _remove_from_workers(self) -> None:
         """Stop the session, and remove the run from its workers."""

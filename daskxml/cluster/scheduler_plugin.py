@@ -18,9 +18,10 @@ import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, WorkerState
 
-from daskxml.cluster.data_loading import ScatteredRows
+from daskxml.cluster.data_loading import RowHolders, ScatteredRows
 from daskxml.cluster.remote_model import HOLDERS
 from daskxml.cluster.run_driver import RunDriver
+from daskxml.cluster.shared_rows import SharedRows
 from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.config import load_run_config
@@ -48,6 +49,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self.drivers: dict[str, RunDriver] = {}
         self.owners: dict[str, str] = {}  # by run: the client that it ends with; "": which is gone
         self.watchers: list[Callable[[RunDriver], None]] = []  # called with every new run
+        self.shared, self.keepers = SharedRows(), set[str]()  # rows, and clients that keep theirs
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
@@ -61,6 +63,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             "daskxml_settings": self.settings_of,
             "daskxml_holder": self.holder_of,
             "daskxml_forget": self.forget_run,
+            "daskxml_keep_rows": self.keep_rows,
             HOLDERS: self.holders_of,
         }
 
@@ -85,11 +88,12 @@ class RunSchedulerPlugin(SchedulerPlugin):
         run_dir: str | None,
         checkpoint: str | None,
         is_detached: bool = False,
+        stages: list[dict[str, Any]] | None = None,
     ) -> str:
         """Start a run from a resolved run file in TOML; return its name.
 
-        ``scattered`` holds the keys of partitions to use instead of files. A detached run ends with
-        its owner as well until `detach_run`.
+        ``scattered`` holds the keys of partitions to use instead of files, ``stages`` says how
+        those were made. A detached run ends with its owner as well until `detach_run`.
         """
         async with self._opening:
             client = await self._own_client()
@@ -98,7 +102,10 @@ class RunSchedulerPlugin(SchedulerPlugin):
         run = secrets.token_hex(4)
         resolved = load_run_config(tomllib.loads(config))
         rows = ScatteredRows(**{name: tuple(keys) for name, keys in scattered.items()})
-        driver = RunDriver(client, run, resolved, rows, run_dir, checkpoint, is_detached)
+        holders = RowHolders(self.shared, owner if owner in self.keepers else "")
+        driver = RunDriver(
+            client, run, resolved, rows, run_dir, checkpoint, is_detached, holders, stages or ()
+        )
         driver.group.capabilities |= capabilities
         for state in self.scheduler.workers.values():
             driver.worker_added(_info(state))
@@ -184,6 +191,14 @@ class RunSchedulerPlugin(SchedulerPlugin):
             with dask.annotate(span=SPAN):
                 await driver.close()
 
+    async def keep_rows(self, owner: str, keep: bool) -> None:
+        """Let a client hold the rows of the runs that it starts from now on, or release all."""
+        if keep:
+            self.keepers.add(owner)
+        else:
+            self.keepers.discard(owner)
+            self.shared.release(owner)
+
     async def _cancel(self, run: str) -> None:
         task = self._tasks.pop(run, None)
         if task is not None and not task.done():
@@ -217,6 +232,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """End the runs of a client that is gone; only their checkpoints remain."""
+        self.keepers.discard(client)
+        self.shared.release(client)
         for run in [run for run, owner in self.owners.items() if owner == client]:
             driver, self.owners[run] = self.drivers[run], ""
             driver.stop("client gone")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -278,6 +278,31 @@ def expand(path: str) -> list[str]:
         if filesystem.isdir(inner):
             raise IsADirectoryError
         return [inner] if local else [path]
+
+
+def stamp_files(paths: Sequence[str]) -> list[str] | None:
+    """Return a text for each path that changes with its files; None where that is not known.
+
+    It holds what the file system tells of each file: a size, and a time or a tag.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/stamp.txt", b"1 2:3\\n")
+    >>> [before] = stamp_files(["memory://stamp.txt"])
+    >>> fsspec.filesystem("memory").pipe("/stamp.txt", b"1 2:4\\n")
+    >>> [before] == stamp_files(["memory://stamp.txt"]), stamp_files(["/no/such/file"])
+    (False, None)
+    """
+    stamps = []
+    for path in paths:
+        try:
+            for file in expand(path):
+                filesystem, inner = url_to_fs(file)
+                stamps.append(f"{file} {filesystem.info(inner)}")
+        except (InputError, OSError):
+            return None
+    return stamps
 
 
 def cut_file(path: str, block_bytes: int) -> list[Block]:

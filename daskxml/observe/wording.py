@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from daskxml.core.stages import DONE, FAILED
 from daskxml.observe.run_view import LOST, Event, Row, RunView
 
 # Events that the terminal shows as a line.
@@ -118,11 +119,32 @@ def note(event: Event) -> str:
     'worker 1 lost'
     """
     kind = event.get("kind", "")
+    if kind == "stages":
+        return "; ".join(map(stage_line, event["stages"]))
     if kind not in _NOTES:
         return ""
     pools = [worker_label(name, threads) for name, threads in event.get("pools", {}).items()]
     text = _NOTES[kind].format_map({"tested_on": "test", **event})
     return text + (f"; pools: {', '.join(pools)}" if pools else "")
+
+
+def stage_line(stage: Mapping[str, Any]) -> str:
+    """Return the line of a stage, from the fields of its record.
+
+    Examples
+    --------
+    >>> stage_line({"name": "read", "outcome": "done", "rows": 1500, "nbytes": 3 << 20,
+    ...             "seconds": 0.52})
+    'read: 1,500 rows, 3 MiB, 0.5 s'
+    >>> stage_line({"name": "read", "outcome": "shared", "rows": 1500, "nbytes": 3 << 20})
+    'read: 1,500 rows, 3 MiB, shared'
+    """
+    name, outcome = stage["name"], stage.get("outcome", DONE)
+    if outcome == FAILED:
+        return f"{name}: failed: {stage.get('problem', '')}"
+    size = f"{stage['rows']:,} rows, {rounded(stage['nbytes'] / 2**20, 2)} MiB"
+    took = f"{stage.get('seconds', 0.0):.1f} s" if outcome == DONE else outcome
+    return f"{name}: {', '.join([size] * (stage['rows'] > 0) + [took])}"
 
 
 def event_lines(event: Event) -> Iterator[str]:
@@ -146,6 +168,8 @@ def event_lines(event: Event) -> Iterator[str]:
                         f"{it['rows_returned']:,} rows of worker {it['worker']} were leased again, "
                         f"in mega-batch {event['row']['megabatch']}"
                     )
+        case "stages":
+            yield from map(stage_line, event["stages"])
         case "rewound":
             yield f"the run goes on after mega-batch {event['megabatch']}, from its checkpoint"
         case "warning":

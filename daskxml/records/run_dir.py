@@ -141,6 +141,12 @@ class RunDir:
         if self.path is not None and starts:
             write_starts(self.path, [*starts[:-1], with_workers(starts[-1], workers)])
 
+    def record_stages(self, stages: Sequence[Mapping[str, Any]]) -> None:
+        """Record how the rows of the last start came to the workers."""
+        starts = [] if self.path is None else read_starts(self.path)
+        if self.path is not None and starts:
+            write_starts(self.path, [*starts[:-1], {**starts[-1], "stages": list(stages)}])
+
     def history(self) -> list[dict[str, Any]]:
         """Return the history up to the checkpoint to continue from, which contains it.
 

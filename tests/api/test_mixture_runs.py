@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 import daskxml
-from daskxml.api.mixtures import _begun
+from daskxml.api.mixtures import begun
 from daskxml.core.files import lock_folder
 from daskxml.model.kinds import MixtureSpec
 
@@ -86,9 +86,9 @@ def test_a_part_that_another_process_trains_is_left_alone(tmp_path: Path) -> Non
         contextlib.closing(lock_folder(tmp_path, "busy")),
         pytest.raises(daskxml.ModelError, match="a run is under way"),
     ):
-        _begun(tmp_path)
+        begun(tmp_path)
     assert (tmp_path / "run.toml").exists()
-    assert _begun(tmp_path) == {"out": tmp_path}
+    assert begun(tmp_path) == {"out": tmp_path}
     assert not tmp_path.exists()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from daskxml.cluster import run_driver
-from daskxml.cluster.data_loading import LoadedData, ScatteredRows, Shards
+from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, Shards
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.config import load_run_config
@@ -549,7 +549,7 @@ def train(
         facts: Any = SimpleNamespace(rows=sum(ROWS), nonzeros=4 * sum(ROWS), feature_base=0)
         train, test = Shards(futures[:2], ROWS), Shards(futures[2:4], TEST_ROWS)
         spec = config.model_spec(50, 20)
-        return LoadedData(spec, facts, train, test, futures[4], is_replicated)
+        return LoadedData(spec, PlacedRows(facts, train, test, futures[4], is_replicated))
 
     async def drive() -> None:
         dask.driver = RunDriver(dask, "run", config, ScatteredRows(), "run-dir")

@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
 import daskxml
 from daskxml.api.run import resolve_run
 from daskxml.api.simulate import simulate
-from daskxml.cluster.data_loading import LoadedData, ScatteredRows, Shards
+from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, Shards
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import load_run_config
 from daskxml.records.run_dir import RunDir
@@ -80,10 +80,10 @@ def as_the_driver_builds_it(config):
     config = load_run_config(json.loads(json.dumps(config.as_dict())))
     driver, made = RunDriver(None, "run", config, ScatteredRows()), simulation(config, ["0", "1"])
     where = made.rows.placement()
+    shards = Shards([], where.train_rows), Shards([], where.test_rows)
     driver.data = LoadedData(
-        made.spec, made.rows.facts, Shards([], where.train_rows), Shards([], where.test_rows),
-        None, where.is_replicated,
-    )  # fmt: skip
+        made.spec, PlacedRows(made.rows.facts, *shards, None, where.is_replicated)
+    )
     return driver._new_session()
 
 

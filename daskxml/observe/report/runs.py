@@ -10,6 +10,7 @@ from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
+from daskxml.core.stages import StageRecord
 from daskxml.core.text import parse_json
 from daskxml.observe.run_view import Row, best_value, last_metrics, scores, worker_names
 from daskxml.records.environment import read_starts
@@ -61,6 +62,15 @@ class StoredRun:
     def metrics(self) -> dict[str, float]:
         """The metrics of the last evaluation."""
         return last_metrics(self.history)
+
+    @property
+    def stages(self) -> list[StageRecord]:
+        """How the rows of the last start came to the workers, as far as it is recorded."""
+        found = self.starts[-1].get("stages", ()) if self.starts else ()
+        try:
+            return [StageRecord(**stage) for stage in found]
+        except TypeError:
+            return []
 
     @property
     def workers(self) -> list[str]:

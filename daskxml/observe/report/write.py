@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from daskxml._version import __version__
@@ -191,20 +191,8 @@ def render_page(
     metric, level
         What is compared, and the level to reach; None where nothing was measured.
     """
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "number": _number,
-        "score": lambda value: "-" if value is None else f"{value:.4f}",
-        "svg": lambda chart: Markup(draw_svg(chart)),  # it escapes its own texts
-        "json": lambda value: json.dumps(value, indent=2),
-        "value": _value,
-    }
-    source = files("daskxml.observe.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(source).render(
-        version=__version__,
-        date=datetime.now(UTC).isoformat(timespec="minutes"),
+    return render(
+        TEMPLATE,
         runs=runs,
         charts=charts,
         sections=sections,
@@ -215,6 +203,31 @@ def render_page(
         differences=differences(runs) if len(runs) > 1 else {},
         most_events=_MOST_EVENTS,
     )
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page of this package's template, one file that needs no other."""
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_template),
+    )
+    environment.filters |= {
+        "number": _number,
+        "score": lambda value: "-" if value is None else f"{value:.4f}",
+        "svg": lambda chart: Markup(draw_svg(chart)),  # it escapes its own texts
+        "json": lambda value: json.dumps(value, indent=2),
+        "value": _value,
+        "setting": lambda value: _number(value) if type(value) is float else _value(value),
+    }
+    date = datetime.now(UTC).isoformat(timespec="minutes")
+    return environment.get_template(template).render(version=__version__, date=date, **values)
+
+
+def _template(name: str) -> str:
+    return files("daskxml.observe.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _number(value: float | None, digits: int = 4) -> str:
@@ -286,8 +299,10 @@ def _draw_one(axes: Any, line: Series, number: int) -> None:
     style: dict[str, Any] = {"color": colour}
     if dashes:
         style["linestyle"] = (0, tuple(map(float, dashes.split())))
-    if len(xs) <= _DOTTED:
+    if len(xs) <= _DOTTED or not line.is_joined:
         style |= {"marker": "o", "markersize": 3}
+    if not line.is_joined:
+        style["linestyle"] = "none"
     axes.plot(xs, ys, label=shorten(line.name, _NAME_CHARACTERS), **style)
     if line.band:
         lower, upper = zip(*line.band, strict=True)

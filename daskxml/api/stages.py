@@ -1,0 +1,233 @@
+"""The stages of a pipeline: handles of what they make, which is made when it is first needed.
+
+A stage's key is a hash of its settings, of the source of the user's functions in it, and of the
+keys of the stages that it takes. So a key stands for one result: a stage that is described again,
+in the same process or a later one, is the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from dask.base import tokenize
+from dask.sizeof import sizeof
+from distributed import Client, Future, wait
+from distributed.scheduler import KilledWorker
+
+from daskxml.api.collections import RowsOnWorkers
+from daskxml.cluster.event_log import explained
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import ClusterError, DaskxmlError, InputError
+from daskxml.core.stages import StageRecord
+from daskxml.data.matrices import matrix_partition
+from daskxml.data.rows import to_scipy
+
+Function = Callable[..., Any]
+FAN_IN = 8  # of the tree in which what was found in each partition is merged
+
+
+def key_of(*made_of: Any) -> str:
+    """Return a hash of settings, functions and keys, the same in every process.
+
+    Examples
+    --------
+    >>> key_of("drop", {"least": 3}) == key_of("drop", {"least": 3})
+    True
+    >>> key_of("drop", {"least": 3}) == key_of("drop", {"least": 4})
+    False
+    """
+    return sha256("".join(map(_text, made_of)).encode()).hexdigest()[:16]
+
+
+def _text(value: Any) -> str:
+    if callable(value) and hasattr(value, "__code__"):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        try:
+            source = inspect.getsource(value)
+        except (OSError, TypeError):  # typed at a prompt
+            source = value.__code__.co_code.hex() + repr(value.__code__.co_consts)
+        made_of = (value.__qualname__, source, value.__defaults__, value.__kwdefaults__)
+        return _text([*made_of, *cells])
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_text(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_text, value)) + "]"
+    if value is None or isinstance(value, str | int | float | bool):
+        return json.dumps(value)
+    return str(tokenize(value))
+
+
+class Stage:
+    """What a stage makes.
+
+    Attributes
+    ----------
+    name
+        As the journal calls it.
+    key
+        See the head of this module.
+    record
+        What became of it when it was first needed; None before.
+    """
+
+    def __init__(
+        self, name: str, key: str, make: Callable[[], Any], again: Callable[[StageRecord], None]
+    ) -> None:
+        self.name, self.key = name, key
+        self._make: Callable[[], Any] | None = make
+        self._again = again  # called with its record where it is needed once more
+        self._made: Any = None
+        self.record: StageRecord | None = None
+
+    def made(self) -> Any:
+        """Return what it makes; make it, unless that is done."""
+        if self._make is not None:
+            self._made = self._make()
+            self._make = None  # and with it the stages before, whose rows nobody else may need
+        elif self.record is not None:
+            self._again(self.record)
+        return self._made
+
+    def __repr__(self) -> str:
+        state = "not needed yet" if self.record is None else self.record.outcome
+        return f"<{type(self).__name__} {self.name!r}, {state}>"
+
+
+class Rows(Stage):
+    """Rows in partitions that stay on the workers as long as this object is referenced.
+
+    A partition is a pair ``(X, Y)``: two matrices, or anything else of which a later stage makes
+    them, such as a list of texts and a list of names.
+    """
+
+    @property
+    def partitions(self) -> list[Future]:
+        """A future of each partition; they are made now, if they are not there."""
+        return list(self.made())
+
+    def on_workers(self) -> RowsOnWorkers:
+        """Return what `daskxml.train` takes as rows."""
+        partitions = self.partitions
+        return RowsOnWorkers(partitions, stages=(self.record,) if self.record else ())
+
+
+class Value(Stage):
+    """A single object that a stage makes: what was learnt, a run, metrics."""
+
+    def result(self) -> Any:
+        """Return it; make it now, if that is not done."""
+        made = self.made()
+        return made.result() if isinstance(made, Future) else made
+
+
+# ------------------------------------------------------------------------------ on the workers
+
+
+def call_on(function: Function, partition: Any, values: Sequence[Any], settings: Any) -> Any:
+    """Call a user's function with a partition as a pair; return a partition of what it gives."""
+    return as_partition(function(*as_pair(partition), *values, **settings))
+
+
+def as_pair(partition: Any) -> tuple[Any, Any]:
+    """Return a partition as users see it: rows are SciPy's matrices, which share its memory."""
+    if isinstance(partition, Partition):
+        return to_scipy(partition.features), to_scipy(partition.labels)
+    X, Y = partition
+    return X, Y
+
+
+def as_partition(pair: Any) -> Any:
+    """Check what a user gives as a partition; two matrices become a `Partition`.
+
+    Raises
+    ------
+    InputError
+        If it is no pair, or its parts differ in their rows.
+    """
+    if isinstance(pair, Partition):
+        return pair
+    if not (isinstance(pair, tuple) and len(pair) == 2):
+        raise InputError(f"a {type(pair).__name__} is no partition: give a pair (X, Y)")
+    X, Y = pair
+    if hasattr(X, "shape") and hasattr(Y, "shape"):
+        return matrix_partition(X, Y, first_row=0, shape=(X.shape[1], Y.shape[1]))
+    if _count(X) != _count(Y):
+        raise InputError(f"X has {_count(X)} rows but Y has {_count(Y)}")
+    return pair
+
+
+def _count(part: Any) -> int:
+    return int(part.shape[0]) if hasattr(part, "shape") else len(part)
+
+
+def measure(partition: Any) -> tuple[int, int]:
+    """Return the rows and the bytes of a partition."""
+    if isinstance(partition, Partition):
+        return partition.rows, partition.nbytes
+    return _count(partition[1]), sizeof(partition[0]) + sizeof(partition[1])
+
+
+# --------------------------------------------------------------------------------- by the client
+
+
+def submit_each(
+    client: Client,
+    name: str,
+    key: str,
+    partitions: Sequence[Future],
+    function: Function,
+    *args: Any,
+) -> list[Future]:
+    """Start ``function(partition, *args)`` for each partition, under names that stand for them."""
+    return [
+        client.submit(function, part, *args, key=f"{name}-{key}-{number}", pure=False)
+        for number, part in enumerate(partitions)
+    ]
+
+
+def submit_merges(
+    client: Client, name: str, key: str, found: Sequence[Future], merge: Function
+) -> Future:
+    """Start the merges of what was found, in a tree; return the future of its root."""
+    level, futures = 0, list(found)
+    while len(futures) > 1 or level == 0:
+        groups = [futures[i : i + FAN_IN] for i in range(0, len(futures), FAN_IN)]
+        futures = [
+            client.submit(merge, group, key=f"{name}-merge-{key}-{level}-{number}", pure=False)
+            for number, group in enumerate(groups)
+        ]
+        level += 1
+    return futures[0]
+
+
+def await_stage(name: str, futures: Sequence[Future]) -> None:
+    """Wait for a stage's tasks, those that failed before again.
+
+    Raises
+    ------
+    DaskxmlError
+        Of the first partition that failed, in one line.
+    """
+    for future in futures:
+        if future.status == "error":
+            future.retry()
+    wait(futures)
+    for number, future in enumerate(futures):
+        if future.status != "finished":
+            place = f"stage {name!r}, partition {number}"
+            raise _one_line(place, future.exception()) from None
+
+
+def _one_line(place: str, error: BaseException) -> DaskxmlError:
+    if isinstance(error, InputError):
+        return InputError(f"{place}: {error.problem}", error.path, error.line)
+    if isinstance(error, DaskxmlError):
+        return type(error)(f"{place}: {error}")
+    known = explained(error) if isinstance(error, MemoryError | KilledWorker) else None
+    if known is not None:
+        return ClusterError(f"{place}: {known}")
+    return InputError(f"{place}: {type(error).__name__}: {error}")

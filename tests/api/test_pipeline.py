@@ -1,0 +1,183 @@
+"""A pipeline on a real cluster: what is done once and what twice, and what is lost in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from distributed import Client
+
+import daskxml
+from daskxml.api.pipeline import Pipeline
+from daskxml.observe.report.pipeline import count_outcomes
+
+
+def halve(X: Any, Y: Any, factor: float = 0.5) -> tuple[Any, Any]:
+    return X * factor, Y
+
+
+def slowly(X: Any, Y: Any) -> tuple[Any, Any]:
+    time.sleep(0.3)
+    return X, Y
+
+
+def wrong(X: Any, Y: Any) -> Any:
+    return 1 / 0
+
+
+def careless(X: Any, Y: Any) -> Any:
+    return X
+
+
+def count_rows(X: Any, Y: Any) -> int:
+    return int(X.shape[0])
+
+
+def unless(X: Any, Y: Any, marker: str) -> tuple[Any, Any]:
+    """Fails for some partitions until a file is there."""
+    if X.shape[0] % 2 and not Path(marker).exists():
+        raise ValueError("not yet")
+    return X, Y
+
+
+class Words:
+    """The seam for text: learns a vocabulary from all partitions, and makes rows of texts."""
+
+    def fit(self, partitions: Any) -> Words:
+        texts = [text for part in partitions for text in part.result()[0]]
+        self.vocabulary = sorted({word for text in texts for word in text.split()})
+        return self
+
+    def transform(self, texts: Any) -> Any:
+        dense = [[text.split().count(word) for word in self.vocabulary] for text in texts]
+        return scipy.sparse.csr_matrix(np.array(dense, np.float32))
+
+
+def one_hot(X: Any, Y: Any, names: list[str]) -> tuple[Any, Any]:
+    return X, scipy.sparse.csr_matrix([[name in row for name in names] for row in Y], dtype="f4")
+
+
+def outcomes(pipe: Pipeline) -> dict[str, dict[str, int]]:
+    return {name: dict(found) for name, found in count_outcomes(pipe.records).items()}
+
+
+@pytest.fixture
+def short(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "training": {"megabatches": 2}, "run": {"name": "first"}}
+
+
+def build(pipe: Pipeline, data: dict[str, Path], short: dict[str, Any]) -> dict[str, Any]:
+    rows = pipe.map(halve, pipe.read(data["train"]), factor=0.25)
+    kept, held = pipe.split(pipe.drop_rare(rows, least=5), 0.2)
+    first = pipe.train(short, kept, held)
+    second = pipe.train(short, kept, held, name="second", overrides=["strategy.lr=0.1"])
+    return {"kept": kept, "held": held, "first": first, "second": second,
+            "metrics": pipe.evaluate(second, held)}  # fmt: skip
+
+
+def test_two_trainings_share_what_leads_to_them_and_a_later_process_keeps_them(
+    client: Client, data: dict[str, Path], short: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "pipe"
+    with Pipeline(folder, client=client) as pipe:
+        made = build(pipe, data, short)
+        assert pipe.records == []  # nothing is done before it is needed
+        first, metrics = made["first"].result(), made["metrics"].result()
+        second = made["second"].result()
+        assert second.metrics["P@1"] == metrics["P@1"]
+        assert pipe.predict(made["first"], made["held"], tmp_path / "top.npz").result().exists()
+        found = outcomes(pipe)
+        once = ("read", "halve", "count labels", "drop rare labels", "first", "second")
+        assert all(found[name]["done"] == 1 for name in once)
+        assert found["kept"] == {"done": 1, "shared": 1}
+        assert found["shuffle for second"] == {"shared": 1}
+        assert found["shuffle for first"] == {"done": 1}
+        sizes = {record.name: record for record in pipe.records if record.outcome == "done"}
+        assert sizes["read"].rows == sizes["halve"].rows == 1500
+        assert sizes["kept"].rows + sizes["held out"].rows == 1500
+        assert sizes["read"].nbytes > 1500
+    journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in journal] == [record.name for record in pipe.records]
+    page = (folder / "index.html").read_text()
+    assert "drop rare labels" in page
+    assert first.out is not None
+    stages = json.loads((first.out / "environment.json").read_text())[-1]["stages"]
+    assert [stage["name"] for stage in stages] == ["kept", "held out", "shuffle"]
+
+    with Pipeline(folder, client=client) as pipe:
+        made = build(pipe, data, short)
+        assert made["metrics"].result() == metrics
+        assert made["first"].result().history == first.history
+        assert outcomes(pipe) == {"evaluate second": {"kept": 1}, "first": {"kept": 1}}
+        changed = pipe.train(short, pipe.read(data["train"]), name="first")
+        changed.result()
+        assert outcomes(pipe)["first"] == {"kept": 1, "done": 1}
+
+
+def test_a_failed_stage_goes_on_where_it_was_and_says_what_failed(
+    client: Client, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    blocks = [(rng.random((n, 4)), rng.random((n, 3)) > 0.5) for n in (10, 11, 12)]
+    futures = client.scatter(blocks)
+    marker = tmp_path / "marker"
+    with Pipeline(client=client) as pipe:
+        rows = pipe.read(futures)
+        late = pipe.map(unless, rows, marker=str(marker))
+        with pytest.raises(
+            daskxml.InputError, match="stage 'unless', partition 1: ValueError: not"
+        ):
+            _ = late.partitions
+        done = [future.key for future in rows.partitions]
+        marker.touch()
+        assert len(late.partitions) == 3
+        assert outcomes(pipe)["unless"] == {"failed": 1, "done": 1}
+        assert outcomes(pipe)["read"]["done"] == 1
+        assert len(done) == 3
+        for function, problem in ((wrong, "ZeroDivisionError"), (careless, "is no partition")):
+            with pytest.raises(daskxml.InputError, match=f"partition 0: .*{problem}"):
+                _ = pipe.map(function, rows).partitions
+        assert pipe.reduce(count_rows, sum, rows).result() == 33
+        with pytest.raises(daskxml.ConfigError, match=r"share = 2: must be"):
+            pipe.split(rows, 2)
+        with pytest.raises(daskxml.ConfigError, match="unknown key 'formt'"):
+            pipe.read("rows.txt", formt="csv")
+        with pytest.raises(daskxml.InputError, match="no such file"):
+            _ = pipe.read(tmp_path / "rows.txt").partitions
+
+
+def test_a_worker_killed_in_a_stage_and_between_two(
+    client: Client, data: dict[str, Path], short: dict[str, Any]
+) -> None:
+    with Pipeline(client=client) as pipe:
+        rows = pipe.map(slowly, pipe.read(data["train"], block_bytes=20_000))
+        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        assert len(rows.partitions) > 4
+        client.wait_for_workers(2, timeout=60)
+        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        run = pipe.train(short, rows).result()
+        assert len(run.history) == 2
+        assert Counter(r.name for r in pipe.records if r.outcome == "done")["slowly"] == 1
+
+
+def test_texts_a_fitted_object_and_names(client: Client, short: dict[str, Any]) -> None:
+    texts = ["red apple", "green apple", "red car", "blue car"] * 8
+    names = [["fruit"], ["fruit"], ["car"], ["car"]] * 8
+    futures = client.scatter([(texts[:16], names[:16]), (texts[16:], names[16:])], hash=False)
+    with Pipeline(client=client) as pipe:
+        documents = pipe.read(futures)
+        words = pipe.fit(Words(), documents)
+        rows = pipe.map(one_hot, pipe.transform(words, documents), names=["car", "fruit"])
+        lr = ["strategy.lr=5", "training.megabatches=8"]
+        run = pipe.train(short, rows, rows, overrides=lr).result()
+        assert run.metrics["P@1"] == 1.0
+        assert outcomes(pipe)["read"] == {"done": 1, "shared": 1}
+        assert words.result().vocabulary == ["apple", "blue", "car", "green", "red"]
