@@ -221,8 +221,12 @@ class Simulation:
         self, session: VirtualSession, script: Script
     ) -> tuple[float, dict[str, float]]:
         """Return when the run continues from its last checkpoint, and its workers' speeds."""
-        lost = "the shared model" if session.executor.workers else "every worker"
-        self._warn(f"{lost} was lost; going back to the last checkpoint")
+        lost = "every worker was lost"
+        if session.executor.workers:
+            is_parts = session.session.strategy.partitions
+            parts, whole = "some labels and their copies were lost", "the shared model was lost"
+            lost = parts if is_parts else whole
+        self._warn(f"{lost}; going back to the last checkpoint")
         now_s = session.executor.now_s
         if speeds := session.speeds():
             return now_s, speeds

@@ -75,11 +75,6 @@ class LabelPart:
         for name in _OUTPUT:
             yield views[name][start - self.start : stop - self.start].reshape(-1)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of parameters, moments and buffers."""
-        return int(self.flat.nbytes) + self.optimizer.nbytes + self.mlp.nbytes
-
 
 @dataclass(frozen=True, slots=True)
 class MergePoint:

@@ -77,9 +77,14 @@ def test_a_loss_and_an_arrival_at_any_time_change_nothing(alone, share):
 
 
 def test_two_losses_at_once_lead_back_to_the_checkpoint(alone, tmp_path):
-    changes = [Loss(0.6, "0"), Loss(0.6, "1")]
-    found = run([1.0, 1.0, 1.0], changes, tmp_path, checkpoint={"every": 1})
+    changes, said = [Loss(0.25, "0"), Loss(0.25, "1")], []
+    found = simulate(
+        values(checkpoint={"every": 1}), [1.0, 1.0, 1.0], **ROWS, **COST, changes=changes,
+        out=tmp_path, on_event=said.append,
+    )  # fmt: skip
     check_same(found, alone)
+    warnings = [event["text"] for event in said if event["kind"] == "warning"]
+    assert warnings == ["some labels and their copies were lost; going back to the last checkpoint"]
     assert not verify(tmp_path).disagreements
 
 
@@ -94,7 +99,8 @@ def test_a_checkpoint_is_continued_by_other_workers(alone, tmp_path):
 
 
 def test_the_record_holds_whatever_happens(tmp_path):
-    run([1.0, 1.0, 0.5], [Loss(0.3, "2"), Arrival(0.4, "3")], tmp_path)
+    found = run([1.0, 1.0, 0.5], [Loss(0.15, "2"), Arrival(0.2, "3")], tmp_path)
+    assert [e["kind"] for row in found.history for e in row["events"]] == ["lost", "joined"]
     assert not verify(tmp_path).disagreements
 
 
