@@ -18,7 +18,7 @@ from daskxml.data.reading import Facts
 from daskxml.worker.replica import Replica
 from harness.faults.loop import PROCESS, pause
 
-TRAIN, TEST, LABELS = (70, 50), (10, 6), 6  # rows of each shard
+TRAIN, TEST, LABELS = (28, 20), (3, 2), 6  # rows of each shard
 ROWS = sum(TRAIN)
 FACTS = Facts(
     rows=ROWS, features=ROWS, labels=LABELS, nonzeros=ROWS, label_nonzeros=ROWS, nbytes=0,

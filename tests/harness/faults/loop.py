@@ -97,6 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s, self.wall_offset_s, self.events = 0.0, 1.7e9, 0
         self._timers = 0
+        self._buried: list[set[asyncio.Task[Any]]] = []
         self.hub, self.is_closing = getcurrent(), False
         self.threads: dict[VirtualThread, None] = {}
         self._selector = self
@@ -158,6 +159,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _note_failure(self, loop: Any, context: dict[str, Any]) -> None:
         if not self.is_closing and not isinstance(context.get("exception"), Killed):
             self.failures.append(context)
+
+    def bury(self) -> None:
+        """Keep the tasks of a process that dies: their cleaning up must never run."""
+        self._buried.append(asyncio.all_tasks(self))
 
     def stop_everything(self) -> None:
         """End the tasks and threads that are left, also those of dead processes."""

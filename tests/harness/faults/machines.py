@@ -312,6 +312,7 @@ class Cluster:
         if worker.is_dead:
             return
         worker.is_dead = True
+        self.loop.bury()
         for storage in worker.plugin.storage.values():  # the system ends a process's locks
             storage.close()
         for comm in list(worker.comms):
@@ -334,6 +335,7 @@ class Cluster:
     def end_scheduler(self) -> None:
         """End the scheduler with everything that it knows."""
         self.scheduler.is_dead = True
+        self.loop.bury()
         self.driver, self.scheduler = None, Process("scheduler")
         self.workers, self.waiting = {}, {}
 
@@ -471,6 +473,7 @@ async def _serve(worker: Worker, comm: Comm) -> None:
             comm.abort()
             return
         await handler(comm=comm, **message)
+    comm.abort()
 
 
 def _tasks_in(args: Any) -> list[Task]:

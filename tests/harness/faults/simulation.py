@@ -11,6 +11,7 @@ import tempfile
 from collections import deque
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,8 +22,8 @@ from daskxml.cluster import membership, run_driver, worker_plugin, worker_tasks
 from daskxml.cluster.data_loading import LoadedData, ScatteredRows, Shards
 from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
-from daskxml.config import load_run_config
-from daskxml.core.errors import ModelError
+from daskxml.config import RunConfig, load_run_config
+from daskxml.core.errors import DaskxmlError, ModelError
 from daskxml.kernels import get_kernels
 from daskxml.records import run_dir as run_dirs
 from daskxml.records.run_dir import RunDir
@@ -84,8 +85,6 @@ class Simulation:
         self.case, self.loop, self.root = case, loop, folder
         self.rng = random.Random(f"noise {case.seed}")
         self.cluster = Cluster(loop, self.rng, self.step)
-        self.truth = Truth(self.cluster, case.seed)
-        self.cluster.committed = self.truth.committed
         self.disk: Disk
         self.steps = self.starts = 0
         self.happened: deque[str] = deque(maxlen=60)
@@ -96,7 +95,8 @@ class Simulation:
         self._names = itertools.count(case.workers)
         self._lost_power = asyncio.Event()
         self._problem: Exception | None = None
-        self.config = load_run_config(_run_file(case))
+        self.config = _config(case.strategy, case.overlap, case.checkpoint_every)
+        self._keep_account()
 
     # ------------------------------------------------------------------- steps
 
@@ -209,7 +209,10 @@ class Simulation:
 
     def _new_directory(self) -> None:
         self.run_dir = self.root / f"run{self.starts}"
-        self.truth = Truth(self.cluster, self.case.seed)
+        self._keep_account()
+
+    def _keep_account(self) -> None:
+        self.truth = Truth(self.cluster, self.config.run.seed)
         self.cluster.committed = self.truth.committed
 
     async def _start(self, checkpoint: str | None) -> str:
@@ -292,17 +295,19 @@ class Simulation:
         return self._digest.hexdigest()
 
 
-def _run_file(case: Case) -> dict[str, Any]:
-    return {
-        "run": {"seed": case.seed % 1000},
-        "training": {"epochs": 2},
-        "strategy": {"name": case.strategy, "batch_max": 8, "megabatch_batches": 7},
-        "combine": {"overlap": case.overlap},
-        "checkpoint": {"every": case.checkpoint_every, "keep": 2},
-        "evaluation": {"k": [1]},
-        "model": {"hidden": [1]},
-        "cluster": {"threads": 1},
-    }
+@cache
+def _config(strategy: str, overlap: bool, checkpoint_every: int) -> RunConfig:
+    return load_run_config(
+        {
+            "training": {"epochs": 2},
+            "strategy": {"name": strategy, "batch_max": 4, "megabatch_batches": 6},
+            "combine": {"overlap": overlap},
+            "checkpoint": {"every": checkpoint_every, "keep": 2},
+            "evaluation": {"k": [1]},
+            "model": {"hidden": [1]},
+            "cluster": {"threads": 1},
+        }
+    )
 
 
 def _loader(is_replicated: bool) -> Any:
@@ -352,7 +357,7 @@ def simulate(case: Case) -> Outcome:
         simulation.disk = disk
         try:
             loop.run_until_complete(simulation.run())
-        except (Violated, Stuck) as found:
+        except (Violated, Stuck, DaskxmlError) as found:
             problem = f"{type(found).__name__}: {found}"
         finally:
             ended_s = loop.now_s
