@@ -309,7 +309,7 @@ def _storage(run: str) -> RunStorage:
 
 
 def _directory(run: str) -> RunDir:
-    directory = _storage(run).run_dir
-    if directory is None:
+    storage = worker_plugin().storage.get(run)
+    if storage is None or storage.run_dir is None:
         raise ClusterError(f"the directory of run {run} is not kept by this worker")
-    return directory
+    return storage.run_dir

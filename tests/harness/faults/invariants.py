@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from harness.faults.counting import ROWS, TRAIN
 from harness.faults.machines import Cluster, Worker
 from harness.records import audited
 
+_OPEN = {"events": [], "wall_s": 0.0}
 CLOSE = 1e-4  # float32 sums of some hundred ones
 
 
@@ -41,12 +43,13 @@ class Truth:
     ----------
     cluster
         The workers.
-    seed
-        Of the run, for the order of its rows.
+    seed, is_replicated
+        Of the run, for the order of its rows; whether each worker holds all.
     """
 
-    def __init__(self, cluster: Cluster, seed: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, is_replicated: bool) -> None:
         self.cluster, self._seed = cluster, seed
+        self._streams = (ROWS,) if is_replicated else TRAIN
         self.rows: list[str] = []  # of the history, as JSON
         self.models: dict[int, Array] = {}  # by generation, of the session that is under way
         self.stored = 0  # mega-batches in the last checkpoint that was acknowledged
@@ -58,9 +61,18 @@ class Truth:
         """Begin with a new scheduler."""
         self._read = 0
         history = [] if checkpoint is None else read_checkpoint(checkpoint)[1]["history"]
-        self._rewind(len(history))
-        found = [json.dumps(row) for row in history]
-        require(found == self.rows, "the checkpoint's history is not what was published")
+        self._require_same(history, "the checkpoint to resume from")
+        self.rows = [json.dumps(row) for row in history]
+        self._seen = [Counter(chain(*self._rows_of(row).values())) for row in history]
+
+    def _require_same(self, history: list[Any], what: str) -> None:
+        """Check that a checkpoint holds what was published, and perhaps a row more.
+
+        Workers may join, or be lost, while a checkpoint is written: its last row has no such event.
+        """
+        for number, (row, published) in enumerate(zip(history, self.rows, strict=False), 1):
+            is_last, own = number == len(history), json.loads(published)
+            require(row == own or (is_last and row | _OPEN == own | _OPEN), f"{what}: row {number}")
 
     def _rewind(self, megabatches: int) -> None:
         del self.rows[megabatches:], self._seen[megabatches:]
@@ -132,11 +144,8 @@ class Truth:
 
     def _check_row(self, driver: RunDriver, row: dict[str, Any]) -> None:
         """Each row counts once in an epoch, and is in the model that was committed."""
-        parts = {
-            name: [it for lease in worker["leases"] for span in lease for it in self._places(span)]
-            for name, worker in row["workers"].items()
-        }
-        seen = Counter(place for part in parts.values() for place in part)
+        parts = self._rows_of(row)
+        seen = Counter(chain(*parts.values()))
         self._seen.append(seen)
         every = sum(self._seen, Counter())
         twice = [place for place, count in every.items() if count > 1]
@@ -149,9 +158,16 @@ class Truth:
             require(whole[epoch] >= least, f"rows of epoch {epoch} were forgotten")
         self._check_model(driver, row, {n: [r for _, r in part] for n, part in parts.items()})
 
+    def _rows_of(self, row: dict[str, Any]) -> dict[str, list[tuple[int, int]]]:
+        """Return the epoch and the number of every row that each worker has trained on."""
+        return {
+            name: [it for lease in worker["leases"] for span in lease for it in self._places(span)]
+            for name, worker in row["workers"].items()
+        }
+
     def _places(self, span: list[int]) -> list[tuple[int, int]]:
         epoch, stream = span[:2]
-        streams = self._session.ledger.stream_rows
+        streams = self._streams
         first = 0 if len(streams) == 1 else sum(TRAIN[:stream])
         return [(epoch, first + int(n)) for n in span_rows(Span(*span), streams[stream], self._seed)]
 
@@ -199,9 +215,8 @@ class Truth:
         require(newest >= self.stored, f"checkpoint {self.stored} was acknowledged, and is lost")
         for path in found:
             models, session = read_checkpoint(path)
-            history = [json.dumps(row) for row in session["history"]]
-            known = min(len(history), len(self.rows))
-            require(history[:known] == self.rows[:known], f"{path.name}: another history")
+            history = session["history"]
+            self._require_same(history, path.name)
             if len(history) in self.models:
                 is_it = np.array_equal(models["current"], self.models[len(history)])
                 require(is_it, f"{path.name}: not the model of merge {len(history)}")
@@ -214,7 +229,6 @@ class Truth:
         journal = run_dir / HISTORY_FILE
         found = [json.dumps(row) for row in read_history(journal)] if journal.exists() else []
         require(found == rows, "the journal is not the history")
-        require(not (set(run_dir.rglob("*.partial"))), "unfinished files are left")
         found = audited(session.history, lambda _: session.strategy) if rows else None
         require(not (found and (found.findings.disagreements or found.notes)), "the audit objects")
         if session.generation in self.models:

@@ -212,7 +212,7 @@ class Simulation:
         self._keep_account()
 
     def _keep_account(self) -> None:
-        self.truth = Truth(self.cluster, self.config.run.seed)
+        self.truth = Truth(self.cluster, self.config.run.seed, self.case.is_replicated)
         self.cluster.committed = self.truth.committed
 
     async def _start(self, checkpoint: str | None) -> str:
