@@ -14,7 +14,7 @@ STRATEGIES = (
     "adaptive-sgd", "elastic", "static", "mirrored", "central", "asynchronous", "crossbow", "adasum",
 )  # fmt: skip
 LEASING = ("adaptive-sgd", "elastic", "static")  # whose merges may overlap with training
-STEPS = 900  # of a run without faults, about
+STEPS = 500  # of a run without faults, about
 
 KINDS = {  # how often, and in words
     "kill": (8, "worker #{pick} dies, noticed after {amount:.3g} s"),
@@ -74,6 +74,7 @@ class Case:
     overlap: bool
     is_replicated: bool
     workers: int
+    epochs: int
     checkpoint_every: int
     faults: tuple[Fault, ...]
 
@@ -81,8 +82,8 @@ class Case:
         how = ", overlapping merges" if self.overlap else ""
         rows = "all rows on each worker" if self.is_replicated else "sharded rows"
         head = (
-            f"{self.strategy}{how}, {self.workers} workers, {rows}, a checkpoint every "
-            f"{self.checkpoint_every} mega-batches"
+            f"{self.strategy}{how}, {self.workers} workers, {rows}, {self.epochs} epochs, a "
+            f"checkpoint every {self.checkpoint_every} mega-batches"
         )
         return "\n".join([head, *(f"  {fault}" for fault in self.faults)])
 
@@ -96,13 +97,14 @@ def draw_case(seed: int) -> Case:
     True
     """
     rng = random.Random(seed)
-    strategy = rng.choice(STRATEGIES)
+    strategy = rng.choice(LEASING if rng.random() < 0.6 else STRATEGIES)
     return Case(
         seed=seed,
         strategy=strategy,
         overlap=strategy in LEASING and rng.random() < 0.4,
         is_replicated=rng.random() < 0.7,
-        workers=rng.randint(1, 4),
+        workers=rng.choice([1, 2, 2, 2, 3, 3, 4]),
+        epochs=rng.choice([1, 1, 2]),
         checkpoint_every=rng.randint(1, 2),
         faults=tuple(sorted(_faults(rng), key=lambda fault: fault.at)),
     )

@@ -95,7 +95,7 @@ class Simulation:
         self._names = itertools.count(case.workers)
         self._lost_power = asyncio.Event()
         self._problem: Exception | None = None
-        self.config = _config(case.strategy, case.overlap, case.checkpoint_every)
+        self.config = _config(case.strategy, case.overlap, case.epochs, case.checkpoint_every)
         self._keep_account()
 
     # ------------------------------------------------------------------- steps
@@ -110,6 +110,8 @@ class Simulation:
             fault = self._faults.popleft()
             self.happened.append(f"!! {fault}")
             self._strike(fault, process)
+        if process is not self.cluster.scheduler:
+            return
         try:
             self.truth.check()
         except Violated as problem:
@@ -296,10 +298,10 @@ class Simulation:
 
 
 @cache
-def _config(strategy: str, overlap: bool, checkpoint_every: int) -> RunConfig:
+def _config(strategy: str, overlap: bool, epochs: int, checkpoint_every: int) -> RunConfig:
     return load_run_config(
         {
-            "training": {"epochs": 2},
+            "training": {"epochs": epochs},
             "strategy": {"name": strategy, "batch_max": 4, "megabatch_batches": 6},
             "combine": {"overlap": overlap},
             "checkpoint": {"every": checkpoint_every, "keep": 2},
