@@ -39,8 +39,8 @@ class Fault:
 
     Attributes
     ----------
-    at
-        The step before which it happens.
+    at, when
+        The step before which it happens; the first one from there on that has this name.
     kind
         Of `KINDS`.
     pick, amount
@@ -55,9 +55,10 @@ class Fault:
     amount: float
     returns_s: float
     same_address: bool
+    when: str = ""
 
     def __str__(self) -> str:
-        text = f"step {self.at}: " + KINDS[self.kind][1].format(pick=self.pick, amount=self.amount)
+        text = f"step {self.at}{self.when and f', {self.when}'}: " + KINDS[self.kind][1].format(pick=self.pick, amount=self.amount)
         if self.kind.startswith("kill"):
             where = "at its old address" if self.same_address else "at a new address"
             back = f"back after {self.returns_s:.3g} s {where}"
@@ -105,7 +106,7 @@ def draw_case(seed: int) -> Case:
         is_replicated=rng.random() < 0.7,
         workers=rng.choice([1, 2, 2, 2, 3, 3, 4]),
         epochs=rng.choice([1, 1, 2]),
-        checkpoint_every=rng.randint(1, 2),
+        checkpoint_every=rng.randint(1, 3),
         faults=tuple(sorted(_faults(rng), key=lambda fault: fault.at)),
     )
 
@@ -118,7 +119,7 @@ def _faults(rng: random.Random) -> list[Fault]:
             kind=rng.choices(kinds, weights)[0],
             pick=rng.randrange(4),
             amount=rng.choice([0.0, 0.001, 0.1, 1.0, 2.5, 10.0]) * rng.random(),
-            returns_s=rng.choice([0.0, 0.01, 1.0, 5.0, -1.0]),
+            returns_s=rng.choice([0.01, 0.1, 1.0, 5.0, -1.0]),
             same_address=rng.random() < 0.4,
         )
         for _ in range(rng.randint(0, 8))

@@ -38,6 +38,7 @@ from harness.faults.machines import Cluster, Value, Worker
 from harness.faults.schedule import Case, Fault, draw_case, shrink
 
 STARTS = 12  # of one run, at most
+LONGEST_START_S = 300.0  # of virtual time, from a start to the run's end; a run takes some seconds
 SETTLE_S = 200.0  # after which nothing of a run that is over may be left
 # Errors with which a run may end under faults; it then goes on from its last checkpoint.
 LAWFUL = {
@@ -106,8 +107,8 @@ class Simulation:
         line = f"{self.loop.now_s:.6f} s {process}: {what}"
         self._digest.update(line.encode())
         self.happened.append(f"{self.steps}: {line}")
-        while self._faults and self._faults[0].at <= self.steps:
-            fault = self._faults.popleft()
+        for fault in self._due(what):
+            self._faults.remove(fault)
             self.happened.append(f"!! {fault}")
             self._strike(fault, process)
         if process is not self.cluster.scheduler:
@@ -117,6 +118,10 @@ class Simulation:
         except Violated as problem:
             self._problem = self._problem or problem
             self._lost_power.set()
+
+    def _due(self, what: str) -> list[Fault]:
+        started = itertools.takewhile(lambda fault: fault.at <= self.steps, self._faults)
+        return [fault for fault in started if fault.when in ("", what)]
 
     def _strike(self, fault: Fault, here: Process) -> None:
         cluster, living = self.cluster, self.cluster.living()
@@ -239,10 +244,12 @@ class Simulation:
             cluster.add(str(number), rows_per_s=self._speed())
         task = asyncio.Task(self._drive(driver), loop=self.loop, context=cluster.scheduler.context)
         power = asyncio.ensure_future(self._lost_power.wait())
-        await asyncio.wait({task, power}, return_when=asyncio.FIRST_COMPLETED)
+        done = asyncio.FIRST_COMPLETED
+        await asyncio.wait({task, power}, timeout=LONGEST_START_S, return_when=done)
         power.cancel()
         if self._problem is not None:
             raise self._problem
+        require(task.done() or cluster.driver is None, "the run makes no progress")
         if cluster.driver is None:
             self.disk.lose_power(self.rng)
             return "power"
