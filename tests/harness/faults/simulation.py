@@ -182,10 +182,11 @@ class Simulation:
         if returns_s < 0.0 and not cluster.living():
             returns_s = 5.0
         if returns_s >= 0.0:
-            self._later(noticed_s + returns_s, self._revive, worker, fault.same_address)
+            args = worker, fault.same_address, cluster.scheduler
+            self._later(noticed_s + returns_s, self._revive, *args)
 
-    def _revive(self, worker: Worker, same_address: bool) -> None:
-        if worker.address in self.cluster.workers or self.cluster.driver is None:
+    def _revive(self, worker: Worker, same_address: bool, scheduler: Process) -> None:
+        if self.cluster.scheduler is not scheduler or self.cluster.driver is None:
             return
         self.cluster.add(worker.name, worker.address if same_address else "", self._speed())
 
@@ -265,7 +266,7 @@ class Simulation:
     async def _end(self, driver: RunDriver) -> str:
         self._faults.clear()
         self.truth.check()
-        ended = driver.event_log.events[-1]
+        ended = next(it for it in driver.event_log.events if it["kind"] == "ended")
         if ended["reason"] == "error":
             self._require_lawful(ended)
         else:
