@@ -1,8 +1,8 @@
 """A replica with a parameter for each row of the data, which counts how often it was trained on.
 
-Workers, merges, gangs, checkpoints and optimizers are the product's; a step adds 1 to the parameters
-of its rows, in the place of a gradient. So a merged model shows which rows went into it, of which
-worker and with which weight.
+Workers, merges, gangs, checkpoints and optimizers are the product's; a step adds 1 to the
+parameters of its rows, in the place of a gradient. So a merged model shows which rows went into it,
+of which worker and with which weight.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A directory on a disk that fills up and loses what was not flushed, whose writers may die.
 
-The product's own file operations run, on real files: an audit hook sees each before it happens. What
-has reached the disk is what ``os.fsync`` was called for; after `Disk.lose_power` every other change
-is there, or not, or in part.
+The product's own file operations run, on real files: an audit hook sees each before it happens.
+What has reached the disk is what ``os.fsync`` was called for; after `Disk.lose_power` every other
+change is there, or not, or in part.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Disk:
     def fsync(self, handle: int) -> None:
         """Note what has reached the disk."""
         path = Path(f"/proc/self/fd/{handle}").readlink()
-        self.check("fsync", path)
+        self.check("fsync folder" if path.is_dir() else "fsync", path)
         if str(path).startswith(str(self.root)):
             self.flush(path)
 

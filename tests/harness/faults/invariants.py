@@ -174,15 +174,27 @@ class Truth:
         epoch, stream = span[:2]
         streams = self._streams
         first = 0 if len(streams) == 1 else sum(TRAIN[:stream])
-        return [(epoch, first + int(n)) for n in span_rows(Span(*span), streams[stream], self._seed)]
+        return [
+            (epoch, first + int(n)) for n in span_rows(Span(*span), streams[stream], self._seed)
+        ]
 
     def _check_model(
         self, driver: RunDriver, row: dict[str, Any], parts: dict[str, list[int]]
     ) -> None:
         number, strategy = row["megabatch"], driver.session.strategy
+        decided = [part for entry in row["trace"] for part in entry if part[0] == "Merge"]
+        whole, weights = (
+            sum(decided[-1][1].values()),
+            [it["weight"] for it in row["workers"].values()],
+        )
+        require(abs(sum(weights) - whole) < CLOSE, f"merge {number} has another whole weight")
         if not {number - 1, number} <= self.models.keys() or strategy.averages:
             return
-        base, model, momentum = self.models[number - 1], self.models[number], row.get("momentum", 0.0)
+        base, model, momentum = (
+            self.models[number - 1],
+            self.models[number],
+            row.get("momentum", 0.0),
+        )
         before = self.models.get(number - 2, base)
         if momentum and number - 2 not in self.models and number > 1:
             return

@@ -70,7 +70,7 @@ class Process:
 
 
 class Handle(asyncio.TimerHandle):
-    """A callback that runs if its process does; those of one time run in the order of their start."""
+    """A callback that runs if its process does; of those of one time, the first one first."""
 
     __slots__ = ("_number",)
 

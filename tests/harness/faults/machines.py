@@ -1,9 +1,10 @@
 """Worker processes, the network between them, and Dask's client as the run driver sees it.
 
-A worker here is what the product puts on a Dask worker (its plugin, its communicator, its tasks) and
-the little that the product uses of Dask's: slots for tasks, message handlers, comms, `log_event`.
-What Dask guarantees holds: one connection keeps its order, one task runs at a time beside those that
-have seceded, a lost worker is noticed after all that it had sent. Nothing else is promised.
+A worker here is what the product puts on a Dask worker (its plugin, its communicator, its tasks)
+and the little that the product uses of Dask's: slots for tasks, message handlers, comms,
+`log_event`. What Dask guarantees holds: one connection keeps its order, one task runs at a time
+beside those that have seceded, a lost worker is noticed after all that it had sent. Nothing else is
+promised.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 from distributed.comm import CommClosedError
 from distributed.protocol import Serialize
@@ -22,6 +24,7 @@ from distributed.protocol import Serialize
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.cluster.worker_plugin import PLUGIN, RunWorkerPlugin
+from daskxml.core.files import lock_folder
 from harness.faults.loop import PROCESS, Process, VirtualLoop, VirtualThread, this_thread
 
 NOTICE_S = 2.5  # the most until the scheduler notices a lost worker
@@ -37,6 +40,14 @@ def get_worker() -> Worker:
     process = PROCESS.get()
     assert isinstance(process, Worker)
     return process
+
+
+def lock(folder: Path, busy: str) -> IO[str]:
+    """Lock a folder until it is unlocked, or the process dies."""
+    file, process = lock_folder(folder, busy), PROCESS.get()
+    if isinstance(process, Worker):
+        process.locks.append(file)
+    return file
 
 
 def secede() -> None:
@@ -162,6 +173,7 @@ class Worker(Process):
         self.connection_args: dict[str, Any] = {}
         self.loop = SimpleNamespace(asyncio_loop=cluster.loop)
         self.comms: dict[Comm, None] = {}
+        self.locks: list[IO[str]] = []
         self.queue: list[Task] = []
         self.running: dict[Task, None] = {}
         self.slots = 1
@@ -313,8 +325,8 @@ class Cluster:
             return
         worker.is_dead = True
         self.loop.bury()
-        for storage in worker.plugin.storage.values():  # the system ends a process's locks
-            storage.close()
+        for lock in worker.locks:  # as the system does
+            lock.close()
         for comm in list(worker.comms):
             comm.abort()
         worker.died.set_result(None)

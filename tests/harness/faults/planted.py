@@ -43,7 +43,7 @@ class Plant:
         LookupError
             If the text is not there, once.
         """
-        function = self._function()
+        function = self.function()
         before = function.__code__
         function.__code__ = self._changed(function)
         try:
@@ -51,7 +51,8 @@ class Plant:
         finally:
             function.__code__ = before
 
-    def _function(self) -> FunctionType:
+    def function(self) -> FunctionType:
+        """Return the function that it is in."""
         module, _, path = self.where.partition(":")
         found: Any = importlib.import_module(f"daskxml.{module}")
         for name in path.split("."):
@@ -170,4 +171,17 @@ PLANTS = (
           "self._written < len(self._event_log.events)", "False"),
     Plant("a run that has failed stays locked", "records.run_dir:RunDir.release",
           "self.unlock()", "pass"),
+    # ------------------------------------------- mended because a simulation has found them
+    Plant("a lease that Dask gives to the next worker at an address ends the run",
+          "cluster.executor:Executor.lease_of", " and not worker.is_lost", ""),
+    Plant("a history whose last row was not written ends well",
+          "cluster.detached:HistoryWriter.close",
+          "if error is not None and not has_failed:", "if False:"),
+    Plant("a full disk under a model is a traceback", "core.files:replace_durably",
+          "raise _unwritten(target, error) from error", "raise"),
+    Plant("a full disk under a run file is a traceback", "records.run_dir:RunDir.begin",
+          "with replacing(self.path / RUN_FILE) as partial:",
+          "for partial in [self.path / RUN_FILE]:"),
+    Plant("asking a worker for a directory leaves something there", "cluster.detached:_directory",
+          "worker_plugin().storage.get(run)", "_storage(run)"),
 )

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 STRATEGIES = (
-    "adaptive-sgd", "elastic", "static", "mirrored", "central", "asynchronous", "crossbow", "adasum",
+    "adaptive-sgd", "elastic", "static",
+    "mirrored", "central", "asynchronous", "crossbow", "adasum",
 )  # fmt: skip
 LEASING = ("adaptive-sgd", "elastic", "static")  # whose merges may overlap with training
 STEPS = 500  # of a run without faults, about
@@ -58,7 +59,9 @@ class Fault:
     when: str = ""
 
     def __str__(self) -> str:
-        text = f"step {self.at}{self.when and f', {self.when}'}: " + KINDS[self.kind][1].format(pick=self.pick, amount=self.amount)
+        text = f"step {self.at}{self.when and f', {self.when}'}: " + KINDS[self.kind][1].format(
+            pick=self.pick, amount=self.amount
+        )
         if self.kind.startswith("kill"):
             where = "at its old address" if self.same_address else "at a new address"
             back = f"back after {self.returns_s:.3g} s {where}"
@@ -126,7 +129,9 @@ def _faults(rng: random.Random) -> list[Fault]:
     ]
 
 
-def shrink(faults: Sequence[Fault], fails: Callable[[tuple[Fault, ...]], bool]) -> tuple[Fault, ...]:
+def shrink(
+    faults: Sequence[Fault], fails: Callable[[tuple[Fault, ...]], bool]
+) -> tuple[Fault, ...]:
     """Return some of the faults with which it still fails, none of which can be left out.
 
     Examples

@@ -10,8 +10,9 @@ import random
 import tempfile
 from collections import deque
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,7 +36,7 @@ from harness.faults.disk import Disk, virtual_disk
 from harness.faults.invariants import Truth, Violated, require
 from harness.faults.loop import Process, Stuck, VirtualLoop, virtual_time
 from harness.faults.machines import Cluster, Value, Worker
-from harness.faults.schedule import Case, Fault, draw_case, shrink
+from harness.faults.schedule import Case, Fault
 
 STARTS = 12  # of one run, at most
 LONGEST_START_S = 300.0  # of virtual time, from a start to the run's end; a run takes some seconds
@@ -348,7 +349,7 @@ def _seams(simulation: Simulation) -> Any:
                             "shared_zeros": kernels.zeros}),
             (handshake, {"connect": simulation.cluster.connect}),
             (batch_runner, {"Replica": CountingReplica}),
-            (run_dirs, {"describe": lambda: {"machine": "virtual"}}),
+            (run_dirs, {"describe": lambda: {"machine": "virtual"}, "lock_folder": machines.lock}),
         ):  # fmt: skip
             stack.enter_context(mock.patch.multiple(module, **names))
         yield
@@ -373,6 +374,8 @@ def simulate(case: Case) -> Outcome:
             ended_s = loop.now_s
             with disk.idle():
                 loop.stop_everything()
+            for lock in chain(*(worker.locks for worker in simulation.cluster.everyone)):
+                lock.close()
     return Outcome(
         problem, simulation.digest, tuple(simulation.happened), simulation.steps, ended_s,
         simulation.starts, len(simulation.truth.rows),
