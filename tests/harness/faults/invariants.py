@@ -183,11 +183,9 @@ class Truth:
     ) -> None:
         number, strategy = row["megabatch"], driver.session.strategy
         decided = [part for entry in row["trace"] for part in entry if part[0] == "Merge"]
-        whole, weights = (
-            sum(decided[-1][1].values()),
-            [it["weight"] for it in row["workers"].values()],
-        )
-        require(abs(sum(weights) - whole) < CLOSE, f"merge {number} has another whole weight")
+        weights = [worker["weight"] for worker in row["workers"].values()]
+        lost = abs(sum(weights) - sum(decided[-1][1].values()))
+        require(lost < CLOSE, f"the weights of merge {number} are not the strategy's in sum")
         if not {number - 1, number} <= self.models.keys() or strategy.averages:
             return
         base, model, momentum = (
