@@ -74,12 +74,14 @@ def explain(case: Case, problem: str) -> str:
 
 
 def _look_for_all(plants: Sequence[Plant], seeds: range, *, writes: bool) -> int:
-    rows = list(_look_for(plants, seeds))
-    found = sum(row["found in run"] is not None for row in rows)
+    rows: list[dict[str, Any]] = []
+    for row in _look_for(plants, seeds):
+        rows.append(row)
+        found = sum(row["found in run"] is not None for row in rows)
+        if writes:  # what was found so far, as the rest may take hours
+            sizes = {"found": found, "planted": len(rows), "most_runs": len(seeds)}
+            write_result("planted_faults", rows, first_seed=seeds.start, **sizes)
     print(f"{found} of {len(rows)} planted faults found in {len(seeds)} runs at most for each")
-    if writes:
-        sizes = {"found": found, "planted": len(rows), "most_runs": len(seeds)}
-        write_result("planted_faults", rows, first_seed=seeds.start, **sizes)
     return 0
 
 

@@ -108,9 +108,6 @@ PLANTS = (
     # --------------------------------------------------------------- what the driver does
     Plant("the second of two losses is forgotten", "cluster.run_driver:RunDriver._lose",
           "losses.append(event)", "losses[:] = [event]"),
-    Plant("a loss overtakes a merge that is being committed",
-          "cluster.executor:Executor.settle_collective",
-          "await asyncio.wait({self._collective})", "pass"),
     Plant("a lease of a lost worker is kept", "cluster.executor:Executor.remove",
           "self.lease_ended(lease)", "pass"),
     Plant("a merge that all have is merged again", "cluster.collectives:Collectives._merge",
