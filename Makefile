@@ -8,6 +8,7 @@
 #                   if there is one; CUDA=13 for the other CUDA
 #   make docs       the site of documents, in build/docs
 #   make bench      the suite `speed`: every benchmark that needs no data
+#   make simulate-faults  N runs of the cluster's code under simulated faults, from SEED on
 #   make lock       pin the packages of the Docker image anew
 
 PYTHON ?= python3
@@ -19,11 +20,13 @@ READY := $(VENV)/.ready
 UCX_VENV ?= .venv-ucx
 UCX_READY := $(UCX_VENV)/.ready
 CUDA ?= 12
+N ?= 1000
+SEED ?= 0
 CUDA_VENV ?= .venv-cuda
 CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types kernels unit test-slow test-loggers test-ucx test-cuda docs bench lock format clean
+.PHONY: help setup demo test lint types kernels unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -83,6 +86,9 @@ $(CUDA_READY): pyproject.toml
 test-cuda: $(CUDA_READY)
 	$(CUDA_VENV)/bin/python -m pytest -q tests/kernels tests/worker/test_cuda_replica.py \
 	  tests/benchmarks/test_gpu_check.py tests/cluster/test_gpu_cluster.py
+
+simulate-faults: $(READY)
+	PYTHONPATH=tests $(BIN)/python benchmarks/simulated_faults.py $(N) --seed $(SEED)
 
 docs: $(READY)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs

@@ -64,6 +64,7 @@ class HistoryWriter:
         self._worker: WorkerHandle | None = None
         self._ends: list[int] = []  # of each row, in bytes
         self._written = 0  # events
+        self._error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 
     def worker_removed(self, address: str) -> None:
@@ -88,7 +89,13 @@ class HistoryWriter:
         self._task = asyncio.create_task(self._write(list(history)))
 
     async def close(self, has_failed: bool) -> None:
-        """Write the remaining events, and unlock the directory."""
+        """Write the remaining events, and unlock the directory.
+
+        Raises
+        ------
+        Exception
+            What ended the writing, of a run that has not failed: it has no other way to know.
+        """
         if self._task is not None:
             while not self._task.done() and self._written < len(self._event_log.events):
                 await asyncio.wait({self._task}, timeout=RETRY_S)
@@ -101,7 +108,9 @@ class HistoryWriter:
             )
             with contextlib.suppress(WorkerGone, DaskxmlError):  # a lock ends with its process
                 await release
-        self._worker = None
+        self._worker, error, self._error = None, self._error, None
+        if error is not None and not has_failed:
+            raise error
 
     def cancel(self) -> None:
         """Stop writing, as the scheduler ends."""
@@ -118,6 +127,7 @@ class HistoryWriter:
                     await self._write_event(event)
                     self._written += 1
         except Exception as error:
+            self._error = error
             self._on_error(error)
 
     async def _write_event(self, event: Mapping[str, Any]) -> None:
@@ -316,7 +326,7 @@ def _storage(run: str) -> RunStorage:
 
 
 def _directory(run: str) -> RunDir:
-    directory = _storage(run).run_dir
-    if directory is None:
+    storage = worker_plugin().storage.get(run)
+    if storage is None or storage.run_dir is None:
         raise ClusterError(f"the directory of run {run} is not kept by this worker")
-    return directory
+    return storage.run_dir

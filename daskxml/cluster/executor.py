@@ -212,8 +212,12 @@ class Executor:
             self.group.timeline.lease_done(worker.name, busy_s)
 
     def lease_of(self, key: str) -> Future | None:
-        """Return the future of a lease under way by its key."""
-        return next((f for _, f in self._leases.values() if f.key == key), None)
+        """Return the future of a lease under way by its key, unless its worker was lost.
+
+        Dask may give the lease to the next worker at that address, which knows nothing of it.
+        """
+        leases = self._leases.values()
+        return next((f for worker, f in leases if f.key == key and not worker.is_lost), None)
 
     def remove(self, worker: str) -> bool:
         """Remove a lost worker and its leases; return whether the shared model is lost with it."""

@@ -250,8 +250,9 @@ class RunDriver:
         for text in dict.fromkeys(worker.memory for worker in workers):
             self.event_log.event("memory", text=text)
         # Those that arrived while the first were prepared.
-        for address in self._present.keys() - {worker.address for worker in workers}:
-            membership.prepare(self._present[address], self._infos)
+        known = {worker.address for worker in workers}
+        for info in [it for it in self._infos if it.address not in known]:
+            membership.prepare(info, self._infos)
         if self._stop_reason:
             self.events.put_nowait(StopRequest(self._stop_reason))
         loop = RunLoop(session, executor, membership, self.event_log.event, self.event_log.state)

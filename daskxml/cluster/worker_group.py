@@ -285,13 +285,13 @@ class BackgroundTasks:
 
     def __init__(self, guard: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, None]]):
         self._guard = guard
-        self._running: set[asyncio.Task[None]] = set()  # asyncio itself keeps weak references
+        self._running: dict[asyncio.Task[None], None] = {}  # asyncio itself keeps weak references
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         """Start a coroutine."""
         task = asyncio.create_task(self._guard(work))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
         task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
         return task
 

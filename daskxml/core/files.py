@@ -44,20 +44,33 @@ def replacing(path: Path) -> Iterator[Path]:
         yield partial
         replace_durably(partial, path)
     except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged: "
-            "free space, or choose another directory"
-        ) from error
+        raise _unwritten(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
 
 
 def replace_durably(source: Path, target: Path) -> None:
-    """Rename a file over another so that not even a power cut leaves half of it."""
-    _flush(source)
-    source.replace(target)
-    _flush(target.parent)
+    """Rename a file over another so that not even a power cut leaves half of it.
+
+    Raises
+    ------
+    ModelError
+        If the disk is full or the directory cannot be written to.
+    """
+    try:
+        _flush(source)
+        source.replace(target)
+        _flush(target.parent)
+    except OSError as error:
+        raise _unwritten(target, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> ModelError:
+    return ModelError(
+        f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged: "
+        "free space, or choose another directory"
+    )
 
 
 def _flush(path: Path) -> None:

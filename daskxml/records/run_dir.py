@@ -129,9 +129,16 @@ class RunDir:
         return (self.path / HISTORY_FILE).exists() or bool(checkpoints(self.path))
 
     def begin(self, config: RunConfig) -> None:
-        """Write the resolved run file, and the environment of this start."""
+        """Write the resolved run file, and the environment of this start.
+
+        Raises
+        ------
+        ModelError
+            If they cannot be written.
+        """
         if self.path is not None:
-            (self.path / RUN_FILE).write_text(config.to_toml(), encoding="utf-8")
+            with replacing(self.path / RUN_FILE) as partial:  # a resumed run has one already
+                partial.write_text(config.to_toml(), encoding="utf-8")
             before = [] if self.checkpoint is None else read_starts(self.path)
             write_starts(self.path, [*before, describe()])
 

@@ -99,7 +99,7 @@ class Communicator:
         self._ended: dict[CollectiveId, asyncio.Event] = {}
         self._cache: dict[str, _CachedChannels] = {}  # by run
         self._lowest: dict[str, int] = {}  # by run: the lowest number that is not refused
-        self._pending: set[PendingConnection] = set()
+        self._pending: dict[PendingConnection, None] = {}
         self._is_closed = False
         self._handlers[HANDLER] = self.accept
 
@@ -258,11 +258,11 @@ class Communicator:
             await comm.write({"status": REFUSED})
             await comm.close()
             return
-        self._pending.add(pending)
+        self._pending[pending] = None
         try:
             await pending.wait_released(self.timeouts.idle_s)
         finally:
-            self._pending.discard(pending)
+            self._pending.pop(pending, None)
             self._rendezvous.withdraw(pending)
             comm.abort()
 

@@ -86,7 +86,7 @@ class Endpoint:
         self._lender: Receiver | None = None  # of the array that is borrowed
         self._known: dict[int, None] = {}  # peers for `ReceiveAny`, the latest sender last
         self._accepted: list[PendingConnection] = []
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], None] = {}
         self._lock = threading.Lock()
         self._failure: OSError | None = None
 
@@ -263,7 +263,7 @@ class Endpoint:
 
     def _open(self, work: Coroutine[Any, Any, AnyChannel], future: Future[AnyChannel]) -> None:
         task = asyncio.ensure_future(self._set_channel(work, future))
-        self._opening.add(task)
+        self._opening[task] = None
         task.add_done_callback(lambda _: work.close())  # it may be cancelled before it begins
 
     async def _set_channel(

@@ -62,7 +62,7 @@ class CommChannel(Sender, Receiver):
         comm.handshake_options = {**comm.handshake_options, "compression": None}
         self._comm, self._loop, self._timeout_s = comm, loop, timeout_s
         self._takes_device = takes_device
-        self._pending: set[Future[Any]] = set()
+        self._pending: dict[Future[Any], None] = {}
         self._reading: Read | None = None
         self._writing: deque[Future[Any]] = deque()
         self._turn = asyncio.Lock()  # a comm takes one message after the other
@@ -124,8 +124,8 @@ class CommChannel(Sender, Receiver):
 
     def _start(self, action: Coroutine[Any, Any, Any]) -> Future[Any]:
         future = asyncio.run_coroutine_threadsafe(action, self._loop)
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
+        self._pending[future] = None
+        future.add_done_callback(self._pending.pop)
         if self._aborted:  # checked after adding: abort() misses no future
             future.cancel()
         return future

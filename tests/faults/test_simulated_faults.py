@@ -1,0 +1,112 @@
+"""Runs of the cluster's own code under simulated faults: see `harness.faults`.
+
+`make simulate-faults` makes as many as wanted; here are the first ones.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.faults.planted import PLANTS
+from harness.faults.schedule import Case, Fault, draw_case
+from harness.faults.simulation import simulate
+
+PLANTED = {plant.name: plant for plant in PLANTS}
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("first", range(0, 45, 5))
+def test_no_invariant_is_violated(first: int) -> None:
+    for seed in range(first, first + 5):
+        case = draw_case(seed)
+        assert not (problem := simulate(case).problem), f"{problem}\nseed {seed}: {case}"
+
+
+@pytest.mark.parametrize("seed", [3, 8, 10])
+def test_equal_seeds_give_equal_runs(seed: int) -> None:
+    assert simulate(draw_case(seed)) == simulate(draw_case(seed))
+
+
+@pytest.mark.slow
+def test_equal_seeds_give_equal_runs_in_another_process() -> None:
+    """Its sets and dictionaries of text have another order."""
+    seeds = range(30)
+    code = (
+        "from harness.faults.schedule import draw_case\n"
+        "from harness.faults.simulation import simulate\n"
+        f"print([simulate(draw_case(seed)).digest for seed in {[*seeds]}])"
+    )
+    env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests"}
+    command = [sys.executable, "-c", code]
+    other = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert other.stdout == f"{[simulate(draw_case(seed)).digest for seed in seeds]}\n"
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
+    plant = PLANTED[name]
+    function = plant.function()
+    before = function.__code__
+    with plant.planted():
+        assert function.__code__ != before
+    assert function.__code__ is before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a row is leased twice at the end of a lease",
+        "all replicas are merged with one weight",
+        "a repeated commit fails",
+    ],
+)
+def test_a_planted_fault_is_found(name: str) -> None:
+    with PLANTED[name].planted():
+        assert any(simulate(draw_case(seed)).problem for seed in range(20))
+
+
+def fault(
+    kind: str, when: str, at: int = 1, lasts_s: float = 0.0, returns_s: float = 0.01
+) -> Fault:
+    return Fault(at, kind, 0, lasts_s, returns_s, same_address=True, when=when)
+
+
+def case(*faults: Fault, workers: int = 1, overlap: bool = False) -> Case:
+    every = 3 if overlap else 1
+    return Case(1, "adaptive-sgd", overlap, True, workers, 2, every, faults)
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        (
+            "a lease that Dask gives to the next worker at an address ends the run",
+            case(fault("kill here", "merge_snapshot"), workers=2, overlap=True),
+        ),
+        (
+            "a history whose last row was not written ends well",
+            case(fault("full", "write_rows", at=165, lasts_s=0.0001)),
+        ),
+        (
+            "a full disk under a model is a traceback",
+            case(fault("full", "rename model.safetensors.partial", lasts_s=5.0)),
+        ),
+        (
+            "a full disk under a run file is a traceback",
+            case(fault("power", "store_model"), fault("full", "load_checkpoint", lasts_s=0.001)),
+        ),
+        (
+            "asking a worker for a directory leaves something there",
+            case(fault("kill here", "record_workers", returns_s=0.0), workers=2),
+        ),
+    ],
+)
+def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:
+    assert not simulate(schedule).problem
+    with PLANTED[name].planted():
+        assert simulate(schedule).problem

@@ -1,0 +1,280 @@
+"""What must hold in a run: after every event, after a loss of power, and when all is over."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daskxml.cluster.run_driver import RunDriver
+from daskxml.core.arrays import Array
+from daskxml.core.files import is_locked
+from daskxml.model.spec import Layout
+from daskxml.model.store import read_model
+from daskxml.records.checkpoint import checkpoints, read_checkpoint
+from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
+from daskxml.session.ledger import Span
+from daskxml.worker.resident_rows import span_rows
+from harness.faults.counting import ROWS, TRAIN
+from harness.faults.machines import Cluster, Worker
+from harness.records import audited
+
+_OPEN = {"events": [], "wall_s": 0.0}
+CLOSE = 1e-4  # float32 sums of some hundred ones
+
+
+class Violated(Exception):  # noqa: N818 - a finding
+    """An invariant does not hold."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise `Violated` unless a condition holds."""
+    if not holds:
+        raise Violated(what)
+
+
+class Truth:
+    """The account of a run from outside: rows as published, and models as committed.
+
+    Parameters
+    ----------
+    cluster
+        The workers.
+    seed, is_replicated
+        Of the run, for the order of its rows; whether each worker holds all.
+    """
+
+    def __init__(self, cluster: Cluster, seed: int, is_replicated: bool) -> None:
+        self.cluster, self._seed = cluster, seed
+        self._streams = (ROWS,) if is_replicated else TRAIN
+        self.audits = True  # the record at the end, as `daskxml verify` does
+        self.rows: list[str] = []  # of the history, as JSON
+        self._before: list[list[str]] = []  # the rows before each restart: the journal lags behind
+        self.models: dict[int, Array] = {}  # by generation, of the session that is under way
+        self.stored = 0  # mega-batches in the last checkpoint that was acknowledged
+        self._session: Any = None
+        self._read = 0  # events
+        self._seen: list[Counter[Any]] = []  # of each published row
+
+    def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
+        """Begin with a new scheduler."""
+        self._read = 0
+        history = [] if checkpoint is None else read_checkpoint(checkpoint)[1]["history"]
+        self._require_same(history, "the checkpoint to resume from")
+        self.rows = [json.dumps(row) for row in history]
+        self._seen = [Counter(chain(*self._rows_of(row).values())) for row in history]
+
+    def _require_same(self, history: list[Any], what: str) -> None:
+        """Check that a checkpoint holds what was published, and perhaps a row more.
+
+        Workers may join, or be lost, while a checkpoint is written: its last row has no such event.
+        """
+        for row, published in zip(history, self.rows, strict=False):
+            own = json.loads(published)
+            is_same = json.loads(json.dumps(row)) | _OPEN == own | _OPEN
+            require(is_same, f"{what}: another row {row['megabatch']}")
+
+    def _rewind(self, megabatches: int) -> None:
+        self._before.append(list(self.rows))
+        del self.rows[megabatches:], self._seen[megabatches:]
+
+    # ------------------------------------------------------- after every event
+
+    def committed(self, worker: Worker, generation: int) -> None:
+        """Check that workers that commit one merge have one model."""
+        driver = self.cluster.driver
+        queue = worker.plugin.queues.get(driver.run)
+        self._follow_session(driver)
+        if queue is None or queue.worker.generation != generation:
+            return
+        model = queue.worker.current.copy()
+        if generation in self.models:
+            require(
+                np.array_equal(self.models[generation], model),
+                f"the models of merge {generation} differ between workers",
+            )
+        self.models[generation] = model
+
+    def _follow_session(self, driver: RunDriver) -> None:
+        session = getattr(driver, "session", None)
+        if session is not None and session is not self._session:
+            self._session, begun = session, len(session.history)
+            self.models = {n: model for n, model in self.models.items() if n <= begun}
+
+    def check(self) -> None:
+        """Check what holds between any two events of the scheduler."""
+        driver = self.cluster.driver
+        if driver is None:
+            return
+        self._follow_session(driver)
+        events = driver.event_log.events
+        while self._read < len(events):
+            self._published(driver, events[self._read])
+            self._read += 1
+        if driver.stored is not None or driver.executor is not None:
+            self._check_stored(driver)
+        self._check_leases(driver)
+
+    def _check_stored(self, driver: RunDriver) -> None:
+        stored = driver.executor.stored if driver.executor is not None else driver.stored
+        if stored is not None:
+            self.stored = max(self.stored, len(stored[0]["history"]))
+
+    def _check_leases(self, driver: RunDriver) -> None:
+        executor, group = driver.executor, driver.group
+        if executor is None or executor.session.stage in ("idle", "lost", "over"):
+            return
+        for lease, (handle, _) in executor._leases.items():
+            is_owned = handle.is_lost or group.workers.get(handle.name) is handle
+            require(is_owned, f"lease {lease} is with {handle.name}, which takes no part")
+        session = executor.session
+        for lease, (command, _) in session._allocator._leases.items():
+            require(command.worker in session.workers, f"lease {lease} has no owner")
+        held = {name for name, spans in session.ledger.held.items() if spans}
+        if not session._merges.overlaps:
+            require(held <= session.workers.keys(), f"rows are held by {held}")
+
+    def _published(self, driver: RunDriver, event: dict[str, Any]) -> None:
+        if event["kind"] == "rewound":
+            self._rewind(event["megabatch"])
+        elif event["kind"] == "megabatch":
+            row = event["row"]
+            require(row["megabatch"] == len(self.rows) + 1, f"row {row['megabatch']} out of turn")
+            self.rows.append(json.dumps(row))
+            self._check_row(driver, row)
+
+    def _check_row(self, driver: RunDriver, row: dict[str, Any]) -> None:
+        """Each row counts once in an epoch, and is in the model that was committed."""
+        parts = self._rows_of(row)
+        seen = Counter(chain(*parts.values()))
+        self._seen.append(seen)
+        every = sum(self._seen, Counter())
+        twice = [place for place, count in every.items() if count > 1]
+        require(not twice, f"(epoch, row) {twice[:3]} of mega-batch {row['megabatch']} twice")
+        require(row["rows"] == every.total(), "the count of rows is not that of the leases")
+        last = max(epoch for epoch, _ in every)
+        whole = Counter(epoch for epoch, _ in every)
+        for epoch in range(last):
+            least = ROWS if epoch < last - 1 else 0  # two epochs may be open at once
+            require(whole[epoch] >= least, f"rows of epoch {epoch} were forgotten")
+        self._check_model(driver, row, {n: [r for _, r in part] for n, part in parts.items()})
+
+    def _rows_of(self, row: dict[str, Any]) -> dict[str, list[tuple[int, int]]]:
+        """Return the epoch and the number of every row that each worker has trained on."""
+        return {
+            name: [it for lease in worker["leases"] for span in lease for it in self._places(span)]
+            for name, worker in row["workers"].items()
+        }
+
+    def _places(self, span: list[int]) -> list[tuple[int, int]]:
+        epoch, stream = span[:2]
+        streams = self._streams
+        first = 0 if len(streams) == 1 else sum(TRAIN[:stream])
+        return [
+            (epoch, first + int(n)) for n in span_rows(Span(*span), streams[stream], self._seed)
+        ]
+
+    def _check_model(
+        self, driver: RunDriver, row: dict[str, Any], parts: dict[str, list[int]]
+    ) -> None:
+        number, strategy = row["megabatch"], driver.session.strategy
+        decided = [part for entry in row["trace"] for part in entry if part[0] == "Merge"]
+        weights = [worker["weight"] for worker in row["workers"].values()]
+        lost = abs(sum(weights) - sum(decided[-1][1].values()))
+        require(lost < CLOSE, f"the weights of merge {number} are not the strategy's in sum")
+        if not {number - 1, number} <= self.models.keys() or strategy.averages:
+            return
+        base, model, momentum = (
+            self.models[number - 1],
+            self.models[number],
+            row.get("momentum", 0.0),
+        )
+        before = self.models.get(number - 2, base)
+        if momentum and number - 2 not in self.models and number > 1:
+            return
+        moved = momentum * (base - before)
+        if strategy.is_joint:
+            changed = set(np.flatnonzero(np.abs(model - base - moved)[:ROWS] > 1e-7).tolist())
+            trained = {number for part in parts.values() for number in part}
+            require(changed == trained, f"merge {number} holds other rows than its history")
+            return
+        expected = moved
+        for name, part in parts.items():
+            replica = base.copy()
+            np.add.at(replica, part, 1.0)
+            expected = expected + row["workers"][name]["weight"] * replica
+        error = float(np.abs(expected - model).max())
+        require(
+            error <= CLOSE * max(1.0, float(np.abs(model).max())),
+            f"merge {number} is not the weighted sum of what its history says (by {error:.3g})",
+        )
+
+    # --------------------------------------------------------------- the record
+
+    def check_directory(self, run_dir: Path, config_text: str) -> None:
+        """Check what is found in a directory, whenever somebody looks."""
+        text = (run_dir / RUN_FILE).read_text() if (run_dir / RUN_FILE).exists() else None
+        if text is None and not checkpoints(run_dir):
+            return  # it failed before its first merge, and was about to leave nothing
+        require(text == config_text, "the run file is lost or cut")
+        lines = b""
+        if (run_dir / HISTORY_FILE).exists():
+            lines = (run_dir / HISTORY_FILE).read_bytes()
+        whole = lines.decode().split("\n")[:-1]
+        is_prefix = any(whole == rows[: len(whole)] for rows in (self.rows, *self._before))
+        require(is_prefix, "the journal is no prefix of what was published")
+        found = checkpoints(run_dir)
+        newest = int(found[-1].stem) if found else 0
+        require(newest >= self.stored, f"checkpoint {self.stored} was acknowledged, and is lost")
+        for path in found:
+            models, session = read_checkpoint(path)
+            history = session["history"]
+            self._require_same(history, path.name)
+            if len(history) in self.models:
+                is_it = np.array_equal(models["current"], self.models[len(history)])
+                require(is_it, f"{path.name}: not the model of merge {len(history)}")
+
+    def check_end(self, driver: RunDriver, run_dir: Path) -> None:
+        """Check the record and the model of a run that has ended well."""
+        session, rows = driver.session, self.rows
+        require(len(session.history) == len(rows), "not all rows were published")
+        self._require_same(session.history, "the session")
+        journal = run_dir / HISTORY_FILE
+        found = [json.dumps(row) for row in read_history(journal)] if journal.exists() else []
+        require(found == rows, "the journal is not the history")
+        if rows and self.audits:
+            found = audited(session.history, lambda _: session.strategy)
+            objections = [*map(str, found.findings.disagreements), *found.notes]
+            require(not objections, f"the audit of the record: {objections[:1]}")
+        if session.generation in self.models:
+            arrays = read_model(run_dir)[1]
+            views = Layout(driver.data.spec).views(self.models[session.generation])
+            are_same = all(np.array_equal(views[name], arrays[name]) for name in views)
+            require(are_same, "the stored model is not that of the last merge")
+
+    def check_nothing_left(self, run_dir: Path) -> None:
+        """Check that a run that was forgotten has left nothing on the workers."""
+        for worker in self.cluster.living():
+            plugin = worker.plugin
+            require(not plugin.queues, f"a lease queue is left on {worker}")
+            require(not plugin.storage, f"{worker} still stores something")
+            require(plugin.communicator.is_idle, f"{worker} still communicates")
+            require(not worker.comms, f"{worker} has open connections")
+            require(not worker.running, f"tasks are left on {worker}: {_names(worker)}")
+        for thread in self.cluster.loop.threads:
+            process = thread.process
+            require(process is None or process.is_dead, f"a thread is left on {process}")
+        require(not self.cluster.waiting or _all_released(self.cluster), "tasks wait for a worker")
+        require(not is_locked(run_dir), "the directory is still locked")
+
+
+def _names(worker: Worker) -> list[str]:
+    return [task.work.__name__ for task in worker.running]
+
+
+def _all_released(cluster: Cluster) -> bool:
+    return all(task.is_released for task in cluster.waiting)

@@ -1,0 +1,310 @@
+"""An event loop on a virtual clock, the processes in it, and threads that take turns.
+
+Time passes only while everything waits. A callback or a task belongs to the process in whose
+context it was started: those of a dead process never run again, as after SIGKILL, and those of a
+frozen one wait. A thread of the product is a greenlet here: it runs until it waits for a condition
+(a future, a queue, another thread), so that a run depends on its seed alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+LONGEST_S = 8_000.0  # of virtual time; no run takes nearly as long
+MOST_EVENTS = 400_000  # a run takes some thousands
+
+PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
+_condition_wait, _thread_start, _thread_join = (
+    threading.Condition.wait,
+    threading.Thread.start,
+    threading.Thread.join,
+)
+
+
+class Stuck(Exception):  # noqa: N818 - a finding
+    """Nothing is due any more, or it goes on for too long, and the run is not over."""
+
+
+class Killed(BaseException):
+    """The process of this thread is dead: it must not do anything any more."""
+
+
+class Process:
+    """What dies or freezes as a whole."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_dead = self.is_frozen = False
+        self._context = copy_context()
+        self._context.run(PROCESS.set, self)
+        self._parked: list[Handle] = []
+
+    @property
+    def context(self) -> Context:
+        """A context for what runs in this process."""
+        return self._context.copy()
+
+    def park(self, handle: Handle) -> None:
+        """Keep a callback until the process goes on."""
+        self._parked.append(handle)
+
+    def thaw(self, loop: VirtualLoop) -> None:
+        """Go on after a freeze."""
+        self.is_frozen, parked, self._parked = False, self._parked, []
+        for handle in parked:
+            loop.call_soon(handle.run_late, context=self.context)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Handle(asyncio.TimerHandle):
+    """A callback that runs if its process does; of those of one time, the first one first."""
+
+    __slots__ = ("_number",)
+
+    def __lt__(self, other: Any) -> bool:
+        return (self._when, self._number) < (other._when, other._number)
+
+    def _run(self) -> None:
+        process = None if self._loop.is_closing else self._context.get(PROCESS)
+        if process is None or not (process.is_dead or process.is_frozen):
+            super()._run()
+        elif process.is_frozen and not process.is_dead:
+            process.park(self)
+
+    def run_late(self) -> None:
+        """Run after a freeze, in the context that it already has."""
+        if not self._cancelled:
+            self._callback(*self._args)
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop whose time passes only while everything waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s, self.wall_offset_s, self.events = 0.0, 1.7e9, 0
+        self._timers = 0
+        self._buried: list[set[asyncio.Task[Any]]] = []
+        self.hub, self.is_closing = getcurrent(), False
+        self.threads: dict[VirtualThread, None] = {}
+        self._selector = self
+        self.set_exception_handler(self._note_failure)
+        self.failures: list[dict[str, Any]] = []
+
+    def time(self) -> float:
+        """Return the virtual time in seconds."""
+        return self.now_s
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Advance the clock instead of waiting."""
+        self.events += 1
+        if timeout is None:
+            raise Stuck("nothing is due any more")
+        self.now_s += max(0.0, timeout)
+        if self.now_s > LONGEST_S or self.events > MOST_EVENTS:
+            raise Stuck(f"not over after {self.now_s:.0f} s and {self.events} events")
+        return []
+
+    def _process_events(self, events: Any) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = Handle(self.now_s, callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        if when <= self.now_s:
+            return self.call_soon(callback, *args, context=context)
+        handle = Handle(when, callback, args, self, context)
+        self._timers += 1
+        handle._number = self._timers
+        heapq.heappush(self._scheduled, handle)
+        handle._scheduled = True
+        return handle
+
+    def run_in_executor(self, executor: Any, work: Any, *args: Any) -> asyncio.Future[Any]:
+        """Run a function in a thread of its own."""
+        future = self.create_future()
+
+        def finish(result: Any, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        VirtualThread(self, partial(work, *args), finish)
+        return future
+
+    def _note_failure(self, loop: Any, context: dict[str, Any]) -> None:
+        if not self.is_closing and not isinstance(context.get("exception"), Killed):
+            self.failures.append(context)
+
+    def bury(self) -> None:
+        """Keep the tasks of a process that dies: their cleaning up must never run."""
+        self._buried.append(asyncio.all_tasks(self))
+
+    def stop_everything(self) -> None:
+        """End the tasks and threads that are left, also those of dead processes."""
+        self.is_closing, self.now_s = True, 0.0
+        for thread in list(self.threads):
+            thread.throw()
+        for _ in range(20):
+            if left := asyncio.all_tasks(self):
+                for task in left:
+                    task.cancel()
+                self.run_until_complete(asyncio.wait(left, timeout=1.0))
+        self.close()
+
+
+class VirtualThread:
+    """A thread: it runs until it waits, and goes on when what it waits for is there."""
+
+    def __init__(
+        self, loop: VirtualLoop, work: Callable[[], Any],
+        finish: Callable[[Any, BaseException | None], None] = lambda result, error: None,
+    ) -> None:  # fmt: skip
+        self._loop, self._work, self._finish = loop, work, finish
+        self.ended: list[Callable[[], None]] = []
+        self.is_alive = True
+        self.slot: Any = None  # of a Dask worker
+        self._greenlet = greenlet(self._run, loop.hub)
+        self._greenlet.gr_context = copy_context()
+        self._greenlet.virtual = self
+        self._context, self._waits = copy_context(), 0
+        self.process = PROCESS.get()
+        loop.threads[self] = None
+        loop.call_soon(self._resume, 0, True, context=self._context)
+
+    def _run(self, first: Any = None) -> None:
+        result = error = None
+        try:
+            result = self._work()
+        except (Killed, GreenletExit):
+            return
+        except BaseException as raised:
+            error = raised
+        finally:
+            self.is_alive = False
+            self._loop.threads.pop(self, None)
+        self._finish(result, error)
+        for callback in self.ended:
+            callback()
+
+    def _resume(self, number: int, value: Any) -> None:
+        if self.is_alive and number == self._waits and not self._loop.is_closing:
+            self._waits += 1
+            self._greenlet.switch(value)
+
+    def wait(self, timeout: float | None) -> Any:
+        """Return what `wake` is given, or False when time is up; called in the thread."""
+        if self._loop.is_closing:
+            raise GreenletExit
+        number = self._waits
+        if timeout is not None:
+            self._loop.call_later(timeout, self._resume, number, False, context=self._context)
+        return self._loop.hub.switch()
+
+    def waker(self) -> Callable[[], None]:
+        """Return what ends the next `wait`."""
+        number = self._waits
+        return lambda: self._loop.call_soon(self._resume, number, True, context=self._context)
+
+    def throw(self) -> None:
+        """End the thread where it waits."""
+        self.is_alive = False
+        self._loop.threads.pop(self, None)
+        self._greenlet.throw(GreenletExit)
+
+
+def this_thread() -> VirtualThread | None:
+    """Return the virtual thread that runs now; None on the event loop."""
+    return getattr(getcurrent(), "virtual", None)
+
+
+def pause(seconds: float) -> None:
+    """Let time pass in a thread."""
+    thread = this_thread()
+    assert thread is not None, "the event loop would block"
+    thread.wait(seconds)
+
+
+class _Waiter:
+    """What `threading.Condition.notify` releases."""
+
+    def __init__(self, thread: VirtualThread) -> None:
+        self.release = thread.waker()
+
+
+def _wait(condition: Any, timeout: float | None = None) -> Any:
+    thread = this_thread()
+    if thread is None:
+        if isinstance(asyncio._get_running_loop(), VirtualLoop):
+            raise AssertionError("the event loop would block")
+        return _condition_wait(condition, timeout)
+    waiter = _Waiter(thread)
+    condition._waiters.append(waiter)
+    saved, is_notified = condition._release_save(), False
+    try:
+        is_notified = thread.wait(timeout)
+    finally:
+        condition._acquire_restore(saved)
+        if not is_notified and waiter in condition._waiters:
+            condition._waiters.remove(waiter)
+    return is_notified
+
+
+def _start(thread: Any) -> None:
+    loop = asyncio._get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        _thread_start(thread)
+        return
+    thread.virtual = VirtualThread(loop, thread.run)
+    thread._started.set()
+
+
+def _join(thread: Any, timeout: float | None = None) -> None:
+    virtual, waiting = getattr(thread, "virtual", None), this_thread()
+    if virtual is None:
+        _thread_join(thread, timeout)
+    elif virtual.is_alive:
+        assert waiting is not None, "the event loop would block"
+        virtual.ended.append(waiting.waker())
+        waiting.wait(timeout)
+
+
+@contextmanager
+def virtual_time(loop: VirtualLoop) -> Iterator[None]:
+    """Let the clock and the threads of the `threading` module be those of a loop."""
+    with (
+        mock.patch.multiple(
+            time,
+            monotonic=loop.time,
+            perf_counter=loop.time,
+            time=lambda: loop.now_s + loop.wall_offset_s,
+        ),
+        mock.patch.object(threading, "_time", loop.time),
+        mock.patch.multiple(threading.Condition, wait=_wait),
+        mock.patch.multiple(threading.Thread, start=_start, join=_join),
+    ):
+        yield

@@ -1,0 +1,499 @@
+"""Worker processes, the network between them, and Dask's client as the run driver sees it.
+
+A worker here is what the product puts on a Dask worker (its plugin, its communicator, its tasks)
+and the little that the product uses of Dask's: slots for tasks, message handlers, comms,
+`log_event`. What Dask guarantees holds: one connection keeps its order, one task runs at a time
+beside those that have seceded, a lost worker is noticed after all that it had sent. Nothing else is
+promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+from distributed.comm import CommClosedError
+from distributed.protocol import Serialize
+
+from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
+from daskxml.cluster.worker_info import Capabilities, WorkerInfo
+from daskxml.cluster.worker_plugin import PLUGIN, RunWorkerPlugin
+from daskxml.core.files import lock_folder
+from harness.faults.loop import PROCESS, Process, VirtualLoop, VirtualThread, this_thread
+
+NOTICE_S = 2.5  # the most until the scheduler notices a lost worker
+
+
+def probe() -> Capabilities:
+    """Return the capabilities of a worker."""
+    return Capabilities(cores=64)
+
+
+def get_worker() -> Worker:
+    """Return the worker on which the caller runs."""
+    process = PROCESS.get()
+    assert isinstance(process, Worker)
+    return process
+
+
+def lock(folder: Path, busy: str) -> IO[str]:
+    """Lock a folder until it is unlocked, or the process dies."""
+    file, process = lock_folder(folder, busy), PROCESS.get()
+    if isinstance(process, Worker):
+        process.locks.append(file)
+    return file
+
+
+def secede() -> None:
+    """Let another task begin beside this thread."""
+    thread = this_thread()
+    assert thread is not None
+    if thread.slot is not None:
+        slot, thread.slot = thread.slot, None
+        slot()
+
+
+def plain(message: Any) -> Any:
+    """Return a message as it arrives: without the marks for serialization."""
+    if isinstance(message, Serialize):
+        return message.data
+    return {k: plain(v) for k, v in message.items()} if isinstance(message, dict) else message
+
+
+class Comm:
+    """One end of a connection."""
+
+    def __init__(self, cluster: Cluster, owner: Process, peer_address: str) -> None:
+        self._cluster, self.owner, self.peer_address = cluster, owner, peer_address
+        self.handshake_options: dict[str, Any] = {}
+        self.peer: Comm
+        self.is_closed = False
+        self._inbox: deque[Any] = deque()
+        self._reader: asyncio.Future[Any] | None = None
+        self._sent_s = 0.0
+
+    async def read(self) -> Any:
+        """Wait for the next message."""
+        while not self._inbox:
+            if self.is_closed:
+                raise CommClosedError("the connection is closed")
+            self._reader = self._cluster.loop.create_future()
+            await self._reader
+        message = self._inbox.popleft()
+        if message is _END:
+            self.is_closed = True
+            raise CommClosedError("the other end has closed the connection")
+        return message
+
+    async def write(self, message: Any) -> int:
+        """Send a message."""
+        if self.is_closed:
+            raise CommClosedError("the connection is closed")
+        self._send(plain(message))
+        return 1
+
+    async def close(self) -> None:
+        """Close the connection; what was sent arrives."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection, or lose it with the process."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._send(_END)
+            self._wake()
+        self.owner.comms.pop(self, None)
+
+    def _send(self, message: Any) -> None:
+        loop = self._cluster.loop
+        self._sent_s = max(self._sent_s, loop.now_s + self._cluster.delay_s(self.owner))
+        loop.call_at(self._sent_s, self.peer.receive, message, context=self._cluster.context)
+
+    def receive(self, message: Any) -> None:
+        """Take what has arrived."""
+        self._cluster.step("message", self.owner)
+        self._inbox.append(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+_END = object()
+
+
+class Task:
+    """A task of Dask, which is its own future."""
+
+    def __init__(self, key: str, work: Callable[..., Any], args: tuple[Any, ...], priority: int):
+        self.key, self.work, self.args, self.priority = key, work, args, priority
+        self.address = ""  # where it must run
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.is_released = False
+
+    async def result(self) -> Any:
+        """Wait for the result."""
+        return await asyncio.shield(self.answer)
+
+    async def exception(self) -> Any:
+        """Return the exception."""
+        return self.answer.exception()
+
+    def release(self) -> None:
+        """Want the result no more."""
+        self.is_released = True
+        self.answer.cancel()
+
+
+class Value:
+    """A future of something that lies on the workers."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.is_released = value, False
+
+    def release(self) -> None:
+        """Want it no more."""
+        self.is_released = True
+
+
+class Worker(Process):
+    """A worker process."""
+
+    def __init__(self, cluster: Cluster, name: str, address: str, rows_per_s: float) -> None:
+        super().__init__(name)
+        self.cluster, self.address, self.rows_per_s = cluster, address, rows_per_s
+        self.handlers: dict[str, Any] = {}
+        self.connection_args: dict[str, Any] = {}
+        self.loop = SimpleNamespace(asyncio_loop=cluster.loop)
+        self.comms: dict[Comm, None] = {}
+        self.locks: list[IO[str]] = []
+        self.queue: list[Task] = []
+        self.running: dict[Task, None] = {}
+        self.slots = 1
+        self.died = cluster.loop.create_future()
+        self.stream_s = 0.0  # when what it has sent to the scheduler arrives
+        self.plugin = RunWorkerPlugin()
+        self.plugins = {PLUGIN: self.plugin}
+        self.context.run(self.plugin.setup, self)
+
+    def work(self, rows: int) -> None:
+        """Note that a batch begins."""
+        self.cluster.step("batch", self)
+
+    def rpc(self, address: str) -> Any:
+        """Return what sends messages to another worker."""
+        return Rpc(self.cluster, self, address)
+
+    def log_event(self, topic: str, message: Any) -> None:
+        """Send an event to the scheduler."""
+        self.cluster.report(self, self.cluster.logged, message)
+
+    def start(self, work: Any) -> asyncio.Task[Any]:
+        """Start a coroutine in this process."""
+        return asyncio.Task(work, loop=self.cluster.loop, context=self.context)
+
+    # ---------------------------------------------------------------- tasks
+
+    def submit(self, task: Task) -> None:
+        """Queue a task; Dask starts those that come together in any order."""
+        self.queue.append(task)
+        self.cluster.loop.call_soon(self._begin, context=self.context)
+
+    def _begin(self) -> None:
+        while self.slots and self.queue:
+            task = self.cluster.pick_task(self.queue)
+            self.queue.remove(task)
+            if not task.is_released:
+                self.slots -= 1
+                self.running[task] = None
+                self._run(task)
+
+    def _run(self, task: Task) -> None:
+        self.cluster.step(task.work.__name__, self)
+        if self.is_dead:
+            return
+        args = [_resolved(arg) for arg in task.args]
+        if inspect.iscoroutinefunction(task.work):
+            done = self.start(task.work(*args))
+            done.add_done_callback(lambda it: self._async_done(task, it), context=self.context)
+            return
+        thread = VirtualThread(
+            self.cluster.loop,
+            lambda: task.work(*args),
+            lambda result, error: self._done(task, result, error, thread.slot),
+        )
+        thread.slot = self._free
+
+    def _async_done(self, task: Task, it: asyncio.Task[Any]) -> None:
+        if it.cancelled():
+            self._done(task, None, ConnectionAbortedError("cancelled"), self._free)
+        else:
+            error = it.exception()
+            self._done(task, None if error else it.result(), error, self._free)
+
+    def _free(self) -> None:
+        self.slots += 1
+        self._begin()
+
+    def _done(self, task: Task, result: Any, error: Any, free: Any) -> None:
+        self.running.pop(task, None)
+        self.cluster.report(self, self.cluster.task_done, task, result, error)
+        if free is not None:
+            free()
+
+
+def _resolved(arg: Any) -> Any:
+    if isinstance(arg, Value):
+        return arg.value
+    if isinstance(arg, Task):
+        return arg.answer.result()
+    return [_resolved(it) for it in arg] if isinstance(arg, list) else arg
+
+
+class Rpc:
+    """Calls the message handlers of a worker."""
+
+    def __init__(self, cluster: Cluster, sender: Process, address: str) -> None:
+        self._call = cluster.call, sender, address
+
+    def __getattr__(self, handler: str) -> Any:
+        call, sender, address = self._call
+        return lambda **values: call(sender, address, handler, plain(values))
+
+
+class Cluster:
+    """The scheduler's workers; it is also Dask's client.
+
+    Attributes
+    ----------
+    step
+        Called with what happens next, and the process in which it does.
+    driver
+        That of the run; None while there is no scheduler.
+    committed
+        Called with a worker that has committed a merge, and the merge's generation.
+    """
+
+    committed: Callable[[Worker, int], None]
+
+    def __init__(self, loop: VirtualLoop, rng: Any, step: Callable[[str, Process], None]) -> None:
+        self.loop, self.rng, self.step = loop, rng, step
+        self.context = Process("network").context
+        self.scheduler = Process("scheduler")
+        self.driver: Any = None
+        self.workers: dict[str, Worker] = {}  # by address: those that the scheduler knows
+        self.everyone: list[Worker] = []
+        self.waiting: dict[Task, None] = {}  # for a worker at their address
+        self.slow: dict[str, float] = {}  # by the name of a process, seconds
+        self.cuts: dict[str, int] = {}  # by name: messages whose answer is lost
+        self._ports = iter(range(10_000, 100_000))
+
+    # ----------------------------------------------------------------- workers
+
+    def add(self, name: str, address: str = "", rows_per_s: float = 400.0) -> Worker:
+        """Let a worker come."""
+        address = address or f"tls://10.0.0.1:{next(self._ports)}"
+        worker = Worker(self, name, address, rows_per_s)
+        self.workers[address] = worker
+        self.everyone.append(worker)
+        if self.driver is not None:
+            self.scheduler.context.run(self.driver.worker_added, WorkerInfo(name, address))
+        for task in [it for it in self.waiting if it.address == address]:
+            del self.waiting[task]
+            worker.submit(task)
+        return worker
+
+    def alive(self, address: str) -> Worker | None:
+        """Return the worker at an address, if there is one."""
+        worker = self.workers.get(address)
+        return None if worker is None or worker.is_dead else worker
+
+    def living(self) -> list[Worker]:
+        """Return the workers that are not dead, by their names."""
+        return sorted((it for it in self.workers.values() if not it.is_dead), key=_by_name)
+
+    def die(self, worker: Worker) -> None:
+        """End a process; the scheduler does not know yet."""
+        if worker.is_dead:
+            return
+        worker.is_dead = True
+        self.loop.bury()
+        for lock in worker.locks:  # as the system does
+            lock.close()
+        for comm in list(worker.comms):
+            comm.abort()
+        worker.died.set_result(None)
+
+    def lose(self, worker: Worker) -> None:
+        """Let the scheduler notice that a worker is dead."""
+        if self.workers.get(worker.address) is not worker:
+            return
+        del self.workers[worker.address]
+        for task in [*worker.queue, *worker.running]:
+            if task.address and not task.is_released:
+                self.waiting[task] = None
+            elif not task.is_released:
+                self._place(task)
+        if self.driver is not None and not self.scheduler.is_dead:
+            self.scheduler.context.run(self.driver.worker_removed, worker.address)
+
+    def end_scheduler(self) -> None:
+        """End the scheduler with everything that it knows."""
+        self.scheduler.is_dead = True
+        self.loop.bury()
+        self.driver, self.scheduler = None, Process("scheduler")
+        self.workers, self.waiting = {}, {}
+
+    # ----------------------------------------------------------------- network
+
+    def delay_s(self, process: Process) -> float:
+        """Return how long a message of a process is on its way."""
+        usual = self.rng.choice([0.0, 0.0005, 0.002, 0.02]) * self.rng.random()
+        return float(usual + self.slow.get(process.name, 0.0))
+
+    def report(self, worker: Worker, action: Callable[..., None], *args: Any) -> None:
+        """Let something arrive at the scheduler after all that this worker sent before."""
+        worker.stream_s = max(worker.stream_s, self.loop.now_s + self.delay_s(worker))
+        context, scheduler = self.scheduler.context, self.scheduler
+
+        def arrive() -> None:
+            if scheduler is self.scheduler:
+                action(*args)
+
+        self.loop.call_at(worker.stream_s, arrive, context=context)
+
+    def logged(self, message: Any) -> None:
+        """Pass on an event of a worker, as the scheduler's plugin does."""
+        self.step("report", self.scheduler)
+        self.plugin.log_event("daskxml", message)
+
+    @property
+    def plugin(self) -> Any:
+        """What passes on the reports of leases: the product's own method, on this one driver."""
+        plugin = RunSchedulerPlugin()
+        plugin.drivers = {} if self.driver is None else {self.driver.run: self.driver}
+        return plugin
+
+    async def call(
+        self, sender: Process, address: str, handler: str, values: Mapping[str, Any]
+    ) -> Any:
+        """Send a message, and wait for the answer."""
+        await asyncio.sleep(self.delay_s(sender))
+        target = self.alive(address)
+        if target is None:
+            raise OSError("cannot connect")
+        self.step(handler, target)
+        if target.is_dead or handler not in target.handlers:
+            raise CommClosedError("the connection broke")
+        work = target.start(target.handlers[handler](**values))
+        await asyncio.wait({work, target.died}, return_when=asyncio.FIRST_COMPLETED)
+        if handler == "daskxml_commit" and work.done() and not target.is_dead:
+            self.committed(target, values["generation"])
+        await asyncio.sleep(self.delay_s(target))
+        if not work.done() or work.cancelled():
+            raise CommClosedError("the connection broke")
+        if self.cuts.get(target.name, 0) > 0:
+            self.cuts[target.name] -= 1
+            raise CommClosedError("the connection broke before the answer")
+        return plain(work.result())
+
+    async def connect(self, address: str, timeout: float = 5.0, **_: Any) -> Comm:
+        """Open a connection from the worker on which the caller runs."""
+        owner = get_worker()
+        await asyncio.sleep(self.delay_s(owner))
+        target = self.alive(address)
+        if target is None:
+            raise OSError(f"cannot connect to {address}")
+        if target.is_frozen:  # the system accepts, nobody reads
+            await asyncio.sleep(timeout)
+            raise OSError(f"{address} does not answer")
+        here, there = Comm(self, owner, address), Comm(self, target, owner.address)
+        here.peer, there.peer = there, here
+        owner.comms[here] = target.comms[there] = None
+        target.start(_serve(target, there))
+        return here
+
+    # ----------------------------------------------------------- Dask's client
+
+    def rpc(self, address: str) -> Rpc:
+        """Return what sends messages from the scheduler."""
+        return Rpc(self, self.scheduler, address)
+
+    def submit(
+        self, work: Any, *args: Any, key: str = "", workers: Sequence[str] = (), priority: int = 0,
+        **_: Any,
+    ) -> Task:  # fmt: skip
+        """Start a task, on one worker or on any."""
+        task = Task(key, work, args, priority)
+        task.address = workers[0] if workers else ""
+        context = self.scheduler.context
+        self.loop.call_later(self.delay_s(self.scheduler), self._place, task, context=context)
+        return task
+
+    def _place(self, task: Task) -> None:
+        if task.is_released:
+            return
+        for needed in _tasks_in(task.args):
+            if not needed.answer.done():
+                needed.answer.add_done_callback(lambda _: self._place(task))
+                return
+            if needed.answer.cancelled():
+                return
+        if not task.address:
+            able = [it for it in self.living() if not it.is_frozen]
+            if able:
+                self.rng.choice(able).submit(task)
+            else:
+                self.loop.call_later(0.25, self._place, task)
+        elif worker := self.alive(task.address):
+            worker.submit(task)
+        else:
+            self.waiting[task] = None
+
+    def pick_task(self, queue: list[Task]) -> Task:
+        """Return the task that a worker starts next: mostly by priority."""
+        if self.rng.random() < 0.3:
+            return queue[self.rng.randrange(len(queue))]
+        return max(queue, key=lambda task: task.priority)
+
+    def task_done(self, task: Task, result: Any, error: BaseException | None) -> None:
+        """Note the end of a task."""
+        self.step("done", self.scheduler)
+        if task.answer.done():
+            return
+        if error is None:
+            task.answer.set_result(result)
+            return
+        task.answer.set_exception(error)
+        task.answer.exception()
+        if self.driver is not None:
+            self.driver.task_failed(task.key)
+
+
+async def _serve(worker: Worker, comm: Comm) -> None:
+    with suppress(OSError):
+        message = dict(await comm.read())
+        handler, _ = worker.handlers.get(message.pop("op")), message.pop("reply")
+        if handler is None:
+            comm.abort()
+            return
+        await handler(comm=comm, **message)
+    comm.abort()
+
+
+def _tasks_in(args: Any) -> list[Task]:
+    found: list[Task] = []
+    for arg in args:
+        found += [arg] if isinstance(arg, Task) else _tasks_in(arg) if type(arg) is list else []
+    return found
+
+
+def _by_name(worker: Worker) -> str:
+    return worker.name

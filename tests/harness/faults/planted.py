@@ -1,0 +1,184 @@
+"""Faults put into the product one at a time: a simulation that finds none of them proves nothing.
+
+Each is a change of a function's source, made in memory while a `Plant` is open.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One fault.
+
+    Attributes
+    ----------
+    name
+        In a few words.
+    where
+        Module and function, as ``cluster.executor:Executor.remove``.
+    old, new
+        Text of its source, and what takes its place.
+    """
+
+    name: str
+    where: str
+    old: str
+    new: str
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the fault in the product.
+
+        Raises
+        ------
+        LookupError
+            If the text is not there, once.
+        """
+        function = self.function()
+        before = function.__code__
+        function.__code__ = self._changed(function)
+        try:
+            yield
+        finally:
+            function.__code__ = before
+
+    def function(self) -> FunctionType:
+        """Return the function that it is in."""
+        module, _, path = self.where.partition(":")
+        found: Any = importlib.import_module(f"daskxml.{module}")
+        for name in path.split("."):
+            found = inspect.getattr_static(found, name)
+        found = getattr(found, "__func__", found)
+        return inspect.unwrap(found)
+
+    def _changed(self, function: FunctionType) -> Any:
+        source = textwrap.dedent(inspect.getsource(function))
+        if source.count(self.old) != 1:
+            raise LookupError(f"{self.name}: {self.where} has {source.count(self.old)} of it")
+        lines = source.replace(self.old, self.new).splitlines()
+        lines = [line for line in lines if not line.startswith("@")]
+        names = dict[str, Any]()
+        head = "from __future__ import annotations\n"
+        exec(compile(head + "\n".join(lines), self.where, "exec"), function.__globals__, names)
+        code = names[function.__name__].__code__
+        assert code.co_freevars == function.__code__.co_freevars
+        return code
+
+
+# fmt: off
+PLANTS = (
+    # --------------------------------------------------------- what the session decides
+    Plant("the first rows of a lost worker are forgotten", "session.ledger:Ledger.give_back",
+          "extend(spans)", "extend(spans[1:])"),
+    Plant("a lost worker's rows stay counted", "session.ledger:Ledger.give_back",
+          "self.held.pop(worker, [])", "self.held.get(worker, [])"),
+    Plant("a row is leased twice at the end of a lease", "session.ledger:Ledger._next_span",
+          "self.cursors[stream] = stop", "self.cursors[stream] = max(start + 1, stop - 1)"),
+    Plant("the last row of an epoch is never leased", "session.ledger:Ledger._next_stream",
+          "if not any(left):", "if sum(left) < 2:"),
+    Plant("a lost worker's lease stays open", "session.allocator:LeaseAllocator._drop_leases",
+          "del self._leases[number]", "pass"),
+    Plant("a lost worker's work is merged", "session.allocator:LeaseAllocator.lose",
+          "log.drop(worker)", "pass"),
+    Plant("a gang that was undone does not rewind", "session.allocator:LeaseAllocator.roll_back",
+          "self._rewinds = self._rewinds or rows > 0", "pass"),
+    Plant("an evaluation waits for a lost worker", "session.allocator:EvaluationRound.reassign",
+          "if command.worker == lost]", "if command.worker == lost][1:]"),
+    Plant("nobody writes the checkpoint of a lost worker", "session.session:Session._reassign",
+          "self._checkpoint() if lost == self._writer else []", "[]"),
+    Plant("a stopped run waits for a lost worker's rows", "session.session:Session._worker_lost",
+          "self.inform(protocol.Drain())", "pass"),
+    Plant("a resumed run publishes its history again", "session.session:Session._restore",
+          "self.closed_rows = len(self.history)", "self.closed_rows = 0"),
+    Plant("stale weights after a loss in an overlapping merge", "session.overlapped:reweighed",
+          "weight * whole / left for", "weight for"),
+    Plant("rows of an overlapping merge are forgotten", "session.overlapped:OverlappedMerges.lose",
+          "session.ledger.give_back_sealed(worker)", "0"),
+    Plant("a loss in a merge leaves the stage", "session.session:Session._worker_lost",
+          'self.stage = "train"', "pass"),
+    # --------------------------------------------------------------- what the driver does
+    Plant("the second of two losses is forgotten", "cluster.run_driver:RunDriver._lose",
+          "losses.append(event)", "losses[:] = [event]"),
+    Plant("a lease of a lost worker is kept", "cluster.executor:Executor.remove",
+          "self.lease_ended(lease)", "pass"),
+    Plant("a merge that all have is merged again", "cluster.collectives:Collectives._merge",
+          "if self._merged[0] != generation:", "if True:"),
+    Plant("a failed merge is not aborted", "cluster.collectives:Collectives._together",
+          "if pending or any(", "if False and any("),
+    Plant("a broken merge is not tried again", "cluster.collectives:Collectives._combine",
+          "for _ in range(ATTEMPTS):", "for _ in range(1):"),
+    Plant("a message is not repeated", "cluster.worker_group:WorkerGroup.call",
+          "for _ in range(CALLS):", "for _ in range(1):"),
+    Plant("a lost worker hides the next one at its address", "cluster.worker_group:WorkerGroup.at",
+          "remaining(self.workers.values())", "self.workers.values()"),
+    Plant("a worker joins under a name that is taken", "cluster.membership:Membership.admit",
+          "ready = [worker for worker in waiting if worker.name not in names]",
+          "ready = list(waiting)"),
+    Plant("a worker joins with an old model", "cluster.membership:Membership.admit",
+          "fresh = [worker for worker in ready if worker.generation == generation]",
+          "fresh = list(ready)"),
+    Plant("a worker that is ready to join wakes nobody",
+          "cluster.membership:Membership._copy_model",
+          "self.executor.emit(JoinPending())", "pass"),
+    # ----------------------------------------------------------------- what a worker does
+    Plant("a repeated commit fails", "worker.training_worker:TrainingWorker.commit",
+          "if generation == self.generation:\n        return", "if False:\n        return"),
+    Plant("a commit forgets the model before", "worker.training_worker:TrainingWorker.commit",
+          "self.current, self.previous, self.scratch = models",
+          "self.current, self.scratch = models[:2]"),
+    Plant("a replica does not follow the merge", "worker.training_worker:TrainingWorker.commit",
+          "self.kernels.copy(flat, self.current)", "pass"),
+    Plant("all replicas are merged with one weight", "worker.merge_program:_Merge.combine_models",
+          "factors.replicas[self.rank]", "factors.replicas[0]"),
+    Plant("a replica is not corrected after an overlapping merge",
+          "worker.snapshot:Snapshot.correct", "-factors.replicas[0]", "-1.0 - 0.1"),
+    Plant("the end of a lease wakes one of two", "cluster.worker_plugin:LeaseQueue.release_turn",
+          "self.turn.notify_all()", "self.turn.notify()"),
+    Plant("a closed queue wakes nobody", "cluster.worker_plugin:LeaseQueue.close",
+          "self.turn.notify_all()", "pass"),
+    Plant("a worker that was created too late is kept",
+          "cluster.worker_plugin:RunWorkerPlugin.add_queue",
+          "if self.removals[run] == removals:", "if True:"),
+    Plant("connections outlive their run", "transport.communicator:Communicator.forget",
+          "self._dismiss(lambda key: key.run == run)", "pass"),
+    Plant("a stale collective is taken part in", "transport.communicator:Communicator._is_stale",
+          "return self._is_closed or collective.number < lowest", "return False"),
+    # ------------------------------------------------------------------------- the record
+    Plant("a file is renamed before it is flushed", "core.files:replace_durably",
+          "_flush(source)", "pass"),
+    Plant("a rename is not flushed", "core.files:replace_durably",
+          "_flush(target.parent)", "pass"),
+    Plant("one checkpoint too many is removed", "records.checkpoint:write_checkpoint",
+          "checkpoints(run_dir)[:-keep]", "checkpoints(run_dir)[-keep:]"),
+    Plant("the history is not cut before it goes on", "records.run_dir:extend_history",
+          "file.truncate(offset)", "pass"),
+    Plant("a rewound history keeps a row too many",
+          "cluster.detached:HistoryWriter._write_event",
+          'del self._ends[event["megabatch"] :]', 'del self._ends[event["megabatch"] + 1 :]'),
+    Plant("the last rows of the history are not waited for", "cluster.detached:HistoryWriter.close",
+          "self._written < len(self._event_log.events)", "False"),
+    Plant("a run that has failed stays locked", "records.run_dir:RunDir.release",
+          "self.unlock()", "pass"),
+    # ------------------------------------------- mended because a simulation has found them
+    Plant("a lease that Dask gives to the next worker at an address ends the run",
+          "cluster.executor:Executor.lease_of", " and not worker.is_lost", ""),
+    Plant("a history whose last row was not written ends well",
+          "cluster.detached:HistoryWriter.close",
+          "if error is not None and not has_failed:", "if False:"),
+    Plant("a full disk under a model is a traceback", "core.files:replace_durably",
+          "raise _unwritten(target, error) from error", "raise"),
+    Plant("a full disk under a run file is a traceback", "records.run_dir:RunDir.begin",
+          "with replacing(self.path / RUN_FILE) as partial:",
+          "for partial in [self.path / RUN_FILE]:"),
+    Plant("asking a worker for a directory leaves something there", "cluster.detached:_directory",
+          "worker_plugin().storage.get(run)", "_storage(run)"),
+)

@@ -1,0 +1,388 @@
+"""One run under faults, from its first start over every resumption to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import itertools
+import os
+import random
+import sys
+import tempfile
+from collections import deque
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from daskxml.cluster import membership, run_driver, worker_plugin, worker_tasks
+from daskxml.cluster.data_loading import LoadedData, ScatteredRows, Shards
+from daskxml.cluster.event_log import revive
+from daskxml.cluster.run_driver import RunDriver
+from daskxml.config import RunConfig, load_run_config
+from daskxml.core.errors import DaskxmlError, ModelError
+from daskxml.kernels import get_kernels
+from daskxml.records import run_dir as run_dirs
+from daskxml.records.run_dir import RunDir
+from daskxml.transport import handshake
+from daskxml.worker import batch_runner
+from harness.faults import machines
+from harness.faults.counting import FACTS, LABELS, ROWS, TEST, TRAIN, CountingReplica, partition
+from harness.faults.disk import Disk, virtual_disk
+from harness.faults.invariants import Truth, Violated, require
+from harness.faults.loop import Process, Stuck, VirtualLoop, virtual_time
+from harness.faults.machines import Cluster, Value, Worker
+from harness.faults.schedule import Case, Fault
+
+STARTS = 12  # of one run, at most
+LONGEST_START_S = 300.0  # of virtual time, from a start to the run's end; a run takes some seconds
+SETTLE_S = 200.0  # after which nothing of a run that is over may be left
+# Errors with which a run may end under faults; it then goes on from its last checkpoint.
+LAWFUL = {
+    "every worker was lost before the model was written": ("kill", "kill here", "kill all"),
+    "no worker came within": ("kill", "kill here", "kill all", "suspend"),
+    "no worker is there to write": ("kill", "kill here", "kill all", "suspend"),
+    "free space": ("full",),
+    "cannot be made": ("full",),
+    "cannot be written": ("full",),
+    "does not answer": ("freeze", "cut", "slow", "suspend"),
+}
+_FOLDER = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case.
+
+    Attributes
+    ----------
+    problem
+        The invariant that was violated; "" for none.
+    digest
+        Of all that happened, in order: equal for equal cases.
+    happened
+        The last steps.
+    steps, virtual_s, starts, merges
+        Sizes of the run.
+    """
+
+    problem: str
+    digest: str
+    happened: tuple[str, ...]
+    steps: int
+    virtual_s: float
+    starts: int
+    merges: int
+
+
+class Simulation:
+    """A case under way."""
+
+    def __init__(self, case: Case, loop: VirtualLoop, folder: Path) -> None:
+        self.case, self.loop, self.root = case, loop, folder
+        self.rng = random.Random(f"noise {case.seed}")
+        self.cluster = Cluster(loop, self.rng, self.step)
+        self.disk: Disk
+        self.steps = self.starts = 0
+        self.happened: deque[str] = deque(maxlen=60)
+        self.run_dir = folder / "run"
+        self._digest = hashlib.sha256()
+        self._faults = deque(case.faults)
+        self._struck: set[str] = set()  # kinds of faults so far
+        self._names = itertools.count(case.workers)
+        self._lost_power = asyncio.Event()
+        self._problem: Exception | None = None
+        self.config = _config(case.strategy, case.overlap, case.epochs, case.checkpoint_every)
+        self._keep_account()
+
+    # ------------------------------------------------------------------- steps
+
+    def step(self, what: str, process: Process) -> None:
+        """Count a step, let faults happen that are due, and check the invariants."""
+        self.steps += 1
+        line = f"{self.loop.now_s:.6f} s {process}: {what}"
+        self._digest.update(line.encode())
+        self.happened.append(f"{self.steps}: {line}")
+        for fault in self._due(what):
+            self._faults.remove(fault)
+            self.happened.append(f"!! {fault}")
+            self._strike(fault, process)
+        if process is not self.cluster.scheduler:
+            return
+        try:
+            self.truth.check()
+        except Violated as problem:
+            self._problem = self._problem or problem
+            self._lost_power.set()
+
+    def _due(self, what: str) -> list[Fault]:
+        started = itertools.takewhile(lambda fault: fault.at <= self.steps, self._faults)
+        return [fault for fault in started if fault.when in ("", what)]
+
+    def _strike(self, fault: Fault, here: Process) -> None:
+        cluster, living = self.cluster, self.cluster.living()
+        if not living and fault.kind not in ("join", "full", "clock"):
+            return
+        self._struck.add(fault.kind)
+        worker = living[fault.pick % len(living)] if living else None
+        match fault.kind:
+            case "kill":
+                self._kill(worker, fault)
+            case "kill here":
+                self._kill(here if isinstance(here, Worker) else worker, fault)
+            case "kill all":
+                for each in living:
+                    self._kill(each, fault)
+            case "freeze" if not worker.is_frozen:
+                worker.is_frozen = True
+                self._later(fault.amount, worker.thaw, self.loop)
+            case "slow":
+                cluster.slow[worker.name] = 0.05 * fault.amount
+            case "cut":
+                cluster.cuts[worker.name] = 1
+            case "break":
+                for comm in list(worker.comms):
+                    comm.abort()
+            case "join":
+                self._later(0.0, self._join)
+            case "full":
+                self.disk.is_full = True
+                self._later(fault.amount, setattr, self.disk, "is_full", False)
+            case "clock":
+                self.loop.wall_offset_s -= 3600.0
+            case "suspend":
+                self.loop.now_s += fault.amount
+            case "power":
+                self._lose_power()
+            case "stop" if cluster.driver is not None:
+                cluster.scheduler.context.run(cluster.driver.stop, "stopped")
+
+    def _later(self, seconds: float, action: Any, *args: Any) -> None:
+        self.loop.call_later(seconds, action, *args, context=self.cluster.context)
+
+    def _join(self) -> None:
+        if self.cluster.driver is not None:
+            self.cluster.add(str(next(self._names)), rows_per_s=self._speed())
+
+    def _speed(self) -> float:
+        return self.rng.choice([100.0, 400.0, 800.0])
+
+    def _kill(self, worker: Worker, fault: Fault) -> None:
+        if worker.is_dead:
+            return
+        cluster = self.cluster
+        cluster.die(worker)
+        noticed_s = max(0.0, worker.stream_s - self.loop.now_s) + min(fault.amount, 2.5)
+        self._later(noticed_s, cluster.lose, worker)
+        returns_s = fault.returns_s
+        if returns_s < 0.0 and not cluster.living():
+            returns_s = 5.0
+        if returns_s >= 0.0:
+            args = worker, fault.same_address, cluster.scheduler
+            self._later(noticed_s + returns_s, self._revive, *args)
+
+    def _revive(self, worker: Worker, same_address: bool, scheduler: Process) -> None:
+        if self.cluster.scheduler is not scheduler or self.cluster.driver is None:
+            return
+        self.cluster.add(worker.name, worker.address if same_address else "", self._speed())
+
+    def _lose_power(self) -> None:
+        for worker in self.cluster.everyone:
+            self.cluster.die(worker)
+        self.cluster.end_scheduler()
+        self._lost_power.set()
+
+    # --------------------------------------------------------------------- run
+
+    async def run(self) -> None:
+        """Start the run, and resume it until it has ended well."""
+        checkpoint: str | None = None
+        for _ in range(STARTS):
+            self.starts += 1
+            ended = await self._start(checkpoint)
+            with self.disk.idle():
+                if ended == "ended":
+                    return
+                self.truth.check_directory(self.run_dir, self.config.to_toml())
+                try:
+                    checkpoint = RunDir.open(None, self.run_dir).checkpoint
+                except ModelError:  # there is none yet
+                    checkpoint = None
+                    self._new_directory()
+        raise Violated(f"the run has not ended after {STARTS} starts")
+
+    def _new_directory(self) -> None:
+        self.run_dir = self.root / f"run{self.starts}"
+        self._keep_account()
+
+    def _keep_account(self) -> None:
+        self.truth = Truth(self.cluster, self.config.run.seed, self.case.is_replicated)
+        self.cluster.committed = self.truth.committed
+
+    async def _start(self, checkpoint: str | None) -> str:
+        """Start the cluster and the run; return how it ended: well, or to be resumed."""
+        cluster = self.cluster
+        self._lost_power.clear()
+        with self.disk.idle():
+            if checkpoint is None:
+                place = RunDir.open(self.run_dir, None)
+                place.lock()
+                place.begin(self.config)
+                place.unlock()
+                for path in (*self.run_dir.iterdir(), self.run_dir):
+                    self.disk.flush(path)
+        args = self.config, ScatteredRows(), str(self.run_dir), checkpoint, True
+        driver = cluster.scheduler.context.run(RunDriver, cluster, f"run{self.starts}", *args)
+        self.disk.is_full, cluster.slow, cluster.cuts = False, {}, {}
+        with self.disk.idle():
+            self.truth.begin(driver, checkpoint)
+        cluster.driver = driver
+        for number in range(self.case.workers):
+            cluster.add(str(number), rows_per_s=self._speed())
+        task = asyncio.Task(self._drive(driver), loop=self.loop, context=cluster.scheduler.context)
+        power = asyncio.ensure_future(self._lost_power.wait())
+        done = asyncio.FIRST_COMPLETED
+        await asyncio.wait({task, power}, timeout=LONGEST_START_S, return_when=done)
+        power.cancel()
+        if self._problem is not None:
+            raise self._problem
+        require(task.done() or cluster.driver is None, "the run makes no progress")
+        if cluster.driver is None:
+            self.disk.lose_power(self.rng)
+            return "power"
+        task.result()
+        return await self._end(driver)
+
+    async def _drive(self, driver: RunDriver) -> None:
+        """Drive a run, as the scheduler's plugin does."""
+        await driver.drive()
+        if driver.event_log.has_failed:
+            await driver.clean_up()
+
+    async def _end(self, driver: RunDriver) -> str:
+        self._faults.clear()
+        self.truth.check()
+        ended = next(it for it in driver.event_log.events if it["kind"] == "ended")
+        if ended["reason"] == "error":
+            self._require_lawful(ended)
+        else:
+            with self.disk.idle():
+                self.truth.check_end(driver, self.run_dir)
+        close = asyncio.Task(driver.close(), loop=self.loop, context=self.cluster.scheduler.context)
+        await asyncio.wait({close}, timeout=SETTLE_S)
+        require(close.done(), "the run is not forgotten in time")
+        close.result()
+        await asyncio.sleep(SETTLE_S)
+        for worker in list(self.cluster.workers.values()):
+            if worker.is_dead:
+                self.cluster.lose(worker)
+        self.truth.check_nothing_left(self.run_dir)
+        failures = [it for it in self.loop.failures if "never retrieved" not in it["message"]]
+        require(not failures, f"an exception nobody handles: {failures[:1]}")
+        for worker in self.cluster.everyone:
+            self.cluster.die(worker)
+        self.cluster.end_scheduler()
+        if ended["reason"] == "error":
+            return "error" if (self.run_dir / run_dirs.RUN_FILE).exists() else self._gone()
+        return "stopped" if ended["reason"] == "stopped" else "ended"
+
+    def _gone(self) -> str:
+        """A run that failed before its first merge has left no directory: that is the end."""
+        return "ended"
+
+    def _require_lawful(self, ended: dict[str, Any]) -> None:
+        text = str(revive(ended["error"]))
+        kinds = {kind for words, kinds in LAWFUL.items() if words in text for kind in kinds}
+        require(bool(kinds & self._struck), f"the run failed: {text}\n{ended['details']}")
+
+    @property
+    def digest(self) -> str:
+        """See `Outcome`."""
+        return self._digest.hexdigest()
+
+
+@cache
+def _config(strategy: str, overlap: bool, epochs: int, checkpoint_every: int) -> RunConfig:
+    return load_run_config(
+        {
+            "training": {"epochs": epochs},
+            "strategy": {"name": strategy, "batch_max": 4, "megabatch_batches": 6},
+            "combine": {"overlap": overlap},
+            "checkpoint": {"every": checkpoint_every, "keep": 2},
+            "evaluation": {"k": [1]},
+            "model": {"hidden": [1]},
+            "cluster": {"threads": 1},
+        }
+    )
+
+
+def _loader(is_replicated: bool) -> Any:
+    """Return what stands for the loading of files: rows that are on the workers already."""
+
+    async def load(client: Any, config: Any, *args: Any) -> LoadedData:
+        train = [partition(0, TRAIN[0]), partition(TRAIN[0], TRAIN[1])]
+        test = [partition(0, rows) for rows in TEST]
+        counts = Value(np.full(LABELS, ROWS // LABELS, np.int64))
+        shards = [Shards([Value(it) for it in them], tuple(it.rows for it in them))
+                  for them in (train, test)]  # fmt: skip
+        return LoadedData(config.model_spec(ROWS, LABELS), FACTS, *shards, counts, is_replicated)
+
+    return load
+
+
+@contextmanager
+def _seams(simulation: Simulation) -> Any:
+    """Put the cluster's code on virtual machines."""
+    kernels = get_kernels("cpu", 1)
+    with ExitStack() as stack:
+        for module, names in (
+            (run_driver, {"load": _loader(simulation.case.is_replicated)}),
+            (membership, {"probe_process": machines.probe}),
+            (worker_plugin, {"get_worker": machines.get_worker, "secede": machines.secede,
+                             "offload": asyncio.to_thread}),
+            (worker_tasks, {"get_worker": machines.get_worker, "secede": machines.secede,
+                            "shared_zeros": kernels.zeros}),
+            (handshake, {"connect": simulation.cluster.connect}),
+            (batch_runner, {"Replica": CountingReplica}),
+            (run_dirs, {"describe": lambda: {"machine": "virtual"}, "lock_folder": machines.lock}),
+        ):  # fmt: skip
+            stack.enter_context(mock.patch.multiple(module, **names))
+        yield
+
+
+def simulate(case: Case) -> Outcome:
+    """Run a case to its end; what its dead processes have left open is dropped."""
+    with mock.patch.object(sys, "unraisablehook", return_value=None):
+        outcome = _simulate(case)
+        gc.collect()
+    return outcome
+
+
+def _simulate(case: Case) -> Outcome:
+    loop, folder = VirtualLoop(), _FOLDER / f"daskxml-{os.getpid()}-{next(_names)}"
+    problem = ""
+    simulation = Simulation(case, loop, folder)
+    with (
+        virtual_time(loop),
+        virtual_disk(folder, lambda what: simulation.step(what, machines.PROCESS.get())) as disk,
+        _seams(simulation),
+    ):
+        simulation.disk = disk
+        try:
+            loop.run_until_complete(simulation.run())
+        except (Violated, Stuck, DaskxmlError) as found:
+            problem = f"{type(found).__name__}: {found}"
+        finally:
+            ended_s = loop.now_s
+            with disk.idle():
+                loop.stop_everything()
+    return Outcome(
+        problem, simulation.digest, tuple(simulation.happened), simulation.steps, ended_s,
+        simulation.starts, len(simulation.truth.rows),
+    )  # fmt: skip
