@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from daskxml.cluster import membership, run_driver, worker_plugin, worker_tasks
-from daskxml.cluster.data_loading import LoadedData, ScatteredRows, Shards
+from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, Shards
 from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import RunConfig, load_run_config
@@ -331,7 +331,8 @@ def _loader(is_replicated: bool) -> Any:
         counts = Value(np.full(LABELS, ROWS // LABELS, np.int64))
         shards = [Shards([Value(it) for it in them], tuple(it.rows for it in them))
                   for them in (train, test)]  # fmt: skip
-        return LoadedData(config.model_spec(ROWS, LABELS), FACTS, *shards, counts, is_replicated)
+        rows = PlacedRows(FACTS, *shards, counts, is_replicated)
+        return LoadedData(config.model_spec(ROWS, LABELS), rows)
 
     return load
 
