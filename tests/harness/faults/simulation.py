@@ -288,13 +288,9 @@ class Simulation:
         for worker in self.cluster.everyone:
             self.cluster.die(worker)
         self.cluster.end_scheduler()
-        if ended["reason"] == "error":
-            return "error" if (self.run_dir / run_dirs.RUN_FILE).exists() else self._gone()
-        return "stopped" if ended["reason"] == "stopped" else "ended"
-
-    def _gone(self) -> str:
-        """A run that failed before its first merge has left no directory: that is the end."""
-        return "ended"
+        if ended["reason"] == "error" and not (self.run_dir / run_dirs.RUN_FILE).exists():
+            return "ended"  # it failed before its first merge, and has left no directory
+        return ended["reason"] if ended["reason"] in ("error", "stopped") else "ended"
 
     def _require_lawful(self, ended: dict[str, Any]) -> None:
         text = str(revive(ended["error"]))
