@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-import numpy as np
 from dask.base import tokenize
 from distributed import Client, Future
 
@@ -31,17 +30,27 @@ from daskxml.api.mixtures import ENDS, begun
 from daskxml.api.prediction_files import write_predictions
 from daskxml.api.run import Matrices, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
-from daskxml.api.stages import (
+from daskxml.api.stage_tasks import (
     Function,
+    add_up,
+    align_block,
+    as_partition,
+    call_on,
+    choose_rows,
+    count_labels,
+    find_in,
+    measure,
+    rank,
+    score,
+    transform,
+    without_rare,
+)
+from daskxml.api.stages import (
     Rows,
     Stage,
     Value,
-    as_pair,
-    as_partition,
     await_stage,
-    call_on,
     key_of,
-    measure,
     submit_each,
     submit_merges,
 )
@@ -50,16 +59,14 @@ from daskxml.cluster.connection import connection
 from daskxml.cluster.data_loading import parse_source
 from daskxml.config import RunConfig
 from daskxml.config.sections import ClusterSection
-from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError
 from daskxml.core.files import lock_folder, replacing
 from daskxml.core.stages import DONE, FAILED, KEPT, SHARED, StageRecord
 from daskxml.core.text import parse_json
 from daskxml.data.blocks import stamp_files
-from daskxml.data.rows import take_rows
 from daskxml.metrics import MetricSums
 from daskxml.model.store import holds_model
-from daskxml.model.trained import Model, evaluate_partitions
+from daskxml.model.trained import Model
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.observe.report.pipeline import write_pipeline
 from daskxml.records.run_dir import HISTORY_FILE, read_history
@@ -85,8 +92,6 @@ class Pipeline:
 
     Attributes
     ----------
-    client
-        Of the cluster.
     records
         Of every stage that was needed, in order.
 
@@ -119,6 +124,7 @@ class Pipeline:
         )  # fmt: skip
         self._stages: WeakValueDictionary[str, Stage] = WeakValueDictionary()
         self._open = contextlib.ExitStack()
+        self._client: Client | None = None
         self._inner_s = 0.0  # of the stages that the one under way has needed so far
 
     def __enter__(self) -> Pipeline:
@@ -126,7 +132,7 @@ class Pipeline:
         with contextlib.ExitStack() as stack:
             if self.folder is not None:
                 stack.enter_context(lock_folder(self.folder, "a pipeline is under way here"))
-            self.client = stack.enter_context(self._cluster)
+            self._client = stack.enter_context(self._cluster)
             open_runs(self.client)
             stack.enter_context(keep_rows(self.client))
             self._open = stack.pop_all()
@@ -139,9 +145,23 @@ class Pipeline:
         trace: TracebackType | None,
     ) -> None:
         """Write the report, and release the cluster."""
+        self._client = None
         with self._open:
             if self.folder is not None:
                 write_pipeline(self.folder, self.records)
+
+    @property
+    def client(self) -> Client:
+        """The cluster's client.
+
+        Raises
+        ------
+        ConfigError
+            Outside the ``with`` block.
+        """
+        if self._client is None:
+            raise ConfigError("a pipeline is used in a block: with daskxml.Pipeline(...) as pipe")
+        return self._client
 
     def _warn(self, text: str) -> None:
         self._on_event({"kind": "warning", "text": text})
@@ -179,7 +199,7 @@ class Pipeline:
         source = make_source(config.data, config.data.train)
         parsed = self.client.sync(parse_source, self.client, source, f"pipeline-{key}")
         size = (parsed.shift, parsed.facts.features, parsed.facts.labels)
-        return submit_each(self.client, "read", key, parsed.blocks, _aligned, *size)
+        return submit_each(self.client, "read", key, parsed.blocks, align_block, *size)
 
     def _read_pairs(self, key: str, pairs: Sequence[Any]) -> list[Future]:
         """Return the partitions of delayed values or futures of pairs, or of pairs of them."""
@@ -244,7 +264,7 @@ class Pipeline:
         def start() -> list[Future]:
             return [
                 self.client.submit(
-                    _chosen, part, i, share, seed, held, key=f"split-{key}-{i}", pure=False
+                    choose_rows, part, i, share, seed, held, key=f"split-{key}-{i}", pure=False
                 )
                 for i, part in enumerate(rows.partitions)
             ]
@@ -256,8 +276,8 @@ class Pipeline:
 
         The labels' numbers, and the rows that are left without any, stay.
         """
-        counts = self.reduce(_count_labels, _add, rows, name="count labels")
-        return self.map(_without_rare, rows, counts, name="drop rare labels", least=least)
+        counts = self.reduce(count_labels, add_up, rows, name="count labels")
+        return self.map(without_rare, rows, counts, name="drop rare labels", least=least)
 
     # ------------------------------------------------------------------------ stages of values
 
@@ -279,7 +299,7 @@ class Pipeline:
 
         def start() -> Future:
             args = (each, settings)
-            found = submit_each(self.client, name, key, rows.partitions, _find, *args)
+            found = submit_each(self.client, name, key, rows.partitions, find_in, *args)
             await_stage(name, found)
             return submit_merges(self.client, name, key, found, merge)
 
@@ -297,7 +317,7 @@ class Pipeline:
 
     def transform(self, fitted: Value, rows: Rows, *, name: str = "") -> Rows:
         """Return the rows with ``fitted.transform(X)`` in the place of each partition's ``X``."""
-        return self.map(_transform, rows, fitted, name=name or f"{fitted.name} of {rows.name}")
+        return self.map(transform, rows, fitted, name=name or f"{fitted.name} of {rows.name}")
 
     def train(
         self,
@@ -348,7 +368,7 @@ class Pipeline:
 
         def start() -> dict[str, float]:
             model = self._ranker(run)
-            sums = submit_each(self.client, "evaluate", key, rows.partitions, _score, model, k)
+            sums = submit_each(self.client, "evaluate", key, rows.partitions, score, model, k)
             await_stage(name, sums)
             found = dict(sum(self.client.gather(sums), MetricSums.zero(k)).result())
             if file is not None:
@@ -368,7 +388,7 @@ class Pipeline:
 
         def start() -> Path:
             model = self._ranker(run)
-            ranked = submit_each(self.client, "predict", key, rows.partitions, _rank, model, k)
+            ranked = submit_each(self.client, "predict", key, rows.partitions, rank, model, k)
             await_stage(name, ranked)
             blocks = (future.result() for future in ranked)
             write_predictions(str(target), run.result().model, blocks)
@@ -383,7 +403,7 @@ class Pipeline:
         started: list[Future] = []
 
         def make() -> tuple[list[Future], StageRecord]:
-            if not started:  # a stage that failed goes on with those of its tasks that did
+            if not started:  # else it failed: only those of its tasks that did are done again
                 started.extend(start())
             await_stage(name, started)
             sizes = self.client.gather(self.client.map(measure, started, pure=False))
@@ -433,7 +453,6 @@ class Pipeline:
         record = StageRecord(name=stage.name, key=stage.key, outcome=FAILED)
         try:
             made, record = make()
-            stage.record = record
         except BaseException as error:
             record = replace(record, problem=str(error) or type(error).__name__)
             raise
@@ -442,6 +461,7 @@ class Pipeline:
             if record.outcome in (DONE, FAILED):
                 record = replace(record, seconds=took_s - self._inner_s)
             self._inner_s = outer_s + took_s
+            stage.record = record
             self._record(record)
         return made
 
@@ -515,58 +535,3 @@ def _stored_metrics(file: Path | None) -> dict[str, float] | None:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
-
-
-# ------------------------------------------------------------------------------ on the workers
-
-
-def _aligned(block: Partition, shift: int, features: int, labels: int) -> Partition:
-    """Return a parsed block with the columns of the whole source."""
-    found = block.features
-    ids = found.indices - np.int32(shift) if shift else found.indices
-    return Partition(
-        Csr(found.indptr, ids, found.data, features), replace(block.labels, columns=labels)
-    )
-
-
-def _chosen(partition: Any, number: int, share: float, seed: int, held: bool) -> Any:
-    """Return the rows of a partition that are held out, or the others."""
-    rows, _ = measure(partition)
-    is_held = np.random.default_rng([seed, number]).random(rows) < share
-    chosen = np.flatnonzero(is_held == held)
-    if isinstance(partition, Partition):
-        return take_rows(partition, chosen)
-    return tuple(
-        part[chosen] if hasattr(part, "shape") else [part[i] for i in chosen] for part in partition
-    )
-
-
-def _find(partition: Any, each: Function, settings: Mapping[str, Any]) -> Any:
-    return each(*as_pair(partition), **settings)
-
-
-def _count_labels(X: Any, Y: Any) -> Any:
-    return np.bincount(Y.indices, minlength=Y.shape[1])
-
-
-def _add(counts: Sequence[Any]) -> Any:
-    return np.sum(counts, axis=0)
-
-
-def _without_rare(X: Any, Y: Any, counts: Any, least: int) -> tuple[Any, Any]:
-    kept = Y.copy()
-    kept.data = kept.data * (counts[kept.indices] >= least)
-    kept.eliminate_zeros()
-    return X, kept
-
-
-def _transform(X: Any, Y: Any, fitted: Any) -> tuple[Any, Any]:
-    return fitted.transform(X), Y
-
-
-def _score(partition: Partition, model: Model, k: Sequence[int]) -> MetricSums:
-    return evaluate_partitions(model, [partition], k)
-
-
-def _rank(partition: Partition, model: Model, k: int) -> Any:
-    return model.predict_top_k(partition, k)

@@ -14,19 +14,15 @@ from hashlib import sha256
 from typing import Any
 
 from dask.base import tokenize
-from dask.sizeof import sizeof
 from distributed import Client, Future, wait
 from distributed.scheduler import KilledWorker
 
 from daskxml.api.collections import RowsOnWorkers
+from daskxml.api.stage_tasks import Function
 from daskxml.cluster.event_log import explained
-from daskxml.core.arrays import Partition
 from daskxml.core.errors import ClusterError, DaskxmlError, InputError
 from daskxml.core.stages import StageRecord
-from daskxml.data.matrices import matrix_partition
-from daskxml.data.rows import to_scipy
 
-Function = Callable[..., Any]
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
 
 
@@ -122,56 +118,6 @@ class Value(Stage):
         """Return it; make it now, if that is not done."""
         made = self.made()
         return made.result() if isinstance(made, Future) else made
-
-
-# ------------------------------------------------------------------------------ on the workers
-
-
-def call_on(function: Function, partition: Any, values: Sequence[Any], settings: Any) -> Any:
-    """Call a user's function with a partition as a pair; return a partition of what it gives."""
-    return as_partition(function(*as_pair(partition), *values, **settings))
-
-
-def as_pair(partition: Any) -> tuple[Any, Any]:
-    """Return a partition as users see it: rows are SciPy's matrices, which share its memory."""
-    if isinstance(partition, Partition):
-        return to_scipy(partition.features), to_scipy(partition.labels)
-    X, Y = partition
-    return X, Y
-
-
-def as_partition(pair: Any) -> Any:
-    """Check what a user gives as a partition; two matrices become a `Partition`.
-
-    Raises
-    ------
-    InputError
-        If it is no pair, or its parts differ in their rows.
-    """
-    if isinstance(pair, Partition):
-        return pair
-    if not (isinstance(pair, tuple) and len(pair) == 2):
-        raise InputError(f"a {type(pair).__name__} is no partition: give a pair (X, Y)")
-    X, Y = pair
-    if hasattr(X, "shape") and hasattr(Y, "shape"):
-        return matrix_partition(X, Y, first_row=0, shape=(X.shape[1], Y.shape[1]))
-    if _count(X) != _count(Y):
-        raise InputError(f"X has {_count(X)} rows but Y has {_count(Y)}")
-    return pair
-
-
-def _count(part: Any) -> int:
-    return int(part.shape[0]) if hasattr(part, "shape") else len(part)
-
-
-def measure(partition: Any) -> tuple[int, int]:
-    """Return the rows and the bytes of a partition."""
-    if isinstance(partition, Partition):
-        return partition.rows, partition.nbytes
-    return _count(partition[1]), sizeof(partition[0]) + sizeof(partition[1])
-
-
-# --------------------------------------------------------------------------------- by the client
 
 
 def submit_each(

@@ -111,6 +111,7 @@ def test_two_trainings_share_what_leads_to_them_and_a_later_process_keeps_them(
     assert first.out is not None
     stages = json.loads((first.out / "environment.json").read_text())[-1]["stages"]
     assert [stage["name"] for stage in stages] == ["kept", "held out", "shuffle"]
+    assert all(stage["seconds"] > 0 for stage in stages)
 
     with Pipeline(folder, client=client) as pipe:
         made = build(pipe, data, short)
@@ -181,3 +182,8 @@ def test_texts_a_fitted_object_and_names(client: Client, short: dict[str, Any]) 
         assert run.metrics["P@1"] == 1.0
         assert outcomes(pipe)["read"] == {"done": 1, "shared": 1}
         assert words.result().vocabulary == ["apple", "blue", "car", "green", "red"]
+
+
+def test_a_pipeline_outside_its_block_says_so() -> None:
+    with pytest.raises(daskxml.ConfigError, match="is used in a block"):
+        Pipeline().read("rows.txt")
