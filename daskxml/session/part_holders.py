@@ -44,7 +44,7 @@ class PartHolders:
 
     def merged(self, hosts: Mapping[str, str]) -> None:
         """Note that every worker of the last gang, which is on its host, has given a copy away."""
-        copies = buddies([hosts[name] for name in self._gang])
+        copies = buddies([hosts.get(name, "") for name in self._gang])
         self._parts = [
             {name, self._gang[copies[part]]} if part in copies else {name}
             for part, name in enumerate(self._gang)

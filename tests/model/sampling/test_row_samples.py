@@ -80,7 +80,7 @@ def test_only_labels_that_a_row_saw_change(method, optimizer):
     batch = [Segment(PARTITION, rows)]
     assert replica.step(batch, 0.05, 7).labels_scored == 12 * len(rows)
     layer = twin._mlp.sampled
-    hidden = twin._mlp._forward(tuple(with_offsets(batch)), len(rows), 7)[-1]
+    hidden = twin._mlp.forward(tuple(with_offsets(batch)), len(rows), 7)[-1]
     if layer.sampler.tables:
         layer.sampler.tables.refresh(twin.kernels, layer.weight, layer.bias, len(rows))
     seen = np.unique(layer.sampler.sample(hidden, tuple(with_offsets(batch)), 7).ids)
