@@ -34,7 +34,7 @@ _LOWERS = 3  # steps; the last merge, and the next one
 MIB = 2**20
 
 
-class PlacedRows(ResidentRows):
+class OrderedRows(ResidentRows):
     """Resident rows whose labels in training are places in the order of the labels."""
 
     order: LabelOrder
@@ -60,14 +60,14 @@ class PartitionedWorker(RunWorker):
     """
 
     shared = None
-    rows: PlacedRows
+    rows: OrderedRows
 
     def __init__(self, settings: WorkerSettings) -> None:
         super().__init__(settings)
         self.spec = self.settings.data.network
         self.seed = seed = self.settings.config.run.seed
         self.order = LabelOrder.of(self.spec.labels, seed)
-        self.rows = PlacedRows(self.kernels, seed)
+        self.rows = OrderedRows(self.kernels, seed)
         self.rows.order = self.order
         self.part: LabelPart | None = None
         self.point: MergePoint | None = None

@@ -362,7 +362,7 @@ def simulate(case: Case) -> Outcome:
 
 
 def _simulate(case: Case) -> Outcome:
-    loop, folder = VirtualLoop(), _FOLDER / f"daskxml-{os.getpid()}-{next(_names)}"
+    loop, folder = VirtualLoop(), _FOLDER / f"simulated-faults-{os.getpid()}-{next(_names)}"
     problem = ""
     simulation = Simulation(case, loop, folder)
     with (
