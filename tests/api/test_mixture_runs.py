@@ -47,6 +47,7 @@ def mixture(tmp_path: Path, data: dict[str, Path]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_mixture_is_trained_and_goes_on_where_it_was(
     client: Client, mixture: dict[str, Any], data: dict[str, Path], tmp_path: Path
 ) -> None:

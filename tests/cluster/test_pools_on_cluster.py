@@ -238,6 +238,7 @@ def test_the_holder_of_the_model_dies_while_others_push(data: Data, tmp_path: Pa
     assert max(worked(run.history, "far")) > lost["megabatch"]
 
 
+@pytest.mark.slow
 def test_nobody_is_left_on_the_machine_of_the_model(data: Data, tmp_path: Path) -> None:
     workers = {"far": pools.ELSEWHERE, "near": pools.POOL}
     with pools.cluster_of(tmp_path / "dask", workers) as client:
