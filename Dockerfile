@@ -49,11 +49,12 @@ ARG COMMIT=
 RUN command -v python3 >/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates && \
       apt-get clean && rm -rf /var/lib/apt/lists/*; }
-# Kernels are compiled when they are first used, by whoever --user says; a volume keeps them.
+# Kernels are compiled when they are first used, by whoever --user says, into a folder that nobody
+# else may write (daskxml/core/kernel_cache.py); a volume keeps them.
 RUN useradd --create-home daskxml && mkdir -m 1777 /var/cache/daskxml && \
     mkdir /data && chown daskxml:daskxml /data
 COPY --from=build /opt/daskxml /opt/daskxml
-ENV PATH=/opt/daskxml/bin:$PATH NUMBA_CACHE_DIR=/var/cache/daskxml DASKXML_COMMIT=${COMMIT}
+ENV PATH=/opt/daskxml/bin:$PATH DASKXML_KERNEL_CACHE=/var/cache/daskxml DASKXML_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.title=daskxml org.opencontainers.image.licenses=BSD-3-Clause \
       org.opencontainers.image.revision=${COMMIT}
 USER daskxml

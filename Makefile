@@ -26,7 +26,9 @@ CUDA_VENV ?= .venv-cuda
 CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types kernels unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock format clean
+KERNELS := kernels-networks kernels-samples kernels-trees
+
+.PHONY: help setup demo test lint types kernels $(KERNELS) unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,12 +47,15 @@ demo: $(READY)
 	$(BIN)/daskxml demo
 
 test: $(READY)
-	$(MAKE) --jobs 2 lint types kernels
+	$(MAKE) --jobs 2 lint types kernels $(KERNELS)
 	$(MAKE) unit
 
-# Compiled once, while mypy has the other core; else several tests at a time compile the same.
+# Compiled once, on both cores; else several tests at a time compile the same.
 kernels: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m harness.warm_worker
+
+$(KERNELS): kernels-%: kernels
+	PYTHONPATH=tests $(BIN)/python -m harness.compile_kernels $*
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -85,6 +90,7 @@ $(CUDA_READY): pyproject.toml
 
 test-cuda: $(CUDA_READY)
 	$(CUDA_VENV)/bin/python -m pytest -q tests/kernels tests/worker/test_cuda_replica.py \
+	  tests/worker/test_partitioned_gpu.py \
 	  tests/benchmarks/test_gpu_check.py tests/cluster/test_gpu_cluster.py
 
 simulate-faults: $(READY)

@@ -57,6 +57,21 @@ def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> 
     return path
 
 
+def with_earlier(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows, marked with the time and the load, after those that a result file has.
+
+    For times that differ from day to day. Of earlier ones the last two measurements are kept.
+    """
+    described = describe()
+    now = {"measured": described["date"][:16].replace("T", " "), "load": os.getloadavg()[0]}
+    try:
+        before = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    except (OSError, ValueError):
+        before = []
+    kept = sorted({row["measured"] for row in before})[-2:]
+    return [*(row for row in before if row["measured"] in kept), *({**now, **row} for row in rows)]
+
+
 def align(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return rows as lines of a table, numbers aligned to the right, text to the left.
 

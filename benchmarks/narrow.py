@@ -107,9 +107,10 @@ class RoundingKernels(CpuKernels):
         delta[labels, at] = delta[labels, at].astype(np.float32) - weights[at]
         np.add.at(self._lost, labels, weights[at] / np.float32(scale))
 
-    def apply_deferred_sums(self, row_sums: Array) -> None:
-        row_sums -= self._lost
-        self._lost[:] = 0.0
+    def apply_deferred_sums(self, row_sums: Array, first_label: int = 0) -> None:
+        lost = self._lost[first_label : first_label + row_sums.shape[0]]
+        row_sums -= lost
+        lost[:] = 0.0
 
 
 def _targets(y: Csr, rows: Array, first_row: int) -> tuple[Array, Array]:

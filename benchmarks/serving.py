@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from machine import RESULTS, write_result
+from machine import RESULTS, with_earlier, write_result
 
 FEATURES, HIDDEN, ROW_FEATURES, K, BATCH = 135_909, 128, 76, 5, 256
 
@@ -50,17 +50,20 @@ def main() -> None:
                 command, check=True, text=True, stdout=subprocess.PIPE, env=os.environ | one_thread
             )
         rows.append(json.loads(done.stdout))
-    write_result("serving", rows, load=os.getloadavg()[0])
+    rows = sorted(with_earlier("serving", rows), key=lambda row: (row["labels"], row["measured"]))
+    write_result("serving", rows)
     about = (
-        "One thread, times in ms; machine, commit and load are in serving.json, what is measured "
-        "at the head of [serving.py](../serving.py)."
+        "One thread, times in ms, measured at several times, since memory is faster on some days; "
+        "machine, commit and load are in serving.json, what is measured at the head of "
+        "[serving.py](../serving.py)."
     )
     table = "\n".join([about, "", *markdown(rows)])
     (RESULTS / "serving.md").write_text(f"# Answers of a network\n\n{table}\n")
 
 
-def generate(folder: Path, labels: int) -> None:
-    """Write a model of random weights."""
+def generate(folder: Path, labels: int, bits: int = 32) -> None:
+    """Write a model of random weights, compressed if ``bits`` is 16 or 8."""
+    from daskxml.model.compression import compress
     from daskxml.model.spec import Layout, ModelSpec
     from daskxml.model.store import ModelHeader
     from daskxml.model.trained import Model
@@ -70,7 +73,8 @@ def generate(folder: Path, labels: int) -> None:
     slots = Layout(spec).slots.items()
     held = {n: 0.1 * rng.standard_normal(slot.shape, np.float32) for n, slot in slots}
     header = ModelHeader(spec=spec, training_rows=1)
-    Model(header, held, np.ones(labels, np.int64)).save(folder)
+    model = Model(header, held, np.ones(labels, np.int64))
+    (model if bits == 32 else compress(model, bits=bits)).save(folder)
 
 
 def measure(folder: Path, count: int) -> dict[str, Any]:
@@ -151,9 +155,9 @@ def anonymous_mib() -> float:
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a table with a column for each size."""
-    names = [name for name in rows[0] if name != "labels"]
-    head = [f"{row['labels']:,} labels" for row in rows]
+    """Return a table with a column for each size and time."""
+    names = [name for name in rows[0] if name not in ("labels", "measured", "load")]
+    head = [f"{row['labels']:,} labels, {row['measured']}" for row in rows]
     lines = [f"| | {' | '.join(head)} |", f"|---|{'---:|' * len(rows)}"]
     return lines + [
         f"| {name} | {' | '.join(f'{row[name]:,g}' for row in rows)} |" for name in names

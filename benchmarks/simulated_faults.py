@@ -3,25 +3,35 @@
 Each run has a seed, from which its settings, its faults and all chance follow: see
 `tests/harness/faults`. The first run in which an invariant does not hold ends it, with the line
 that repeats it and the least of its faults that leads to it, in words. With ``--planted`` the
-product is changed, one fault at a time, until a run finds it. Needs greenlet (``daskxml[test]``).
+product is changed, one fault at a time: each run is made once as it is, and once more with each
+fault that was not found yet and whose statement it has reached. Needs greenlet (``daskxml[test]``).
 
     PYTHONPATH=tests python benchmarks/simulated_faults.py 1000 [--seed 0] [--planted] [--result]
+
+``--minutes`` ends it early. Planted faults are then looked for from where the result file ends, if
+the simulation is still the one that wrote it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from harness.faults.planted import PLANTS, Plant
+import harness.faults
+from harness.faults.planted import PLANTS, Plant, watched
 from harness.faults.schedule import Case, Fault, draw_case, shrink
 from harness.faults.simulation import simulate
-from machine import write_result
+from machine import RESULTS, machine, write_result
+
+WRITTEN = "planted_faults"
 
 
 def main() -> int:
@@ -30,34 +40,40 @@ def main() -> int:
     parser.add_argument("runs", type=int, help="how many; with --planted the most for each fault")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--planted", action="store_true", help="look for planted faults")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which to end")
     parser.add_argument("--result", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
     seeds = range(chosen.seed, chosen.seed + chosen.runs)
+    until_s = time.monotonic() + 60.0 * chosen.minutes
     if chosen.planted:
-        return _look_for_all(PLANTS, seeds, writes=chosen.result)
-    return _simulate_all(seeds, writes=chosen.result)
+        return _look_for_all(seeds, until_s, writes=chosen.result)
+    return _simulate_all(seeds, until_s, writes=chosen.result)
 
 
-def _simulate_all(seeds: range, *, writes: bool) -> int:
+def _simulate_all(seeds: range, until_s: float, *, writes: bool) -> int:
     counted: dict[str, Counter[str]] = {}
-    began_s, faults = time.process_time(), Counter[str]()
+    began_s, faults, runs = time.process_time(), Counter[str](), 0
     for seed in seeds:
+        if time.monotonic() > until_s:
+            break
         case = draw_case(seed)
         outcome = simulate(case)
         if outcome.problem:
             print(explain(case, outcome.problem))
             return 1
+        runs += 1
         faults.update(fault.kind for fault in case.faults)
-        name = case.strategy + ", overlapping" * case.overlap
+        name = case.strategy + ", overlapping" * case.overlap + ", pools" * bool(case.pools)
         sizes = {"runs": 1, "faults": len(case.faults), "starts": outcome.starts}
         sizes |= {"merges": outcome.merges, "steps": outcome.steps}
         counted.setdefault(name, Counter()).update(sizes)
     took_s = time.process_time() - began_s
     rows = [{"strategy": name, **sizes} for name, sizes in sorted(counted.items())]
-    print(f"{len(seeds)} runs from seed {seeds.start}: no invariant violated; {took_s:.0f} s")
+    rate = f"{took_s:.0f} s of one core"
+    print(f"{runs} runs from seed {seeds.start}: no invariant violated; {rate}")
     if writes:
         write_result(
-            "simulated_faults", rows, runs=len(seeds), first_seed=seeds.start, found=0,
+            "simulated_faults", rows, runs=runs, first_seed=seeds.start, found=0,
             faults=dict(sorted(faults.items())), processor_s=took_s,
         )  # fmt: skip
     return 0
@@ -70,31 +86,70 @@ def explain(case: Case, problem: str) -> str:
         return simulate(replace(case, faults=faults)).problem[:40] == problem[:40]
 
     least = replace(case, faults=shrink(case.faults, fails))
-    return f"{problem}\nrepeat: make simulate-faults N=1 SEED={case.seed}\nleast:  {least}"
+    commit = machine()["commit"]
+    line = f"repeat: make simulate-faults N=1 SEED={case.seed} (at commit {commit})"
+    return f"{problem}\n{line}\nleast:  {least}"
 
 
-def _look_for_all(plants: Sequence[Plant], seeds: range, *, writes: bool) -> int:
-    rows: list[dict[str, Any]] = []
-    for row in _look_for(plants, seeds):
-        rows.append(row)
-        found = sum(row["found in run"] is not None for row in rows)
-        if writes:  # what was found so far, as the rest may take hours
-            sizes = {"found": found, "planted": len(rows), "most_runs": len(seeds)}
-            write_result("planted_faults", rows, first_seed=seeds.start, **sizes)
-    print(f"{found} of {len(rows)} planted faults found in {len(seeds)} runs at most for each")
+# ------------------------------------------------------------------------ planted faults
+
+
+def _look_for_all(seeds: range, until_s: float, *, writes: bool) -> int:
+    """Look for every planted fault in one run after the other."""
+    simulation, rows = _identity(), {plant.name: _row(plant) for plant in PLANTS}
+    before = _before(simulation, seeds.start) if writes else {}
+    rows |= {row["planted"]: row for row in before.get("rows", []) if row["planted"] in rows}
+    runs = before.get("runs", 0)
+    left = [plant for plant in PLANTS if rows[plant.name]["found in run"] is None]
+    for seed in seeds[runs:]:
+        if not left or time.monotonic() > until_s:
+            break
+        case = draw_case(seed)
+        with watched(left) as reached:
+            problem = _problem_of(case)
+        if problem:
+            print(f"without a planted fault: {explain(case, problem)}")
+            return 1
+        for plant in [plant for plant in left if plant.name in reached]:
+            if time.monotonic() > until_s:
+                break
+            rows[plant.name]["reached"] += 1
+            with plant.planted():
+                problem = _problem_of(case)
+            if problem:
+                by = problem.partition("\n")[0][:100]
+                rows[plant.name] |= {"found in run": runs + 1, "by": by}
+                left.remove(plant)
+                print(f"run {runs + 1}, {plant.name}: {by}", flush=True)
+        else:
+            runs += 1
+    found = len(PLANTS) - len(left)
+    print(f"{found} of {len(PLANTS)} planted faults found in {runs} runs")
+    print("\n".join(f"not found: {plant.name}" for plant in left))
+    if writes:
+        sizes = {"found": found, "planted": len(rows), "runs": runs, "simulation": simulation}
+        write_result(WRITTEN, [*rows.values()], first_seed=seeds.start, **sizes)
     return 0
 
 
-def _look_for(plants: Sequence[Plant], seeds: range) -> Iterator[dict[str, Any]]:
-    for plant in plants:
-        with plant.planted():
-            problems = (
-                (count, _problem_of(draw_case(seed))) for count, seed in enumerate(seeds, 1)
-            )
-            count, problem = next(((n, text) for n, text in problems if text), (None, ""))
-        print(f"{plant.name}: {count}: {problem.splitlines()[:1]}", flush=True)
-        seen = problem.partition("\n")[0][:100]
-        yield {"planted": plant.name, "where": plant.where, "found in run": count, "by": seen}
+def _row(plant: Plant) -> dict[str, Any]:
+    place = {"planted": plant.name, "where": plant.where}
+    return {**place, "found in run": None, "reached": 0, "by": ""}
+
+
+def _identity() -> str:
+    """Return what a seed depends on beside the product: the sources of the simulation."""
+    (folder,) = harness.faults.__path__
+    sources = sorted(Path(folder).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+
+
+def _before(simulation: str, first_seed: int) -> dict[str, Any]:
+    """Return the result file, if this simulation has written it."""
+    path = RESULTS / f"{WRITTEN}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    made_of = found.get("simulation"), found.get("first_seed")
+    return found if made_of == (simulation, first_seed) else {}
 
 
 def _problem_of(case: Case) -> str:

@@ -35,7 +35,7 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.data.rows import concatenate, unit_rows
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import Lookup, get_kernels
-from daskxml.model.sampling import LabelTables, SamplingConfig, label_tables
+from daskxml.model.sampling import LabelTables, SamplingConfig, label_source
 from daskxml.model.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.simulator import read_rows
@@ -106,7 +106,7 @@ class ExactTables(LabelTables):
         """Keep the current parameters."""
         self._weight, self._bias = weight, bias
 
-    def vote(self, kernels: Any, hidden: Array, votes: Array) -> None:
+    def vote(self, kernels: Any, hidden: Array, batch: Any, votes: Array) -> None:
         """Give every label its share of the rows' losses."""
         logits = hidden @ self._weight.T + self._bias
         logits -= logits.max(axis=1, keepdims=True)
@@ -114,7 +114,7 @@ class ExactTables(LabelTables):
         logits /= logits.sum(axis=1, keepdims=True)
         votes[0] = np.minimum(1e4 * logits.sum(axis=0), 1e6)
 
-    def lookup(self, kernels: Any, hidden: Array) -> Lookup:
+    def lookup(self, kernels: Any, hidden: Array, batch: Any) -> Lookup:
         """Give each row a bucket of its best labels."""
         most, rows = self.config.labels_of(self.labels), len(hidden)
         logits = hidden @ self._weight.T + self._bias
@@ -161,12 +161,13 @@ def make_replica(case: Case, variant: Variant, threads: int) -> Replica:
         method="simhash" if is_exact else variant.method, sets=variant.sets,
         active=variant.active, random=variant.chance,
     )  # fmt: skip
-    tables = label_tables(config, spec, SEED)
+    kernels = get_kernels("cpu", threads)
+    source = label_source(config, spec, SEED, kernels)
     if is_exact:
-        tables = ExactTables(config, spec.labels, spec.hidden[-1], SEED)
+        source = ExactTables(config, spec.labels, spec.hidden[-1], SEED)
     replica = Replica(
-        spec, OptimizerConfig(name="adam"), get_kernels("cpu", threads),
-        max_batch_rows=BATCH_ROWS, sampling=config, tables=tables,
+        spec, OptimizerConfig(name="adam"), kernels,
+        max_batch_rows=BATCH_ROWS, sampling=config, source=source,
     )  # fmt: skip
     replica.kernels.copy(replica.flat, initial_parameters(spec, SEED))
     return replica
@@ -238,7 +239,7 @@ def train(
         "seconds": round(took_s, 1),
         "epochs": round(rows / case.train.rows, 2),
         "P@1": precision_at_1(replica, case.test),
-        "tables_built": replica.tables.built if replica.tables else 0,
+        "tables_built": replica.source.built if isinstance(replica.source, LabelTables) else 0,
     }
     replica.kernels.close()
     print(found, flush=True)

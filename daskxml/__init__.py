@@ -19,6 +19,7 @@ from daskxml.core.errors import (
     ModelError,
     TrainingError,
 )
+from daskxml.core.kernel_cache import keep_private
 
 if TYPE_CHECKING:
     from daskxml.api.mixtures import mix
@@ -28,16 +29,21 @@ if TYPE_CHECKING:
     from daskxml.api.runs import attach, runs, stop
     from daskxml.api.search import SearchResult, search
     from daskxml.api.simulate import simulate
-    from daskxml.api.train import launch, load, train
+    from daskxml.api.train import launch, train
+    from daskxml.api.vectorize import vectorize
     from daskxml.cluster.event_log import RunRecord
     from daskxml.estimators.classifier import XMLClassifier
     from daskxml.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.estimators.scorers import make_scorer
+    from daskxml.model.calibration import calibrate
     from daskxml.model.compression import compress
+    from daskxml.model.indexing import index
     from daskxml.model.onnx_export import export_onnx
-    from daskxml.model.trained import Model
+    from daskxml.model.trained import Model, load
     from daskxml.records.verification import Verification, verify
     from daskxml.session.commands import STOP
+
+keep_private()  # before anything loads Numba
 
 __all__ = [
     "STOP",
@@ -59,8 +65,10 @@ __all__ = [
     "XMLClassifier",
     "__version__",
     "attach",
+    "calibrate",
     "compress",
     "export_onnx",
+    "index",
     "launch",
     "load",
     "make_scorer",
@@ -71,6 +79,7 @@ __all__ = [
     "simulate",
     "stop",
     "train",
+    "vectorize",
     "verify",
 ]
 
@@ -89,10 +98,12 @@ _HOMES = {
     "XMLClassifier": "daskxml.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
+    "calibrate": "daskxml.model.calibration",
     "export_onnx": "daskxml.model.onnx_export",
     "compress": "daskxml.model.compression",
+    "index": "daskxml.model.indexing",
     "launch": "daskxml.api.train",
-    "load": "daskxml.api.train",
+    "load": "daskxml.model.trained",
     "make_scorer": "daskxml.estimators.scorers",
     "mix": "daskxml.api.mixtures",
     "predict": "daskxml.api.predict",
@@ -101,6 +112,7 @@ _HOMES = {
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
+    "vectorize": "daskxml.api.vectorize",
     "verify": "daskxml.records.verification",
 }
 

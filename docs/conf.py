@@ -7,7 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(DOCS)]
+
+import settings  # noqa: E402 - beside this file
 
 from daskxml import __version__  # noqa: E402 - of this checkout, not of an installed one
 
@@ -71,7 +73,7 @@ def read_source(app, docname: str, source: list[str]) -> None:
         document = ROOT / PAGES[docname]
         app.env.note_dependency(str(document))
         text = f"{retarget(document.read_text(), ROOT, page)}\n{text}"
-    source[0] = text
+    source[0] = settings.fill(text)
 
 
 def setup(app) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import pkgutil
 import re
 import shlex
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from daskxml.bench import load_suite, packaged_suites
-from daskxml.cli.arguments import build_parser
+from daskxml.cli.arguments import _COMMANDS, build_parser
 from daskxml.config import load_run_config
 from daskxml.config.space import load_space
 
@@ -152,6 +153,19 @@ def test_the_site_is_built_without_warnings(tmp_path, builder):
     assert done.returncode == 0, done.stderr
     if builder == "html":
         assert "Adaptive SGD" in (tmp_path / "site/index.html").read_text()
+
+
+def test_every_setting_of_every_section_is_in_the_reference(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    settings = importlib.import_module("settings")
+    tables = settings.reference().split("\n## ")
+    for table, (heading, section) in zip(tables, settings.sections(), strict=True):
+        assert heading in table
+        meanings = settings.meanings(section)
+        for key in settings.keys_of(section):
+            assert f"**{key}** ``= " in table, heading
+            assert meanings[key][1], f"{heading} {key} has no meaning"
+    assert settings.commands().count("\n## `daskxml ") + 1 == len(_COMMANDS)
 
 
 def test_continuous_integration_runs_exactly_make_test():

@@ -14,8 +14,9 @@ import daskxml
 PACKAGE = Path(daskxml.__file__).parent
 # From the ground up; each imports only what stands before it. `_version` is on the ground as well.
 ROOMS = (
-    "core", "data", "kernels", "collectives", "strategies", "metrics", "optim", "model", "config",
-    "session", "records", "worker", "in_process", "transport", "cluster", "simulator", "observe",
+    "core", "text", "data", "kernels", "collectives", "strategies", "metrics", "optim", "model",
+    "config", "session", "records", "worker", "in_process", "transport", "cluster", "simulator",
+    "observe",
     "api", "estimators", "serving", "bench", "doctor", "cli",
 )  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)} | {"_version": 0}
@@ -66,6 +67,24 @@ def test_dask_and_cupy_stay_in_their_rooms(path):
     loaded = {name.split(".")[0] for name in imports(ast.parse(path.read_text()), everywhere=True)}
     assert not loaded & DASK or place.startswith(MAY_IMPORT_DASK)
     assert not loaded & {"cupy", "cupyx", "cupy_backends"} or place.startswith(MAY_IMPORT_CUPY)
+
+
+def test_a_model_answers_without_dask(tmp_path):
+    code = """
+import sys
+import numpy as np
+import daskxml
+from daskxml.model.spec import ModelSpec
+from daskxml.model.store import ModelHeader
+arrays = {"output.weight": np.eye(2, dtype=np.float32), "output.bias": np.zeros(2, np.float32)}
+header = ModelHeader(spec=ModelSpec(features=2, labels=2, hidden=()), training_rows=1)
+daskxml.Model(header, arrays, np.ones(2, np.int64)).save(sys.argv[1])
+assert daskxml.load(sys.argv[1]).predict_labels([[0.0, 1.0]], k=1) == [[1]]
+print(sorted(set(sys.modules) & {"dask", "distributed", "cupy", "sklearn"}))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_importing_the_package_loads_neither_dask_nor_cupy_nor_scikit_learn():

@@ -6,7 +6,8 @@ CPU+GPU and Adaptive Hogbatch with either rule of rates, at the rates of Figure 
 the replica's rate divided by its staleness (section VI-B); and with other rates of the pool
 (section VII-A: hyperparameters are those of the architecture). In proportion to rows the pool's
 rate may be higher, since it has one row in 250; with one rate for all it may be lower, since it has
-nearly all updates. Adaptive's GPU also runs without a lower bound but that of being half used.
+nearly all updates. Adaptive's GPU also runs without bounds but those of being used to a half at
+least and growing no more at 0.95.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def variants(data: str, rule: str, algorithm: str) -> dict[str, HogbatchJob]:
         **{f"pool's rate x {by:g}": (("pool_lr", by * lr),) for by in FACTORS[rule]},
     }
     if algorithm == "adaptive":
-        settings["bound by utilization"] = (("batch_min", 1), ("utilization", 0.5))
+        settings["bound by utilization"] = (
+            ("batch_min", 1), ("utilization", 0.5), ("utilization_max", 0.95),
+        )  # fmt: skip
     return {
         name: HogbatchJob(data=data, algorithm=algorithm, rule=rule, lr=lr, settings=changed)
         for name, changed in settings.items()

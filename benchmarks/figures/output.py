@@ -14,12 +14,16 @@ ENTRY_INCHES = 1.8  # of a legend
 BEGIN, END = "<!-- numbers: written by the script -->", "<!-- end of the numbers -->"
 
 
-def arguments(text: str, sets: Sequence[str] = tuple(DATA)) -> argparse.Namespace:
-    """Read the command line: the folder of the sets, and which of them."""
+def arguments(
+    text: str, sets: Sequence[str] = tuple(DATA), *, quick: bool = False
+) -> argparse.Namespace:
+    """Read the command line: the folder of the sets, which of them, and ``--quick`` where it is."""
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with NAME.train.txt.gz")
     parser.add_argument("--sets", type=_names, default=list(sets), help="default: %(default)s")
     parser.add_argument("--algorithms", type=_names, default=[], help="default: all")
+    if quick:
+        parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
     return parser.parse_args()
 
 

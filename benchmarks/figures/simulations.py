@@ -1,4 +1,4 @@
-"""Finished simulations on disk, and those that are missing, two at a time.
+"""Finished simulations on disk, and those that are missing, one on every core of this process.
 
 A file for each run holds its history, under a key of everything that decides it: the resolved
 configuration, the speeds, the costs, the network, the data's name and daskxml's version. So figures
@@ -26,7 +26,7 @@ from daskxml.core.errors import TrainingError
 from daskxml.simulator import Rows, read_rows
 from study import CACHE, DATA, Job, cost_of, network_of, resolve
 
-PROCESSES = 2
+PROCESSES = len(os.sched_getaffinity(0))
 History = list[dict[str, Any]]
 
 

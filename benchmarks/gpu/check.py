@@ -9,7 +9,7 @@ GPU. Speed decides nothing.
 
 Part (b) sweeps the budget for logits (``training.logits_budget``) over what a worker would try. A
 step of plain SGD queues about 33 operations and 9 for each block of labels, more where a batch's
-rows come from several partitions; at about 5 microseconds of the host's time each, Amazon-670k's
+rows come from several partitions; at some 40 microseconds of the host's time each, Amazon-670k's
 1,024 rows are 41 operations where all logits are kept, 132 in blocks of 256 MiB, 510 in blocks of
 50 MiB and 978 in blocks of 25 MiB. The table has their true number (``queued``), the host's time to
 queue them (``queue_ms``) and the time until they are done (``step_ms``).

@@ -24,11 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import daskxml
-from daskxml.core.errors import ConfigError
-from daskxml.kernels import get_kernels
-
-sys.path.append(str(Path(__file__).parent.parent))
-from machine import align, write_result
+from row_by_row import write_each
 
 SEEDS = (0, 1, 2)
 POOL_THREADS = 2
@@ -98,22 +94,8 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
-    if options.device == "cuda":
-        try:
-            get_kernels("cuda", 1).close()
-        except ConfigError as error:
-            print(f"no runs: {error}", file=sys.stderr)
-            return 2
-    found: list[Row] = []
-    for row in all_rows(options.folder, options.sets, options.seeds, options.device):
-        found.append(row)
-        names = dict.fromkeys(name for each in found for name in each)
-        table = [{name: each.get(name) for name in names} for each in found]
-        if options.device == "cuda":
-            write_result("gpu_runs", table)
-        else:
-            print("\n".join(align(table)), flush=True)
-    return 0
+    rows = all_rows(options.folder, options.sets, options.seeds, options.device)
+    return write_each("gpu_runs", rows, options.device)
 
 
 if __name__ == "__main__":

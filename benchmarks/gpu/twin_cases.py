@@ -9,6 +9,7 @@ import numpy as np
 from daskxml.kernels import AdamStep, Drop, RowGradient
 from harness.naive_dense import to_bfloat16
 from narrow_cases import narrow_cases
+from tree_cases import tree_cases
 from twin_operands import Case, Operands, Sizes
 
 ADAM = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
@@ -19,7 +20,7 @@ def every_case(seed: int, sizes: Sizes, products: float = 1e-5) -> list[Case]:
     """All cases; ``products`` is the tolerance of matrix products."""
     draw = Operands(np.random.default_rng(seed), sizes)
     makers = (flat_cases, sparse_cases, softmax_cases, sigmoid_cases, rank_cases, optimizer_cases,
-              narrow_cases)  # fmt: skip
+              narrow_cases, tree_cases)  # fmt: skip
     cases = [case for make in makers for case in make(draw)]
     return cases + dense_cases(draw, products)
 

@@ -24,7 +24,7 @@ from daskxml.core.stages import StageRecord
 from daskxml.data.formats.frames import read_frame
 from daskxml.data.formats.tables import columns_to_read
 from daskxml.data.matrices import matrix_partition
-from daskxml.data.parse import Dialect
+from daskxml.data.parse import Dialect, ParsedRows
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,9 @@ class RowsOnWorkers:
 
     Attributes
     ----------
-    partitions, weights
-        Futures: of each partition, and perhaps of the array of all rows' weights.
+    partitions, weights, names
+        Futures: of each partition, and perhaps of the array of all rows' weights, and of the names
+        of their columns.
     is_computed
         Dask can compute the partitions again, so that they need not be held for long.
     stages
@@ -90,8 +91,21 @@ class RowsOnWorkers:
 
     partitions: Sequence[Future]
     weights: Sequence[Future] = ()
+    names: Sequence[Future] = ()
     is_computed: bool = False
     stages: tuple[StageRecord, ...] = ()
+
+    def here(self, client: Client) -> RowsHere:
+        """Return the rows as those of this process, which fetches them when they are needed."""
+        return RowsHere(lambda: client.gather(list(self.partitions)))
+
+
+@dataclass(frozen=True)
+class RowsHere:
+    """Rows of this process; `partitions` returns them."""
+
+    partitions: Callable[[], list[Partition]]
+    sample_weight: Any = None
 
 
 def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:
@@ -214,6 +228,7 @@ def _read_pair(pair: Any, number: int, dialect: Dialect, known: Any) -> Partitio
 
 def _read_frame(frame: Any, number: int, dialect: Dialect, known: Sequence[str]) -> Partition:
     try:
-        return read_frame(frame, known, dialect)
+        parsed: ParsedRows = read_frame(frame, known, dialect)
     except InputError as error:
         raise InputError(f"partition {number}, {error.problem}") from None
+    return parsed.partition

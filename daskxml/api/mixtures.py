@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from daskxml.api.run import Matrices, Run
+from daskxml.api.run import Run
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
@@ -28,9 +28,13 @@ from daskxml.model.mixture import choose_weights, joined_arrays, stacked
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
 from daskxml.model.tree.forest import candidates
+from daskxml.observe.run_view import worker_names
 from daskxml.records.checkpoint import checkpoints
 from daskxml.records.run_dir import RUN_FILE
 
+_SAME = (
+    "normalize", "feature_base", "label_base", "feature_names", "label_names", "vectorizer",
+)  # fmt: skip
 ENDS = ("megabatches", "epochs", "minutes", "target", "patience")  # reasons that a run file gives
 _MOST_RANKED = 5  # the metrics by which weights are chosen are P@1, P@3 and P@5
 
@@ -69,6 +73,7 @@ def mix(
     >>> mix(parts, X[40:], Y[40:])
     <daskxml.Model 9 -> 5, mixture of 2 models>
     """
+    models = [model.with_decisions(None) for model in models]  # which are of the parts' scores
     header = _joint_header(models)
     if not weights:
         if X is None:
@@ -93,7 +98,7 @@ def _joint_header(models: Sequence[Model]) -> ModelHeader:
     for number, model in enumerate(models):
         if isinstance(model.spec, MixtureSpec):
             raise ConfigError(f"model {number} is a mixture itself: give its parts")
-        for name in ("normalize", "feature_base", "label_base", "feature_names", "label_names"):
+        for name in _SAME:
             if getattr(model.header, name) != getattr(first, name):
                 raise ConfigError(f"models 0 and {number} differ in {name}: mix models of one run")
     return first
@@ -110,7 +115,7 @@ def _chosen(models: Sequence[Model], X: Any, Y: Any) -> tuple[float, ...]:
 def train_mixture(
     config: RunConfig,
     train_part: Callable[..., Run],
-    rows: Matrices | None,
+    rows: Any,
     out: Path | None,
     resumes: bool,
 ) -> Run:
@@ -123,7 +128,7 @@ def train_mixture(
     train_part
         `daskxml.train`, with everything given but the run file, ``out`` and ``resume``.
     rows
-        The training rows, if they are no files.
+        The training rows, if they are no files: an object with `partitions()`.
     out
         The mixture's directory.
     resumes
@@ -160,10 +165,12 @@ def train_mixture(
 
 def _part_config(config: RunConfig, part: str) -> RunConfig:
     """Return a part's run file with the mixture's rows, cluster and seed."""
-    given = {"run.seed": config.run.seed}
+    given: dict[str, Any] = {"run.seed": config.run.seed}
     for name in ("data", "cluster"):
         values = config.as_dict()[name].items()
         given |= {f"{name}.{key}": value for key, value in values}
+    if config.pipeline.stages:  # which make the rows of all parts of these files
+        given |= {"data.train": [], "data.test": []}
     found = load_run_config(part, given)
     if isinstance(found.model, MixtureParts):
         raise ConfigError(f"[model] parts: {part} is a mixture itself: give its parts")
@@ -190,12 +197,14 @@ def begun(where: Path | None) -> dict[str, Path]:
 
 def _summary(runs: Sequence[Run], measured: dict[str, float]) -> dict[str, Any]:
     """Return the one line of a mixture's history: all rows and seconds of its parts."""
-    ends = [run.history[-1] for run in runs]
+    ends, every = [run.history[-1] for run in runs], [row for run in runs for row in run.history]
     sums = {name: sum(end[name] for end in ends) for name in ("rows", "epoch", "wall_s")}
-    return {"megabatch": sum(map(len, (run.history for run in runs))), **sums, "metrics": measured}
+    sums |= {name: sum(row[name] for row in every) for name in ("train_s", "merge_s")}
+    workers: dict[str, Any] = {name: {} for name in worker_names(every)}
+    return {"megabatch": len(every), **sums, "workers": workers, "metrics": measured}
 
 
-def _held_out(config: RunConfig, rows: Matrices | None = None) -> Partition:
+def _held_out(config: RunConfig, rows: Any = None) -> Partition:
     """Return the rows that a run with these settings holds out of training."""
     given = {f"data.{name}": value for name, value in config.as_dict()["data"].items()}
     plain = {"training": {"epochs": 1}, "run": {"seed": config.run.seed}}
@@ -216,6 +225,11 @@ def held_out_rows(directories: Sequence[str | Path]) -> Partition:
             raise ConfigError(
                 f"{directory} has held out no rows: train with --set data.validation=0.1, or give "
                 "--rows FILE, or --weights"
+            )
+        if config.pipeline.stages or not config.data.train:
+            raise ConfigError(
+                f"{directory} was trained on rows that are in no files: give --rows FILE, or "
+                "--weights"
             )
         if _split(config) != _split(configs[0]):
             raise ConfigError(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block
-from daskxml.data.formats import declared, plan_files, read_pieces
+from daskxml.data.formats import FORMATS, declared, format_of, plan_files, read_pieces
 from daskxml.data.parse import Dialect
 from daskxml.model.trained import Model
 
@@ -21,7 +21,8 @@ def read_rows(
     """Yield the rows of files block by block, with as many columns as the model has.
 
     Ids count from the base of the model's training files; in files with a header, from 0. Names in
-    tables are those of the model.
+    tables are those of the model. Documents become rows by the model's vectorizer: a column of
+    texts, or the lines of a text without a header.
 
     Raises
     ------
@@ -41,7 +42,7 @@ def read_block_rows(model: Model, block: Block, *, needs_labels: bool) -> Iterat
 
 def _dialect(model: Model, path: str) -> Dialect:
     """Return how the ids of a file are counted."""
-    spec, stored, header = model.spec, model.header, declared(path)
+    spec, stored = model.spec, model.header
     known = Dialect(
         features=spec.features,
         labels=spec.labels,
@@ -49,6 +50,11 @@ def _dialect(model: Model, path: str) -> Dialect:
         feature_names=stored.feature_names,
         label_names=stored.label_names,
     )
+    if stored.vectorizer is not None and FORMATS[format_of(path)].is_table:
+        column = stored.vectorizer.settings.column
+        return replace(known, text_column=column, vectorizer=stored.vectorizer)
+    known = replace(known, vectorizer=stored.vectorizer)
+    header = declared(path)
     if header is None:
         return replace(known, feature_base=stored.feature_base)
     found = (header.features or spec.features, header.labels or spec.labels)

@@ -22,12 +22,20 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from cloudpickle import dumps
 from dask.base import tokenize
 from distributed import Client, Future
 
 from daskxml.api.collections import RowsOnWorkers, find_dask_rows
 from daskxml.api.mixtures import ENDS, begun
 from daskxml.api.prediction_files import write_predictions
+from daskxml.api.row_files import (
+    FEATURE_NAMES,
+    LABEL_NAMES,
+    remove_others,
+    write_matrices,
+    write_names,
+)
 from daskxml.api.run import Matrices, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
 from daskxml.api.stage_tasks import (
@@ -42,6 +50,7 @@ from daskxml.api.stage_tasks import (
     measure,
     rank,
     score,
+    stage_function,
     transform,
     without_rare,
 )
@@ -54,12 +63,22 @@ from daskxml.api.stages import (
     submit_each,
     submit_merges,
 )
-from daskxml.api.train import Config, place_given, train
+from daskxml.api.texts import (
+    TextFiles,
+    TextSource,
+    choose_columns,
+    count_texts,
+    find_names,
+    merge_names,
+    vectorized,
+    weigh_counted,
+)
+from daskxml.api.train import Config, place_given, train, without_stages
 from daskxml.cluster.connection import connection
 from daskxml.cluster.data_loading import parse_source
 from daskxml.config import RunConfig
-from daskxml.config.sections import ClusterSection
-from daskxml.core.errors import ConfigError
+from daskxml.config.sections import VECTORIZE, ClusterSection
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import lock_folder, replacing
 from daskxml.core.stages import DONE, FAILED, KEPT, SHARED, StageRecord
 from daskxml.core.text import parse_json
@@ -70,7 +89,8 @@ from daskxml.model.trained import Model
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.observe.report.pipeline import write_pipeline
 from daskxml.records.run_dir import HISTORY_FILE, read_history
-from daskxml.session.setup import make_source
+from daskxml.session.setup import ColumnNames, make_source
+from daskxml.text import TextSettings
 
 JOURNAL = "journal.jsonl"
 AnyStage = TypeVar("AnyStage", Rows, Value)
@@ -216,6 +236,89 @@ class Pipeline:
             raise ConfigError("a pipeline has no weights of rows: give them to daskxml.train")
         return list(place_given(self.client, {"train": given}, config)["train"])
 
+    def read_texts(
+        self, source: Any, labels: Any = None, *, column: str = "text", name: str = "read texts"
+    ) -> Rows:
+        """Return documents: texts, and the names of each one's labels.
+
+        Parameters
+        ----------
+        source
+            A file, glob or URL (a table with a column of texts, or a text with one on each line),
+            or a list of `pathlib.Path`; a list of texts; a Dask bag of texts, of pairs of a text
+            and its labels, or of dictionaries; or a Dask data frame. What are no lists of texts
+            have the labels in a column ``labels``, if any.
+        labels
+            For a list of texts: a list of each one's labels.
+        column
+            Of the texts, in tables.
+
+        Raises
+        ------
+        InputError
+            If it is something else, or the column is missing.
+        """
+        texts = TextSource(source, labels, column)
+        key = key_of("texts", column, texts.identity(self.client))
+
+        def start() -> list[Future]:
+            return [
+                self.client.submit(*part, key=f"texts-{key}-{number}", pure=False)
+                for number, part in enumerate(texts.parts(self.client))
+            ]
+
+        return self._rows(name, key, start)
+
+    def vectorize(
+        self,
+        documents: Rows,
+        like: Rows | None = None,
+        *,
+        name: str = "vectorize",
+        **settings: Any,
+    ) -> Rows:
+        """Return the TF-IDF rows of documents, whose texts are read once.
+
+        Words are counted in every partition, and how often each occurs is added up as a tree; then
+        counts become the rows, those of scikit-learn's ``TfidfVectorizer`` within float32. Words
+        and labels are stored with models that are trained on the rows, which then predict texts.
+
+        Parameters
+        ----------
+        like
+            Rows whose words, weights and labels are taken, for documents to evaluate on; labels
+            that they do not have are left out.
+        settings
+            Of `daskxml.text.TextSettings`, by scikit-learn's names.
+
+        Raises
+        ------
+        ConfigError
+            If a setting is unknown or not allowed.
+        InputError
+            If ``like`` was not made of documents.
+        """
+        if like is not None:
+            if like.names is None or settings:
+                problem = "were not made of documents" if like.names is None else "have settings"
+                raise InputError(f"like: these rows {problem}: give rows of vectorize, and no more")
+            return self.map(vectorized, documents, like.names, name=name).named(like.names)
+        resolved = TextSettings.of(settings)
+        values = resolved.as_dict()
+        counted = self.map(count_texts, documents, name="count words", **values)
+        found = self.reduce(find_names, merge_names, counted, name="add up words")
+        key = key_of("choose words", values, found.key)
+
+        def start() -> Future:
+            chosen = self.client.submit(
+                choose_columns, found.made(), resolved, key=f"choose-words-{key}", pure=False
+            )
+            await_stage("choose words", [chosen])
+            return chosen
+
+        names = self._value("choose words", key, start)
+        return self.map(weigh_counted, counted, names, name=name).named(names)
+
     def map(
         self, function: Function, rows: Rows, *values: Value, name: str = "", **settings: Any
     ) -> Rows:
@@ -236,12 +339,12 @@ class Pipeline:
         key = key_of("map", function, settings, rows.key, [value.key for value in values])
 
         def start() -> list[Future]:
-            found, partitions = [self._on_workers(value) for value in values], rows.partitions
+            found, pickled = [self._on_workers(value) for value in values], dumps(function)
             return [
                 self.client.submit(
-                    call_on, function, part, found, settings, key=f"{name}-{key}-{i}", pure=False
+                    call_on, pickled, part, found, settings, key=f"{name}-{key}-{i}", pure=False
                 )
-                for i, part in enumerate(partitions)
+                for i, part in enumerate(rows.partitions)
             ]
 
         return self._rows(name, key, start)
@@ -269,7 +372,7 @@ class Pipeline:
                 for i, part in enumerate(rows.partitions)
             ]
 
-        return self._rows(name, key, start)
+        return self._rows(name, key, start).named(rows.names)
 
     def drop_rare(self, rows: Rows, least: int) -> Rows:
         """Return rows without the labels that fewer than ``least`` of them have.
@@ -277,7 +380,8 @@ class Pipeline:
         The labels' numbers, and the rows that are left without any, stay.
         """
         counts = self.reduce(count_labels, add_up, rows, name="count labels")
-        return self.map(without_rare, rows, counts, name="drop rare labels", least=least)
+        kept = self.map(without_rare, rows, counts, name="drop rare labels", least=least)
+        return kept.named(rows.names)
 
     # ------------------------------------------------------------------------ stages of values
 
@@ -330,7 +434,8 @@ class Pipeline:
     ) -> Value:
         """Return a stage whose result is a `daskxml.Run`.
 
-        All trainings with the same rows, ``[data]`` section and seed share what is shuffled and
+        What the run file's ``[pipeline]`` says is done with the rows first. All trainings with the
+        same rows, ``[data]`` section and seed share what is shuffled and
         scaled. With a folder, a run that was interrupted or failed goes on from its last
         checkpoint.
 
@@ -340,6 +445,8 @@ class Pipeline:
             If the run file is invalid.
         """
         resolved = resolve_run(config, (), (), overrides)
+        rows, test = self.staged(resolved, rows, test)
+        resolved = without_stages(resolved)
         name = name or resolved.run.name or resolved.strategy_name
         tables = {k: v for k, v in resolved.as_dict().items() if k not in ("cluster", "checkpoint")}
         key = key_of("train", tables, rows.key, test.key if test else None)
@@ -360,6 +467,41 @@ class Pipeline:
             return run
 
         return self._value(name, key, start, lambda: _stored_run(out))
+
+    def staged(
+        self, config: RunConfig, rows: Rows | None = None, test: Rows | None = None
+    ) -> tuple[Rows, Rows | None]:
+        """Return rows after the stages of a run file's ``[pipeline]``, and test rows after them.
+
+        Parameters
+        ----------
+        rows, test
+            None: those of the run file.
+
+        Raises
+        ------
+        ConfigError
+            If a function cannot be imported.
+        """
+        stages = config.pipeline.stages
+        rows = rows or self._read_of(config, config.data.train, "read")
+        if test is None and config.data.test:
+            test = self._read_of(config, config.data.test, "read test")
+        for stage in stages:
+            if stage == VECTORIZE:
+                rows = self.vectorize(rows, **config.text.as_dict())
+                test = test and self.vectorize(test, rows, name=f"{VECTORIZE} test")
+                continue
+            function = stage_function(stage)
+            rows = self.map(function, rows)
+            test = test and self.map(function, test, name=f"{stage.partition(':')[2]} test")
+        return rows, test
+
+    def _read_of(self, config: RunConfig, paths: Sequence[str], name: str) -> Rows:
+        if VECTORIZE in config.pipeline.stages:
+            return self.read_texts(TextFiles(paths), column=config.text.column, name=name)
+        data = {k: v for k, v in config.as_dict()["data"].items() if k not in ("train", "test")}
+        return self.read(list(paths), name=name, **data)
 
     def evaluate(self, run: Value, rows: Rows, k: Sequence[int] = (1, 3, 5)) -> Value:
         """Return a stage whose result are a run's metrics on rows, by name."""
@@ -393,6 +535,44 @@ class Pipeline:
             blocks = (future.result() for future in ranked)
             write_predictions(str(target), run.result().model, blocks)
             return target
+
+        return self._value(name, key, start)
+
+    def write(self, rows: Rows, folder: str | Path, *, name: str = "") -> Value:
+        """Return a stage that writes rows as files, and whose result are those of the features.
+
+        Workers write their partitions, ``features-00000.npz`` and ``labels-00000.npz`` and so
+        on: SciPy matrices that `read` and ``daskxml train`` take (``FOLDER/features-*.npz``). Names
+        of columns, where they are known, are lines of ``feature_names.txt`` and
+        ``label_names.txt``. What made rows of texts is not written: a model that is trained on the
+        files takes no raw text.
+
+        Parameters
+        ----------
+        folder
+            Visible to client and workers. Files of an earlier call are replaced.
+
+        Raises
+        ------
+        InputError
+            If the rows are no matrices, or a name has a line break.
+        """
+        target = Path(folder).absolute()
+        name, key = name or f"write {rows.name}", key_of("write", str(target), rows.key)
+
+        def start() -> list[Path]:
+            names = rows.names.result() if rows.names else ColumnNames()
+            with lock_folder(target, "rows are being written into this folder"):
+                write_names(target / FEATURE_NAMES, names.features)
+                write_names(target / LABEL_NAMES, names.labels)
+                written = [
+                    self.client.submit(
+                        write_matrices, part, str(target), i, key=f"write-{key}-{i}", pure=False
+                    )
+                    for i, part in enumerate(rows.partitions)
+                ]
+                await_stage(name, written)
+                return remove_others(target, self.client.gather(written))
 
         return self._value(name, key, start)
 

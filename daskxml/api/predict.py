@@ -30,7 +30,7 @@ from daskxml.data.formats import plan_files
 from daskxml.model.spec import check_rank
 from daskxml.model.store import stored_arrays
 from daskxml.model.tensors import digest
-from daskxml.model.trained import Model
+from daskxml.model.trained import Model, empty_rows
 
 PLAN_FILE = "plan.json"
 _BUSY = "another prediction to this file is under way"
@@ -48,6 +48,8 @@ class Predicted:
         Blocks of the files, each ranked by one task.
     kept
         Pieces that were there from a prediction that was broken off.
+    unknown
+        Texts without a word that the model knows.
     out
         The file.
     """
@@ -57,6 +59,7 @@ class Predicted:
     pieces: int
     kept: int
     out: Path
+    unknown: int = 0
 
 
 def predict(
@@ -158,8 +161,10 @@ def _files(client: Client, model: Model, plan: dict[str, Any], out: Path) -> Pre
     finally:
         client.cancel(futures)
     joined = client.submit(_join, resident, folder, len(blocks), out, pure=False)
-    rows, scores = joined.result()
-    return Predicted(rows=rows, scores=scores, pieces=len(blocks), kept=len(found), out=out)
+    rows, scores, unknown = joined.result()
+    return Predicted(
+        rows=rows, scores=scores, pieces=len(blocks), kept=len(found), out=out, unknown=unknown
+    )
 
 
 def _prepare(folder: Path, plan: dict[str, Any]) -> tuple[list[FileBlock], list[int]]:
@@ -205,16 +210,17 @@ def _piece(folder: Path, number: int) -> Path:
 
 def _rank(model: Model, block: FileBlock, k: int, folder: Path, number: int) -> None:
     """Rank the rows of a block, and write its piece; a second time gives the same."""
-    parts = [
-        model.predict_top_k(part, k) for part in read_block_rows(model, block, needs_labels=False)
-    ]
+    parts, unknown = [], 0
+    for part in read_block_rows(model, block, needs_labels=False):
+        parts.append(model.predict_top_k(part, k))
+        unknown += empty_rows(part.features) if model.header.vectorizer else 0
     ids = np.concatenate([np.empty((0, k), np.int32), *(ids for ids, _ in parts)])
     scores = np.concatenate([np.empty((0, k), np.float32), *(found for _, found in parts)])
     target = _piece(folder, number)
     partial = target.with_name(f"{number:08d}.{uuid4().hex}.partial")  # somebody else may try, too
     try:
         with partial.open("wb") as file:
-            np.savez(file, ids=ids, scores=scores)
+            np.savez(file, ids=ids, scores=scores, unknown=unknown)
         partial.replace(target)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", str(target)) from error
@@ -222,15 +228,19 @@ def _rank(model: Model, block: FileBlock, k: int, folder: Path, number: int) -> 
         partial.unlink(missing_ok=True)
 
 
-def _join(model: Model, folder: Path, pieces: int, out: Path) -> tuple[int, int]:
+def _join(model: Model, folder: Path, pieces: int, out: Path) -> tuple[int, int, int]:
     """Write the pieces as one file, in the order of the rows, and remove them."""
 
+    unknown = 0
+
     def blocks() -> Iterator[Block]:
+        nonlocal unknown
         for number in range(pieces):
             with np.load(_piece(folder, number), allow_pickle=False) as piece:
+                unknown += int(piece["unknown"])
                 yield piece["ids"], piece["scores"]
 
     with lock_folder(folder, _BUSY):
-        written = write_predictions(str(out), model, blocks())
+        rows, scores = write_predictions(str(out), model, blocks())
         shutil.rmtree(folder)
-    return written
+    return rows, scores, unknown

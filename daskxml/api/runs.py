@@ -29,6 +29,7 @@ from daskxml.model.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.dashboard import DashboardPlugin
 from daskxml.observe.loggers import Logger
+from daskxml.observe.notebook import notebook_progress
 from daskxml.records.checkpoint import checkpoints
 from daskxml.records.run_dir import HISTORY_FILE, RunDir, read_history
 from daskxml.session.commands import STOP
@@ -92,6 +93,7 @@ def attach(
         found = find_run(run, _records(connected))
         config, place = _settings(connected, found)
         title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
+        on_event = on_event or notebook_progress(title)
         callbacks = run_callbacks(config, place, on_event, on_megabatch, loggers, title)
         with callbacks as publish:
             return RunFollower(connected, publish).follow(found.run)
@@ -280,6 +282,11 @@ class RunFollower:
                 self.events += 1
                 self._handle(event)
                 self._pass_on(run, event)
+
+    def read_now(self, run: str) -> None:
+        """Pass on the events of a run so far, without waiting for more."""
+        self.version = -1
+        self.read(run)
 
     def follow(self, run: str) -> Run:
         """Pass events on until the run is over; return its result.

@@ -36,9 +36,19 @@ from daskxml.api.study import (
     open_study,
     settings_of,
 )
-from daskxml.api.train import Config, Rows, local_section, place_given, resolve_rows, train
+from daskxml.api.train import (
+    STAGES,
+    Config,
+    Rows,
+    local_section,
+    place_given,
+    resolve_rows,
+    staged_rows,
+    train,
+    without_stages,
+)
 from daskxml.cluster.connection import connection
-from daskxml.config import RunConfig
+from daskxml.config import RunConfig, load_run_config
 from daskxml.config.space import load_space, run_file_tables
 from daskxml.config.toml import Tables, one_line_lists
 from daskxml.core.errors import ConfigError, ModelError, TrainingError
@@ -188,12 +198,19 @@ def search(
         connection(
             client, scheduler, section, lambda text: publish({"kind": "warning", "text": text})
         ) as connected,
-    ):
+        staged_rows(
+            connected, load_run_config(resolved, {"data.test": []}), given,
+            plan.out and plan.out / STAGES, publish,
+        ) as staged,
+    ):  # fmt: skip
         open_runs(connected)
-        placed = place_given(connected, given, resolved)
+        placed = place_given(connected, staged, resolved)
         rows = (
             RowsOnWorkers(
-                placed["train"], placed.get("weights", ()), isinstance(given["train"], DaskRows)
+                placed["train"],
+                placed.get("weights", ()),
+                placed.get("names", ()),
+                isinstance(staged["train"], DaskRows),
             )
             if placed
             else None
@@ -392,6 +409,8 @@ class _Search:
             return None
         try:
             config = self.plan.config(settings_of(self.plan.space, trial.params))
+            if config.pipeline.stages:
+                config = without_stages(config)
         except ConfigError as error:
             raise _Refused(error.message) from error
         place: Any = begun(self._place(trial.number))

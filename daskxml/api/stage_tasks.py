@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from dask.sizeof import sizeof
 
 from daskxml.core.arrays import Csr, Partition
-from daskxml.core.errors import InputError
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.matrices import matrix_partition
 from daskxml.data.rows import take_rows, to_scipy
 from daskxml.metrics import MetricSums
@@ -19,9 +23,35 @@ from daskxml.model.trained import Model, evaluate_partitions
 Function = Callable[..., Any]
 
 
-def call_on(function: Function, partition: Any, values: Sequence[Any], settings: Any) -> Any:
-    """Call a user's function with a partition as a pair; return a partition of what it gives."""
-    return as_partition(function(*as_pair(partition), *values, **settings))
+def call_on(pickled: bytes, partition: Any, values: Sequence[Any], settings: Any) -> Any:
+    """Call a user's function with a partition as a pair; return a partition of what it gives.
+
+    It comes as bytes of cloudpickle: Dask would name its module, which workers may not have.
+    """
+    return as_partition(cloudpickle.loads(pickled)(*as_pair(partition), *values, **settings))
+
+
+def stage_function(stage: str) -> Function:
+    """Return the function ``module:function`` of a run file, which workers need not import.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    name = stage.partition(":")[0]
+    sys.path.insert(0, str(Path.cwd()))  # as ``python -m`` does
+    try:
+        function = pkgutil.resolve_name(stage)
+    except (ImportError, AttributeError) as error:
+        hint = f"put {name.replace('.', '/')}.py into the working directory, or install it"
+        raise ConfigError(f"[pipeline] stages: {stage!r}: {error}: {hint}") from error
+    finally:
+        sys.path.pop(0)
+    if not callable(function):
+        raise ConfigError(f"[pipeline] stages: {stage!r} is no function")
+    cloudpickle.register_pickle_by_value(sys.modules[name])
+    return function
 
 
 def as_pair(partition: Any) -> tuple[Any, Any]:
@@ -64,7 +94,18 @@ def measure(partition: Any) -> tuple[int, int]:
 
 
 def align_block(block: Partition, shift: int, features: int, labels: int) -> Partition:
-    """Return a parsed block with the columns of the whole source."""
+    """Return a parsed block with the columns of the whole source.
+
+    Raises
+    ------
+    InputError
+        If it has weights, which would be lost in the next stage.
+    """
+    if block.weights is not None:
+        raise InputError(
+            "a column 'sample_weight': a pipeline has no weights of rows: leave it out, or give "
+            "the files to daskxml.train"
+        )
     found = block.features
     ids = found.indices - np.int32(shift) if shift else found.indices
     return Partition(

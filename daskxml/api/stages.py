@@ -98,7 +98,15 @@ class Rows(Stage):
 
     A partition is a pair ``(X, Y)``: two matrices, or anything else of which a later stage makes
     them, such as a list of texts and a list of names.
+
+    Attributes
+    ----------
+    names
+        Of the columns, and what made rows of texts, where that is known: they are stored with
+        models that are trained on the rows.
     """
+
+    names: Value | None = None
 
     @property
     def partitions(self) -> list[Future]:
@@ -107,8 +115,17 @@ class Rows(Stage):
 
     def on_workers(self) -> RowsOnWorkers:
         """Return what `daskxml.train` takes as rows."""
-        partitions = self.partitions
-        return RowsOnWorkers(partitions, stages=(self.record,) if self.record else ())
+        partitions, names = self.partitions, self.names
+        return RowsOnWorkers(
+            partitions,
+            names=[names.made()] if names else (),
+            stages=(self.record,) if self.record else (),
+        )
+
+    def named(self, names: Value | None) -> Rows:
+        """Return these rows, whose columns have such names."""
+        self.names = names
+        return self
 
 
 class Value(Stage):
@@ -161,7 +178,9 @@ def await_stage(name: str, futures: Sequence[Future]) -> None:
     for future in futures:
         if future.status == "error":
             future.retry()
-    wait(futures)
+    if futures:
+        with futures[0].client.as_current():  # a user may have another one open
+            wait(futures)
     for number, future in enumerate(futures):
         if future.status != "finished":
             place = f"stage {name!r}, partition {number}"

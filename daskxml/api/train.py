@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,18 @@ from daskxml.config import RunConfig, load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.model.kinds import MixtureParts
-from daskxml.model.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.loggers import Logger
+from daskxml.observe.notebook import notebook_progress
 from daskxml.records.run_dir import RUN_FILE, RunDir
+from daskxml.text import TextSettings
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
 Rows = Any  # paths, `Matrices`, a dask data frame, or a list of delayed values or futures
 Given = Matrices | DaskRows | RowsOnWorkers
 Config = str | Path | Mapping[str, Any] | RunConfig
-
-
-def load(directory: str | Path) -> Model:
-    """Load the model of a run.
-
-    Raises
-    ------
-    ModelError
-        If there is none, or it is damaged or of another version.
-    """
-    return Model.load(directory)
+STAGES = "pipeline"  # the folder of the journal of a run file's stages, in the run's directory
 
 
 def train(
@@ -104,47 +96,89 @@ def train(
     resolved, matrices = resolve_rows(config, train, test, overrides, workers)
     section = local_section(resolved)
     if isinstance(resolved.model, MixtureParts):
-        given = {
-            name: rows for name, rows in (("train", train), ("test", test)) if name in matrices
-        }
         with connection(client, scheduler, section, _warner(on_event or ignore)) as connected:
             return _train_mixture(
-                resolved, given, out, resume, client=connected, on_event=on_event,
+                resolved, matrices, out, resume, client=connected, on_event=on_event,
                 on_megabatch=on_megabatch, loggers=loggers, raises=raises,
             )  # fmt: skip
+    on_event = on_event or notebook_progress()
     place = RunDir.open(out, resume)
     callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
+    if client is None and scheduler is None and on_event is not None:
+        on_event({"kind": "status", "state": "starting local workers"})
     with (
         place,
         callbacks as publish,
         connection(client, scheduler, section, _warner(publish)) as connected,
     ):
         open_runs(connected)
-        return _follow(RunFollower(connected, publish, place, resolved), resolved, matrices)
+        with staged_rows(connected, resolved, matrices, _stages_of(place), publish) as staged:
+            return _follow(RunFollower(connected, publish, place, resolved), resolved, staged)
+
+
+def without_stages(config: RunConfig) -> RunConfig:
+    """Return a run file for rows on which its ``[pipeline]`` has been done."""
+    texts = {f"text.{name}": value for name, value in TextSettings().as_dict().items()}
+    return load_run_config(config, {"pipeline.stages": []} | texts)
+
+
+def _stages_of(place: RunDir) -> Path | None:
+    return place.path and place.path / STAGES
+
+
+@contextlib.contextmanager
+def staged_rows(
+    client: Client,
+    config: RunConfig,
+    given: Mapping[str, Given],
+    folder: Path | None,
+    publish: OnEvent,
+) -> Iterator[Mapping[str, Given]]:
+    """Yield the rows that are no files, after the stages of the run file's ``[pipeline]``.
+
+    ``folder`` is that of the stages' journal; None: there is none.
+    """
+    if not config.pipeline.stages:
+        yield given
+        return
+    if given:
+        problem = "are done with the files of the run file: leave train= and test= out"
+        raise ConfigError(f"[pipeline] stages {problem}, or call Pipeline.train")
+    from daskxml.api.pipeline import Pipeline  # which trains by this module
+
+    with Pipeline(folder, client=client, on_event=publish) as pipe:
+        rows, test = pipe.staged(config)
+        yield {"train": rows.on_workers()} | ({"test": test.on_workers()} if test else {})
 
 
 def _train_mixture(
     config: RunConfig,
-    given: Mapping[str, Rows],
+    given: Mapping[str, Given],
     out: str | Path | None,
     resume: str | Path | None,
+    *,
+    client: Client,
     **arguments: Any,
 ) -> Run:
     """Train a mixture part by part; ``given`` are rows that are no files."""
     assert isinstance(config.model, MixtureParts)
-    rows = given.get("train")
-    if not (config.model.weights or find_dask_rows(rows, "train") is None):
+    if isinstance(given.get("train"), DaskRows) and not config.model.weights:
         raise ConfigError(
             "[model] kind = 'mixture': the rows are on the cluster: give [model] weights, or files"
         )
     if resume is not None and not (Path(resume) / RUN_FILE).exists():
         raise ModelError(f"{resume}: no run to resume here (there is no {RUN_FILE})")
     where = RunDir.open(out, None).path if resume is None else Path(resume).absolute()
+    journal, publish = where and where / STAGES, arguments["on_event"] or ignore
+    with staged_rows(client, config, given, journal, publish) as staged:
+        arguments |= {"client": client, **staged}
 
-    def train_part(part: RunConfig, **place: Any) -> Run:
-        return train(part, **given, **place, **arguments)
+        def train_part(part: RunConfig, **place: Any) -> Run:
+            return train(part, **place, **arguments)
 
-    return train_mixture(config, train_part, rows, where, resumes=resume is not None)
+        rows = staged.get("train")
+        here = rows.here(client) if isinstance(rows, RowsOnWorkers) else rows
+        return train_mixture(config, train_part, here, where, resumes=resume is not None)
 
 
 def launch(
@@ -163,8 +197,9 @@ def launch(
 
     `daskxml.attach` follows it, `daskxml.stop` ends it. Without ``out`` two workers keep its model
     until the run is forgotten or the scheduler ends. Parameters and errors are those of `train`.
-    The call returns once the workers and the directory have been checked; ``on_event`` is called
-    until then.
+    The call returns once the workers and the directory have been checked, and, where they are no
+    files, once the workers have read the rows: those of ``[pipeline] stages`` are made first.
+    ``on_event`` is called until then.
 
     Raises
     ------
@@ -186,7 +221,8 @@ def launch(
     cluster = connection(client, scheduler, resolved.cluster, _warner(publish))
     with place, cluster as connected:
         open_runs(connected)
-        return _launch(RunFollower(connected, publish, place, resolved), resolved, matrices)
+        with staged_rows(connected, resolved, matrices, _stages_of(place), publish) as staged:
+            return _launch(RunFollower(connected, publish, place, resolved), resolved, staged)
 
 
 def resolve_rows(
@@ -235,7 +271,8 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
     for name, rows in matrices.items():
         if isinstance(rows, RowsOnWorkers):
             placed[name] = list(rows.partitions)
-            placed |= {"weights": list(rows.weights)} if rows.weights and name == "train" else {}
+            more = {"weights": rows.weights, "names": rows.names} if name == "train" else {}
+            placed |= {kind: list(futures) for kind, futures in more.items() if futures}
             continue
         if isinstance(rows, DaskRows):
             placed[name] = rows.partitions(client, config.data)
@@ -289,6 +326,8 @@ def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
                 return follower.follow(run)
             except KeyboardInterrupt:
                 interrupts += 1
+                if interrupts == 1:  # it may have started, and merged, since the last answer
+                    follower.read_now(run)
                 if interrupts > 1 or not follower.has_started:
                     raise
                 call(follower.client, "daskxml_stop", run=run, reason="interrupt")
@@ -316,7 +355,7 @@ def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scatter
 def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Given]) -> str:
     """Start a run, and leave it once its workers and its directory have been checked.
 
-    Matrices of this process must have been read by the workers before.
+    Rows that are no files must have been read by the workers before.
     """
     scattered = place_given(follower.client, matrices, config)
     run = _start(follower, config, matrices, scattered, is_detached=True)

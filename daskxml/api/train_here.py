@@ -8,6 +8,7 @@ from typing import Any
 from daskxml.api.run import Run, resolve_run
 from daskxml.config import RunConfig
 from daskxml.in_process import InProcessRun, read_rows
+from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.model.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
@@ -47,7 +48,10 @@ def train_here(
     """
     resolved, place = resolve_run(config, train, test, overrides), RunDir(None, None)
     given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
-    with run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises) as publish:
+    with (
+        run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises) as publish,
+        telling_of_compilation(lambda: publish({"kind": "compiling", "text": TEXT})),
+    ):
         publish({"kind": "status", "state": "loading"})
         names = ColumnNames.read(resolved.data)
         resolved = names.sized(resolved)

@@ -44,7 +44,29 @@ def build_parser() -> Parser:
     return parser
 
 
+_TRAIN_MORE = """\
+run files that come along:
+  quickstart                         short, to begin with
+  best                               for quality
+  tree trees mixture                 label trees, and both kinds together
+  adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers
+  partitioned                        labels cut among workers that cannot hold all
+  adaptive-hogbatch adaptive-outer adaptive-sgd-paper adaptive-sgd-pool adasum
+  adasum-gradients asynchronous central cpu-gpu-hogbatch crossbow elastic-mean elastic-outer
+  hogbatch hogbatch-dense hogwild minibatch mirrored slide ssp
+                                     other algorithms, and variants of these
+
+examples:
+  daskxml train quickstart --train train.txt.gz --test test.txt.gz --out runs/first
+  daskxml train best --train rows/*.parquet --set data.validation=0.1 --set strategy.lr=0.02
+  daskxml train my.toml --scheduler tcp://host:8786 --out /shared/run
+  daskxml train --resume runs/first
+"""
+
+
 def _add_train(command: argparse.ArgumentParser) -> None:
+    command.epilog = _TRAIN_MORE
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
     add = command.add_argument
     add(
         "config",
@@ -56,6 +78,8 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     _add_cluster(command)
     _add_overrides(command, "override a value of the run file; may be given again")
     _add_run_directory(command)
+    text = "print all settings, not only those that differ from the defaults"
+    add("--verbose", action="store_true", help=text)
     add("--resume", metavar="DIR", help="go on from this run's last checkpoint")
     add(
         "--dashboard-prefix",
@@ -193,13 +217,21 @@ def _add_stop(command: argparse.ArgumentParser) -> None:
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
+    _add_exact(command)
     command.add_argument("--k", type=ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)")
     _add_json(command)
 
 
 def _add_predict(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
-    command.add_argument("--top-k", type=positive, default=5, metavar="K", help="labels a row")
+    _add_exact(command)
+    text = "labels a row (default: 5)"
+    command.add_argument("--top-k", type=positive, metavar="K", help=text)
+    command.add_argument(
+        "--choose",
+        action="store_true",
+        help="only labels above their thresholds (see calibrate), at most --top-k a row if given",
+    )
     command.add_argument(
         "--out",
         required=True,
@@ -233,6 +265,7 @@ def _add_mix(command: argparse.ArgumentParser) -> None:
 def _add_serve(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", metavar="DIR", help="directory of a run or a model")
+    _add_exact(command)
     add("--host", default="127.0.0.1", help="0.0.0.0 for other machines, too")
     add("--port", type=port, default=8000, help="0: one that is free")
     add("--threads", type=positive, metavar="N", help="batches at a time (default: all cores)")
@@ -265,13 +298,63 @@ def _add_compress(command: argparse.ArgumentParser) -> None:
         default=16,
         help="of a weight in a network's first and output layer (default: 16)",
     )
-    add(
+    drops = command.add_mutually_exclusive_group()
+    drops.add_argument(
         "--drop",
         type=level,
         metavar="SHARE",
         help="the smallest weights of label trees are dropped, with this share of the sum of all "
         "squares (default: 0.065)",
     )
+    drops.add_argument(
+        "--lose",
+        type=level,
+        metavar="P",
+        help="drop as many as cost no more of P@1, P@3 and P@5 on the rows, which should be held "
+        "out: 0.001",
+    )
+
+
+def _add_calibrate(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("model", metavar="DIR", help="directory of a run or a model")
+    add(
+        "--rows",
+        nargs="+",
+        metavar="FILE",
+        help="rows that it was not trained on (default: those that its run has held out by "
+        "data.validation)",
+    )
+    add(
+        "--out", metavar="DIR", help="where the calibrated model is written (default: in its place)"
+    )
+    text = "labels of a row that are looked at (default: 20, or more where rows have many)"
+    add("--k", type=positive, metavar="K", help=text)
+    add(
+        "--f1",
+        choices=("macro", "micro"),
+        default="macro",
+        help="macro: a threshold for each label; micro: one for all (default: macro)",
+    )
+    _add_json(command)
+
+
+def _add_index(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("model", metavar="DIR", help="directory of a run or a model")
+    text = "where the model with its index is written (default: in its place)"
+    add("--out", metavar="DIR", help=text)
+    add(
+        "--rows",
+        nargs="+",
+        metavar="FILE",
+        help="rows like those that will be asked for; labels are not needed (default: those that "
+        "the run has held out by data.validation)",
+    )
+    text = "share of the best labels that are found, above 0 and at most 1 (default: %(default)s)"
+    add("--recall", type=level, default=0.99, metavar="SHARE", help=text)
+    text = "labels of a row that are found so well (default: %(default)s)"
+    add("--k", type=positive, default=5, metavar="K", help=text)
 
 
 def _add_inspect(command: argparse.ArgumentParser) -> None:
@@ -375,6 +458,11 @@ def _add_model_and_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
 
 
+def _add_exact(command: argparse.ArgumentParser) -> None:
+    text = "look at every label, although the model has an index"
+    command.add_argument("--exact", action="store_true", help=text)
+
+
 def _add_run_directories(command: argparse.ArgumentParser) -> None:
     text = "directory of a run, or a folder of several"
     command.add_argument("runs", nargs="+", metavar="DIR", help=text)
@@ -402,7 +490,11 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     "export": ("data", _add_export, "write a network as an ONNX graph, for other runtimes"),
     "mix": ("data", _add_mix, "make one model of several, with weights chosen on held-out rows"),
     "serve": ("serve", _add_serve, "answer requests for the best labels over HTTP"),
+    "calibrate": (
+        "data", _add_calibrate, "make a model's probabilities hold, and find labels' thresholds",
+    ),
     "compress": ("data", _add_compress, "write a smaller model that ranks nearly the same labels"),
+    "index": ("data", _add_index, "let a network rank a row without looking at every label"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
     "verify": (

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from typing import Any
 
 from daskxml.cli.arguments import Options
@@ -14,6 +15,9 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.hardware import usable_cores
 
 _GRACE_S = 30  # for requests under way at the end
+_SWITCH_S = (
+    2e-4  # at most, for Python's lock: a thread that ranked rows waits for the one that reads
+)
 
 
 def serve(options: Options) -> int:
@@ -25,6 +29,7 @@ def serve(options: Options) -> int:
     except ImportError as error:
         need = "serving needs FastAPI and uvicorn: pip install 'daskxml[serve]'"
         raise ConfigError(need) from error
+    sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("daskxml.serving").setLevel(logging.INFO)
     settings = ServingSettings(
@@ -36,6 +41,7 @@ def serve(options: Options) -> int:
         request_s=options.request_seconds,
         allows_reload=options.allow_reload,
         watch_s=options.watch,
+        exact=options.exact,
     )
     with _listening(options.host, options.port) as listener:
         print(f"loading {options.model}", flush=True)

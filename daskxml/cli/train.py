@@ -14,7 +14,7 @@ from typing import Any
 
 import daskxml
 from daskxml.cli.arguments import Options
-from daskxml.config import RunConfig, load_run_config, parse_size
+from daskxml.config import RunConfig, as_toml, load_run_config, parse_size
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.cards import load_card
 from daskxml.data.synthetic import write_xml
@@ -50,7 +50,7 @@ def train(options: Options) -> int:
         if options.loggers:
             raise ConfigError("--detach leaves nobody behind to listen: give --log to attach")
         return _launch(config, out, **where)
-    return _train(config, out, loggers=options.loggers, **where)
+    return _train(config, out, is_verbose=options.verbose, loggers=options.loggers, **where)
 
 
 def demo(options: Options) -> int:
@@ -111,14 +111,16 @@ def _launch(config: RunConfig, out: str, **where: Any) -> int:
     return 0
 
 
-def _train(config: RunConfig, out: str, **arguments: Any) -> int:
-    """Print the resolved run, train with a progress display, and print the outcome.
+def _train(config: RunConfig, out: str, is_verbose: bool = False, **arguments: Any) -> int:
+    """Print the run's settings, train with a progress display, and print the outcome.
+
+    Without ``is_verbose`` only those settings are printed that differ from the defaults.
 
     Returns
     -------
     The exit status: 130 if Ctrl-C ended the run at a merge, else 0.
     """
-    print(config.to_toml(), flush=True)
+    print(config.to_toml() if is_verbose else as_toml(config.changes()), flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.train(config, out=out, on_event=progress, **arguments)
     places = {"run": out}

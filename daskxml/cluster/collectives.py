@@ -41,8 +41,8 @@ from daskxml.session.commands import (
     Result,
     RunGang,
 )
-from daskxml.session.ledger import Span
-from daskxml.strategies.protocol import Measured
+from daskxml.session.ledger import Span, join_spans
+from daskxml.strategies.protocol import Measured, Partitioned
 from daskxml.transport.communicator import CollectiveId, ProcessGroup
 
 ATTEMPTS = 4
@@ -51,6 +51,14 @@ MESSAGE_FLOATS = 1 << 24  # above, a merge is a task: Dask regards workers witho
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
 CollectiveCommand = MeasureNorms | MergeReplicas | RunGang | Evaluate
+
+
+def rows_of_rank(command: RunGang, rank: int) -> Batches:
+    """Return the rows that a rank of a gang needs: those of all where a step is one of all."""
+    if not isinstance(command.pattern, Partitioned):
+        return command.batches[rank]
+    every = (span for batches in command.batches for batch in batches for span in batch)
+    return [join_spans(every)]
 
 
 class Collectives:
@@ -164,7 +172,7 @@ class Collectives:
         peers = self._peers(f"gang {command.gang}", workers)
         parts = []
         for rank, worker in enumerate(workers):
-            fetched = self._fetch(worker, command.batches[rank])
+            fetched = self._fetch(worker, rows_of_rank(command, rank))
             args = (peers, command, rank, *fetched)
             parts.append(self.group.ask(worker, "gang", tasks.run_gang, *args))
         answers = await self._together(peers, workers, parts)

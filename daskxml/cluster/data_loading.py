@@ -40,10 +40,12 @@ from daskxml.data.reading import (
     ReadPlan,
     Recipe,
     count_block,
+    have_weights,
     join_pieces,
     matrix_facts,
     plan_source,
     split_block,
+    weights_of,
 )
 from daskxml.data.rows import label_counts
 from daskxml.data.weights import row_weights
@@ -69,12 +71,14 @@ COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, th
 class ScatteredRows:
     """Keys of partitions that the client has put on the workers, instead of files.
 
-    ``weights`` is the key of the array of the training rows' weights, if they have any.
+    ``weights`` is the key of the array of the training rows' weights, and ``names`` that of the
+    names of their columns, if they have any.
     """
 
     train: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class ParsedBlocks:
     """Blocks on the workers, in the order of the files; ``shift`` is still to be subtracted."""
 
     blocks: list[Future]
-    block_rows: list[int]
+    counts: list[BlockCounts]
     facts: Facts
     shift: int
 
@@ -288,7 +292,7 @@ async def _place_rows(
     check_labels(train.facts, data.train)
     await _checked_spec(client, config, train.facts)
     recipe = training_recipe(config, train.facts, train.shift, layout.parts)
-    weights = await _weights(client, config, scattered.weights, train.facts.rows, run)
+    weights = await _weights(client, config, scattered.weights, train, run)
     shards = make_shards(client, train, recipe, f"train-{run}", weights)
     shards, tests = shards.divide(recipe.parts)
     if test is not None:
@@ -320,15 +324,26 @@ async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> AnyS
 
 
 async def _weights(
-    client: Client, config: RunConfig, keys: tuple[str, ...], rows: int, run: str
+    client: Client, config: RunConfig, keys: tuple[str, ...], train: ParsedBlocks, run: str
 ) -> Future | None:
     """Return the weights of all training rows as a future, if they have any."""
     given: Future | str = Future(keys[0], client=client) if keys else config.data.weights
-    if not given:
+    if not given and not have_weights(train.counts):
         return None
+    if not given:
+        own = [
+            client.submit(weights_of, block, key=f"own-weights-{run}-{i}", pure=False)
+            for i, block in enumerate(train.blocks)
+        ]
+        given = client.submit(np.concatenate, own, key=f"all-weights-{run}", pure=False)
     of_networks = config.model.kind != "tree"
     weights = client.submit(
-        row_weights, given, rows, has_mean_one=of_networks, key=f"weights-{run}", pure=False
+        row_weights,
+        given,
+        train.facts.rows,
+        has_mean_one=of_networks,
+        key=f"weights-{run}",
+        pure=False,
     )
     await _wait_for_all([weights])
     return weights
@@ -358,7 +373,7 @@ async def parse_source(client: Client, source: DataSource, name: str) -> ParsedB
     if strict is not None:
         await _parse(client, plan.blocks, strict, f"check-{name}")  # raises
     facts = plan.facts(counts, shift)
-    return ParsedBlocks(blocks, [block.rows for block in counts], facts, shift)
+    return ParsedBlocks(blocks, counts, facts, shift)
 
 
 async def describe_blocks(
@@ -373,7 +388,7 @@ async def describe_blocks(
     """
     counts = await _count(client, blocks, name)
     facts = matrix_facts(counts, source)
-    return ParsedBlocks(blocks, [block.rows for block in counts], facts, 0)
+    return ParsedBlocks(blocks, counts, facts, 0)
 
 
 async def _parse(
@@ -397,7 +412,9 @@ async def _count(client: Client, blocks: list[Future], name: str) -> list[BlockC
 
 async def _wait_for_all(futures: Sequence[Future]) -> None:
     """Wait until all are computed, without fetching them; raise the first error in the list."""
-    await wait(futures)
+    if futures:
+        with futures[0].client.as_current():  # a user may have another one open
+            await wait(futures)
     for future in futures:
         if future.status == "error":
             raise await future.exception()
@@ -407,7 +424,7 @@ def make_shards(
     client: Client, parsed: ParsedBlocks, recipe: Recipe, name: str, weights: Future | None = None
 ) -> Shards:
     """Shuffle parsed rows into ``recipe.pieces`` partitions that stay on the workers."""
-    starts = np.concatenate([[0], np.cumsum(parsed.block_rows)]).tolist()
+    starts = np.concatenate([[0], np.cumsum([block.rows for block in parsed.counts])]).tolist()
     split = [
         client.submit(
             split_block, block, start, recipe, weights, key=f"split-{name}-{i}", pure=False

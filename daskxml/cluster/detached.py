@@ -62,6 +62,7 @@ class HistoryWriter:
         self._run_dir, self._checkpoint = run_dir, checkpoint
         self._infos, self._on_error = infos, on_error
         self._worker: WorkerHandle | None = None
+        self._refused = 0  # attempts at locking the directory
         self._ends: list[int] = []  # of each row, in bytes
         self._written = 0  # events
         self._error: Exception | None = None
@@ -160,15 +161,18 @@ class HistoryWriter:
                 self._worker = await self._lock()
             except WorkerGone:
                 continue
-            except ModelError:  # the client, or the previous worker, has not unlocked it yet
+            except ModelError:
+                # The client, or the previous worker, has not unlocked it yet. Or another worker has
+                # it for this run: Dask gave it what one was asked that died at its address.
                 if time.monotonic() > deadline_s:
                     raise
+                self._refused += 1
                 await asyncio.sleep(RETRY_S)
         return self._worker
 
     async def _lock(self) -> WorkerHandle:
         """Let some worker lock the directory."""
-        worker = self._worker = WorkerHandle(await self._first_worker())
+        worker = self._worker = WorkerHandle(await self._next_worker())
         args = (self._group.run, self._run_dir, self._checkpoint)
         try:
             await self._group.ask(worker, "write", lock_directory, *args)
@@ -177,13 +181,13 @@ class HistoryWriter:
             raise
         return worker
 
-    async def _first_worker(self) -> WorkerInfo:
+    async def _next_worker(self) -> WorkerInfo:
         deadline_s = time.monotonic() + WORKER_TIMEOUT_S
         while not (infos := self._infos()):
             if time.monotonic() > deadline_s:
                 raise ClusterError("no worker is there to write the run's history")
             await asyncio.sleep(RETRY_S)
-        return infos[0]
+        return infos[self._refused % len(infos)]
 
 
 class DetachedRun:
@@ -263,13 +267,13 @@ def lock_directory(run: str, run_dir: str, checkpoint: str | None) -> None:
     ClusterError
         If this worker does not see it.
     """
-    storage = _storage(run)
-    if storage.run_dir is None:
+    storage = worker_plugin().storage.get(run)
+    if storage is None or storage.run_dir is None:
         if not (Path(run_dir) / RUN_FILE).exists():
             raise ClusterError(f"not all workers see {run_dir}: choose a folder that they share")
         directory = RunDir(Path(run_dir), checkpoint)
         directory.lock()
-        storage.run_dir = directory
+        _storage(run).run_dir = directory
 
 
 def begin_directory(run: str, config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -314,6 +314,8 @@ class Executor:
         train, test = self.train.futures, self.test.futures
         if not placement.is_replicated:
             own = placement.train_shards(worker.name), placement.test_shards(worker.name)
+            if self.session.strategy.partitions:
+                own = own[0], list(range(len(test)))  # all rank every row
             shards = tasks.ShardIds(*map(tuple, own))
             train, test = [train[i] for i in shards.train], [test[i] for i in shards.test]
         args = (self.group.run, shards, train, test, self.label_facts)

@@ -12,6 +12,7 @@ a row for each label or feature travel, and none passes through the client or th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from daskxml.model.tree.search import sample_labels, sample_rows
 from daskxml.model.tree.spec import TreeSpec
 
 BLOCK_ROWS = 16_384  # of a task over rows
+_ADDED = 4  # sums of blocks that a worker holds to add them up: each may have half a gigabyte
 
 
 def find_label_orders(
@@ -55,15 +57,24 @@ def find_label_orders(
         return client.submit(function, *args, key=key, pure=False)
 
     def summed(name: str, function: Callable[..., Any], operand: Future) -> Future:
-        blocks = [
-            submit(f"{name}-{number}-{start}", _of_rows, function, part, start, operand)
-            for number, (part, count) in enumerate(zip(parts, rows, strict=True))
-            for start in range(0, count, BLOCK_ROWS)
-        ]
-        return submit(name, _sum, blocks)
+        def total(first: int, stop: int) -> Future:
+            """Sum over some blocks; they are submitted depth first, so that few sums wait."""
+            if stop - first == 1:
+                return submit(f"{name}-{first}", _of_rows, function, *blocks[first], operand)
+            cuts = sorted({first + (stop - first) * i // _ADDED for i in range(_ADDED + 1)})
+            sums = [total(*cut) for cut in itertools.pairwise(cuts)]
+            return submit(f"{name}-{first}-{stop}", _sum, sums)
+
+        return total(0, len(blocks))
+
+    blocks = [
+        (part, start)
+        for part, count in zip(parts, rows, strict=True)
+        for start in range(0, count, BLOCK_ROWS)
+    ]
 
     projection = submit("random", random_projection, spec.features, seed)
-    vectors = submit("vectors-0", label_vectors, summed("labels-0", label_sums, projection))
+    vectors = submit("vectors-0", label_vectors, summed("first-labels", label_sums, projection))
     projection = submit("projection", projection_of, summed("features", feature_sums, vectors))
     vectors = submit("vectors", label_vectors, summed("labels", label_sums, projection))
     orders = [

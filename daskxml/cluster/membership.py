@@ -37,6 +37,7 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.session.commands import JoinPending
 from daskxml.strategies.protocol import natural_order
+from daskxml.worker.part_memory import check_shares
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 
 MAX_OUTRUN = 3  # merges committed while a worker copies the model, before the run waits for it
@@ -157,8 +158,10 @@ class Membership:
                 return False
             raise_first_failure(speeds)
             for worker in remaining(wave):
-                worker.speed, worker.memory, worker.budget = speeds[worker.name]
-                worker.is_created = True
+                worker.created(speeds[worker.name])
+        shares = {worker.name: worker.label_share for worker in remaining(workers)}
+        if shares and self.executor.session.strategy.partitions:
+            check_shares(shares)
         return True
 
     async def _load_model(self, workers: list[WorkerHandle]) -> None:
@@ -200,9 +203,7 @@ class Membership:
                 break  # the run restarts, with this worker
             args = (self.group.run, settings, [holder.address for holder in holders])
             try:
-                created = await self.group.ask(worker, "start", tasks.create_worker, *args)
-                worker.speed, worker.memory, worker.budget = created
-                worker.is_created = True
+                worker.created(await self.group.ask(worker, "start", tasks.create_worker, *args))
                 return
             except ClusterError:
                 if not holders or not await loss_of_any(holders, NOTICE_S):
@@ -293,6 +294,7 @@ class Membership:
             pool_threads=worker.device.pool_threads,
             host=worker.host,
             model_host=self.group.model_host,
+            sharing=sum(other.host == worker.host for other in present),
         )
         return WorkerSettings.of(config, facts, slot)
 

@@ -26,7 +26,8 @@ async def write_checkpoint(
     session: dict[str, Any], keep: int, *, misses_owner: bool,
 ) -> str:  # fmt: skip
     """Write a checkpoint of the parts of all workers, assembled by ``writer``; return its path."""
-    await _write_all(group, writer, run_dir, megabatch, misses_owner)
+    models = (assembly.CURRENT, assembly.BEST)
+    await _write_all(group, writer, run_dir, megabatch, models, misses_owner)
     args = group.run, run_dir, megabatch, session, keep
     path: str = await group.ask(writer, "save", assemble_checkpoint, *args)
     return path
@@ -37,13 +38,13 @@ async def write_model(
     misses_owner: bool,
 ) -> None:  # fmt: skip
     """Write the model of the parts of all workers, assembled by ``writer``."""
-    await _write_all(group, writer, run_dir, None, misses_owner)
+    await _write_all(group, writer, run_dir, None, (assembly.model_of(header),), misses_owner)
     await group.ask(writer, "model", assemble_model, group.run, run_dir, header)
 
 
 async def _write_all(
     group: WorkerGroup, writer: WorkerHandle, run_dir: str, megabatch: int | None,
-    misses_owner: bool,
+    models: tuple[str, ...], misses_owner: bool,
 ) -> None:  # fmt: skip
     """Let every worker write what it holds; if one is lost meanwhile, also its copies of others.
 
@@ -56,7 +57,8 @@ async def _write_all(
     for _ in range(ATTEMPTS):
         workers: Sequence[WorkerHandle] = remaining(group.workers.values())
         misses_owner = misses_owner or len(workers) < len(group.workers)
-        args = [(group.run, run_dir, megabatch, n, misses_owner) for n in range(len(workers))]
+        numbers = range(len(workers))
+        args = [(group.run, run_dir, megabatch, n, models, misses_owner) for n in numbers]
         answers = await group.ask_each(workers, "save", write_held, args)
         raise_first_failure(answers)
         if not lost_any(answers):
@@ -74,22 +76,21 @@ def _worker(run: str) -> PartitionedWorker:
 
 
 def write_held(
-    run: str, run_dir: str, megabatch: int | None, number: int, with_copies: bool
-) -> None:
+    run: str, run_dir: str, megabatch: int | None, number: int, models: tuple[str, ...],
+    with_copies: bool,
+) -> None:  # fmt: skip
     """Write what this worker holds."""
     folder = assembly.parts_folder(run_dir, megabatch)
-    assembly.write_held(_worker(run), folder, number, with_copies=with_copies)
+    assembly.write_held(_worker(run), folder, number, models, with_copies=with_copies)
 
 
 def assemble_checkpoint(
     run: str, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
 ) -> str:
     """Assemble a checkpoint; return its path."""
-    worker = _worker(run)
-    return assembly.assemble_checkpoint(worker.spec, worker.seed, run_dir, megabatch, session, keep)
+    return assembly.assemble_checkpoint(_worker(run), run_dir, megabatch, session, keep)
 
 
 def assemble_model(run: str, run_dir: str, header: ModelHeader) -> None:
     """Assemble the model."""
-    worker = _worker(run)
-    assembly.assemble_model(run_dir, header, worker.seed, worker.label_counts)
+    assembly.assemble_model(_worker(run), run_dir, header)

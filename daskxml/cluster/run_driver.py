@@ -13,10 +13,11 @@ import os
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
@@ -27,7 +28,8 @@ from daskxml.cluster.membership import Membership, wait_for_worker
 from daskxml.cluster.worker_group import WorkerGone, WorkerGroup, WorkerHandle, result_of
 from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
 from daskxml.config import RunConfig
-from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError
+from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError, ModelError
+from daskxml.kernels.compilation import TEXT
 from daskxml.model.store import ModelHeader
 from daskxml.session.commands import (
     Command,
@@ -49,6 +51,7 @@ from daskxml.session.setup import (
     model_header,
 )
 
+BEST_LOST = "the best model, of mega-batch {}, was lost; the last one is stored"
 MIN_WAIT_S = 0.001  # for a deadline that rounding has put slightly too early
 
 
@@ -100,6 +103,7 @@ class RunDriver:
         self.executor: Executor | None = None
         self.membership: Membership | None = None
         self.is_loading, self._is_ready = True, False
+        self._told_compiling = False
         self._stop_reason = ""
         self._published = 0  # mega-batches in the event log
         self._present: dict[str, WorkerInfo] = {}  # by address: all workers of the cluster
@@ -138,6 +142,12 @@ class RunDriver:
     def lease_reported(self, result: LeaseResult) -> None:
         """Note that a lease is done."""
         self.events.put_nowait(result)
+
+    def compiling(self) -> None:
+        """Tell, once, that the run waits for kernels to be compiled."""
+        if not (self._told_compiling or self.event_log.is_over):
+            self._told_compiling = True
+            self.event_log.event("compiling", text=TEXT)
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of a `daskxml.cluster.event_log.RunRecord`."""
@@ -179,9 +189,8 @@ class RunDriver:
             session = await self._on_some_worker(tasks.read_session, self.checkpoint)
             self.stored = (session, self.checkpoint)
         self.event_log.state("loading")
-        if self.config.data.feature_names or self.config.data.label_names:
-            self._names = await self._on_some_worker(ColumnNames.read, self.config.data)
-            self.config = self._names.sized(self.config)
+        self._names = await self._read_names()
+        self.config = self._names.sized(self.config)
         placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
         self.data = await load(
             self.client, self.config, self.run, len(self._present), self._scattered, placed,
@@ -204,6 +213,16 @@ class RunDriver:
         if self.detached is not None:
             await self.clean_up()
         self.event_log.end_well(reason, run_dir=self.run_dir)
+
+    async def _read_names(self) -> ColumnNames:
+        """Return the names of columns: those that came with the rows, or those in files."""
+        data, given = self.config.data, self._scattered.names
+        if given:
+            # Through a task: a future that is made of a key does not learn that it is finished.
+            return await self._on_some_worker(copy, Future(given[0], client=self.client))
+        if data.feature_names or data.label_names:
+            return await self._on_some_worker(ColumnNames.read, data)
+        return NO_NAMES
 
     async def _await_workers(self) -> None:
         if not self._present:
@@ -241,6 +260,7 @@ class RunDriver:
         membership = Membership(
             self.group, executor, self.config, self.data, self.event_log.event, self._warn
         )
+        self.event_log.state("preparing workers")
         workers = await membership.create_first(self._infos)
         self.membership = membership
         if not workers:
@@ -268,13 +288,13 @@ class RunDriver:
     async def _restore_best(self) -> None:
         """Let the best model be the result, where it is kept; workers without it come last."""
         best, workers = self.session.best, self.group.workers
-        if best in (0, self.session.generation):
+        if best in (0, self.session.generation) or self.session.strategy.partitions:
             return
         args = (self.run, best)
         answers = await self.group.ask_all(workers.values(), "model", tasks.restore_best, *args)
         having = [name for name, answer in answers.items() if answer is True]
         if not having:
-            self._warn(f"the best model, of mega-batch {best}, was lost; the last one is stored")
+            self._warn(BEST_LOST.format(best))
             self.session.best = 0
         ordered = [*having, *(name for name in workers if name not in having)]
         self.group.workers = {name: workers[name] for name in ordered}
@@ -397,11 +417,23 @@ class RunDriver:
         header = self.header(reason)
         for worker in list(self.group.workers.values()):
             with contextlib.suppress(WorkerGone):
-                if self.session.strategy.partitions and self.executor is not None:
-                    return await self.executor.write_model(worker, header)
+                if self.session.strategy.partitions:
+                    return await self._store_parts(worker, reason)
                 args = (self.run, self.run_dir, header)
                 return await self.group.ask(worker, "model", tasks.store_model, *args)
         raise ClusterError("every worker was lost before the model was written; resume the run")
+
+    async def _store_parts(self, writer: WorkerHandle, reason: str) -> None:
+        """Let all workers write the model: the best one, unless it is lost with its workers."""
+        assert self.executor is not None
+        try:
+            await self.executor.write_model(writer, self.header(reason))
+        except ModelError:
+            if not self.session.best:
+                raise
+            self._warn(BEST_LOST.format(self.session.best))
+            self.session.best = 0
+            await self.executor.write_model(writer, self.header(reason))
 
     def header(self, reason: str) -> ModelHeader:
         """Return the header of the model's files."""

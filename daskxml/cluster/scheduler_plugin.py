@@ -77,6 +77,9 @@ class RunSchedulerPlugin(SchedulerPlugin):
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._client is not None:
             await self._client.close()
+            # Asynchronous clients keep the loop that they were started on from ending, with the
+            # pages that were open on it: a local cluster's thread would outlive it.
+            self._client._loop_runner.stop()
 
     # ----------------------------------------------------------------- clients
 
@@ -255,8 +258,11 @@ class RunSchedulerPlugin(SchedulerPlugin):
         groups -= {it for it in groups if it is not newest and known.get(it.name) is not it}
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Pass on the result of a lease."""
-        if topic == TOPIC and msg.get("run") in self.drivers:
+        """Pass on the result of a lease, and that a worker compiles kernels."""
+        if topic == TOPIC and "compiling" in msg:
+            for driver in self.drivers.values():
+                driver.compiling()
+        elif topic == TOPIC and msg.get("run") in self.drivers:
             work = WorkStats(**msg["work"])
             result = LeaseResult(msg["lease"], work, msg["squared_norm"])
             self.drivers[msg["run"]].lease_reported(result)

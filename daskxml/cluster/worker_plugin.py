@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from daskxml.collectives.messages import ProgramResult
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means
+from daskxml.kernels.compilation import telling_of_compilation
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas
 from daskxml.transport.communicator import Communicator, ProcessGroup
@@ -169,6 +170,9 @@ class RunWorkerPlugin(WorkerPlugin):
         self._lock = threading.Lock()
         self.storage: dict[str, RunStorage] = {}  # by run
         self.communicator = Communicator(worker)
+        self._open = ExitStack()
+        told = {"compiling": worker.address}
+        self._open.enter_context(telling_of_compilation(lambda: worker.log_event(TOPIC, told)))
         worker.handlers |= self.handlers()
 
     def handlers(self) -> dict[str, Any]:
@@ -187,6 +191,7 @@ class RunWorkerPlugin(WorkerPlugin):
 
     async def teardown(self, worker: Worker) -> None:
         """Close everything."""
+        self._open.close()
         for queue in self.queues.values():
             queue.close()
         for storage in self.storage.values():

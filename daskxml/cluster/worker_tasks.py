@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede
 
 from daskxml.cluster.remote_model import RemoteStore
+from daskxml.cluster.worker_group import Created
 from daskxml.cluster.worker_plugin import (
     TOPIC,
     LeaseQueue,
@@ -20,6 +21,7 @@ from daskxml.cluster.worker_plugin import (
 from daskxml.collectives.messages import ProgramResult
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
+from daskxml.core.room import room_bytes
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.data.rows import take_rows
 from daskxml.metrics import MetricSums
@@ -36,7 +38,6 @@ from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
 from daskxml.worker.create import AnyWorker, new_worker
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
-from daskxml.worker.memory import LogitsBudget
 from daskxml.worker.partitioned_programs import evaluate_together
 from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import span_rows
@@ -46,7 +47,6 @@ from daskxml.worker.training_worker import TrainingWorker
 from daskxml.worker.tree_worker import TreeWorker
 
 Answer = TypeVar("Answer")
-Created = tuple[float, str, LogitsBudget]
 
 HANDLE_S = 5.0  # for a message to a worker on the same machine
 QUICK_FLOATS = 1 << 20  # size of a model whose norm takes less than a hundredth of a lease
@@ -65,7 +65,8 @@ def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> 
     Returns
     -------
     tuple
-        Its speed in rows a second, its memory plan in words, and its budget for logits.
+        Its speed in rows a second, its memory plan in words, its budget for logits, and the share
+        of the labels that it has room for.
     """
     plugin = worker_plugin()
     removals = plugin.removals[run]
@@ -80,7 +81,17 @@ def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> 
     speed = worker.warm_up()
     worker.initialize()
     plugin.add_queue(run, LeaseQueue(worker, store), removals)
-    return speed, worker.announce_memory(), worker.budget
+    share = 1.0
+    if isinstance(worker, PartitionedWorker):
+        room = room_bytes(settings.slot.sharing, _limit_bytes())
+        share = worker.fit(worker.kernels.free_bytes() or room)
+    return speed, worker.announce_memory(), worker.budget, share
+
+
+def _limit_bytes() -> int:
+    """Return the memory with which Dask lets this worker take tasks; 0: there is no limit."""
+    memory = get_worker().memory_manager
+    return int((memory.memory_limit or 0) * (memory.memory_pause_fraction or 1.0))
 
 
 def open_shared(run: str, donors: Sequence[str]) -> SharedModel:

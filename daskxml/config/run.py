@@ -11,11 +11,14 @@ from typing import Any, get_type_hints
 
 from daskxml.collectives import CombineConfig
 from daskxml.config.sections import (
+    VECTORIZE,
     CheckpointSection,
     ClusterSection,
+    DashboardSection,
     DataSection,
     EvaluationSection,
     GpuSection,
+    PipelineSection,
     RunSection,
     TrainingSection,
 )
@@ -28,11 +31,19 @@ from daskxml.model.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
+from daskxml.text.settings import TextSettings
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
 _STRATEGY_OF_OUTPUT = {"partitioned": "partitioned"}
-_OF_MIXTURES = ("run", "data", "model", "cluster")  # the sections of a mixture's run file
+_OF_MIXTURES = (
+    "run",
+    "data",
+    "pipeline",
+    "text",
+    "model",
+    "cluster",
+)  # the sections of a mixture's run file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +60,8 @@ class RunConfig:
 
     run: RunSection = field(default_factory=RunSection)
     data: DataSection = field(default_factory=DataSection)
+    pipeline: PipelineSection = field(default_factory=PipelineSection)
+    text: TextSettings = field(default_factory=TextSettings)
     model: AnySpec | MixtureParts = field(default_factory=lambda: ModelSpec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -61,6 +74,7 @@ class RunConfig:
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     gpu: GpuSection = field(default_factory=GpuSection)
+    dashboard: DashboardSection = field(default_factory=DashboardSection)
 
     def __post_init__(self) -> None:
         strategy = self.make_strategy()
@@ -94,7 +108,6 @@ class RunConfig:
             not (epochs >= 1 and epochs == int(epochs)),
             f"{tree} give [training] epochs, the number of trees, as a whole number",
         )
-        yield self.cluster.device == "cuda", f"{tree} is fitted on CPUs: leave [cluster] device out"
         yield bool(self.cluster.pools), f"{tree} takes no pools: leave [cluster] pools at 0"
         yield (
             self.data.residency == "shard",
@@ -110,28 +123,20 @@ class RunConfig:
         """Yield the needs of an output layer that is cut, and which are not met."""
         if not strategy.partitions or not isinstance(self.model, ModelSpec):
             return
-        cut, optimizer = "[model] output = 'partitioned':", self.optimizer
+        cut = "[model] output = 'partitioned':"
         yield not self.model.hidden, f"{cut} needs a hidden layer: give [model] hidden"
-        yield self.cluster.device == "cuda", f"{cut} runs on CPUs: leave [cluster] device out"
-        yield self.sampling.is_on, f"{cut} computes all labels: leave [sampling] method at 'none'"
-        yield self.has_weights, f"{cut} takes no weights of rows or labels: leave them out"
         yield (
-            self.data.residency == "shard",
-            f"{cut} needs all rows on every worker: leave [data] residency at 'auto'",
+            self.gpu.output_dtype != "float32",
+            f"{cut} steps in float32: leave [gpu] output_dtype out",
         )
         yield (
-            not optimizer.takes_rows("output.weight") or not optimizer.takes_rows("hidden0.weight"),
-            f"{cut} needs an optimizer of single weights: not lamb, and [optimizer] clip_norm 0",
-        )
-        yield (
-            optimizer.on_merge == "average",
+            self.optimizer.on_merge == "average",
             f"{cut} merges no moments: take [optimizer] on_merge = 'keep' or 'reset'",
         )
         yield (
             self.evaluation.training_loss,
             f"{cut} measures no loss over all rows: leave [evaluation] training_loss out",
         )
-        yield self.keeps_best, f"{cut} keeps the last model: give [training] keep_best = false"
 
     def _mixture_needs(self, model: MixtureParts) -> Iterator[tuple[bool, str]]:
         """Yield the needs of a mixture, and which are not met."""
@@ -154,6 +159,10 @@ class RunConfig:
         merges = not (strategy.is_joint or strategy.shares_model)
         training, rank = self.training, self.training.target_rank
         needs_metric = training.target or training.patience or training.keep_best is True
+        yield (
+            self.text != TextSettings() and VECTORIZE not in self.pipeline.stages,
+            f"[text] is for documents: add {VECTORIZE!r} to [pipeline] stages",
+        )
         yield (
             bool(needs_metric) and rank not in self.evaluation.k,
             f"[training] target_metric = {training.target_metric!r} is never measured: "
@@ -202,15 +211,20 @@ class RunConfig:
         name, gpu = self.strategy_name, self.gpu
         if self.has_weights:
             weights = "[training] class_weight" if not self.data.weights else "[data] weights"
-            yield self.cluster.device == "cuda", f"{weights}: needs a CPU: give [cluster] device"
+            on_gpu = self.cluster.device == "cuda" and not strategy.pieces
+            yield on_gpu, f"{weights}: needs a CPU: give [cluster] device"
             yield self.sampling.is_on, f"{weights}: needs all labels: leave [sampling] out"
         sampling = f"[sampling] method = {self.sampling.method!r}: needs"
         if self.sampling.is_on:
             yield self.cluster.device == "cuda", f"{sampling} a CPU: give [cluster] device"
             yield (
-                strategy.is_joint,
+                strategy.is_joint and not strategy.partitions,
                 f"{sampling} a strategy that leases batches, which {name!r} does not: take one "
                 "like adaptive-sgd or hogbatch",
+            )
+            yield (
+                self.sampling.method == "tree" and self.data.residency == "shard",
+                f"{sampling} all rows on every worker: leave [data] residency at 'auto'",
             )
             yield (
                 not self.optimizer.takes_rows("output.weight"),
@@ -257,7 +271,7 @@ class RunConfig:
 
     @property
     def has_weights(self) -> bool:
-        """Whether the run file gives rows or labels weights, with which only CPUs compute."""
+        """Whether the run file gives rows or labels weights: networks with them need a CPU."""
         return bool(self.data.weights) or self.training.class_weight != "none"
 
     @property
@@ -270,7 +284,7 @@ class RunConfig:
         (True, False)
         """
         strategy = self.make_strategy()
-        needs = self.sampling.is_on or self.has_weights
+        needs = self.sampling.is_on or (self.has_weights and not strategy.pieces)
         return needs or strategy.shares_model or strategy.partitions
 
     def make_strategy(self) -> Strategy:
@@ -310,12 +324,36 @@ class RunConfig:
         for name in SECTIONS:
             skip = _FROM_DATA if name == "model" else ()
             tables[name] = encode(getattr(self, name), skip)
+        for name, unset in (("pipeline", PipelineSection()), ("text", TextSettings())):
+            if getattr(self, name) == unset:  # sections that older versions do not know
+                del tables[name]
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
         if self.model.kind != "mlp":  # the only kind that older versions know
             tables["model"] = {"kind": self.model.kind} | tables["model"]
         if self.make_strategy().partitions:
             tables["model"]["output"] = "partitioned"
         return tables
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """Return the values that differ from the defaults, and the names of kinds, by section.
+
+        Examples
+        --------
+        >>> load_run_config({"training": {"epochs": 2}}, ["model.hidden=[64]"]).changes()
+        {'model': {'hidden': [64]}, 'strategy': {'name': 'adaptive-sgd'},
+         'training': {'epochs': 2.0}}
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for name, table in self.as_dict().items():
+            section = getattr(self, name)
+            usual = {it.name: it.default for it in dataclasses.fields(section)}
+            changed = {
+                key: value
+                for key, value in table.items()
+                if key not in usual or getattr(section, key) != usual[key]
+            }
+            found |= {name: changed} if changed else {}
+        return found
 
     def to_toml(self) -> str:
         """Return the resolved run as TOML; loading it gives an equal `RunConfig`.
@@ -326,9 +364,14 @@ class RunConfig:
         >>> "epochs = 2.0" in config.to_toml()
         True
         """
-        import tomli_w  # needed by writers of run files only
+        return as_toml(self.as_dict())
 
-        return one_line_lists(tomli_w.dumps(self.as_dict()))
+
+def as_toml(tables: Mapping[str, Any]) -> str:
+    """Return sections as the text of a run file."""
+    import tomli_w  # needed by writers of run files only
+
+    return one_line_lists(tomli_w.dumps(tables))
 
 
 _HINTS = get_type_hints(RunConfig)

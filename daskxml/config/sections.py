@@ -13,12 +13,21 @@ from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges, size
 
 LONGEST_NAME = 100
+VECTORIZE = "vectorize"  # the stage that makes rows of documents
 METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSection:
-    """``[run]``: the name that the reports show, and the seed of every random choice."""
+    """``[run]``: what is the run's own.
+
+    Attributes
+    ----------
+    name
+        What reports and dashboards show.
+    seed
+        Of every random choice.
+    """
 
     name: str = ""
     seed: int = bounded(0, low=0, high=2**63 - 1)
@@ -63,6 +72,8 @@ class DataSection:
     residency
         ``replicate`` keeps all rows on every worker, ``shard`` a share on each, ``auto`` the
         first where the rows take at most `replicate_budget` bytes.
+    replicate_budget
+        Bytes of rows that ``residency = "auto"`` keeps on every worker.
     block_bytes
         Bytes of a file read by one parsing task, where its format can be cut.
     line_bytes
@@ -191,6 +202,12 @@ class EvaluationSection:
 
     Attributes
     ----------
+    every
+        Mega-batches from one evaluation to the next; the last one is always followed by one.
+    k
+        Ranks of the metrics: P@k, nDCG@k, PSP@k, PSnDCG@k and recall@k.
+    batch_rows
+        Rows that are scored at a time.
     training_loss
         Find the mean loss over all training rows, too; this is no part of the training time.
     """
@@ -211,7 +228,15 @@ class EvaluationSection:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSection:
-    """``[checkpoint]``: every how many merges one is written (0: never), and how many are kept."""
+    """``[checkpoint]``: what a run can be resumed from.
+
+    Attributes
+    ----------
+    every
+        Merges from one checkpoint to the next; 0: never.
+    keep
+        How many of the last ones are kept.
+    """
 
     every: int = bounded(10, low=0)
     keep: int = bounded(2, low=1)
@@ -327,6 +352,44 @@ class ClusterSection:
         (2, 1)
         """
         return self.threads or max(1, cores // max(1, workers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardSection:
+    """``[dashboard]``: the run's page in Dask's dashboard.
+
+    Attributes
+    ----------
+    control
+        The page has a button that ends the run at the next merge, for whoever reaches the page.
+    """
+
+    control: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSection:
+    """``[pipeline]``: what is done with the rows of the files before training.
+
+    Attributes
+    ----------
+    stages
+        In this order: ``vectorize`` makes rows of documents, by ``[text]``; others are functions,
+        ``module:function``, which workers call with each partition, as `daskxml.Pipeline.map` does.
+        Modules are looked for in the working directory, too.
+    """
+
+    stages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            if stage != VECTORIZE and not re.fullmatch(r"[\w.]+:[\w.]+", stage):
+                raise ConfigError(
+                    f"stages: {stage!r}: must be {VECTORIZE!r} or a function, 'module:function'",
+                    "stages",
+                )
+        if self.stages.count(VECTORIZE) > 1:
+            raise ConfigError(f"stages: {VECTORIZE!r} occurs twice: leave one out", "stages")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,9 @@ from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
 
 SEARCH = "search"
-_FIXED = ("run", "data", "evaluation", "checkpoint", "cluster")  # the same in all trials
+_FIXED = (  # the same in all trials
+    "run", "data", "pipeline", "text", "evaluation", "checkpoint", "cluster",
+)  # fmt: skip
 _LIKE = "like { low = 0.01, high = 1.0, log = true } or { choices = [1, 2] }"
 
 

@@ -155,8 +155,12 @@ def _convert_tuple(items: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
     nouns = []
+    has_words = any(get_origin(kind) is Literal for kind in kinds)
     for kind in kinds:
         if kind is type(None):
+            continue
+        if has_words and isinstance(value, str) and get_origin(kind) is tuple:
+            nouns.append("a list")  # of a text that is none of the words
             continue
         try:
             return _convert(kind, value)

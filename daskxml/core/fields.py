@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from daskxml.core.errors import ConfigError
@@ -80,7 +81,8 @@ def check_ranges(section: Any) -> None:
     Traceback (most recent call last):
     daskxml.core.errors.ConfigError: heat = 'gas': must be one of 'air', 'top'
     """
-    hints = get_type_hints(type(section))
+    kind: Any = type(section)
+    hints = _hints(kind)
     for field in dataclasses.fields(section):
         value, hint = getattr(section, field.name), hints[field.name]
         if get_origin(hint) is Literal and value not in get_args(hint):
@@ -97,6 +99,11 @@ def check_ranges(section: Any) -> None:
                 raise ConfigError(problem, field.name)
 
 
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def _within(number: float, limits: Mapping[str, Any]) -> bool:
     return (
         not isinstance(number, str)
@@ -111,10 +118,17 @@ def _within(number: float, limits: Mapping[str, Any]) -> bool:
 
 def _allowed(limits: Mapping[str, Any]) -> str:
     words = "".join(f", or {word!r}" for word in limits.get("words", ()))
-    return _range(limits) + words
+    return range_text(limits) + words
 
 
-def _range(limits: Mapping[str, Any]) -> str:
+def range_text(limits: Mapping[str, Any]) -> str:
+    """Return the range of a number in words, from the metadata of `bounded` or `size`.
+
+    Examples
+    --------
+    >>> range_text(bounded(1, low=0, below=2).metadata)
+    'at least 0, below 2'
+    """
     low, high = limits["low"], limits["high"]
     if low is not None and high is not None:
         return f"from {low} to {high}"

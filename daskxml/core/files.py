@@ -59,9 +59,9 @@ def replace_durably(source: Path, target: Path) -> None:
         If the disk is full or the directory cannot be written to.
     """
     try:
-        _flush(source)
+        flush(source)
         source.replace(target)
-        _flush(target.parent)
+        flush(target.parent)
     except OSError as error:
         raise _unwritten(target, error) from error
 
@@ -73,7 +73,7 @@ def _unwritten(path: Path, error: OSError) -> ModelError:
     )
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Wait until a file's bytes, or a directory's names, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -20,7 +20,7 @@ FEW = 5  # a label with at most so many rows is called rare
 
 
 @dataclass(frozen=True)
-class Counts:
+class ValueCounts:
     """How often each of some integers occurs.
 
     Attributes
@@ -33,29 +33,29 @@ class Counts:
     counts: Array
 
     @staticmethod
-    def of(values: Array) -> Counts:
+    def of(values: Array) -> ValueCounts:
         """Count the integers of an array.
 
         Examples
         --------
-        >>> Counts.of(np.array([3, 1, 3])).counts
+        >>> ValueCounts.of(np.array([3, 1, 3])).counts
         array([1, 2])
         """
-        return Counts(*np.unique(np.asarray(values, np.int64), return_counts=True))
+        return ValueCounts(*np.unique(np.asarray(values, np.int64), return_counts=True))
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: ValueCounts) -> ValueCounts:
         """The counts of both."""
         values, place = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
         counts = np.zeros(values.size, np.int64)
         np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
-        return Counts(values, counts)
+        return ValueCounts(values, counts)
 
     def count_of(self, value: int) -> int:
         """How often one integer occurs."""
         return int(self.counts[self.values == value].sum())
 
 
-NO_COUNTS = Counts.of(np.empty(0, np.int64))
+NO_COUNTS = ValueCounts.of(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +70,12 @@ class Spread:
         return f"mean {self.mean:.1f}, median {self.median:g}, largest {self.largest:,}"
 
     @staticmethod
-    def of(sizes: Counts) -> Spread:
+    def of(sizes: ValueCounts) -> Spread:
         """Summarise counted sizes; zeros where there are none.
 
         Examples
         --------
-        >>> Spread.of(Counts.of(np.array([1, 2, 6])))
+        >>> Spread.of(ValueCounts.of(np.array([1, 2, 6])))
         Spread(mean=3.0, median=2.0, largest=6)
         """
         total = int(sizes.counts.sum())
@@ -92,12 +92,12 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """Counts of the rows read so far; ids as written."""
+    """ValueCounts of the rows read so far; ids as written."""
 
-    features: Counts = NO_COUNTS
-    labels: Counts = NO_COUNTS
-    features_per_row: Counts = NO_COUNTS
-    labels_per_row: Counts = NO_COUNTS
+    features: ValueCounts = NO_COUNTS
+    labels: ValueCounts = NO_COUNTS
+    features_per_row: ValueCounts = NO_COUNTS
+    labels_per_row: ValueCounts = NO_COUNTS
     unsorted_rows: int = 0
     merged_features: int = 0
     merged_labels: int = 0
@@ -106,10 +106,10 @@ class Census:
         """The counts with the rows of another piece."""
         features, labels = parsed.partition.features, parsed.partition.labels
         return Census(
-            features=self.features.plus(Counts.of(features.indices)),
-            labels=self.labels.plus(Counts.of(labels.indices)),
-            features_per_row=self.features_per_row.plus(Counts.of(np.diff(features.indptr))),
-            labels_per_row=self.labels_per_row.plus(Counts.of(np.diff(labels.indptr))),
+            features=self.features.plus(ValueCounts.of(features.indices)),
+            labels=self.labels.plus(ValueCounts.of(labels.indices)),
+            features_per_row=self.features_per_row.plus(ValueCounts.of(np.diff(features.indptr))),
+            labels_per_row=self.labels_per_row.plus(ValueCounts.of(np.diff(labels.indptr))),
             unsorted_rows=self.unsorted_rows + parsed.unsorted_rows,
             merged_features=self.merged_features + parsed.merged_features,
             merged_labels=self.merged_labels + parsed.merged_labels,

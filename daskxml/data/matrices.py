@@ -10,22 +10,29 @@ from numba import njit
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.rows import concatenate_csr, from_scipy, to_scipy
+from daskxml.data.rows import concatenate_csr, from_scipy, tidy_rows, to_scipy
 
 BLOCK_ROWS = 8192  # converted at a time
 LARGEST = float(np.finfo(np.float32).max)
+ASCENDING, UNORDERED, INVALID = range(3)
 
 
 @njit(nogil=True, cache=True)
-def is_tidy(indptr, indices, data, columns):  # type: ignore[no-untyped-def]
-    """Whether a row's column ids ascend, all are in range, and all values are finite float32."""
+def find_order(indptr, indices, data, columns):  # type: ignore[no-untyped-def]
+    """Return `ASCENDING` if the column ids of every row ascend, else `UNORDERED`.
+
+    `INVALID` where one is out of range, or a value is no finite float32.
+    """
+    found = ASCENDING
     for row in range(indptr.size - 1):
         before = -1
         for k in range(indptr[row], indptr[row + 1]):
-            if not (before < indices[k] < columns and abs(data[k]) <= LARGEST):
-                return False
+            if not (0 <= indices[k] < columns and abs(data[k]) <= LARGEST):
+                return INVALID
+            if indices[k] <= before:
+                found = UNORDERED
             before = indices[k]
-    return True
+    return found
 
 
 def feature_blocks(X: Any, columns: int, first_row: int = 0) -> Iterator[Csr]:
@@ -146,9 +153,11 @@ def _owned_block(block: Any, first_row: int) -> Csr:
     """Convert rows from ``first_row`` on to arrays that own their memory."""
     if getattr(block, "format", "") == "csr" and block.data.dtype.char in "fd":
         indptr, indices, data = block.indptr, block.indices, block.data
-        if is_tidy(indptr, indices, data, block.shape[1]):
+        order = find_order(indptr, indices, data, block.shape[1])
+        if order != INVALID:
             owned = indptr.astype(np.int64), indices.astype(np.int32), data.astype(np.float32)
-            return Csr(*owned, int(block.shape[1]))
+            if order == ASCENDING or tidy_rows(*owned) == 0:  # sums of equal ids may be too large
+                return Csr(*owned, int(block.shape[1]))
     try:
         return from_scipy(block)
     except ValueError as error:

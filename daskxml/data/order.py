@@ -23,7 +23,7 @@ MASK = 2**64 - 1
 
 
 @njit(nogil=True, cache=True)
-def mix(word):  # type: ignore[no-untyped-def]
+def mix_bits(word):  # type: ignore[no-untyped-def]
     """SplitMix64's finaliser: a bijection of uint64; every input bit moves every output bit."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -36,7 +36,7 @@ def encrypt(value, half, keys):  # type: ignore[no-untyped-def]
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & mask
     for i in range(keys.size):
-        left, right = right, left ^ (mix(right ^ keys[i]) & mask)
+        left, right = right, left ^ (mix_bits(right ^ keys[i]) & mask)
     return (left << half) | right
 
 
@@ -46,7 +46,7 @@ def decrypt(value, half, keys):  # type: ignore[no-untyped-def]
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & mask
     for i in range(keys.size - 1, -1, -1):
-        left, right = right ^ (mix(left ^ keys[i]) & mask), left
+        left, right = right ^ (mix_bits(left ^ keys[i]) & mask), left
     return (left << half) | right
 
 
@@ -130,12 +130,12 @@ def derive_key(*parts: int) -> int:
     """
     state = len(parts)
     for part in parts:
-        state = mix_exactly((mix_exactly((state + GOLDEN) & MASK) ^ part) & MASK)
+        state = mix_bits_exactly((mix_bits_exactly((state + GOLDEN) & MASK) ^ part) & MASK)
     return state
 
 
-def mix_exactly(word: int) -> int:
-    """`mix` in Python integers, for keys: the first call needs no compilation."""
+def mix_bits_exactly(word: int) -> int:
+    """`mix_bits` in Python integers, for keys: the first call needs no compilation."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
     return word ^ (word >> 31)

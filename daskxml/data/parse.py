@@ -22,6 +22,7 @@ from daskxml.data.blocks import LINE_BYTES, Block, count_lines_before, pad_text,
 from daskxml.data.names import Names
 from daskxml.data.rows import tidy_rows
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
+from daskxml.text.vectorizer import Vectorizer
 
 VALUE = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -43,6 +44,10 @@ class Dialect:
         The smallest legal id, 0 or 1; it is subtracted from every id.
     feature_names, label_names
         Names by id, or the file that lists them, for files in which rows hold names.
+    text_column
+        Of tables: the column that holds documents; "" for rows of features.
+    vectorizer
+        What makes rows of them.
     needs_labels
         Whether a file without labels is refused.
     line_bytes
@@ -60,6 +65,8 @@ class Dialect:
     label_base: int = 0
     feature_names: Names = ()
     label_names: Names = ()
+    text_column: str = ""
+    vectorizer: Vectorizer | None = None
     needs_labels: bool = True
     line_bytes: int = LINE_BYTES
 

@@ -61,7 +61,10 @@ class DataSource:
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """Sizes of a parsed block; ``least`` is its smallest feature id, -1 if it has none."""
+    """Sizes of a parsed block; ``least`` is its smallest feature id, -1 if it has none.
+
+    ``weighted_rows`` are those that have a weight.
+    """
 
     rows: int
     nonzeros: int
@@ -70,6 +73,7 @@ class BlockCounts:
     least: int
     features: int
     labels: int
+    weighted_rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +100,29 @@ def count_block(partition: Partition) -> BlockCounts:
         int(ids.min()) if len(ids) else -1,
         partition.features.columns,
         partition.labels.columns,
+        0 if partition.weights is None else partition.rows,
     )
+
+
+def have_weights(counts: Sequence[BlockCounts]) -> bool:
+    """Whether rows have weights, as those of tables may.
+
+    Raises
+    ------
+    InputError
+        If only some have.
+    """
+    weighted = sum(block.weighted_rows for block in counts)
+    if weighted not in (0, sum(block.rows for block in counts)):
+        raise InputError(
+            "a column 'sample_weight' in some files only: give all training files one, or none"
+        )
+    return weighted > 0
+
+
+def weights_of(block: Partition) -> Array:
+    """Return the weights of a block's rows, which have such or are none."""
+    return np.empty(0, np.float32) if block.weights is None else block.weights
 
 
 @dataclass(frozen=True)

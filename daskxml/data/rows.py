@@ -163,10 +163,11 @@ def concatenate(partitions: Sequence[Partition]) -> Partition:
     if not partitions:
         raise ValueError("concatenate needs at least one partition")
     weights = [part.weights for part in partitions if part.weights is not None]
+    are_weighted = weights and sum(map(len, weights)) == sum(part.rows for part in partitions)
     return Partition(
         concatenate_csr([part.features for part in partitions]),
         concatenate_csr([part.labels for part in partitions]),
-        np.concatenate(weights) if len(weights) == len(partitions) else None,
+        np.concatenate(weights) if are_weighted else None,
     )
 
 

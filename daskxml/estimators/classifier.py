@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,11 @@ from daskxml.estimators.stored import (
     read_estimator,
     write_estimator,
 )
+from daskxml.model.calibration import calibrate
 from daskxml.model.explanation import contributions, strengths
-from daskxml.model.trained import Model
+from daskxml.model.spec import ModelSpec
+from daskxml.model.trained import Model, scores_csr
+from daskxml.observe.notebook import notebook_progress
 from daskxml.observe.terminal import PlainProgress
 from daskxml.session.commands import STOP
 
@@ -71,8 +74,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     top_k
         The most labels that `predict` gives a row; None: no limit.
     threshold
-        Probability above which `predict` gives a label. None: one half, and with the softmax loss
-        half of the probability of the row's best label.
+        Probability above which `predict` gives a label. None: what `calibrate` has found, or else
+        one half, and with the softmax loss half of the probability of the row's best label.
     n_workers
         None trains in this process; a number on a local Dask cluster of so many processes.
     device
@@ -279,7 +282,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             return train(config, **given)
 
     def _progress(self) -> Any:
-        return PlainProgress() if self.verbose else nullcontext()
+        return (notebook_progress() or PlainProgress()) if self.verbose else nullcontext()
 
     def _call_back(self, row: Mapping[str, Any]) -> Any:
         answers = [callback(dict(row)) for callback in self.callbacks or ()]
@@ -302,6 +305,40 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             self.evals_result_ = {VALIDATION: by_metric}
             self.best_iteration_ = int(np.argmax(by_metric[config.training.target_metric]))
 
+    def calibrate(
+        self, X: Any, y: Any, *, k: int | None = None, f1: Literal["macro", "micro"] = "macro"
+    ) -> Self:
+        """Calibrate the probabilities, and find the thresholds of `predict`, on held-out rows.
+
+        Afterwards `predict` gives the labels above their thresholds, unless the parameter
+        `threshold` is set, and `predict_proba` calibrated probabilities; the order of labels
+        stays. ``model_.header.decisions.measured`` tells what it brings. A later call replaces it,
+        and `fit` drops it.
+
+        Parameters
+        ----------
+        X, y
+            Rows that `fit` has not seen, not even as an ``eval_set``.
+        k, f1
+            See `daskxml.calibrate`.
+
+        Raises
+        ------
+        DaskxmlError, ValueError
+            If the rows do not fit, or have one label each.
+        """
+        X = self._checked(X)
+        if self.labels_.form == "single":
+            raise ConfigError(
+                "calibrate is for rows of several labels: for one label a row take scikit-learn's "
+                "CalibratedClassifierCV"
+            )
+        indicator = self.labels_.encode(y)
+        _check_rows(X, indicator)
+        known = indicator[:, : len(self.classes_)]  # no prediction hits the others
+        self.model_ = calibrate(self.model_, X, known, k=k, f1=f1)
+        return self
+
     # -------------------------------------------------------------- prediction
 
     def predict(self, X: Any) -> Any:
@@ -313,7 +350,11 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             ``(rows,)`` labels where `fit` was given one label a row; else an indicator
             ``(rows, labels)``: dense where y was dense, sparse where it was sparse or lists.
         """
-        blocks = list(map(self._chosen, self._scores(X)))
+        check_is_fitted(self)
+        if self._chooses:
+            blocks = [self._above_thresholds(self._checked(X))]
+        else:
+            blocks = list(map(self._chosen, self._scores(X)))
         if self.labels_.form == "single":
             return self.classes_[np.concatenate(blocks)]
         indicator = scipy.sparse.vstack(blocks, format="csr").astype(self.labels_.dtype)
@@ -331,13 +372,17 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         -------
         numpy.ndarray or scipy.sparse.csr_matrix
             ``(rows, labels)`` float64; where rows have one label, a row adds up to 1. With
-            ``top_k`` a CSR matrix of float32 instead, as `daskxml.Model.predict` gives it.
+            ``top_k`` a CSR matrix of float32 instead, as `daskxml.Model.predict` gives it. Both are
+            calibrated after `calibrate`, which only looks at the best labels of a row: what
+            others have is the calibration's continuation.
         """
         if top_k is not None:
             return self.model_.predict(self._checked(X), top_k)
         scores = np.concatenate(list(self._scores(X)))
         is_sigmoid = self.labels_.form != "single" and self.model_.network.loss == "sigmoid"
-        return expit(scores) if is_sigmoid else softmax(scores, axis=1)
+        found = expit(scores) if is_sigmoid else softmax(scores, axis=1)
+        made = self.model_.header.decisions
+        return found if made is None or self.labels_.form == "single" else made.probability(found)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """Return a score of each label, ``(rows, labels)``, that grows with its probability.
@@ -365,7 +410,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         -------
         list
             For each row up to ``top_k`` pairs of a feature, by its name if X had names, and what it
-            adds to the label's logit (`daskxml.model.explanation`), the largest first.
+            adds to the label's logit, or in label trees and mixtures to its probability
+            (`daskxml.model.explanation`), the largest first.
         """
         X, column, names = self._checked(X), self._column_of(label), self._feature_names()
         explained = []
@@ -382,8 +428,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         -------
         list
             Up to ``top_k`` pairs of a feature, by its name if X had names, and what it adds to the
-            label's logit in a row that holds nothing else (`daskxml.model.explanation`), the
-            largest first; those that add nothing are left out.
+            label's logit, or in label trees and mixtures to its probability, in a row that holds
+            nothing else (`daskxml.model.explanation`), the largest first; those that add nothing
+            are left out.
         """
         check_is_fitted(self)
         added, names = strengths(self.model_, self._column_of(label)), self._feature_names()
@@ -400,6 +447,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
+        if self.model_.header.vectorizer is not None and _are_texts(X):
+            return self.model_.text_rows(X)
         return self._check_features(X, reset=False)
 
     def _scores(self, X: Any) -> Iterator[npt.NDArray[np.float64]]:
@@ -410,6 +459,20 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         for first in range(0, X.shape[0], step):
             scores = self.model_.logits(X[first : first + step])
             yield log_expit(scores) if is_single_sigmoid else scores
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether the model chooses labels among the best of a row: it has no other scores."""
+        if not isinstance(self.model_.spec, ModelSpec):
+            return True
+        return self.labels_.form != "single" and self.model_.header.decisions is not None
+
+    def _above_thresholds(self, X: Any) -> Any:
+        """Return what `predict` chooses by thresholds: columns, or an indicator."""
+        if self.labels_.form == "single":
+            return self.model_.predict_top_k(X, 1)[0][:, 0]
+        ids, _ = self.model_.choose(X, self.top_k, threshold=self.threshold)
+        return scores_csr(ids, np.ones(ids.shape, np.float32), len(self.classes_))
 
     def _chosen(self, scores: npt.NDArray[np.float64]) -> Any:
         """Return what `predict` chooses of a block: columns, or an indicator."""
@@ -468,6 +531,10 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             estimator.feature_names_in_ = np.array(model.header.feature_names, dtype=object)
         estimator.history_, estimator.evals_result_, estimator.best_iteration_ = [], {}, None
         return estimator
+
+
+def _are_texts(X: Any) -> bool:
+    return isinstance(X, list | tuple | np.ndarray) and len(X) > 0 and isinstance(X[0], str)
 
 
 def _given_classes(form: str, classes: Any) -> LabelSet:

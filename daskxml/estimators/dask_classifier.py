@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import dask.array as da
 import numpy as np
@@ -14,12 +14,15 @@ from dask import compute, delayed, is_dask_collection
 from distributed import Client
 from sklearn.utils.validation import check_is_fitted
 
-from daskxml.api.collections import find_dask_rows, row_blocks
+from daskxml.api.collections import DaskRows, find_dask_rows, row_blocks
+from daskxml.api.stages import Rows
 from daskxml.api.train import train
+from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.estimators.classifier import XMLClassifier
 from daskxml.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.estimators.settings import resolve_settings, with_class_weight
+from daskxml.session.setup import ColumnNames
 
 Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
 
@@ -72,7 +75,13 @@ class DaskXMLClassifier(XMLClassifier):
         return {**super().__getstate__(), "client": None}
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, model: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: Any = None,
+        model: Any = None,
     ) -> Self:
         """Train on rows of a cluster.
 
@@ -80,7 +89,8 @@ class DaskXMLClassifier(XMLClassifier):
         ----------
         X
             ``(rows, features)``: a Dask array of sparse or dense blocks, or a Dask data frame of
-            numbers.
+            numbers; or rows of `daskxml.vectorize` or of a `daskxml.Pipeline`, which have their
+            labels.
         y
             Labels in blocks of as many rows, each in a form that `XMLClassifier.fit` takes: a Dask
             array of indicators ``(rows, labels)`` or of one label a row, or a series of labels
@@ -88,7 +98,7 @@ class DaskXMLClassifier(XMLClassifier):
         sample_weight
             ``(rows,)``: what each row counts in the loss, in memory or as a Dask array; None: 1.
         eval_set
-            ``(X, y)`` that are scored after every epoch.
+            ``(X, y)``, or rows of a pipeline, that are scored after every epoch.
         model
             Must be None: a run on a cluster begins anew.
 
@@ -102,22 +112,27 @@ class DaskXMLClassifier(XMLClassifier):
         if self.n_workers is not None:
             raise ConfigError("n_workers is the cluster's number here: leave it None")
         client = self.client or _current_client()
-        columns = _columns(X, "X")
-        pairs, labels, rows = _encoded(client, X, y, "X")
-        tests = None
-        if eval_set is not None:
+        if isinstance(X, Rows):
+            given: Any = _without_others(X, y, sample_weight)
+            columns, labels, rows = _known_columns(client, X)
+        else:
+            columns = _columns(X, "X")
+            pairs, labels, rows = _encoded(client, X, y, "X")
+            blocks = find_dask_rows(pairs, "train")
+            assert isinstance(blocks, DaskRows)
+            given = replace(blocks, sample_weight=sample_weight)
+        tests = eval_set
+        if eval_set is not None and not isinstance(eval_set, Rows):
             pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
             _check_pair(pair)
             tests, _, _ = _encoded(client, pair[0], pair[1], "eval_set", labels)
         config = resolve_settings(self, rows, has_tests=tests is not None)
         config = with_class_weight(config, self.class_weight, labels)
-        blocks = find_dask_rows(pairs, "train")
-        assert blocks is not None
         with self._progress() as on_event:
             run = train(
                 config,
                 client=client,
-                train=replace(blocks, sample_weight=sample_weight),
+                train=given,
                 test=tests,
                 on_event=on_event,
                 on_megabatch=self._call_back,
@@ -183,6 +198,14 @@ class DaskXMLClassifier(XMLClassifier):
         columns = len(self.classes_)
         return self._lazy("decision_function", X, columns, np.zeros((0, columns)))
 
+    def calibrate(
+        self, X: Any, y: Any, *, k: int | None = None, f1: Literal["macro", "micro"] = "macro"
+    ) -> Self:
+        """Calibrate as `XMLClassifier.calibrate` does, on held-out rows in memory."""
+        if is_dask_collection(X) or is_dask_collection(y):
+            raise ConfigError("calibrate takes rows in memory, of which some thousands do: compute")
+        return super().calibrate(X, y, k=k, f1=f1)
+
     def score(self, X: Any, y: Any) -> float:
         """Return `eval_metric` on rows in memory; of Dask rows, give an ``eval_set`` to `fit`."""
         if is_dask_collection(X):
@@ -230,6 +253,31 @@ def _current_client() -> Client:
 def _check_pair(pair: Any) -> None:
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise LabelsError("eval_set: give one pair (X, y)")
+
+
+def _without_others(rows: Rows, y: Any, sample_weight: Any) -> Rows:
+    """Return rows of a pipeline, which have their labels and no weights."""
+    if y is not None:
+        raise LabelsError("y: these rows have their labels: leave y out")
+    if sample_weight is not None:
+        raise ConfigError("rows of a pipeline have no weights: give them to daskxml.train")
+    return rows
+
+
+def _known_columns(client: Client, rows: Rows) -> tuple[list[str], LabelSet, int]:
+    """Return the names of features, the labels, and the number of rows of a pipeline."""
+    first = rows.partitions[0]
+    assert rows.record is not None
+    names = ColumnNames() if rows.names is None else rows.names.result()
+    count = client.submit(_count_label_columns, first, pure=False).result()
+    labels = LabelSet("sparse", np.arange(count))
+    if names.labels:
+        labels = LabelSet("lists", np.array(names.labels))
+    return list(names.features), labels, rows.record.rows
+
+
+def _count_label_columns(partition: Partition) -> int:
+    return partition.labels.columns
 
 
 def _columns(X: Any, name: str) -> list[str]:

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.reading import (
     DataSource,
     Facts,
     count_block,
+    have_weights,
     matrix_facts,
     read_here,
     shuffle_here,
+    weights_of,
 )
 from daskxml.data.rows import concatenate, label_counts
 from daskxml.data.weights import row_weights
@@ -112,8 +116,11 @@ def read_rows(
     recipe = training_recipe(config, facts, shift, placed.parts)
     given = None if train is None else train.sample_weight
     weights = None
-    if given is not None or data.weights:
-        given = data.weights if given is None else given
+    if given is None:
+        given = data.weights or None
+    if given is None and have_weights([count_block(block) for block in blocks]):
+        given = np.concatenate([weights_of(block) for block in blocks])
+    if given is not None:
         of_networks = config.model.kind != "tree"
         weights = row_weights(given, facts.rows, has_mean_one=of_networks)
     parts = shuffle_here(blocks, recipe, weights)

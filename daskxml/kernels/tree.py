@@ -1,4 +1,4 @@
-"""The contract of kernels on label trees: fitting the scores of a node, and descending by beam.
+"""The contract of kernels on label trees: fitting the scores of nodes, and descending by beam.
 
 A tree's nodes are numbered level by level from the root, 0, and its leaves, the positions of
 labels, behind the last node. A *chunk* is what one node holds for one feature: weights of some of
@@ -7,6 +7,7 @@ its children.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +36,56 @@ class Fit:
     cost: float = 1.0
     lr: float = 0.5
     last_lr: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProblem:
+    """What some children of a node are fitted to.
+
+    Attributes
+    ----------
+    rows
+        ``(count,)`` int64, ascending: the rows with labels below the node.
+    children
+        ``(count, children)``, ones: which of these children each row has labels below.
+    key
+        64 bits that give the order of the rows: a node's, whichever of its children these are.
+    row_weights
+        ``(count,)`` float32: what a row's loss counts; None: 1.
+    child_weights
+        ``(children,)`` float32: what it counts besides for a child that is the row's own; None: 1.
+    """
+
+    rows: Array
+    children: Csr
+    key: int
+    row_weights: Array | None = None
+    child_weights: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FittedBlock:
+    """The scores of some children of a node, without the weights that are too small to keep.
+
+    Attributes
+    ----------
+    bias
+        ``(children,)`` float32.
+    features, counts
+        ``(chunks,)`` int32: features that have weights, ascending, and how many each has.
+    children, weights
+        uint16 and float32: the weights of each feature in turn, by the child within the block.
+    """
+
+    bias: Array
+    features: Array
+    counts: Array
+    children: Array
+    weights: Array
+
+    def arrays(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Return the arrays in the order of the fields."""
+        return self.bias, self.features, self.counts, self.children, self.weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +132,7 @@ class TreeWeights:
     widest: int
 
 
+NO_ROWS_BIAS = -1.0  # of children of a node that no row has labels below
 QUANTUM = 2.0**-24  # multiples of it are summed exactly in float64 up to 2**29
 COARSE = 2.0**-13  # of two factors: products are summed exactly up to 2**27
 
@@ -102,44 +154,29 @@ class TreeKernels(Protocol):
         float64: exact, since values and the sum of a row's vectors are rounded to `COARSE`.
         """
 
-    def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
-        """Gather ``rows`` ``(count,)`` int64 of ``x``, with the columns that occur in them.
+    def fit_nodes(
+        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
+    ) -> list[FittedBlock]:
+        """Fit linear scores: at least 1 for a row's own children, at most -1 for the others.
+
+        What a child gets does not depend on the node's other children, nor on other problems.
+
+        Parameters
+        ----------
+        x
+            The rows that the problems refer to.
+        problems
+            Read as far ahead as they are fitted together.
+        fit
+            How. SGD takes a step of rate ``r`` for a row that counts ``n`` by ``1 - (1 - r)^n``, as
+            far as ``n`` steps on the row go.
+        smallest
+            Weights below are dropped.
 
         Returns
         -------
-        Csr
-            ``(count, features + 1)``; column 0 is 1 in every row, for the bias.
-        Array
-            ``(features,)`` int32: the features that are columns 1 and up, ascending.
-        """
-
-    def fit_node(
-        self, weight: Array, part: Partition, fit: Fit, key: int,
-        child_weights: Array | None = None,
-    ) -> None:  # fmt: skip
-        """Fit scores ``x @ weight``, at least 1 for a row's labels and at most -1 for the others.
-
-        ``weight`` ``(columns, children)`` is zero before. ``part`` has rows from `node_rows` and
-        children as labels; ``key`` is 64 bits that give the order of the rows. What a child gets
-        does not depend on the other children.
-
-        A row's loss counts its weight in ``part``, times ``child_weights`` ``(children,)`` for a
-        child that is its own; without them it counts 1. SGD takes a step of rate ``r`` for a row
-        that counts ``n`` by ``1 - (1 - r)^n``, as far as ``n`` steps on the row go.
-        """
-
-    def prune(
-        self, weight: Array, features: Array, smallest: float
-    ) -> tuple[Array, Array, Array, Array]:
-        """Return the weights of at least ``smallest``, without row 0: that is the bias.
-
-        Returns
-        -------
-        features, counts
-            ``(chunks,)`` int32: the names, from ``features``, of rows that keep some weights, and
-            how many each keeps.
-        children, weights
-            uint16 and float32, row by row.
+        list of FittedBlock
+            On the host, in the order of the problems.
         """
 
     def tree_weights(self, arrays: TreeArrays) -> TreeWeights:

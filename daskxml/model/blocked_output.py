@@ -39,10 +39,10 @@ class OutputArrays:
 
     Attributes
     ----------
-    label_weights
-        ``(labels,)`` float32: what a row's labels count in the loss; None: all count 1.
     first_label
         Of the batch's labels, the one that the first row of ``weight`` belongs to.
+    label_weights
+        Float32, one for each of the batch's labels: what it counts in the loss; None: all count 1.
     """
 
     first_label = 0
@@ -478,5 +478,5 @@ class RecomputedOutput(BlockedOutput):
         """Update the biases."""
         if self.scale != 1.0:
             self.kernels.scale(self.bias_gradient, self.bias_gradient, 1.0 / self.scale)
-        self.kernels.apply_deferred_sums(self.bias_gradient)
+        self.kernels.apply_deferred_sums(self.bias_gradient, self.layer.first_label)
         self.updates.dense("output.bias", self.bias_gradient, self.lr)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.kernels.quantised import BITS, Quantised, quantise
 from daskxml.model.kinds import AnySpec, MixtureSpec
@@ -22,7 +23,9 @@ from daskxml.model.trained import Model
 from daskxml.model.tree.pruning import pruned, smallest_kept
 from daskxml.model.tree.spec import TreeSpec
 
+DROPS = (0.3, 0.2, 0.15, 0.1, 0.065, 0.04, 0.02, 0.01)  # that are tried
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
+_RANKS = (1, 3, 5)
 
 
 def compress(model: Model, *, bits: int = 16, drop: float = DROP) -> Model:
@@ -77,6 +80,28 @@ def compress(model: Model, *, bits: int = 16, drop: float = DROP) -> Model:
         small_spec, small = _smaller(spec, arrays, bits, drop)
     header = replace(model.header, spec=small_spec)
     return Model(header, small, model.label_counts, threads=model.threads)
+
+
+def choose_drop(model: Model, X: Any, Y: Any = None, *, lost: float) -> float:
+    """Return the largest ``drop`` of `DROPS` by which labels of rows get hardly worse; else 0.
+
+    Parameters
+    ----------
+    model
+        Label trees, or a mixture with some.
+    X, Y
+        Rows that it was not trained on, as for `Model.evaluate`.
+    lost
+        What each of P@1, P@3 and P@5 may lose on them.
+    """
+
+    def precisions(tried: Model) -> Array:
+        found = tried.evaluate(X, Y, k=_RANKS)
+        return np.array([found[f"P@{k}"] for k in _RANKS])
+
+    least = precisions(model) - lost
+    tried = ((drop, precisions(compress(model, drop=drop))) for drop in DROPS)
+    return next((drop for drop, found in tried if (found >= least).all()), 0.0)
 
 
 def _smaller(

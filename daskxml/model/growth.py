@@ -17,7 +17,8 @@ def grown_parameters(spec: ModelSpec, seed: int, model: Model) -> Array:
     Raises
     ------
     ModelError
-        If the hidden layers differ, or the model has more features or labels than ``spec``.
+        If the model is no network, its hidden layers differ, or it has more features or labels
+        than ``spec``.
 
     Examples
     --------
@@ -31,7 +32,11 @@ def grown_parameters(spec: ModelSpec, seed: int, model: Model) -> Array:
     >>> Layout(large).views(flat)["output.bias"]
     array([1., 1., 0., 0.], dtype=float32)
     """
-    before = model.network
+    before = model.spec
+    if not isinstance(before, ModelSpec):
+        raise ModelError(
+            "the model to go on with is no network: label trees and mixtures are fitted anew"
+        )
     if (before.hidden, before.activation) != (spec.hidden, spec.activation):
         raise ModelError(
             f"the model to go on with has hidden layers {list(before.hidden)} "

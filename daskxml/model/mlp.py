@@ -29,7 +29,7 @@ from daskxml.model.batch import (
 from daskxml.model.output import OutputLayer
 from daskxml.model.sampling import (
     ALL_LABELS,
-    LabelTables,
+    LabelSource,
     RowSampledOutput,
     SampledOutput,
     SamplingConfig,
@@ -50,8 +50,8 @@ class Mlp:
         The largest batch.
     budget_bytes
         Upper bound of the matrix of logits; beyond it, labels are computed in blocks.
-    sampling, tables
-        Which labels a batch is trained on, and the hash tables of a method that hashes.
+    sampling, source
+        Which labels a batch is trained on, and what names them.
     uses_float16
         Whether the logits of a step are float16.
 
@@ -64,7 +64,7 @@ class Mlp:
     def __init__(
         self, spec: ModelSpec, kernels: Kernels, parameters: dict[str, Array],
         max_rows: int, budget_bytes: int, sampling: SamplingConfig = ALL_LABELS,
-        tables: LabelTables | None = None, uses_float16: bool = False,
+        source: LabelSource | None = None, uses_float16: bool = False,
     ) -> None:  # fmt: skip
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
@@ -72,9 +72,9 @@ class Mlp:
         self.output = self._new_output(*layer, budget_bytes, uses_float16)
         self.sampled: SampledOutput | RowSampledOutput | None = None
         if sampling.is_on and sampling.sets == "row":
-            self.sampled = RowSampledOutput(*layer, sampling, tables)
+            self.sampled = RowSampledOutput(*layer, sampling, source)
         elif sampling.is_on:
-            self.sampled = SampledOutput(*layer, budget_bytes, sampling, tables)
+            self.sampled = SampledOutput(*layer, budget_bytes, sampling, source)
         self.evaluated = 0
         self._reserved_rows = 0  # in the buffers of the layer of all labels
         self.reserve(max_rows)

@@ -19,9 +19,10 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
 from daskxml.model.batch import BatchSegment, OutputUpdates
-from daskxml.model.blocked_output import FLOAT_BYTES, BlockedOutput
+from daskxml.model.blocked_output import FLOAT_BYTES, BlockedOutput, RecomputedOutput
 from daskxml.model.mlp import Mlp
 from daskxml.model.output import OutputLayer
+from daskxml.model.weighted_output import WeightedOutput
 
 WAITING_BYTES = 16 << 20  # of gradients by logits, whose blocks of weights are updated last
 _LABEL_ORDER = 5  # keeps this random choice of a run apart from others
@@ -114,7 +115,7 @@ class PartPass(BlockedOutput):
     @property
     def share_waiting(self) -> float:
         """The share of the weights that `update_waiting` updates, about."""
-        return 1.0 - self.waits_from / self.layer.labels
+        return 1.0 - self.waits_from / max(1, self.layer.labels)
 
     def logits_of(self, lane: int, start: int, stop: int) -> Array:
         """Compute the logits of a block, without the bias; those that wait stay where they are."""
@@ -127,7 +128,11 @@ class PartPass(BlockedOutput):
     def exponentials(self) -> None:
         """Run the first pass of softmax: peak and total of every row over the part's labels."""
         self._used = self.each_block(self._exponentials_of)
-        self.join_lanes(self._used)
+        if self.layer.labels:
+            self.join_lanes(self._used)
+        else:  # a sample has none of this part
+            self.kernels.fill(self.peak, float("-inf"))
+            self.kernels.fill(self.total, 0.0)
 
     def join_parts(self, peaks: Array, totals: Array) -> None:
         """Set peak and total of every row over all labels, from those of all parts.
@@ -142,7 +147,10 @@ class PartPass(BlockedOutput):
     def back_propagate(self) -> Array:
         """Return the part's gradient by the hidden layer; update all weights that do not wait."""
         softmax = self.layer.loss == "softmax"
+        if not self.layer.labels:
+            self.kernels.fill(self.lane_gradient[0], 0.0)
         lanes = self.each_block(self.softmax_update if softmax else self.sigmoid_update)
+        self.finish()
         return self.gradient(lanes)
 
     def update_weight(self, span: slice, delta: Array) -> None:
@@ -168,11 +176,36 @@ class PartPass(BlockedOutput):
         """
         if self.layer.loss == "sigmoid":
             return float(self.sigmoid_loss())
-        has_labels = self.lengths > 0.0
-        lengths = np.maximum(self.lengths, 1.0)
-        common = (self.peak + np.log(self.total))[own]
-        targets = self.lane_target.sum(axis=0) / lengths
+        held = self.peak, self.total, self.lengths, self.lane_target
+        peak, total, counts, target = map(self.kernels.to_host, held)
+        has_labels = counts > 0.0
+        lengths = np.maximum(counts, 1.0)
+        common = (peak + np.log(total))[own]
+        targets = target.sum(axis=0) / lengths
         return float(common[has_labels[own]].sum() - targets.sum())
+
+
+class RecomputedPartPass(PartPass, RecomputedOutput):
+    """`PartPass` on a GPU, whose second pass starts from a shift of every row."""
+
+    def join_parts(self, peaks: Array, totals: Array) -> None:
+        """As in `PartPass`; then set the shift."""
+        self.kernels.merge_softmax(peaks, totals, self.peak, self.total)
+        self.shift = self.lane_factors[0]
+        self.kernels.softmax_shift(self.shift, self.peak, self.total, self.row_weight)
+
+
+class WeightedPartPass(PartPass, WeightedOutput):
+    """`PartPass` with the weights of the batch's rows and of all labels."""
+
+    def loss_sum(self, own: slice) -> float:
+        """Return a sum that is, over all parts, the sum of the rows' weighted losses."""
+        if self.layer.loss == "sigmoid":
+            return float(self.sigmoid_loss())
+        lengths = np.maximum(self.lengths, 1.0)
+        common = self.mean_weight * (self.peak + np.log(self.total)) * (self.lengths > 0.0)
+        targets = self.lane_target.sum(axis=0) / lengths
+        return float((self.share * common)[own].sum() - (self.share * targets).sum())
 
 
 class PartitionedOutput(OutputLayer):
@@ -192,7 +225,10 @@ class PartitionedOutput(OutputLayer):
         self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: OutputUpdates
     ) -> PartPass:
         """Begin a step; see `OutputLayer.step`."""
-        found = PartPass(self, hidden, batch)
+        has_weights = any(piece.weights is not None for piece in batch)
+        is_weighted = has_weights or self.label_weights is not None
+        kind = RecomputedPartPass if self.kernels.has_fused_softmax else PartPass
+        found = (WeightedPartPass if is_weighted else kind)(self, hidden, batch)
         found.begin_update(lr, updates)
         return found
 

@@ -24,12 +24,15 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replace_durably, replacing
 from daskxml.core.text import parse_json
 from daskxml.kernels.quantised import Quantised
+from daskxml.model.decisions import Decisions
 from daskxml.model.kinds import AnySpec, MixtureSpec, spec_from_dict
+from daskxml.model.label_index import index_problem, without_index
 from daskxml.model.mixture import part_arrays
 from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.tensors import Arrays, growing_tensors, read_tensors, save_tensors
 from daskxml.model.tree.forest import tree_problem
 from daskxml.model.tree.spec import TreeSpec
+from daskxml.text.vectorizer import Vectorizer
 
 __all__ = [
     "ModelHeader",
@@ -72,6 +75,10 @@ class ModelHeader:
         Other JSON values.
     feature_names, label_names
         A name for each feature, and for each label; none where ids are all that is known.
+    decisions
+        Calibration and thresholds, where the model has them.
+    vectorizer
+        Makes rows of texts, where the model was trained on texts; its words are the feature names.
 
     Examples
     --------
@@ -90,6 +97,8 @@ class ModelHeader:
     training: Mapping[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ()
+    decisions: Decisions | None = None
+    vectorizer: Vectorizer | None = None
 
     def __post_init__(self) -> None:
         if self.normalize not in ("l2", "none"):
@@ -101,6 +110,9 @@ class ModelHeader:
             raise ConfigError(f"training_rows = {self.training_rows!r}: must be a whole number")
         for kind, columns in (("feature", self.spec.features), ("label", self.spec.labels)):
             check_names(kind, getattr(self, f"{kind}_names"), columns)
+        if self.vectorizer is not None and self.vectorizer.columns != self.spec.features:
+            found, features = self.vectorizer.columns, self.spec.features
+            raise ConfigError(f"{found:,} columns of texts for {features:,} features")
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in ``model.json``."""
@@ -115,6 +127,8 @@ class ModelHeader:
             "training_rows": self.training_rows,
             "training": dict(self.training),
             **{name: list(getattr(self, name)) for name in _NAMES if getattr(self, name)},
+            **({"decisions": self.decisions.as_dict()} if self.decisions else {}),
+            **({"text": self.vectorizer.as_dict()} if self.vectorizer else {}),
         }
 
     @classmethod
@@ -126,6 +140,8 @@ class ModelHeader:
         KeyError, TypeError, ConfigError
             If a value is missing or invalid.
         """
+        words = tuple(values.get("feature_names", ()))
+        text = values.get("text")
         return cls(
             spec=spec_from_dict(dict(values["spec"])),
             propensity_a=float(values["propensity"]["a"]),
@@ -133,8 +149,10 @@ class ModelHeader:
             training_rows=values["training_rows"],
             training=dict(values["training"]),
             **values["preprocessing"],
-            feature_names=tuple(values.get("feature_names", ())),
+            feature_names=words,
             label_names=tuple(values.get("label_names", ())),
+            decisions=Decisions.from_dict(values["decisions"]) if "decisions" in values else None,
+            vectorizer=None if text is None else Vectorizer.from_dict(text, words),
         )
 
 
@@ -202,7 +220,7 @@ def write_model(
         Metadata of the arrays.
     parameters
         By name, of the shapes of ``Layout(header.spec)``, float32; the weights of a network's first
-        and output layer perhaps `Quantised`.
+        and output layer perhaps `Quantised`, perhaps an index of the labels.
     label_counts
         ``(labels,)``: in how many training rows each label occurs.
     overwrite
@@ -420,11 +438,13 @@ def _array_problem(spec: AnySpec | MixtureSpec, arrays: Mapping[str, Any]) -> st
         return next((f"part {n}: {text}" for n, text in enumerate(found) if text), None)
     if isinstance(spec, TreeSpec):
         return tree_problem(spec, arrays) or None
-    for name, array in arrays.items():
+    own = without_index(arrays)
+    for name, array in own.items():
         if isinstance(array, Quantised) and name not in QUANTISABLE:
             return f"array {name!r} is quantised, which only {' and '.join(QUANTISABLE)} may be"
     slots = Layout(spec).slots.items()
-    return _difference({name: (slot.shape, "float32") for name, slot in slots}, arrays)
+    problem = _difference({name: (slot.shape, "float32") for name, slot in slots}, own)
+    return problem or index_problem(arrays, spec.labels, spec.widths[-2])
 
 
 def _difference(

@@ -145,7 +145,9 @@ def _order_metadata(path: Path) -> None:
             file.write(ordered.ljust(size))
 
 
-def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict[str, str]]:
+def read_tensors(
+    path: str | Path, *, verify: bool = True, writable: bool = True
+) -> tuple[Arrays, dict[str, str]]:
     """Map a safetensors file into memory: pages are read on access.
 
     Parameters
@@ -155,6 +157,8 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
     verify
         Read everything once to compare the digest, which must be there; False also reads files of
         other writers.
+    writable
+        Whether arrays can be written to, which counts them as memory of this process.
 
     Returns
     -------
@@ -172,7 +176,7 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
     try:
         with safe_open(path, framework="np") as checked:  # refuses bad offsets and sizes
             metadata = dict(checked.metadata() or {})
-        arrays = _mapped(path)
+        arrays = _mapped(path, writable)
     except OSError as error:
         reason = error.strerror or "no such file"
         raise ModelError(
@@ -190,12 +194,13 @@ def read_tensors(path: str | Path, *, verify: bool = True) -> tuple[Arrays, dict
     return arrays, metadata
 
 
-def _mapped(path: Path) -> Arrays:
+def _mapped(path: Path, writable: bool) -> Arrays:
     """Return views of the file's pages; the header is an 8-byte length and that much JSON."""
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         header = parse_json(file.read(header_bytes))
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        access = mmap.ACCESS_COPY if writable else mmap.ACCESS_READ
+        pages = mmap.mmap(file.fileno(), 0, access=access)
     header.pop("__metadata__", None)
     return {name: _view(pages, 8 + header_bytes, entry) for name, entry in header.items()}
 

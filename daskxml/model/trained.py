@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +22,21 @@ from daskxml.data.matrices import feature_blocks, label_csr
 from daskxml.data.rows import unit_rows
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.model.decisions import Decisions
 from daskxml.model.kinds import AnySpec, MixtureSpec
+from daskxml.model.label_index import without_index
 from daskxml.model.mixture import Mixture, Ranker, part_arrays
 from daskxml.model.network_ranker import NetworkRanker
 from daskxml.model.spec import ModelSpec, check_rank
 from daskxml.model.store import ModelHeader, read_model, write_model
 from daskxml.model.tree.forest import Forest, count_trees
 from daskxml.model.tree.spec import TreeSpec
+from daskxml.text.counts import check_texts
 
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 
+_LEAST_DECIDED, _DECIDED = 20, 4  # labels looked at: at least, and for each of a training row
 _BLOCK_LABELS = 8192  # whose weights are float64 at a time, for `Model.logits`
 
 
@@ -41,7 +49,8 @@ class Model:
         Sizes, preprocessing and constants.
     parameters
         float32 arrays by name, of the shapes of ``Layout(header.spec)``; not copied. The weights of
-        first and output layer may be `daskxml.kernels.quantised.Quantised`: see `compress`.
+        first and output layer may be `daskxml.kernels.quantised.Quantised`: see `compress`. A
+        network may have an index of its labels: see `index`.
     label_counts
         ``(labels,)`` int64: in how many training rows each label occurs.
     threads
@@ -100,6 +109,9 @@ class Model:
         row = scipy.sparse.csr_matrix(([1.0], [0], [0, 1]), (1, self.spec.features), np.float32)
         for rows in (row, scipy.sparse.vstack([row, row])):
             self.predict_top_k(rows, 1)
+        if self.header.vectorizer is not None:
+            with contextlib.suppress(ConfigError):  # without scikit-learn rows are still ranked
+                self.header.vectorizer.transform([""])
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Write ``model.safetensors`` and ``model.json``; see ``daskxml.model.store``.
@@ -130,6 +142,14 @@ class Model:
             kind = "mixtures" if isinstance(self.spec, MixtureSpec) else "label trees"
             raise ConfigError(f"{kind} score a few labels of each row: ask for the top k")
         return self.spec
+
+    @property
+    def exact(self) -> Model:
+        """The model on the same arrays that looks at every label, without an index."""
+        parameters = without_index(self.parameters)
+        if len(parameters) == len(self.parameters):
+            return self
+        return Model(self.header, parameters, self.label_counts, threads=self.threads)
 
     @property
     def inverse_propensity(self) -> npt.NDArray[np.float64]:
@@ -173,6 +193,39 @@ class Model:
         ids, _ = self.predict_top_k(X, min(k, self.spec.labels))
         return [named(row, self.header.label_names) for row in ids.tolist()]
 
+    def text_rows(self, texts: Sequence[str]) -> scipy.sparse.csr_matrix:
+        """Return a row for each text, ``(texts, features)``, by the words of the training texts.
+
+        Words that were not among them are left out; a row may hold none.
+
+        Raises
+        ------
+        ConfigError
+            If the model was not trained on texts.
+        InputError
+            If one is no text.
+        """
+        if self.header.vectorizer is None:
+            raise ConfigError("the model was not trained on texts: give rows of features")
+        check_texts(texts)
+        return self.header.vectorizer.transform(texts)
+
+    def predict_text(self, texts: Sequence[str], k: int = 5) -> list[list[Any]]:
+        """Return the best ``k`` labels of each text, best first, by their names.
+
+        Texts without a word that the model knows have the labels of an empty row, and a warning
+        says how many there are.
+
+        Raises
+        ------
+        ConfigError, InputError
+            See `text_rows`.
+        """
+        rows = self.text_rows(texts)
+        if count := empty_rows(rows):
+            warnings.warn(unknown_texts(count, len(texts)), stacklevel=2)
+        return self.predict_labels(rows, k)
+
     def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
         """Rank the best labels of each row.
 
@@ -186,7 +239,8 @@ class Model:
             ``(rows, k)`` int32, best first; -1 where there are fewer than ``k`` labels, or the
             beam of label trees holds fewer.
         scores
-            ``(rows, k)`` float32 probabilities; minus infinity where the id is -1.
+            ``(rows, k)`` float32 probabilities, calibrated where the model is; minus infinity where
+            the id is -1.
 
         Raises
         ------
@@ -195,12 +249,96 @@ class Model:
         ConfigError
             If ``k`` is below 1, or far above the number of labels.
         """
+        ids, scores = self._ranked(X, k)
+        return ids, self._calibrated(ids, scores)
+
+    def choose(
+        self, X: Any, k: int | None = None, *, threshold: float | None = None
+    ) -> tuple[Ids, Scores]:
+        """Choose the labels of each row that are above their thresholds.
+
+        Thresholds are those that `calibrate` has found. A model without has one half, or where a
+        network has the softmax loss, half of the score of the row's best label.
+
+        Parameters
+        ----------
+        X
+            As for `predict`.
+        k
+            At most so many labels of a row; None: as many as `calibrate` looks at, which is the
+            limit of a calibrated model in any case.
+        threshold
+            Choose labels with probabilities above this one instead.
+
+        Returns
+        -------
+        ids, scores
+            ``(rows, k)`` as of `predict_top_k`; -1 and minus infinity where no more is chosen.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features or a value that is not finite.
+        ConfigError
+            If ``k`` is below 1.
+        """
+        made = self.header.decisions
+        most = min(made.k if made else self.decided_k, self.spec.labels)
+        k = most if k is None else min(k, most if made else self.spec.labels)
+        ids, scores = self._ranked(X, k)
+        found = self._calibrated(ids, scores)
+        is_chosen = scores > self.bounds(ids, scores) if threshold is None else found > threshold
+        is_chosen &= ids >= 0
+        order = np.argsort(~is_chosen, axis=1, kind="stable")
+        ids, found = np.where(is_chosen, ids, -1), np.where(is_chosen, found, -np.inf)
+        return np.take_along_axis(ids, order, axis=1), np.take_along_axis(found, order, axis=1)
+
+    def bounds(self, ids: Ids, scores: Scores) -> Any:
+        """Return the scores, before calibration, above which ranked labels are chosen."""
+        if self.header.decisions:
+            return self.header.decisions.bounds(ids)
+        if isinstance(self.spec, ModelSpec) and self.spec.loss == "softmax":
+            return 0.5 * scores[:, :1]  # a row's targets are alike
+        return 0.5
+
+    @property
+    def decided_k(self) -> int:
+        """How many of a row's best labels are looked at where some are to be chosen."""
+        mean = float(self.label_counts.sum()) / max(1, self.header.training_rows)
+        return min(self.spec.labels, max(_LEAST_DECIDED, math.ceil(_DECIDED * mean)))
+
+    def with_decisions(self, decisions: Decisions | None) -> Model:
+        """Return the model with another calibration and other thresholds, or without any."""
+        header = replace(self.header, decisions=decisions)
+        return Model(header, self.parameters, self.label_counts, threads=self.threads)
+
+    def _ranked(self, X: Any, k: int) -> tuple[Ids, Scores]:
+        """Rank labels by their scores, which are not calibrated."""
         check_rank(k, self.spec.labels)
-        blocks = feature_blocks(X, self.spec.features)
-        found = [(np.empty((0, k), np.int32), np.empty((0, k), np.float32))]
-        found += [self._rank(block, k) for block in blocks]
+        found = [self._rank(block, k) for block in feature_blocks(X, self.spec.features)]
+        if len(found) == 1:
+            return found[0]
+        found.append((np.empty((0, k), np.int32), np.empty((0, k), np.float32)))
         ids, scores = zip(*found, strict=True)
         return np.concatenate(ids), np.concatenate(scores)
+
+    def _calibrated(self, ids: Ids, scores: Scores) -> Scores:
+        if self.header.decisions is None:
+            return scores
+        found = self.header.decisions.calibrated(ids, scores)
+        return np.where(ids < 0, np.float32(-np.inf), found)
+
+    def last_hidden(self, X: Any) -> npt.NDArray[np.float32]:
+        """Compute what the output layer of a network takes, ``(rows, units)`` float32.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features or a value that is not finite.
+        """
+        found = [np.empty((0, self.network.widths[-2]), np.float32)]
+        found += [self._last_hidden(block) for block in feature_blocks(X, self.spec.features)]
+        return np.concatenate(found)
 
     def logits(self, X: Any) -> npt.NDArray[np.float64]:
         """Score all labels of each row; memory for a number of each label and row is needed.
@@ -266,11 +404,16 @@ class Model:
         scores[ids < 0] = -np.inf
         return ids, scores
 
-    def _logits(self, features: Csr) -> npt.NDArray[np.float64]:
-        """Score the rows of a block, which is scaled in place."""
+    def _last_hidden(self, features: Csr) -> npt.NDArray[np.float32]:
+        """Compute the last hidden layer of a block, which is scaled in place."""
         network = self._ready()
         assert isinstance(network, NetworkRanker)
-        hidden = network.last_hidden([self._segment(features)]).astype(np.float64)
+        hidden: npt.NDArray[np.float32] = network.last_hidden([self._segment(features)])
+        return hidden
+
+    def _logits(self, features: Csr) -> npt.NDArray[np.float64]:
+        """Score the rows of a block, which is scaled in place."""
+        hidden = self._last_hidden(features).astype(np.float64)
         weight, bias = self.parameters["output.weight"], self.parameters["output.bias"]
         out = np.empty((features.rows, self.spec.labels))
         for first in range(0, self.spec.labels, _BLOCK_LABELS):
@@ -307,6 +450,17 @@ class Model:
         return f"<daskxml.Model {sizes}, {self.spec.loss}>"
 
 
+def load(directory: str | Path) -> Model:
+    """Load the model of a run.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is damaged or of another version.
+    """
+    return Model.load(directory)
+
+
 def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix:
     """Return ranked labels ``(rows, k)`` as a matrix ``(rows, labels)`` of their scores.
 
@@ -324,6 +478,23 @@ def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix
     indptr = np.concatenate([[0], np.cumsum(is_there.sum(axis=1, dtype=np.int64))])
     entries = scores[is_there], ids[is_there], indptr
     return scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
+
+
+def empty_rows(rows: Any) -> int:
+    """Return how many rows of a matrix in CSR form hold nothing."""
+    return int(np.count_nonzero(np.diff(rows.indptr) == 0))
+
+
+def unknown_texts(count: int, texts: int) -> str:
+    """Say that some texts have no word that a model knows.
+
+    Examples
+    --------
+    >>> unknown_texts(2, 1000)
+    '2 of 1,000 texts have no word that the model knows: their labels are those of an empty row'
+    """
+    told = f"{count:,} of {texts:,} texts have no word that the model knows"
+    return f"{told}: their labels are those of an empty row"
 
 
 def named(labels: Sequence[int], names: Sequence[str]) -> list[Any]:

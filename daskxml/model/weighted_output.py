@@ -30,8 +30,9 @@ class WeightedOutput(BlockedOutput):
         buffers.reserve("row share", rows)
         buffers.reserve("mean label weight", rows)
         if layer.label_weights is None:
-            buffers.reserve("equal label weights", layer.labels)
-            self.label_weights = buffers.vector("equal label weights", layer.labels)
+            labels = batch[0].y.columns
+            buffers.reserve("equal label weights", labels)
+            self.label_weights = buffers.vector("equal label weights", labels)
             self.kernels.fill(self.label_weights, 1.0)
         else:
             self.label_weights = layer.label_weights
@@ -52,11 +53,12 @@ class WeightedOutput(BlockedOutput):
         self.kernels.multiply(self.row_weight, self.mean_weight)  # of softmax alone
 
     def _add_target_logits(self, block: Array, lane: int, start: int, stop: int) -> None:
+        first = self.layer.first_label
         for piece in self.batch:
             self.kernels.weighted_target_logits(
                 self.lane_target[lane], block, self.layer.bias[start:stop],
-                self.label_weights[start:stop], piece.y, piece.rows, piece.first_row, start,
-                self.each_row,
+                self.label_weights[first + start : first + stop], piece.y, piece.rows,
+                piece.first_row, first + start, self.each_row,
             )  # fmt: skip
 
     def _sigmoid_block(self, lane: int, start: int, stop: int) -> Array:
@@ -65,10 +67,11 @@ class WeightedOutput(BlockedOutput):
         return block
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
+        first = self.layer.first_label
         self.kernels.subtract_weighted_targets(
             block, self.bias_gradient[start:stop], self.label_weight,
-            self.label_weights[start:stop], piece.y, piece.rows, piece.first_row, start,
-            self.each_row,
+            self.label_weights[first + start : first + stop], piece.y, piece.rows,
+            piece.first_row, first + start, self.each_row,
         )  # fmt: skip
 
     def softmax_loss(self) -> SupportsFloat:

@@ -63,6 +63,8 @@ class Chart:
         The vertical axis begins at 0.
     mark_meaning
         What marked points are.
+    x_names
+        Names of x = 0, 1, 2, ..., which are shown in their place; or empty.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Chart:
     target_name: str = "target"
     from_zero: bool = False
     mark_meaning: str = ""
+    x_names: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:

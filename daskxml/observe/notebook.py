@@ -1,22 +1,25 @@
-"""A run that is over, as a notebook shows it: its figures, and a small chart of its history."""
+"""A run as a notebook shows it: its figures and a small chart of its history, live or over."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping
-from html import escape
+from typing import Any
 
 from daskxml.observe.chart import Chart, Series, thin
-from daskxml.observe.run_view import History, by_rank, spent_s, worker_names
-from daskxml.observe.svg import draw_svg
-from daskxml.observe.wording import exact
+from daskxml.observe.html import render
+from daskxml.observe.run_view import Event, History, Row, RunView, by_rank, spent_s, worker_names
+from daskxml.observe.wording import duration, exact, limit_label
 
+PERIOD_S = 0.5  # between two drawings of a run under way
 _RANKS = 3  # metrics that are shown beside each other
 # Between light and dark: a notebook does not say which of them its background is.
 _COLOURS = "--series-0:#3b8fd0;--series-1:#e0702c;--series-2:#1fa07a"
 
 
 def run_html(history: History, metrics: Mapping[str, float], reason: str, out: str) -> str:
-    """Return a run as HTML that fits light and dark notebooks; it loads nothing.
+    """Return a run that is over as HTML that fits light and dark notebooks; it loads nothing.
 
     Parameters
     ----------
@@ -45,28 +48,23 @@ def run_html(history: History, metrics: Mapping[str, float], reason: str, out: s
         f"{len(worker_names(history))} workers",
         f"ended by {reason}",
     ]
-    place = f'<div style="opacity:.7">{escape(out)}</div>' if out else ""
-    chart = draw_svg(_chart(history, metrics), titled=False)
-    return (
-        f'<div style="font-family:system-ui,sans-serif;max-width:560px;{_COLOURS}">'
-        f"<div><b>daskxml run</b>: {escape(', '.join(facts))}</div>{place}"
-        f"{_table(metrics)}{chart}</div>"
-    )
+    return _html(history, metrics, "daskxml run", facts, out=out)
 
 
-def _table(metrics: Mapping[str, float]) -> str:
-    """Return the metrics with a row each and a column for each rank."""
+def _html(
+    history: History,
+    metrics: Mapping[str, float],
+    title: str,
+    facts: list[str],
+    *,
+    out: str = "",
+    progress: float | None = None,
+) -> str:
     ranks, cells = by_rank(metrics)
-    if not cells:
-        return ""
-    head = "".join(f"<th>@{rank}</th>" for rank in ranks)
-    rows = [
-        f"<tr><th>{escape(metric)}</th>"
-        + "".join(f"<td>{row[k]:.4f}</td>" if k in row else "<td></td>" for k in ranks)
-        + "</tr>"
-        for metric, row in cells.items()
-    ]
-    return f"<table style='color:inherit'><tr><th></th>{head}</tr>{''.join(rows)}</table>"
+    return render(
+        "notebook.html.jinja", title=title, facts=facts, out=out, progress=progress, ranks=ranks,
+        cells=cells, colours=_COLOURS, chart=_chart(history, metrics),
+    )  # fmt: skip
 
 
 def _chart(history: History, metrics: Mapping[str, float]) -> Chart:
@@ -76,7 +74,7 @@ def _chart(history: History, metrics: Mapping[str, float]) -> Chart:
     values = {
         name: [(row, row["metrics"][name]) for row in history if name in row["metrics"]]
         for name in names
-    } or {"loss": [(row, row["loss"]) for row in history]}
+    } or {"loss": [(row, row["loss"]) for row in history if "loss" in row]}
     return Chart(
         name="run",
         title="The run's metrics" if names else "The run's loss",
@@ -85,5 +83,76 @@ def _chart(history: History, metrics: Mapping[str, float]) -> Chart:
         series=tuple(
             Series(name=name, points=thin([(float(row["megabatch"]), y) for row, y in pairs]))
             for name, pairs in values.items()
+            if len(pairs) > 1  # one is told by its number
         ),
     )
+
+
+class NotebookProgress:
+    """A run in a cell's output, drawn again while it goes on; used as a terminal's display is.
+
+    Parameters
+    ----------
+    title
+        What the run is called.
+    """
+
+    def __init__(self, title: str = "daskxml run") -> None:
+        self.title, self.view = title, RunView()
+        self._history: list[Row] = []
+        self._handle: Any = None
+        self._not_before_s = 0.0
+
+    def __enter__(self) -> NotebookProgress:
+        """Start showing."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop showing."""
+
+    def __call__(self, event: Event) -> None:
+        """Apply an event; draw what has changed, unless that was done just now."""
+        self.view.apply(event)
+        if event["kind"] == "megabatch":
+            self._history.append(event["row"])
+        elif event["kind"] == "rewound":
+            del self._history[event["megabatch"] :]
+        if self.view.is_over or time.monotonic() >= self._not_before_s:
+            self._not_before_s = time.monotonic() + PERIOD_S
+            self._draw()
+
+    def _draw(self) -> None:
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display(self, display_id=True)
+        else:
+            self._handle.update(self)
+
+    def _repr_html_(self) -> str:
+        """Return what is shown now."""
+        view, left_s = self.view, self.view.left_s()
+        rows = max(view.rows, view.row.get("rows", 0))
+        facts = [view.state, f"{rows:,} rows", limit_label(view) if view.limits else ""]
+        if left_s is not None and not view.is_over:
+            facts.append(f"about {duration(left_s)} left")
+        progress = None if view.is_over else view.progress()
+        metrics = view.measured.get("metrics", {})
+        shown = [fact for fact in facts if fact]
+        return _html(self._history, metrics, self.title, shown, progress=progress)
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {self.view.state}>"
+
+
+def notebook_progress(title: str = "daskxml run") -> NotebookProgress | None:
+    """Return a display of a run in the notebook that runs this; None outside of notebooks.
+
+    Examples
+    --------
+    >>> notebook_progress() is None
+    True
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return NotebookProgress(title) if hasattr(shell, "kernel") else None

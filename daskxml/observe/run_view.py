@@ -13,7 +13,9 @@ status       ``state``: loading, training, merging, ...; ``megabatch``, ``rows``
 megabatch    ``row``: one of ``history.jsonl``, see `daskxml.session.history`
 worker       ``event``: joined or lost; ``worker``
 memory       ``text``: what a worker needs, before it begins
+compiling    ``text``: kernels are compiled, which takes a while
 warning      ``text``
+stages       ``stages``: how the rows came to the workers; see `daskxml.core.stages.StageRecord`
 rewound      ``megabatch`` of the checkpoint that the run continues from
 ended        ``reason``; ``error`` if that is ``error``
 ===========  ====================================================================================
@@ -72,6 +74,8 @@ class RunView:
         never changed, because a display reads it from another thread.
     lost
         Workers that are gone; at most the last `KEPT_WORKERS`.
+    stages
+        Records of the stages of the rows.
 
     Examples
     --------
@@ -97,6 +101,7 @@ class RunView:
     )
     workers: Mapping[str, str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
+    stages: Sequence[Mapping[str, Any]] = ()
     _earlier_s: float = 0.0  # of training and merging, before a resumed run's first event
 
     @property
@@ -134,6 +139,8 @@ class RunView:
                 self._add_row(event["row"], event.get("at_s", 0.0))
             case "worker":
                 self._change_worker(str(event["worker"]), event["event"])
+            case "stages":
+                self.stages = event["stages"]
             case "rewound":
                 done = event["megabatch"]
                 self.best = {name: best for name, best in self.best.items() if best[1] <= done}
@@ -229,6 +236,24 @@ def trained_rows_per_s(worker: Worker) -> float | None:
     return _ratio(worker.get("rows", 0), _present_s(worker))
 
 
+def label_share(worker: Worker) -> float | None:
+    """Return the share of the labels that a worker holds, where they are cut among the workers."""
+    return worker["labels_to"] - worker["labels_from"] if "labels_to" in worker else None
+
+
+def held_labels(worker: Worker) -> str:
+    """Return which labels a worker holds, in words; "" where they are not cut.
+
+    Examples
+    --------
+    >>> held_labels({"labels_from": 0.25, "labels_to": 0.5}), held_labels({})
+    ('labels 25.0 to 50.0 %', '')
+    """
+    if "labels_to" not in worker:
+        return ""
+    return f"labels {worker['labels_from'] * 100:.1f} to {worker['labels_to'] * 100:.1f} %"
+
+
 def _present_s(worker: Worker) -> float:
     return float(worker.get("busy_s", 0.0) + worker.get("idle_s", 0.0))
 
@@ -260,6 +285,57 @@ def by_rank(metrics: Mapping[str, float]) -> tuple[list[int], dict[str, dict[int
 
 
 # --------------------------------------------------------------------- a whole history
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequencyGroup:
+    """Labels of similar frequency, as an evaluation has ranked them.
+
+    Attributes
+    ----------
+    k
+        Labels ranked in each row.
+    least
+        Training rows that each of its labels has at least.
+    ranked, hits, true
+        Its labels among them, those of these that are true, and its true labels.
+    """
+
+    k: int
+    least: int
+    ranked: int
+    hits: int
+    true: int
+
+    @property
+    def precision(self) -> float | None:
+        """The share of its ranked labels that are true; None where none is ranked."""
+        return _ratio(self.hits, self.ranked)
+
+    @property
+    def recall(self) -> float | None:
+        """The share of its true labels that are ranked; None where none is true."""
+        return _ratio(self.hits, self.true)
+
+
+def by_frequency(history: History) -> list[FrequencyGroup]:
+    """Return the groups of labels of the last evaluation.
+
+    Examples
+    --------
+    >>> last = {"k": 5, "least": [1, 2], "ranked": [8, 2], "hits": [2, 1], "true": [4, 2]}
+    >>> [(group.least, group.precision, group.recall)
+    ...  for group in by_frequency([{"by_frequency": last}])]
+    [(1, 0.25, 0.5), (2, 0.5, 0.5)]
+    """
+    found = next((row["by_frequency"] for row in reversed(history) if "by_frequency" in row), None)
+    if found is None:
+        return []
+    names = ("least", "ranked", "hits", "true")
+    groups = zip(*(found[name] for name in names), strict=True)
+    return [
+        FrequencyGroup(k=found["k"], **dict(zip(names, group, strict=True))) for group in groups
+    ]
 
 
 def elapsed(history: History) -> list[float]:

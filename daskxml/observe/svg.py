@@ -35,6 +35,7 @@ class _Frame:
     top: float
     x_range: tuple[float, float]
     y_range: tuple[float, float]
+    x_names: tuple[str, ...] = ()
 
     @property
     def bottom(self) -> float:
@@ -47,6 +48,12 @@ class _Frame:
     def y(self, value: float) -> float:
         low, high = self.y_range
         return self.bottom - (value - low) / (high - low) * PLOT_HEIGHT
+
+    def x_ticks(self) -> Sequence[float]:
+        return range(len(self.x_names)) or ticks(*self.x_range, 6)
+
+    def x_name(self, value: float) -> str:
+        return self.x_names[int(value)] if self.x_names else exact(round(value, 3))
 
 
 def draw_svg(chart: Chart, *, titled: bool = True) -> str:
@@ -113,7 +120,8 @@ def _frame(chart: Chart, top: float) -> tuple[_Frame, list[float]]:
         left, right = left - 0.5, right + 0.5
     y_ticks = ticks(low, high)
     y_range = (y_ticks[0], y_ticks[-1])
-    return _Frame(top=top, x_range=(left, right), y_range=y_range), y_ticks
+    frame = _Frame(top=top, x_range=(left, right), y_range=y_range, x_names=chart.x_names)
+    return frame, y_ticks
 
 
 def _axes(frame: _Frame, y_ticks: Sequence[float]) -> Iterator[str]:
@@ -125,14 +133,14 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> Iterator[str]:
         )
         yield _text(_LEFT - 8, y + 4, exact(value), _AT_END)
     left, right = frame.x_range
-    for value in ticks(left, right, 6):
+    for value in frame.x_ticks():
         if left <= value <= right:
             x = frame.x(value)
             yield (
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{frame.bottom}" y2="{frame.bottom + 4}" '
                 'stroke="currentColor" stroke-opacity="0.5"/>'
             )
-            yield _text(x, frame.bottom + 18, exact(value), _AT_MIDDLE)
+            yield _text(x, frame.bottom + 18, frame.x_name(value), _AT_MIDDLE)
 
 
 def _other_samples(chart: Chart) -> Iterator[tuple[str, str]]:
@@ -181,7 +189,7 @@ def _dots(frame: _Frame, line: Series, ink: str, hovers: int) -> Iterator[str]:
         else 'r="5" fill-opacity="0"'
     )
     for x, y in line.points[::every]:
-        label = escape(f"{line.name}: {exact(round(y, 6))} at {exact(round(x, 3))}")
+        label = escape(f"{line.name}: {exact(round(y, 6))} at {frame.x_name(x)}")
         place = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'
         yield f"<circle {place} {style}><title>{label}</title></circle>"
 

@@ -17,6 +17,7 @@ _NOTES = {
     ),
     "worker": "worker {worker} {event}",
     "memory": "{text}",
+    "compiling": "{text}",
     "warning": "{text}",
     "rewound": "going on after mega-batch {megabatch}",
 }
@@ -63,6 +64,20 @@ def rounded(value: float, digits: int = 4) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return exact(float(f"{value:.{digits}g}"))
+
+
+def compact(value: int) -> str:
+    """Return a round number in few characters.
+
+    Examples
+    --------
+    >>> compact(500), compact(20_000), compact(1_000_000)
+    ('500', '20k', '1M')
+    """
+    for unit, letter in ((10**6, "M"), (10**3, "k")):
+        if value >= unit:
+            return f"{value / unit:g}{letter}"
+    return str(value)
 
 
 def worker_label(name: str, pool_threads: int) -> str:

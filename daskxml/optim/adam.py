@@ -24,8 +24,11 @@ them), and the norms of the first layer are those of the rows that move.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from math import sqrt
 from typing import ClassVar
 
+from daskxml.core.arrays import Array
 from daskxml.kernels import AdamStep, Kernels, RowGradient
 from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.rule import ParameterSlice, Rule
@@ -107,13 +110,35 @@ class Lamb(Adam):
     def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
         """Update the moments, compare the norms, update the weights."""
         adam = self.constants(target, lr, step)
+        norms = self._update_moments(target, gradient, adam)
+        if target.is_matrix:
+            self.kernels.lamb_trust(self._trust, norms)
+        else:
+            self.kernels.fill(self._trust, 1.0)
         first, second = target.moments
+        self.kernels.lamb_rows(target.weight, first, second, gradient, adam, self._trust)
+
+    def update_part(
+        self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int
+    ) -> Generator[Array, Array, None]:
+        """Update some rows of a layer; yield the squares of their norms, and receive those of all.
+
+        They are ``(2,)`` float64 on the host: of the weights, and of the update.
+        """
+        adam = self.constants(target, lr, step)
+        norms = self._update_moments(target, gradient, adam)
+        weight, update = yield self.kernels.to_host(norms).sum(axis=1)
+        self.kernels.fill(self._trust, sqrt(weight / update) if weight and update else 1.0)
+        first, second = target.moments
+        self.kernels.lamb_rows(target.weight, first, second, gradient, adam, self._trust)
+
+    def _update_moments(
+        self, target: ParameterSlice, gradient: RowGradient, adam: AdamStep
+    ) -> Array:
+        """Update the moments; return the squares of the norms of every row, ``(2, rows)``."""
         count = int(gradient.values.shape[0])
         self.reserve(count)
-        norms, trust = self._norms[: 2 * count].reshape(2, count), self._trust
+        norms = self._norms[: 2 * count].reshape(2, count)
+        first, second = target.moments
         self.kernels.lamb_moments(norms, target.weight, first, second, gradient, adam)
-        if target.is_matrix:
-            self.kernels.lamb_trust(trust, norms)
-        else:
-            self.kernels.fill(trust, 1.0)
-        self.kernels.lamb_rows(target.weight, first, second, gradient, adam, trust)
+        return norms

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from daskxml.records.disagreements import Findings
-from daskxml.records.recount import Closed, Counts, Coverage, Replay, WorkerCount
+from daskxml.records.recount import Closed, Coverage, Replay, WorkCounts, WorkerCount
 from daskxml.session.overlapped import reweighed
 from daskxml.session.trace import Entry, Setup, read_entry
 from daskxml.strategies.protocol import (
@@ -90,7 +90,7 @@ class Audit:
         self.replay = Replay(make_strategy, self.findings)
         self.setups, self.events = list[Setup](), 0
         self._first_strategy = make_strategy({})
-        self._counts = Counts(self.findings)
+        self._counts = WorkCounts(self.findings)
         self._coverage = Coverage(self.findings)
         self._user_events = _UserEvents(self.findings)
         self._total = self._rows_before = 0

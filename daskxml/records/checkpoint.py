@@ -17,7 +17,7 @@ from typing import Any
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
-from daskxml.core.files import replacing
+from daskxml.core.files import flush, replacing
 from daskxml.core.text import parse_json
 from daskxml.model.tensors import Shapes, growing_tensors, read_tensors, write_tensors
 from daskxml.records.row_schema import check_row
@@ -51,7 +51,8 @@ def write_checkpoint(
     ModelError
         If it cannot be written; older ones are unchanged.
     """
-    folder = _make_folder(Path(run_dir) / FOLDER)
+    folder = make_folder(Path(run_dir) / FOLDER)
+    _drop_later(run_dir, megabatch)
     path = folder / f"{megabatch:06d}.safetensors"
     write_tensors(path, models, _metadata(session))
     _prune(run_dir, keep)
@@ -72,6 +73,20 @@ def _prune(run_dir: str | Path, keep: int) -> None:
             shutil.rmtree(local, ignore_errors=True)
 
 
+def _drop_later(run_dir: str | Path, megabatch: int) -> None:
+    """Remove checkpoints of later mega-batches: the run has gone back before them.
+
+    They would be newer than those of the history that it has now, and be resumed from.
+    """
+    found = (path for path in checkpoints(run_dir) if path.stem.isdigit())
+    later = [path for path in found if int(path.stem) > megabatch]
+    for path in later:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    if later:
+        flush(Path(run_dir) / FOLDER)
+
+
 @contextlib.contextmanager
 def assembling_checkpoint(
     run_dir: str | Path, megabatch: int, shapes: Shapes, session: dict[str, Any], keep: int
@@ -80,7 +95,8 @@ def assembling_checkpoint(
 
     These are removed; else see `write_checkpoint`.
     """
-    folder = _make_folder(Path(run_dir) / FOLDER)
+    folder = make_folder(Path(run_dir) / FOLDER)
+    _drop_later(run_dir, megabatch)
     with (
         replacing(folder / f"{megabatch:06d}.safetensors") as partial,
         growing_tensors(partial, shapes, _metadata(session)) as arrays,
@@ -105,11 +121,18 @@ def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[st
     ModelError
         If it cannot be written.
     """
-    folder = _make_folder(Path(run_dir) / FOLDER / f"{megabatch:06d}")
+    folder = make_folder(Path(run_dir) / FOLDER / f"{megabatch:06d}")
     write_tensors(folder / f"{number}.safetensors", state, {"format": FORMAT_VERSION})
 
 
-def _make_folder(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
+    """Make a folder and return it.
+
+    Raises
+    ------
+    ModelError
+        If that is not possible.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -169,7 +192,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
     """
     remedy = "delete it to resume from the one before"
     try:
-        models, metadata = read_tensors(path)
+        models, metadata = read_tensors(path, writable=False)
         if metadata["format"] != FORMAT_VERSION or not models:
             raise ValueError
         return models, parse_session(metadata)

@@ -1,9 +1,9 @@
 """A run's history recomputed: decisions by the strategy, counts from events, rows span by span.
 
 `Replay` gives the recorded events to the run's own strategy, a pure state machine, and compares
-what it decides. `Counts` adds up what the events say that each worker was leased and has done, and
-`Coverage` where each row of each epoch went; neither uses the code that wrote the record. What was
-measured (seconds, norms, losses, metrics) is taken as it stands.
+what it decides. `WorkCounts` adds up what the events say that each worker was leased and has done,
+and `Coverage` where each row of each epoch went; neither uses the code that wrote the record. What
+was measured (seconds, norms, losses, metrics) is taken as it stands.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Closed:
     merge: Merge
 
 
-class Counts:
+class WorkCounts:
     """What each worker was given and has done, by the events and commands of a trace.
 
     Attributes

@@ -64,6 +64,8 @@ class ServingSettings:
         Whether ``POST /reload`` takes the model that is in the directory now.
     watch_s
         How often the directory is looked at for another model; 0: never.
+    exact
+        Whether every label is looked at, although the model has an index.
     """
 
     threads: int = 1
@@ -76,6 +78,7 @@ class ServingSettings:
     request_s: float = 30.0
     allows_reload: bool = False
     watch_s: float = 0.0
+    exact: bool = False
 
 
 def create_app(directory: str | Path, settings: ServingSettings | None = None) -> FastAPI:
@@ -94,7 +97,7 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
         If there is no model, or it is damaged.
     """
     settings = settings or ServingSettings()
-    server = Server(Models(Path(directory), 1), settings)
+    server = Server(Models(Path(directory), 1, settings.exact), settings)
     api = FastAPI(
         title="daskxml", version=__version__, lifespan=server.lifespan,
         description="The best labels of sparse rows, by a model that daskxml has trained.",
@@ -172,9 +175,14 @@ class Server:
         begun_s = time.perf_counter()
         query = Query.model_validate_json(await request.body())
         served, settings = self.models.current, self.settings
-        if len(query.rows) > settings.request_rows:
-            raise InputError(f"{len(query.rows):,} rows: send at most {settings.request_rows:,}")
-        matrix = matrix_of(query, served, settings.request_nonzeros)
+        count = len(query.rows or query.text or ())
+        if count > settings.request_rows:
+            raise InputError(f"{count:,} rows: send at most {settings.request_rows:,}")
+        if query.text:  # cut into words beside the requests that wait
+            limit = settings.request_nonzeros
+            matrix = await asyncio.to_thread(matrix_of, query, served, limit)
+        else:
+            matrix = matrix_of(query, served, settings.request_nonzeros)
         ids, scores = await self._batches.rank(served, matrix, query.k)
         rows = _rows(served, ids, scores)
         if query.explain:
@@ -191,6 +199,7 @@ class Server:
             "labels": header.spec.labels,
             "has_feature_names": bool(header.feature_names),
             "has_label_names": bool(header.label_names),
+            "takes_text": header.vectorizer is not None,
             "description": repr(self.models.current.model),
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from daskxml.model.store import HEADER_NAME
@@ -30,8 +31,8 @@ class ServedModel:
     feature_ids: dict[str, int]
 
     @classmethod
-    def load(cls, directory: Path, threads: int) -> ServedModel:
-        """Read, verify and warm up a model.
+    def load(cls, directory: Path, threads: int, exact: bool = False) -> ServedModel:
+        """Read, verify and warm up a model; without its index if ``exact``.
 
         Raises
         ------
@@ -39,6 +40,7 @@ class ServedModel:
             If there is none, or it is damaged.
         """
         model = Model.load(directory, threads=threads)
+        model = model.exact if exact else model
         model.warm_up()
         names = model.header.feature_names
         version = digest_of(directory) or ""
@@ -54,11 +56,14 @@ class Models:
         Of a model or a run.
     threads
         That one prediction uses.
+    exact
+        Whether every label is looked at, although the model has an index.
     """
 
-    def __init__(self, directory: Path, threads: int) -> None:
-        self.directory, self._threads = directory, threads
-        self.current = ServedModel.load(directory, threads)
+    def __init__(self, directory: Path, threads: int, exact: bool = False) -> None:
+        self.directory = directory
+        self._load = partial(ServedModel.load, directory, threads, exact)
+        self.current = self._load()
         self._loading = threading.Lock()
 
     def reload(self) -> bool:
@@ -75,7 +80,7 @@ class Models:
         with self._loading:
             if self.is_current():
                 return False
-            self.current = ServedModel.load(self.directory, self._threads)
+            self.current = self._load()
             return True
 
     def is_current(self) -> bool:

@@ -9,6 +9,7 @@ import scipy.sparse
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from daskxml.core.errors import InputError
+from daskxml.model.trained import empty_rows
 from daskxml.serving.models import ServedModel
 
 
@@ -29,7 +30,7 @@ class Row(BaseModel):
 
 
 class Query(BaseModel):
-    """Rows, and how many labels of each are wanted."""
+    """Rows or texts, and how many labels of each are wanted."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -37,7 +38,10 @@ class Query(BaseModel):
         json_schema_extra={"examples": [{"rows": [{"ids": [3, 17], "values": [0.5, 2]}], "k": 2}]},
     )
 
-    rows: list[Row] = Field(min_length=1)
+    rows: list[Row] | None = Field(None, min_length=1)
+    text: list[str] | None = Field(
+        None, min_length=1, description="Documents in place of `rows`, for a model of texts."
+    )
     k: int = Field(5, ge=1, description="Labels of each row.")
     explain: int = Field(
         0, ge=0, le=100, description="How many features that speak most for a label are told."
@@ -74,10 +78,17 @@ def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sp
     Raises
     ------
     InputError
-        If a row has no or too many features, unknown ones, or another number of values.
+        If a row has no or too many features, unknown ones, or another number of values; or a
+        text no word that the model knows.
+    ConfigError
+        If there are texts, but the model was not trained on such.
     """
+    if (query.rows is None) == (query.text is None):
+        raise InputError("give either rows or text")
+    if query.text is not None:
+        return _rows_of_texts(query.text, served, most_nonzeros)
     lengths, columns, values = [0], [], []
-    for number, row in enumerate(query.rows):
+    for number, row in enumerate(query.rows or ()):
         try:
             ids = _columns(row, served)
             held = [1.0] * len(ids) if row.values is None else row.values
@@ -90,7 +101,7 @@ def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sp
         lengths.append(len(columns))
         if len(columns) > most_nonzeros:
             raise InputError(f"more than {most_nonzeros:,} features in all rows: send fewer rows")
-    shape = len(query.rows), served.model.spec.features
+    shape = len(lengths) - 1, served.model.spec.features
     with np.errstate(over="ignore"):
         data = np.array(values, np.float32)
     if not np.isfinite(data).all():  # refused here: other requests may be in the same batch
@@ -98,6 +109,18 @@ def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sp
         raise InputError(f"row {first}: a value is too large for float32")
     indices = np.array(columns, np.int32), np.array(lengths, np.int32)
     return scipy.sparse.csr_matrix((data, *indices), shape)
+
+
+def _rows_of_texts(
+    texts: list[str], served: ServedModel, most_nonzeros: int
+) -> scipy.sparse.csr_matrix:
+    matrix = served.model.text_rows(texts)
+    if matrix.nnz > most_nonzeros:
+        raise InputError(f"more than {most_nonzeros:,} words in all texts: send fewer texts")
+    if empty_rows(matrix):
+        number = int(np.argmin(np.diff(matrix.indptr)))
+        raise InputError(f"text {number}: it has no word that the model knows")
+    return matrix
 
 
 def _columns(row: Row, served: ServedModel) -> list[int]:

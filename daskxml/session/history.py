@@ -10,6 +10,9 @@ key                                 meaning
 ``loss``                            mean loss of its rows, each by the replica of its time
 ``metrics``, ``training_loss``      of the merged model, where measured: on the test rows, on all
                                     training rows
+``by_frequency``                    of labels of similar frequency, in lists: the ``least`` of their
+                                    training rows, how many are ``ranked`` among the first ``k`` of
+                                    the test rows, ``hits`` of these, and ``true`` ones
 ``workers``                         every worker whose replica was merged; see below
 ``perturbed``                       whether the merging weights were perturbed
 ``regularized``                     whether the norms were small enough for that, where a strategy
@@ -35,7 +38,8 @@ stop]``: together they are the rows of the mega-batch, each once. Where all upda
 a lost worker is listed with what it had done, and weights are shares of the updates. Where a merge
 overlapped with training, ``corrected_after`` is the number of batches that a worker did in this
 mega-batch before its replica was corrected by the merge before. Under Adaptive SGD each has its
-real ``batch_size`` and the ``norm`` of its replica before the merge.
+real ``batch_size`` and the ``norm`` of its replica before the merge. Where the labels are cut
+among the workers, each has those from ``labels_from`` to ``labels_to`` of their order, as shares.
 """
 
 from __future__ import annotations
@@ -173,9 +177,15 @@ class MegabatchLog:
             "idle_s": max(0.0, self.trained_s - self.begun_s - work.busy_s),
             "leases": [[list(span) for span in lease] for lease in spans],
             **corrected,
-            **({} if view.batch_size is None else {"batch_size": view.batch_size}),
+            **_known(view, "batch_size", "labels_from", "labels_to"),
             **({"norm": math.sqrt(norms[name])} if name in norms else {}),
         }
+
+
+def _known(view: WorkerView, *names: str) -> dict[str, float]:
+    """Return those values of a worker that its strategy has."""
+    found = {name: getattr(view, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[str, Any]:

@@ -29,6 +29,21 @@ class Span(NamedTuple):
         return self.stop - self.start
 
 
+def join_spans(spans: Iterable[Span]) -> list[Span]:
+    """Join spans that follow each other.
+
+    >>> join_spans([Span(0, 0, 0, 5), Span(0, 0, 5, 9), Span(0, 1, 9, 12)])
+    [Span(epoch=0, stream=0, start=0, stop=9), Span(epoch=0, stream=1, start=9, stop=12)]
+    """
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and (*joined[-1][:2], joined[-1].stop) == span[:3]:
+            joined[-1] = joined[-1]._replace(stop=span.stop)
+        else:
+            joined.append(span)
+    return joined
+
+
 def cut_batches(spans: Iterable[Span], batch_rows: int) -> tuple[tuple[Span, ...], ...]:
     """Cut spans into batches of ``batch_rows`` rows; only the last may be smaller.
 
@@ -94,7 +109,8 @@ class Ledger:
     def take_in_turns(self, shares: Mapping[str, tuple[int, int]]) -> dict[str, list[Span]]:
         """Lease each worker so many rows, in turns of so many at most: ``(rows, turn)``.
 
-        Turns so have the same rows, in the same order, whoever shares them, and after a loss.
+        Turns so have the same rows, in the same order, whoever shares them, and after a loss:
+        streams come one after the other.
 
         Examples
         --------
@@ -109,14 +125,14 @@ class Ledger:
         while any(left.values()):
             for worker, (_, turn) in shares.items():
                 rows = min(turn, left[worker])
-                taken[worker] += self._take(rows, ())
+                taken[worker] += self._take(rows, None)
                 left[worker] -= rows
         for worker, spans in taken.items():
             if spans:
                 self.held.setdefault(worker, []).append(spans)
         return taken
 
-    def _take(self, rows: int, preferred: Collection[int]) -> list[Span]:
+    def _take(self, rows: int, preferred: Collection[int] | None) -> list[Span]:
         spans: list[Span] = []
         while rows:
             span = self._next_span(rows, preferred)
@@ -159,7 +175,7 @@ class Ledger:
         settled, self.sealed = self.sealed, {}
         return settled
 
-    def _next_span(self, rows: int, preferred: Collection[int]) -> Span:
+    def _next_span(self, rows: int, preferred: Collection[int] | None) -> Span:
         if self.returned:
             taken, rest = _split(self.returned.pop(0), rows)
             if rest.rows:
@@ -171,8 +187,8 @@ class Ledger:
         self.cursors[stream] = stop
         return Span(self.epoch, stream, start, stop)
 
-    def _next_stream(self, preferred: Collection[int]) -> int:
-        """A preferred stream with rows left, else the one with the most left."""
+    def _next_stream(self, preferred: Collection[int] | None) -> int:
+        """A preferred stream with rows left, else the one with the most left; None: the first."""
         left = [
             total - cursor for total, cursor in zip(self.stream_rows, self.cursors, strict=True)
         ]
@@ -180,6 +196,8 @@ class Ledger:
             self.epoch += 1
             self.cursors = [0] * len(self.stream_rows)
             left = list(self.stream_rows)
+        if preferred is None:
+            return next(stream for stream, rows in enumerate(left) if rows)
         own = [stream for stream in _rotated(preferred, self.epoch) if left[stream]]
         return own[0] if own else left.index(max(left))
 

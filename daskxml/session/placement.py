@@ -119,8 +119,11 @@ class Placement:
         return _held(worker, self.is_replicated, self.test_rows, self.test_owners)
 
     def split_test(self, speeds: Mapping[str, float]) -> dict[str, list[Piece]]:
-        """Return (shard, start, stop) pieces of all test rows for each worker, by speed."""
-        if not self.is_replicated:
+        """Return (shard, start, stop) pieces of all test rows for each worker, by speed.
+
+        Those of shards are the owners', unless there is only one that evaluates.
+        """
+        if not self.is_replicated and len(speeds) > 1:
             return _owned(self.test_rows, self.test_owners, speeds)
         return split_pieces([(s, 0, rows) for s, rows in enumerate(self.test_rows)], speeds)
 

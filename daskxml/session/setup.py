@@ -18,6 +18,7 @@ from daskxml.session.placement import Placement
 from daskxml.session.session import BarrierMerges, Session, ledger_streams
 from daskxml.session.stopping import StoppingRules, limits_of
 from daskxml.strategies.protocol import WorkerDevice
+from daskxml.text.vectorizer import Vectorizer
 
 SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
 
@@ -32,10 +33,14 @@ class DataLayout:
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """Names of all features and of all labels; none where only ids are known."""
+    """Names of all features and of all labels; none where only ids are known.
+
+    ``vectorizer`` has made the rows of texts, if they were such.
+    """
 
     features: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    vectorizer: Vectorizer | None = None
 
     @classmethod
     def read(cls, data: DataSection) -> ColumnNames:
@@ -46,8 +51,10 @@ class ColumnNames:
         InputError
             If one cannot be read, or names do not differ.
         """
-        paths = (data.feature_names, data.label_names)
-        return cls(*(read_names(path) if path else () for path in paths))
+        features, labels = (
+            read_names(path) if path else () for path in (data.feature_names, data.label_names)
+        )
+        return cls(features, labels)
 
     def sized(self, config: RunConfig) -> RunConfig:
         """Return a run with as many columns as there are names, where it does not say how many.
@@ -88,7 +95,8 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
     DataLayout(is_replicated=True, parts=1)
     """
     data = config.data
-    needs_all = config.model.kind == "tree" or config.make_strategy().partitions
+    needs_all = config.model.kind == "tree" or config.sampling.method == "tree"
+    needs_all = needs_all or config.make_strategy().partitions
     is_small = nbytes <= data.replicate_budget or needs_all
     is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
     # One partition is the stream as it is; several would be joined, and lie in memory twice.
@@ -302,4 +310,5 @@ def model_header(
         training=training,
         feature_names=names.features,
         label_names=names.labels,
+        vectorizer=names.vectorizer,
     )

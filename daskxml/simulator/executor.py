@@ -50,7 +50,7 @@ from daskxml.simulator.clock import run_programs
 from daskxml.simulator.cost import Network, whole_ticks
 from daskxml.simulator.worker import VirtualWorker
 from daskxml.strategies.protocol import Measured
-from daskxml.worker.assembly import assemble_checkpoint, parts_folder, write_held
+from daskxml.worker.assembly import BEST, CURRENT, assemble_checkpoint, parts_folder, write_held
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.partitioned_programs import evaluate_together
@@ -359,11 +359,10 @@ class Executor:
         folder = parts_folder(str(run_dir), command.megabatch)
         try:
             for number, worker in enumerate(self.workers.values()):
-                write_held(
-                    worker.parts_worker, folder, number, with_copies=self._parts.misses_owner
-                )
+                models, misses = (CURRENT, BEST), self._parts.misses_owner
+                write_held(worker.parts_worker, folder, number, models, with_copies=misses)
             writer = self.workers[command.worker].parts_worker
-            written = writer.spec, writer.seed, str(run_dir), command.megabatch, session, keep
+            written = writer, str(run_dir), command.megabatch, session, keep
             self.stored = session, Path(assemble_checkpoint(*written))
         except ModelError as error:
             checkpoint.drop_local(run_dir, command.megabatch)

@@ -33,7 +33,15 @@ from daskxml.simulator.cost import CostModel, Devices, Network
 from daskxml.simulator.executor import Executor
 from daskxml.simulator.virtual_session import Arrival, Change, Membership, Script, VirtualSession
 from daskxml.simulator.worker import VirtualWorker, WorkerFactory
-from daskxml.worker.assembly import assemble, assemble_model, parts_folder, write_held
+from daskxml.worker.assembly import (
+    BEST,
+    assemble_model,
+    fill,
+    has_whole,
+    model_of,
+    parts_folder,
+    write_held,
+)
 
 Costs = CostModel | Callable[[AnySpec], CostModel]
 OnEvent = Callable[[Mapping[str, Any]], Any]
@@ -241,39 +249,46 @@ class Simulation:
     # ----------------------------------------------------------------- result
 
     def _model(self, session: VirtualSession, reason: str) -> Model:
+        if session.session.strategy.partitions:
+            return self._assembled(session, reason)
         workers = [it.training for it in session.executor.workers.values()]
         best = session.session.best
         having = [worker for worker in workers if best and worker.restore_best(best)]
         worker = next(iter([*having, *workers]))
-        header = model_header(
-            self.config,
-            self.spec,
-            training_rows=sum(part.rows for part in self.rows.train),
-            feature_base=self.rows.facts.feature_base,
-            ended=reason,
-            megabatches=len(self.history),
-            best=best if having else 0,
-            names=self._names,
-        )
-        if session.session.strategy.partitions:
-            return self._assembled(session, header)
+        header = self._header(reason, best if having else 0)
         parameters = worker.model_arrays()
         if self.place.path is None:
             return Model(header, parameters, worker.label_counts)
         write_model(self.place.path, header, parameters, worker.label_counts, overwrite=True)
         return Model.load(self.place.path)
 
-    def _assembled(self, session: VirtualSession, header: ModelHeader) -> Model:
-        """Put the model together of the parts of all workers."""
+    def _header(self, reason: str, best: int) -> ModelHeader:
+        return model_header(
+            self.config,
+            self.spec,
+            training_rows=sum(part.rows for part in self.rows.train),
+            feature_base=self.rows.facts.feature_base,
+            ended=reason,
+            megabatches=len(self.history),
+            best=best,
+            names=self._names,
+        )
+
+    def _assembled(self, session: VirtualSession, reason: str) -> Model:
+        """Put the model together of the parts of all workers: the best one, if all have it."""
         workers = [worker.parts_worker for worker in session.executor.workers.values()]
-        seed, counts, path = self.config.run.seed, workers[0].label_counts, self.place.path
+        writer, path, best = workers[0], self.place.path, session.session.best
+        held = [worker.held_of_best() for worker in workers] if best else []
+        header = self._header(reason, best if best and has_whole(BEST, writer, held) else 0)
+        name = model_of(header)
         if path is not None:
             for number, worker in enumerate(workers):
-                write_held(worker, parts_folder(str(path), None), number, with_copies=True)
-            assemble_model(str(path), header, seed, counts)
+                write_held(worker, parts_folder(str(path), None), number, [name], with_copies=True)
+            assemble_model(writer, str(path), header)
             return Model.load(path)
-        spec = workers[0].spec
-        views = Layout(spec).views(np.zeros(Layout(spec).size, np.float32))
-        held = [worker.held_arrays(with_copies=True) for worker in workers]
-        assemble(views, "current", spec, workers[0].order, held)
-        return Model(header, views, counts)
+        if name != BEST:
+            held = [worker.held_arrays(with_copies=True) for worker in workers]
+        layout = Layout(writer.spec)
+        views = layout.views(np.zeros(layout.size, np.float32))
+        fill(views, name, writer, held)
+        return Model(header, views, writer.label_counts)

@@ -33,6 +33,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.megabatch import MegabatchState, WorkerState
@@ -54,6 +55,9 @@ class Config(SharedConfig, BoundedConfig):
         Share of its best throughput that a replica keeps: a lower bound of its batches that follows
         from the times of its leases, beside ``batch_min`` (section VI-C names it as an alternative;
         the paper's bound is at about a half). 0: none.
+    utilization_max
+        Share of its best throughput from which on a replica's batches grow no more: an upper bound
+        beside ``batch_max`` (the paper's is close to 1). 0: none.
 
     Examples
     --------
@@ -68,6 +72,16 @@ class Config(SharedConfig, BoundedConfig):
     alpha: float = bounded(2.0, above=1)
     beta: float = bounded(1.0, above=0, high=1)
     utilization: float = bounded(0.0, low=0, below=1)
+    utilization_max: float = bounded(0.0, low=0, below=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0.0 < self.utilization_max <= self.utilization:
+            raise ConfigError(
+                f"utilization_max = {self.utilization_max:g}: must be above utilization = "
+                f"{self.utilization:g}",
+                "utilization_max",
+            )
 
 
 def surviving_updates(worker: WorkerState, beta: float) -> float:
@@ -80,7 +94,7 @@ def surviving_updates(worker: WorkerState, beta: float) -> float:
 
 
 def next_size(
-    size: float, own: float, others: Collection[float], bounds: tuple[int, int], alpha: float
+    size: float, own: float, others: Collection[float], bounds: tuple[float, float], alpha: float
 ) -> float:
     """Algorithm 2, lines 1 to 5: the batch size of a worker that asks for work.
 
@@ -137,7 +151,7 @@ class AdaptiveHogbatch(SharedModelStrategy):
             case LeaseDone(name):
                 worker = state.members[name]
                 best = max(worker.best_rows_per_s, worker.rows_per_s)
-                size = self.size_for(state, name, self._least_used(event, best))
+                size = self.size_for(state, name, self._used_bounds(event, best))
                 worker = replace(worker, batch_size=size, best_rows_per_s=best)
                 return replace(state, members={**state.members, name: worker})
             case Started() | WorkerJoined():
@@ -145,22 +159,28 @@ class AdaptiveHogbatch(SharedModelStrategy):
                 return self._admit(state, new)
         return state
 
-    def size_for(self, state: MegabatchState, name: str, least: float = 0.0) -> float:
-        """Return the next batch size of a worker; a replica's is at least ``least``."""
+    def size_for(
+        self, state: MegabatchState, name: str, used: tuple[float, float] = (0.0, math.inf)
+    ) -> float:
+        """Return the next batch size of a worker; a replica's is within ``used``, too."""
         config, worker = self.config, state.members[name]
         counts = {n: surviving_updates(w, config.beta) for n, w in state.members.items()}
         own = counts.pop(name)
         low, high = config.bounds_of(worker.pool_threads)
+        bounds: tuple[float, float] = low, high
         if not worker.pool_threads:
-            low = max(low, min(math.ceil(least), math.floor(worker.batch_size)))
-        return next_size(worker.batch_size, own, counts.values(), (low, high), config.alpha)
+            low = max(low, min(math.ceil(used[0]), math.floor(worker.batch_size)))
+            bounds = low, min(high, max(used[1], low))
+        return next_size(worker.batch_size, own, counts.values(), bounds, config.alpha)
 
-    def _least_used(self, done: LeaseDone, best: float) -> float:
-        """Return the batch size that the utilization asks for, by a replica's lease."""
-        if not (self.config.utilization and done.busy_s > 0.0):
-            return 0.0
+    def _used_bounds(self, done: LeaseDone, best: float) -> tuple[float, float]:
+        """Return the least and the largest batch by how far a lease used its device."""
+        config = self.config
+        if not ((config.utilization or config.utilization_max) and done.busy_s > 0.0):
+            return 0.0, math.inf
         size, throughput = done.rows / done.updates, done.rows / done.busy_s
-        return least_size(size, throughput, best, self.config.utilization)
+        is_used = 0.0 < config.utilization_max * best <= throughput
+        return least_size(size, throughput, best, config.utilization), size if is_used else math.inf
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Shrink the batches of workers without any in this mega-batch."""

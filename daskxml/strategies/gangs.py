@@ -58,11 +58,14 @@ class GangWorker:
         The throughput by which its batches are sized, where they are; 0 before.
     waits
         Whether it joined in the middle of a mega-batch, and takes no part before the next one.
+    label_share
+        The largest share of the labels that its memory holds.
     """
 
     rows_per_s: float = 0.0
     speed: float = 0.0
     waits: bool = False
+    label_share: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,13 +108,17 @@ class GangState:
 def record(state: GangState, event: Event, megabatch_rows: int) -> GangState:
     """Return the state updated by an event, before commands are decided."""
     match event:
-        case Started(names):
-            return replace(state, members={n: state.members.get(n, GangWorker()) for n in names})
+        case Started(names, devices):
+            members = {n: state.members.get(n, GangWorker()) for n in names}
+            shares = {n: devices.get(n, REPLICA).label_share for n in names}
+            members = {n: replace(it, label_share=shares[n]) for n, it in members.items()}
+            return replace(state, members=members)
         case Begin(rows):
             left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
             return replace(state, phase="train", remaining_rows=left)
-        case WorkerJoined(name):
-            worker = GangWorker(waits=state.phase != "idle" and bool(state.active))
+        case WorkerJoined(name, device):
+            waits = state.phase != "idle" and bool(state.active)
+            worker = GangWorker(waits=waits, label_share=device.label_share)
             return replace(state, members={**state.members, name: worker})
         case WorkerLost(name) if name in state.members:
             members = {n: worker for n, worker in state.members.items() if n != name}
@@ -236,9 +243,10 @@ class GangStrategy(Strategy):
             return state, ()
         if state.is_draining or not state.remaining_rows:
             return replace(state, phase="merge"), (_broadcast(state),)
-        return self._next_gang(state)
+        return self.next_gang(state)
 
-    def _next_gang(self, state: GangState) -> tuple[GangState, tuple[Command, ...]]:
+    def next_gang(self, state: GangState) -> tuple[GangState, tuple[Command, ...]]:
+        """Return the state with the next gang under way, and that gang."""
         sizes = self.batch_sizes(state.active)
         rate = self.rate(sizes)
         rows = self.divide_rows(state, sizes)

@@ -9,13 +9,14 @@ symbol  here                meaning
 ======  ==================  ====================================================================
 N       workers             each has some labels, and all layers below
 s_i     ``rows_per_s``      measured speed of worker i
-w_i     ``shares_of``       its labels, in units of 1 / `UNITS` of all: in proportion to s_i
-b_i     ``batch_rows``      rows whose gradient worker i adds up, in proportion to s_i
+w_i     ``label_share``     its labels, in units of 1 / `UNITS` of all: in proportion to s_i, but no
+                            more than its memory holds
+b_i     ``batch_rows``      rows whose gradient worker i adds up, in proportion to w_i
 ======  ==================  ====================================================================
 
 A step is one of ``batch_max`` rows, whatever the number of workers: the model is that of one worker
 up to rounding. Deviations: equal GPUs have equal parts in the paper; here parts follow speeds, and
-are cut anew at a merge after which busy times would differ by more than ``reshard_above``.
+are cut anew before a gang in which busy times would differ by more than ``reshard_above``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from dataclasses import dataclass, replace
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig, apportion
 from daskxml.strategies.gangs import GangState, GangStrategy, GangWorker
-from daskxml.strategies.protocol import Begin, Command, Event, GangDone, Partitioned, SyncPattern
+from daskxml.strategies.protocol import (
+    Command,
+    Event,
+    GangDone,
+    Partitioned,
+    SyncPattern,
+    WorkerView,
+)
 
 UNITS = 4096  # parts of the labels that workers get one or more of
 
@@ -38,7 +46,8 @@ class Config(BatchConfig):
     Attributes
     ----------
     reshard_above
-        Labels are cut anew where the longest busy time is more than so much above the shortest.
+        Labels are cut anew, before any gang of about a second, where the longest busy time is more
+        than so much above the shortest.
     """
 
     reshard_above: float = bounded(0.05, low=0, high=10)
@@ -62,6 +71,29 @@ def shares_of(total: int, speeds: Mapping[str, float]) -> dict[str, int]:
     weights = {name: speed or typical for name, speed in speeds.items()}
     rest = apportion(total - least * len(speeds), weights)
     return {name: least + share for name, share in rest.items()}
+
+
+def bounded_shares(workers: Mapping[str, GangWorker]) -> dict[str, int]:
+    """Divide the labels by speeds, but give none a larger share than its memory holds.
+
+    Where all together hold too few, they are divided by what each holds.
+
+    Examples
+    --------
+    >>> fast, slow = GangWorker(speed=3.0, label_share=0.5), GangWorker(speed=1.0)
+    >>> bounded_shares({"a": fast, "b": slow, "c": slow})
+    {'a': 2048, 'b': 1024, 'c': 1024}
+    """
+    most = {name: max(1, int(it.label_share * UNITS)) for name, it in workers.items()}
+    full: dict[str, int] = {}
+    while len(full) < len(workers):
+        speeds = {name: it.speed for name, it in workers.items() if name not in full}
+        found = shares_of(UNITS - sum(full.values()), speeds)
+        exceeding = {name: most[name] for name, units in found.items() if units > most[name]}
+        if not exceeding:
+            return {name: (full | found)[name] for name in workers}
+        full |= exceeding
+    return apportion(UNITS, most)
 
 
 def fit_speeds(workers: Mapping[str, GangWorker], above: float) -> dict[str, GangWorker]:
@@ -105,20 +137,30 @@ class PartitionedSgd(GangStrategy):
 
     def step(self, state: GangState, event: Event) -> tuple[GangState, tuple[Command, ...]]:
         """Return the state after ``event``, and the commands that follow."""
-        if isinstance(event, Begin):
-            state = replace(state, members=fit_speeds(state.members, self.config.reshard_above))
-        state, commands = super().step(state, event)
         if isinstance(event, GangDone):
             state = replace(state, members=measure(state.members, event))
-        return state, commands
+        return super().step(state, event)
+
+    def next_gang(self, state: GangState) -> tuple[GangState, tuple[Command, ...]]:
+        """Cut the labels anew where busy times differ by too much; then lease a gang."""
+        fitted = fit_speeds(state.active, self.config.reshard_above)
+        return super().next_gang(replace(state, members={**state.members, **fitted}))
+
+    def view(self, state: GangState) -> dict[str, WorkerView]:
+        """Return what the history has of every worker, with the labels that it holds."""
+        units, begin = bounded_shares(state.active), 0
+        found = super().view(state)
+        for name, width in units.items():
+            first, begin = begin / UNITS, begin + width
+            found[name] = replace(found[name], labels_from=first, labels_to=begin / UNITS)
+        return found
 
     def pattern(self, state: GangState) -> SyncPattern:
         """Cut the labels by speed."""
-        speeds = {name: worker.speed for name, worker in state.active.items()}
-        return Partitioned(tuple(shares_of(UNITS, speeds).values()))
+        return Partitioned(tuple(bounded_shares(state.active).values()))
 
     def batch_sizes(self, workers: Mapping[str, GangWorker]) -> dict[str, int]:
-        """Divide the rows of a step by speed."""
-        return shares_of(self.config.batch_max, {name: w.speed for name, w in workers.items()})
+        """Divide the rows of a step as the labels are."""
+        return shares_of(self.config.batch_max, bounded_shares(workers) if workers else {})
 
     Config = Config  # at the end, where it hides nothing

@@ -52,9 +52,12 @@ class WorkerDevice:
     pool_threads
         0: a replica, one batch after the other. Otherwise the worker is a pool of so many threads,
         which divide each of its batches among themselves and update one model without locks.
+    label_share
+        The largest share of the labels of a partitioned output layer that its memory holds.
     """
 
     pool_threads: int = 0
+    label_share: float = field(default=1.0, repr=False)
 
     @property
     def is_pool(self) -> bool:
@@ -299,7 +302,8 @@ class WorkerView:
     """Batch size, rate and throughput of a worker in this mega-batch, for the history.
 
     ``lr`` is the rate of one update: in a pool, of each thread's part of a batch. ``batch_size`` is
-    the batch size before rounding, where a strategy has one.
+    the batch size before rounding, where a strategy has one. Where the labels are cut, the worker
+    has those from ``labels_from`` to ``labels_to`` of their order, as shares of all.
     """
 
     batch_rows: int
@@ -307,6 +311,8 @@ class WorkerView:
     rows_per_s: float
     pool_threads: int = 0
     batch_size: float | None = None
+    labels_from: float | None = None
+    labels_to: float | None = None
 
 
 class Strategy(Protocol):

@@ -22,6 +22,7 @@ from daskxml.records import checkpoint
 from daskxml.worker.partitioned_worker import PartitionedWorker
 
 MODEL_PARTS = "model.parts"  # in the run's directory, while the model is written
+CURRENT, BEST = "current", "best"  # models of which workers hold parts
 Held = Mapping[str, Array]
 
 
@@ -47,7 +48,6 @@ def assemble(
         If nobody has some labels of the model.
     """
     having = [each for each in held if f"lower.{name}" in each]
-    missing = set(range(len(having[0]["cuts"]) - 1)) if having else {0}
     for each in having:
         for key, slot in Layout(spec).slots.items():
             if not key.startswith("output."):
@@ -59,19 +59,57 @@ def assemble(
                     views[f"output.{kind}"][order.labels[start:stop]] = each[
                         f"{index}.{name}.{kind}"
                     ]
-                missing.discard(index)
-    if missing and name == "current":
+    if name in (CURRENT, BEST) and not is_whole(name, held):
         raise ModelError(
             "no worker has some of the labels any more: resume the run from its last checkpoint"
         )
 
 
-def write_held(worker: PartitionedWorker, folder: str, number: int, *, with_copies: bool) -> None:
-    """Write what a worker holds to a file of its own."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    held = worker.held_arrays(with_copies=with_copies)
-    if held:
-        write_tensors(Path(folder) / f"{number}.safetensors", held, {})
+def is_whole(name: str, held: Sequence[Held]) -> bool:
+    """Whether all together have every label of a model."""
+    having = [each for each in held if f"lower.{name}" in each]
+    parts = range(len(having[0]["cuts"]) - 1 if having else 1)
+    return all(any(f"{part}.{name}.bias" in each for each in having) for part in parts)
+
+
+def has_whole(name: str, writer: PartitionedWorker, held: Sequence[Held]) -> bool:
+    """Whether `fill` finds every label of a model."""
+    is_stored = name == BEST and writer.best_stored is not None
+    return is_stored or is_whole(name, held)
+
+
+def fill(
+    views: Mapping[str, Array], name: str, writer: PartitionedWorker, held: Sequence[Held]
+) -> None:
+    """Do as `assemble`; a best model that a checkpoint has is read from there by ``writer`` alone.
+
+    Workers that joined since do not have it, but the first of all workers does.
+    """
+    if name == BEST and writer.best_stored is not None:
+        for key, array in Layout(writer.spec).views(writer.best_stored).items():
+            views[key][...] = array
+    else:
+        assemble(views, name, writer.spec, writer.order, held)
+
+
+def write_held(
+    worker: PartitionedWorker, folder: str, number: int, models: Sequence[str], *, with_copies: bool
+) -> None:
+    """Write what a worker holds of the last model, and of the best one, to files of its own.
+
+    Raises
+    ------
+    ModelError
+        If they cannot be written.
+    """
+    place = checkpoint.make_folder(Path(folder))
+    for name in models:
+        if name == BEST:
+            held = worker.held_of_best()
+        else:
+            held = worker.held_arrays(with_copies=with_copies)
+        if held:
+            write_tensors(place / f"{number}.{name}.safetensors", held, {})
 
 
 def parts_folder(run_dir: str, megabatch: int | None) -> str:
@@ -88,16 +126,16 @@ def clear_parts(run_dir: str, megabatch: int | None) -> None:
 
 def _read_held(folder: str) -> list[Held]:
     paths = sorted(Path(folder).glob("*.safetensors"))
-    return [read_tensors(path, verify=False)[0] for path in paths]
+    return [read_tensors(path, verify=False, writable=False)[0] for path in paths]
 
 
 def assemble_checkpoint(
-    spec: ModelSpec, seed: int, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
+    writer: PartitionedWorker, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
 ) -> str:
     """Write the checkpoint from the files of the workers; return its path."""
-    order, layout = LabelOrder.of(spec.labels, seed), Layout(spec)
-    held = _read_held(parts_folder(run_dir, megabatch))
-    names = sorted({key[6:] for each in held for key in each if key.startswith("lower.")})
+    layout, held = Layout(writer.spec), _read_held(parts_folder(run_dir, megabatch))
+    found = {key[6:] for each in held for key in each if key.startswith("lower.")} - {BEST}
+    names = sorted(found) + [BEST] * has_whole(BEST, writer, held)  # it may be lost with workers
     shapes: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(
         names, ((layout.size,), "float32")
     )
@@ -107,16 +145,20 @@ def assemble_checkpoint(
     writing = checkpoint.assembling_checkpoint(run_dir, megabatch, shapes, session, keep)
     with writing as arrays:
         for name in names:
-            assemble(layout.views(arrays[name]), name, spec, order, held)
+            fill(layout.views(arrays[name]), name, writer, held)
         if steps:
             arrays["steps"][:] = steps[0]
     return str(Path(run_dir) / checkpoint.FOLDER / f"{megabatch:06d}.safetensors")
 
 
-def assemble_model(run_dir: str, header: ModelHeader, seed: int, label_counts: Array) -> None:
+def model_of(header: ModelHeader) -> str:
+    """Return which model a header describes: the last one, or the best."""
+    return BEST if "best_megabatch" in header.training else CURRENT
+
+
+def assemble_model(writer: PartitionedWorker, run_dir: str, header: ModelHeader) -> None:
     """Write the model from the files of the workers."""
-    assert isinstance(header.spec, ModelSpec)
-    folder, order = parts_folder(run_dir, None), LabelOrder.of(header.spec.labels, seed)
-    with assembling_model(run_dir, header, label_counts) as views:
-        assemble(views, "current", header.spec, order, _read_held(folder))
+    folder = parts_folder(run_dir, None)
+    with assembling_model(run_dir, header, writer.label_counts) as views:
+        fill(views, model_of(header), writer, _read_held(folder))
     shutil.rmtree(folder, ignore_errors=True)

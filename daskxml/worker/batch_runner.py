@@ -17,7 +17,7 @@ from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import WorkStats, sum_stats
 from daskxml.kernels import Kernels
-from daskxml.model.sampling import label_tables
+from daskxml.model.sampling import label_source
 from daskxml.optim import GradientBuffer
 from daskxml.session.ledger import Span
 from daskxml.worker.memory import MemoryPlan, fit_memory, made_up_rows, output_dtype
@@ -74,6 +74,11 @@ class BatchRunner:
         self._reported_rows = settings.max_batch_rows
         spec, sampling = settings.data.network, settings.config.sampling
         self._is_random = sampling.is_on or spec.dropout > 0.0 or spec.feature_dropout > 0.0
+
+    def close(self) -> None:
+        """Let the threads of a pool end, each after the batch that it is in."""
+        if self.pool is not None:
+            self.pool.close()
 
     def weigh_labels(self, weights: Array | None) -> None:
         """Set the weights of labels: see `daskxml.worker.replica.Replica.weigh_labels`."""
@@ -229,7 +234,7 @@ def make_batch_runner(
         max_batch_rows=rows_wanted,
         logits_budget_bytes=budget,
         sampling=config.sampling,
-        tables=label_tables(config.sampling, spec, config.run.seed),
+        source=label_source(config.sampling, spec, config.run.seed, kernels),
         flat=shared.flat if shared is not None and settings.steps_in_place else None,
         output_dtype=output_dtype(settings, kernels),
     )
@@ -256,6 +261,8 @@ def warm_up(replica: Replica, settings: WorkerSettings) -> float:
     replica.top_k([segment], settings.config.evaluation.k[-1])
     _time_step(replica, pool, Segment(segment.partition, segment.rows[:1]))  # another kernel
     busy_s = sum(_time_step(replica, pool, segment) for _ in range(2))
+    if pool is not None:
+        pool.close()
     replica.optimizer.reset()
     return 2 * len(numbers) / max(busy_s, 1e-9)
 

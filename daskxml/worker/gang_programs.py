@@ -46,7 +46,7 @@ from daskxml.worker.training_worker import TrainingWorker
 
 
 @dataclass(frozen=True)
-class Part:
+class Role:
     """One rank's part in a gang."""
 
     worker: TrainingWorker
@@ -95,30 +95,30 @@ def gang_program(
         Rows that are not resident on this worker.
     """
     if isinstance(worker, PartitionedWorker):
-        return (yield from partitioned_gang(worker, command, rank))
+        return (yield from partitioned_gang(worker, command, rank, fetched))
     assert isinstance(worker, TrainingWorker)
-    part = Part(worker, command, rank, hosts, fetched)
+    role = Role(worker, command, rank, hosts, fetched)
     if command.rewinds:
         worker.rewind()
-    result = yield from _program_of(part)
+    result = yield from _program_of(role)
     most_rows = worker.runner.new_memory_bound()
     if most_rows:
         result.observe("memory rows", most_rows)
     return result
 
 
-def _program_of(part: Part) -> Program[WorkStats]:
-    match part.command.pattern:
+def _program_of(role: Role) -> Program[WorkStats]:
+    match role.command.pattern:
         case Mirrored():
-            return (yield from _mirrored(part))
+            return (yield from _mirrored(role))
         case LocalSteps(steps):
-            return (yield from _local_steps(part, steps))
+            return (yield from _local_steps(role, steps))
         case Averaging() as pattern:
-            return (yield from _averaging(part, pattern))
+            return (yield from _averaging(role, pattern))
         case Central():
-            return (yield from _central(part))
+            return (yield from _central(role))
         case Asynchronous():
-            return (yield from _asynchronous(part))
+            return (yield from _asynchronous(role))
         case Partitioned():
             raise AssertionError("a worker that holds the whole model")
 
@@ -146,24 +146,24 @@ def step_rate(worker: TrainingWorker, command: RunGang, step: int) -> float:
     return worker.runner.scheduled(command.lrs[rank], command.batches[rank][step])
 
 
-def _gradient(part: Part, step: int, result: WorkStats) -> Program[None]:
+def _gradient(role: Role, step: int, result: WorkStats) -> Program[None]:
     """Put this rank's mean gradient into the worker's buffer; zero where it has no batch."""
-    batch = part.batch(step)
+    batch = role.batch(step)
     if batch is None:
-        part.worker.gradient.clear()
+        role.worker.gradient.clear()
         return
-    buffer, runner = part.worker.gradient, part.worker.runner
-    yield _count(result, runner.gradient(batch, buffer, part.lr, part.fetched))
+    buffer, runner = role.worker.gradient, role.worker.runner
+    yield _count(result, runner.gradient(batch, buffer, role.lr, role.fetched))
 
 
-def _mirrored(part: Part) -> Program[WorkStats]:
+def _mirrored(role: Role) -> Program[WorkStats]:
     """Gradient aggregation: combine the gradients of all ranks; every rank applies the result."""
-    worker, result = part.worker, WorkStats()
-    for step in range(part.command.steps):
-        yield from _gradient(part, step, result)
+    worker, result = role.worker, WorkStats()
+    for step in range(role.command.steps):
+        yield from _gradient(role, step, result)
         gradient = worker.gradient.flat
-        yield from _combine(part, gradient, mean_weights(part.command, step), result)
-        rate = step_rate(worker, part.command, step)
+        yield from _combine(role, gradient, mean_weights(role.command, step), result)
+        rate = step_rate(worker, role.command, step)
         worker.replica.apply(worker.layout.views(gradient), rate)
     return result
 
@@ -192,90 +192,90 @@ def combine_among_ranks(
 
 
 def _combine(
-    part: Part, change: Array, weights: Sequence[float], result: WorkStats
+    role: Role, change: Array, weights: Sequence[float], result: WorkStats
 ) -> Program[None]:
-    means = yield from combine_among_ranks(part.worker, part.rank, part.hosts, change, weights)
+    means = yield from combine_among_ranks(role.worker, role.rank, role.hosts, change, weights)
     result.means = merge_means([result.means, means])
 
 
-def _local_steps(part: Part, steps: int) -> Program[WorkStats]:
+def _local_steps(role: Role, steps: int) -> Program[WorkStats]:
     """Step every replica on its own, then combine their changes (Adasum, section 5.2)."""
-    worker, command, result = part.worker, part.command, WorkStats()
+    worker, command, result = role.worker, role.command, WorkStats()
     kernels, flat = worker.kernels, worker.replica.flat
     base, change = worker.array("base"), worker.array("change")
     kernels.copy(base, flat)
     for step in range(command.steps):
-        batch = part.batch(step)
+        batch = role.batch(step)
         if batch is not None:
-            yield _count(result, worker.runner.step(batch, part.lr, part.fetched))
+            yield _count(result, worker.runner.step(batch, role.lr, role.fetched))
         if (step + 1) % steps and step + 1 < command.steps:
             continue
         kernels.axpby(change, flat, 1.0, base, -1.0)
         first = step - step % steps
         rows = np.sum([command.step_rows(s) for s in range(first, step + 1)], axis=0)
-        yield from _combine(part, change, [float(count / rows.sum()) for count in rows], result)
+        yield from _combine(role, change, [float(count / rows.sum()) for count in rows], result)
         kernels.axpby(flat, base, 1.0, change, 1.0)
         kernels.copy(base, flat)
     return result
 
 
-def _averaging(part: Part, pattern: Averaging) -> Program[WorkStats]:
+def _averaging(role: Role, pattern: Averaging) -> Program[WorkStats]:
     """CROSSBOW's synchronous model averaging (Kolios et al. 2019, Algorithm 1).
 
     The corrections of a step are computed from the replicas before it. ``center`` is z, and
     ``center before`` that of the step before, which the correction overwrites after its last use.
     """
-    worker, result, kernels = part.worker, WorkStats(), part.worker.kernels
+    worker, result, kernels = role.worker, WorkStats(), role.worker.kernels
     flat = worker.replica.flat
-    if part.command.begins:
+    if role.command.begins:
         kernels.copy(worker.array("center"), worker.current)
         kernels.copy(worker.array("center before"), worker.previous)
     if pattern.restarts:
         kernels.copy(flat, worker.array("center"))
-    for step in range(part.command.steps):
-        batch = part.batch(step)
+    for step in range(role.command.steps):
+        batch = role.batch(step)
         center, before = worker.array("center"), worker.array("center before")
-        yield from _move_center(part, pattern, center, before)
+        yield from _move_center(role, pattern, center, before)
         kernels.axpby(before, flat, pattern.pull, center, -pattern.pull)
         if batch is not None:
-            yield _count(result, worker.runner.step(batch, part.lr, part.fetched))
+            yield _count(result, worker.runner.step(batch, role.lr, role.fetched))
         kernels.add_scaled(flat, before, -1.0)
         kernels.copy(before, center)
         kernels.copy(center, worker.scratch)
     return result
 
 
-def _move_center(part: Part, pattern: Averaging, center: Array, before: Array) -> Program[None]:
+def _move_center(role: Role, pattern: Averaging, center: Array, before: Array) -> Program[None]:
     """Write ``z + sum pull (w_i - z) + momentum (z - z before)`` into the scratch model."""
-    out, kernels = part.worker.scratch, part.worker.kernels
-    stays = 1.0 - pattern.pull * part.ranks + pattern.momentum
+    out, kernels = role.worker.scratch, role.worker.kernels
+    stays = 1.0 - pattern.pull * role.ranks + pattern.momentum
 
     def finish(piece: slice) -> None:
         kernels.add_two(out[piece], center[piece], stays, before[piece], -pattern.momentum)
 
-    flat = part.worker.replica.flat
-    yield from ring_all_reduce(part.rank, part.ranks, out, flat, pattern.pull, kernels, finish)
+    flat = role.worker.replica.flat
+    yield from ring_all_reduce(role.rank, role.ranks, out, flat, pattern.pull, kernels, finish)
 
 
-def _central(part: Part) -> Program[WorkStats]:
+def _central(role: Role) -> Program[WorkStats]:
     """Push a gradient to the server and pull the new model, step by step."""
-    worker, result = part.worker, WorkStats()
-    for step in range(part.command.steps):
-        yield from _gradient(part, step, result)
-        yield Send(part.ranks, worker.gradient.flat)
-        yield Receive(part.ranks, worker.replica.flat)
+    worker, result = role.worker, WorkStats()
+    for step in range(role.command.steps):
+        yield from _gradient(role, step, result)
+        yield Send(role.ranks, worker.gradient.flat)
+        yield Receive(role.ranks, worker.replica.flat)
         yield Flush()
     return result
 
 
-def _asynchronous(part: Part) -> Program[WorkStats]:
+def _asynchronous(role: Role) -> Program[WorkStats]:
     """Pull a model, push its gradient; the server answers when this worker may continue."""
-    worker, result = part.worker, WorkStats()
-    yield Send(part.ranks, np.zeros(1))  # the server considers only ranks that it has a message of
-    for step, _ in enumerate(part.command.batches[part.rank]):
-        yield Receive(part.ranks, worker.replica.flat)
-        yield from _gradient(part, step, result)
-        yield Send(part.ranks, worker.gradient.flat)
+    worker, result = role.worker, WorkStats()
+    yield Send(role.ranks, np.zeros(1))  # the server considers only ranks that it has a message of
+    for step, _ in enumerate(role.command.batches[role.rank]):
+        yield Receive(role.ranks, worker.replica.flat)
+        yield from _gradient(role, step, result)
+        yield Send(role.ranks, worker.gradient.flat)
         yield Flush()
     return result
 

@@ -1,17 +1,20 @@
 """A part of a network whose output layer is cut along its labels: as it steps, and as it is kept.
 
 A `LabelPart` steps. A `MergePoint` is what all go back to when a worker is lost: the layers below,
-this worker's labels, and copies of other workers' labels.
+this worker's labels, and copies of other workers' labels, each with the optimizer's moments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels
-from daskxml.model.partitioned import PartitionedMlp
+from daskxml.model.batch import BatchSegment
+from daskxml.model.partitioned import LabelOrder, PartitionedMlp, PartPass
+from daskxml.model.sampled_part import Part, RowPartPass, RowSampledPart, SampledPart
+from daskxml.model.sampling import LabelSource, LabelTables
 from daskxml.model.spec import Layout
 from daskxml.optim import Optimizer
 from daskxml.worker.settings import WorkerSettings
@@ -46,11 +49,42 @@ class LabelPart:
         self.flat = kernels.zeros(self.layout.size)
         self.parameters = self.layout.views(self.flat)
         sizes = self.layout.views, self.layout.size
-        self.optimizer = Optimizer(config.optimizer, kernels, self.parameters, *sizes)
+        self.optimizer = Optimizer(config.optimizer, kernels, self.parameters, *sizes, is_part=True)
         rows = max(settings.max_batch_rows, config.evaluation.batch_rows)
         budget = settings.logits_budget_bytes
         self.mlp = PartitionedMlp(self.spec, kernels, self.parameters, rows, budget)
         self.mlp.output.first_label = self.start
+        self.sampled: SampledPart | RowSampledPart | None = None  # set by `sample`
+
+    def begin(
+        self, hidden: Array, batch: Sequence[BatchSegment], lr: float, key: int
+    ) -> PartPass | RowPartPass:
+        """Begin a step of the output layer, on all labels of the part or on a sample of them."""
+        if self.sampled is not None:
+            return self.sampled.begin(hidden, batch, lr, key, self.optimizer)
+        return self.mlp.output.begin(hidden, batch, lr, self.optimizer)
+
+    def labels_scored(self, rows: int) -> int:
+        """Labels of the last step, summed over its rows."""
+        return rows * self.spec.labels if self.sampled is None else self.sampled.evaluated
+
+    @property
+    def tables(self) -> LabelTables | None:
+        """What names the labels of samples, if that has to follow their weights."""
+        source = None if self.sampled is None else self.sampled.sampler.source
+        return source if isinstance(source, LabelTables) else None
+
+    def sample(
+        self, order: LabelOrder, settings: WorkerSettings, source: LabelSource | None
+    ) -> None:
+        """Step on samples of the labels, whose order this is."""
+        layer = self.kernels, self.parameters["output.weight"], self.parameters["output.bias"]
+        sampling, budget = settings.config.sampling, settings.logits_budget_bytes
+        drawn = sampling, source, Part(order, self.start, self.stop)
+        if sampling.sets == "row":
+            self.sampled = RowSampledPart(*layer, self.spec.loss, *drawn)
+        else:
+            self.sampled = SampledPart(*layer, self.spec.loss, budget, *drawn)
 
     @property
     def lower(self) -> Array:
@@ -69,16 +103,25 @@ class LabelPart:
             found |= {name: moments[name] for name in sorted(moments) if name != "steps"}
         return found
 
-    def pieces(self, flat: Array, start: int, stop: int) -> Iterator[Array]:
-        """Yield what ``flat`` holds of the labels at the places ``start`` to ``stop``, flat."""
-        views = self.layout.views(flat)
-        for name in _OUTPUT:
-            yield views[name][start - self.start : stop - self.start].reshape(-1)
+    def point(self, *, with_moments: bool) -> MergePoint:
+        """Return this part as it is now: its own arrays, not copies of them."""
+        flats, steps = self.flats(with_moments=with_moments), self.optimizer.state().get("steps")
+        views = {name: self.layout.views(flat) for name, flat in flats.items()}
+        return MergePoint(
+            cuts=self.cuts,
+            index=self.index,
+            lower={name: self.lower_of(flat) for name, flat in flats.items()},
+            labels={self.index: {n: tuple(it[key] for key in _OUTPUT) for n, it in views.items()}},
+            steps=steps if with_moments else None,
+        )
+
+
+Labels = Mapping[str, tuple[Array, ...]]  # by name: (labels, units) weights, (labels,) biases
 
 
 @dataclass(frozen=True, slots=True)
 class MergePoint:
-    """What a worker keeps of the model of the last merge.
+    """What a worker holds of the model of the last merge, or of this moment.
 
     Attributes
     ----------
@@ -87,18 +130,45 @@ class MergePoint:
     index
         The worker's own part.
     lower
-        The layers below, flat.
+        The layers below, flat: ``current``, and moments by their names.
     labels
-        By part, its own and copies of others: ``(labels, units)`` weights and ``(labels,)`` biases.
+        By part, its own and copies of others.
+    steps
+        The optimizer's count of steps, where there are moments.
     """
 
     cuts: tuple[int, ...]
     index: int
-    lower: Array
-    labels: dict[int, tuple[Array, Array]]
+    lower: Mapping[str, Array]
+    labels: dict[int, Labels]
+    steps: Array | None = None
 
-    def pieces(self, part: int, start: int, stop: int) -> Iterator[Array]:
+    def pieces(self, name: str, part: int, start: int, stop: int) -> Iterator[Array]:
         """Yield what a part holds of the labels at the places ``start`` to ``stop``, flat."""
         first = self.cuts[part]
-        for array in self.labels[part]:
+        for array in self.labels[part][name]:
             yield array[start - first : stop - first].reshape(-1)
+
+    def arrays(self) -> Iterator[Array]:
+        """Yield the layers below and the worker's own labels, in an order of their names."""
+        yield from self.lower.values()
+        for pair in self.labels[self.index].values():
+            yield from pair
+
+    def is_like(self, other: MergePoint | None) -> bool:
+        """Whether the own part of another one has the same labels."""
+        return other is not None and (other.cuts, other.index) == (self.cuts, self.index)
+
+    def clone(self, kernels: Kernels, room: MergePoint | None) -> MergePoint:
+        """Return a copy of the layers below and the own labels, in ``room`` if that is given."""
+        if room is None:
+            own = {
+                name: tuple(kernels.empty(array.shape) for array in pair)
+                for name, pair in self.labels[self.index].items()
+            }
+            lower = {name: kernels.empty(array.shape) for name, array in self.lower.items()}
+            room = MergePoint(self.cuts, self.index, lower, {self.index: own})
+        for out, array in zip(room.arrays(), self.arrays(), strict=True):
+            kernels.copy(out.reshape(-1), array.reshape(-1))
+        steps = None if self.steps is None else self.steps.copy()
+        return replace(room, labels={self.index: room.labels[self.index]}, steps=steps)

@@ -83,7 +83,7 @@ class MemoryPlan:
         return f"{total} ({model} models and moments, {batch} batches of {self.batch_rows:,} rows)"
 
 
-class _Planned:
+class PlannedKernels:
     """Kernels that allocate nothing: their arrays have sizes, and no memory."""
 
     def __init__(self, kernels: Kernels) -> None:
@@ -93,18 +93,19 @@ class _Planned:
         return getattr(self._kernels, name)
 
     def empty(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
+        """Return an array that takes no memory."""
         return np.broadcast_to(np.zeros((), dtype), shape)
 
     zeros = empty
 
     def fill(self, out: Array, value: float) -> None:
-        pass
+        """Do nothing."""
 
     def copy(self, out: Array, x: Array) -> None:
-        pass
+        """Do nothing."""
 
     def reserve(self, sizes: object) -> None:
-        pass
+        """Do nothing."""
 
 
 def output_dtype(settings: WorkerSettings, kernels: Kernels) -> str:
@@ -120,7 +121,7 @@ def all_logits_bytes(settings: WorkerSettings, kernels: Kernels, batch_rows: int
 
 def plan_memory(settings: WorkerSettings, kernels: Kernels, batch_rows: int) -> MemoryPlan:
     """Return a worker's memory for batches of up to ``batch_rows`` rows of typical length."""
-    planned, budget_bytes = cast(Kernels, _Planned(kernels)), settings.logits_budget_bytes
+    planned, budget_bytes = cast(Kernels, PlannedKernels(kernels)), settings.logits_budget_bytes
     replica = _replica(settings, planned, batch_rows, budget_bytes)
     flat_bytes = int(replica.flat.nbytes)
     held_bytes = replica.optimizer.nbytes + replica.weights.nbytes - flat_bytes
@@ -264,10 +265,12 @@ def choose_budget(settings: WorkerSettings, kernels: Kernels) -> LogitsBudget:
     """Return the settings' budget, or the fastest that leaves room for the rows.
 
     Where none does, that is the smallest, so that batches need not be cut more than they must.
+    Trees have no logits.
     """
     if settings.logits_budget_bytes:
         return LogitsBudget(chosen_bytes=settings.logits_budget_bytes)
-    if kernels.name == "cpu":
+    strategy = settings.strategy
+    if kernels.name == "cpu" or strategy.pieces or strategy.partitions:
         return LogitsBudget(chosen_bytes=LOGITS_BYTES)
     whole_bytes = all_logits_bytes(settings, kernels, settings.max_batch_rows)
     tried = candidate_budgets(whole_bytes, kernels.cache_bytes)

@@ -2,9 +2,9 @@
 
 A gang is steps: see `daskxml.worker.partitioned_step`. At a *merge* each worker keeps a copy of its
 part, and sends another to a worker on another machine, if there is one. After a loss all go back to
-that, and the part of the lost worker comes from its copy. When shares change, labels move before
-the next gang: `deal_labels`. Who has which labels is asked of all workers each time, and not
-concluded from names.
+that, and the part of the lost worker comes from its copy, moments too. When shares change, labels
+move before the next gang: `deal_labels`. Who has which labels is asked of all workers each time,
+and not concluded from names.
 """
 
 from __future__ import annotations
@@ -21,29 +21,33 @@ from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.data.rows import slice_csr
-from daskxml.metrics import MetricSums, metric_sums
+from daskxml.metrics import MetricSums
 from daskxml.model.batch import with_offsets
 from daskxml.model.partitioned import PartitionedOutput, cut_labels
 from daskxml.session.commands import Evaluate, MergeReplicas, RunGang
 from daskxml.session.part_holders import buddies
 from daskxml.strategies.protocol import Partitioned
 from daskxml.worker.batch_runner import scheduled_rate, settled
-from daskxml.worker.label_part import LabelPart, MergePoint
+from daskxml.worker.label_part import LabelPart, Labels, MergePoint
 from daskxml.worker.partitioned_step import RowParts, step_program
 from daskxml.worker.partitioned_worker import PartitionedWorker
-from daskxml.worker.resident_rows import Batch
+from daskxml.worker.resident_rows import Batch, Fetched, rows_within
 
 _COPY, _OWN = 1, 2  # how a rank holds a part
+_COPY_FLOATS = 1 << 22  # of a message of a copy, at most
 
 
 # ------------------------------------------------------------------------ a gang
 
 
-def partitioned_gang(worker: PartitionedWorker, command: RunGang, rank: int) -> Program[WorkStats]:
-    """Return one rank's part in a gang."""
+def partitioned_gang(
+    worker: PartitionedWorker, command: RunGang, rank: int, fetched: Fetched
+) -> Program[WorkStats]:
+    """Return one rank's part in a gang; ``fetched`` has spans joined over its batches."""
     assert isinstance(command.pattern, Partitioned)
-    if command.begins or command.rewinds:
-        yield from deal_labels(worker, command, rank)
+    cuts = cut_labels(worker.spec.labels, command.pattern.shares)
+    if command.begins or command.rewinds or worker.part is None or worker.part.cuts != cuts:
+        yield from deal_labels(worker, command, rank, cuts)
     part, result, config = worker.part, WorkStats(), worker.settings.config
     assert part is not None
     for step in range(command.steps):
@@ -53,7 +57,7 @@ def partitioned_gang(worker: PartitionedWorker, command: RunGang, rank: int) -> 
         rate = scheduled_rate(worker.settings, command.lrs[first], batches[first])
         work = yield from step_program(
             part,
-            worker.rows.batch(whole, {}),
+            worker.rows.batch(whole, rows_within(whole, fetched)),
             _row_parts(batches),
             rank,
             rate,
@@ -62,6 +66,8 @@ def partitioned_gang(worker: PartitionedWorker, command: RunGang, rank: int) -> 
             worker.spec.labels,
         )
         result += settled(work, rate)
+    if config.sampling.is_on and result.labels_scored:
+        result.means = {"active": (result.labels_scored / worker.spec.labels, result.rows)}
     return result
 
 
@@ -97,11 +103,16 @@ class Holdings:
         """The first rank that has the layers below."""
         return min(owner for owner in (*self.owners, *self.holders) if owner >= 0)
 
+    def newcomers(self, ranks: int) -> list[int]:
+        """Return the ranks that have no part of their own."""
+        return [rank for rank in range(ranks) if rank not in self.owners]
+
 
 def find_holdings(
-    worker: PartitionedWorker, rank: int, ranks: int, wanted: tuple[int, ...] = ()
-) -> Program[Holdings | None]:
-    """Ask all ranks what they hold; the answer is the same on all.
+    worker: PartitionedWorker, point: MergePoint | None, rank: int, ranks: int,
+    wanted: tuple[int, ...] = (),
+) -> Program[Holdings | None]:  # fmt: skip
+    """Ask all ranks what they hold, this one ``point``; the answer is the same on all.
 
     None where each rank has its own part of a cut that is ``wanted``.
 
@@ -110,7 +121,6 @@ def find_holdings(
     TrainingError
         If nobody has a part.
     """
-    point = worker.point
     fits = point is not None and (point.cuts, point.index) == (wanted, rank)
     facts = np.array([len(point.cuts) - 1 if point else 0, worker.is_source, fits], np.int64)
     every = yield from all_gather_small(rank, range(ranks), facts)
@@ -143,22 +153,30 @@ def _first(tables: Sequence[Array], index: int, kind: int) -> int:
     return next((r for r, table in enumerate(tables) if table[1, index] == kind), -1)
 
 
-def deal_labels(worker: PartitionedWorker, command: RunGang, rank: int) -> Program[None]:
-    """Give every rank its part of the labels; with ``rewinds`` as of the last merge.
+def deal_labels(
+    worker: PartitionedWorker, command: RunGang, rank: int, cuts: tuple[int, ...]
+) -> Program[None]:
+    """Give every rank its part of the labels, with its moments.
 
-    Moments move along with the labels; those of a lost worker, and after `rewinds` all, are 0.
+    They come from the last merge, or, where a gang only goes on, from what all have now.
     """
-    assert isinstance(command.pattern, Partitioned)
-    ranks, cuts = len(command.workers), cut_labels(worker.spec.labels, command.pattern.shares)
-    held = yield from find_holdings(worker, rank, ranks, () if command.rewinds else cuts)
+    is_going_on = not (command.begins or command.rewinds)
+    source = worker.source(is_going_on=is_going_on)
+    wanted = () if command.rewinds else cuts
+    held = yield from find_holdings(worker, source, rank, len(command.workers), wanted)
     if held is None:
         return
-    if not held.cuts:
-        yield from _found(worker, held, cuts, rank)
+    if worker.label_source is not None and (command.rewinds or held.newcomers(len(cuts) - 1)):
+        worker.label_source.reset()  # on all alike: some have no tables, or later ones
+    if not is_going_on:
+        worker.part = None  # the last merge has all of it: room for the new one
+    if held.cuts:
+        new = worker.new_part(cuts, rank)
+        deal = _Deal(source, held, new, with_moments=is_going_on or worker.keeps_moments)
+        yield from deal.run(rank)
+        worker.part = new
     else:
-        deal = _Deal(worker, held, LabelPart(worker.settings, worker.kernels, cuts, rank))
-        yield from deal.run(rank, with_moments=not command.rewinds)
-        worker.part = deal.new
+        yield from _found(worker, held, cuts, rank)
 
 
 def _found(
@@ -167,103 +185,94 @@ def _found(
     """Begin with the run's first model; the first rank that has it sends it to those without."""
     ranks = len(cuts) - 1
     without = [other for other in range(ranks) if other not in held.founders]
-    if worker.is_source:
-        worker.part = worker.begin_part(cuts, rank)
     for other in without:
         if rank == held.founders[0]:
-            part = worker.begin_part(cuts, other)
-            for flat in part.flats(with_moments=True).values():
+            for flat in worker.begin_part(cuts, other).flats(with_moments=True).values():
                 yield Send(other, flat)
             yield Flush()
         elif rank == other:
-            worker.part = LabelPart(worker.settings, worker.kernels, cuts, rank)
-            for flat in worker.part.flats(with_moments=True).values():
+            part = worker.part = worker.new_part(cuts, rank)
+            for flat in part.flats(with_moments=True).values():
                 yield Receive(held.founders[0], flat)
+    if worker.is_source:
+        worker.part = worker.begin_part(cuts, rank)
 
 
 class _Deal:
-    """Moves labels from those who hold them after the last merge to a new part of each rank."""
+    """Moves labels from those who hold them to a new part of each rank.
 
-    def __init__(self, worker: PartitionedWorker, held: Holdings, new: LabelPart) -> None:
-        self.worker, self.held, self.new = worker, held, new
+    ``source`` is what this rank holds; None where it comes anew.
+    """
 
-    def run(self, rank: int, *, with_moments: bool) -> Program[None]:
+    def __init__(
+        self, source: MergePoint | None, held: Holdings, new: LabelPart, *, with_moments: bool
+    ) -> None:
+        self.source, self.held, self.new = source, held, new
+        self.target = new.point(with_moments=with_moments)
+        self._ranks = range(len(new.cuts) - 1)
+        self._newcomers = held.newcomers(len(self._ranks))
+
+    def run(self, rank: int) -> Program[None]:
         """Send and receive."""
-        names = tuple(self.new.flats(with_moments=with_moments))
-        for name in names:
+        for name in self.target.lower:
             yield from self._send(rank, name)
-        for name in names:
+        for name in self.target.lower:
             yield from self._receive(rank, name)
-        yield from self._steps(rank, with_moments)
+        yield from self._steps(rank)
         yield Flush()
 
-    def _moves(self, name: str) -> Iterator[tuple[int, int, int, int, int]]:
+    def _moves(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield every move: from and to which rank, of which old part, which places."""
         old, new = self.held.cuts, self.new.cuts
-        sources = self.held.holders if name == "current" else self.held.owners
-        for part, source in enumerate(sources):
-            for to in range(len(new) - 1):
+        for part, source in enumerate(self.held.holders):
+            for to in self._ranks:
                 start, stop = max(old[part], new[to]), min(old[part + 1], new[to + 1])
-                if source >= 0 and start < stop:
+                if start < stop:
                     yield source, to, part, start, stop
-
-    def _old_pieces(self, name: str, part: int, start: int, stop: int) -> Iterator[Array]:
-        point, old = self.worker.point, self.worker.part
-        if name == "current":
-            assert point is not None
-            return point.pieces(part, start, stop)
-        assert old is not None
-        return old.pieces(old.optimizer.state()[name], start, stop)
-
-    def _old_lower(self, name: str) -> Array:
-        point, old = self.worker.point, self.worker.part
-        assert point is not None
-        assert old is not None
-        return point.lower if name == "current" else old.lower_of(old.optimizer.state()[name])
 
     def _send(self, rank: int, name: str) -> Program[None]:
         if rank == self.held.first:
-            for other in self._newcomers():
-                yield Send(other, self._old_lower(name))
-        for source, to, part, start, stop in self._moves(name):
+            for other in self._newcomers:
+                yield Send(other, self._held.lower[name])
+        for source, to, part, start, stop in self._moves():
             if source == rank != to:
-                for piece in self._old_pieces(name, part, start, stop):
+                for piece in self._held.pieces(name, part, start, stop):
                     yield Send(to, piece)
 
+    @property
+    def _held(self) -> MergePoint:
+        assert self.source is not None
+        return self.source
+
     def _receive(self, rank: int, name: str) -> Program[None]:
-        flat = self.new.flats(with_moments=True)[name]
-        if rank in self._newcomers():
-            yield Receive(self.held.first, self.new.lower_of(flat))
+        kernels, lower = self.new.kernels, self.target.lower[name]
+        if rank in self._newcomers:
+            yield Receive(self.held.first, lower)
         else:
-            self.new.kernels.copy(self.new.lower_of(flat), self._old_lower(name))
-        for source, to, part, start, stop in self._moves(name):
+            kernels.copy(lower, self._held.lower[name])
+        for source, to, part, start, stop in self._moves():
             if to != rank:
                 continue
-            pieces = self.new.pieces(flat, start, stop)
+            pieces = self.target.pieces(name, rank, start, stop)
             if source != rank:
                 for piece in pieces:
                     yield Receive(source, piece)
                 continue
-            old = self._old_pieces(name, part, start, stop)
-            for piece, known in zip(pieces, old, strict=True):
-                self.new.kernels.copy(piece, known)
+            known = self._held.pieces(name, part, start, stop)
+            for piece, old in zip(pieces, known, strict=True):
+                kernels.copy(piece, old)
 
-    def _newcomers(self) -> list[int]:
-        ranks = range(len(self.new.cuts) - 1)
-        return [rank for rank in ranks if rank not in self.held.owners]
-
-    def _steps(self, rank: int, with_moments: bool) -> Program[None]:
-        steps = self.new.optimizer.state().get("steps")
-        if steps is None or not with_moments:
+    def _steps(self, rank: int) -> Program[None]:
+        steps = self.target.steps
+        if steps is None:
             return
-        if rank not in self._newcomers():
-            assert self.worker.part is not None
-            steps[:] = self.worker.part.optimizer.state()["steps"]
-        if rank == self.held.first:
-            for other in self._newcomers():
-                yield Send(other, steps)
-        elif rank in self._newcomers():
+        if rank in self._newcomers:
             yield Receive(self.held.first, steps)
+            return
+        steps[:] = self._held.steps
+        if rank == self.held.first:
+            for other in self._newcomers:
+                yield Send(other, steps)
 
 
 # ---------------------------------------------------------------------- a merge
@@ -272,32 +281,44 @@ class _Deal:
 def keep_copies(
     worker: PartitionedWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...]
 ) -> Program[Means]:
-    """Keep a copy of the own part, and of another worker's; a commit makes it the last merge."""
+    """Keep a copy of another worker's part; a commit makes it, and the own, the last merge."""
     part, ranks = worker.part, len(hosts)
     index = np.array([part.index if part else -1], np.int64)
     every = yield from all_gather_small(rank, range(ranks), index)
+    yield Flush()
     having = sorted((int(each[0]), number) for number, each in enumerate(every) if each[0] >= 0)
     members = [number for _, number in having]
     copy_of = {members[i]: members[b] for i, b in buddies([hosts[m] for m in members]).items()}
     if part is None:
-        yield Flush()
         return {}
-    flat = part.flat.copy()
-    views = part.layout.views(flat)
-    labels = {part.index: (views["output.weight"], views["output.bias"])}
-    if rank in copy_of:
-        for array in labels[part.index]:
-            yield Send(copy_of[rank], array)
+    own, copies = part.point(with_moments=worker.keeps_moments), dict[int, Labels]()
+    units = part.spec.hidden[-1]
     for source in (member for member in members if copy_of.get(member) == rank):
         number = int(every[source][0])
         width = part.cuts[number + 1] - part.cuts[number]
-        arrays = part.kernels.empty((width, part.spec.hidden[-1])), part.kernels.empty(width)
-        for array in arrays:
-            yield Receive(source, array)
-        labels[number] = arrays
-    yield Flush()
-    worker.staged = MergePoint(part.cuts, part.index, part.lower_of(flat), labels)
+        empty = part.kernels.empty
+        copies[number] = {name: (empty((width, units)), empty(width)) for name in own.lower}
+    mine = list(_pieces(own.labels[part.index])) if rank in copy_of else []
+    theirs = {int(every[m][0]): m for m in members}
+    arriving = [(theirs[n], list(_pieces(labels))) for n, labels in copies.items()]
+    for turn in range(max([len(mine), *(len(pieces) for _, pieces in arriving)])):
+        if turn < len(mine):
+            yield Send(copy_of[rank], mine[turn])
+        for source, pieces in arriving:
+            if turn < len(pieces):
+                yield Receive(source, pieces[turn])
+        yield Flush()  # a driver may copy what nobody takes: never more than a piece
+    worker.staged = copies
     return {}
+
+
+def _pieces(labels: Labels) -> Iterator[Array]:
+    """Cut what is held of some labels into messages."""
+    for pair in labels.values():
+        for array in pair:
+            flat = array.reshape(-1)
+            for start in range(0, int(flat.shape[0]), _COPY_FLOATS):
+                yield flat[start : start + _COPY_FLOATS]
 
 
 # ------------------------------------------------------------------- evaluation
@@ -311,12 +332,12 @@ def evaluate_together(
     The rank ``target`` merges the rankings, and returns the sums of all; others return none.
     """
     config = worker.settings.config.evaluation
-    held = yield from find_holdings(worker, rank, ranks)
+    held = yield from find_holdings(worker, worker.point, rank, ranks)
     assert held is not None
     sums = MetricSums.zero(config.k)
     rankers = _rankers(worker, held, rank)
     for part, first, last in worker.batches_of(command.pieces, worker.rows.tests):
-        segment = Segment(part, np.arange(first, last))
+        segment = Segment(part, worker.kernels.to_device(np.arange(first, last)))
         nonzeros = worker.kernels.nonzeros(part.features, segment.rows)
         found = [_rank_labels(worker, ranker, segment, config.k[-1]) for ranker in rankers]
         labels = sum(ranker.labels for ranker in rankers)
@@ -335,8 +356,8 @@ def evaluate_together(
             yield Receive(source, ids)
             found.append((scores, ids))
         best = best_of(found, config.k[-1])
-        truth = slice_csr(part.labels, first, last)
-        sums += metric_sums(best, truth, worker.inverse_propensity, config.k)
+        truth = slice_csr(worker.kernels.to_host(part.labels), first, last)
+        sums += worker.metric_sums(best, truth)
     return sums
 
 
@@ -348,8 +369,8 @@ def _rankers(worker: PartitionedWorker, held: Holdings, rank: int) -> list[Parti
             point, settings = worker.point, worker.settings
             assert point is not None
             budget = settings.logits_budget_bytes
-            arrays = *point.labels[index], worker.spec.loss, budget
-            ranker = PartitionedOutput(worker.kernels, *arrays)
+            weight, bias = point.labels[index]["current"]
+            ranker = PartitionedOutput(worker.kernels, weight, bias, worker.spec.loss, budget)
             ranker.first_label = point.cuts[index]
             ranker.reserve(settings.config.evaluation.batch_rows)
             rankers.append(ranker)
@@ -361,10 +382,11 @@ def _rank_labels(
 ) -> tuple[Array, Array]:
     """Return the best labels of one part by their logits, and these."""
     assert worker.part is not None
-    rows = int(segment.rows.shape[0])
-    scores, ids = np.empty((rows, k), np.float32), np.empty((rows, k), np.int32)
+    rows, kernels = int(segment.rows.shape[0]), worker.kernels
+    found = kernels.empty((rows, k)), kernels.empty((rows, k), "int32")
     hidden = worker.part.mlp.forward(tuple(with_offsets([segment])), rows, None)[-1]
-    ranker.rank(hidden, scores, ids)
+    ranker.rank(hidden, *found)
+    scores, ids = map(kernels.to_host, found)
     labels = worker.order.labels[np.maximum(ids, 0) + ranker.first_label * (ids >= 0)]
     return scores, np.where(ids >= 0, labels, -1).astype(np.int32)
 

@@ -12,6 +12,7 @@ again, and would still need all rows to update the first layer alike.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,12 +20,14 @@ import numpy as np
 
 from daskxml.collectives.all_gather import all_gather_small
 from daskxml.collectives.codec import make_codec
-from daskxml.collectives.messages import Flush, Program, Send, Worked
+from daskxml.collectives.messages import Flush, Program, Receive, Send, Worked
 from daskxml.core.arrays import Array, Segment
-from daskxml.core.errors import ConfigError
 from daskxml.core.work_stats import WorkStats
+from daskxml.kernels import Kernels
 from daskxml.model.batch import batch_rows, with_offsets
 from daskxml.model.partitioned import PartPass
+from daskxml.model.sampled_part import RowPartPass
+from daskxml.optim import Optimizer
 from daskxml.worker.label_part import LabelPart
 
 RowParts = tuple[slice, ...]  # the rows of a step that each rank adds up
@@ -48,28 +51,20 @@ def step_program(
         The type in which gradients travel: ``float32`` or ``bfloat16``.
     labels
         All labels, for the share of the work that this part is.
-
-    Raises
-    ------
-    ConfigError
-        If rows have weights.
     """
-    if part.mlp.weighs(batch):
-        raise ConfigError(
-            "[model] output = 'partitioned': takes no weights of rows: leave them out"
-        )
     rows, kernels, mlp = batch_rows(batch), part.kernels, part.mlp
     pieces = tuple(with_offsets(batch))
     nonzeros = sum(kernels.nonzeros(s.partition.features, s.rows) for s in batch)
     work = _Work(round(rows * part.spec.labels / labels), nonzeros)
     part.optimizer.reserve(rows, nonzeros)
     part.optimizer.begin_step()
+    yield from _follow_labels(part, rank, rows)
     layers = mlp.forward(pieces, rows, key)
-    found = mlp.output.begin(layers[-1], pieces, lr, part.optimizer)
+    found = part.begin(layers[-1], pieces, lr, key)
     if part.spec.loss == "softmax":
         found.exponentials()
         yield work.done(1 / 3)
-        yield from _join_softmax(found, rank, len(own))
+        yield from _join_softmax(found, kernels, rank, len(own))
     gradient = found.back_propagate()
     loss = found.loss_sum(own[rank])
     yield work.done(1.0 - found.share_waiting / 3)
@@ -79,14 +74,14 @@ def step_program(
     yield work.done(1.0)
     total = yield from exchange.gather()
     mlp.backward(pieces, layers, total, lr, key, part.optimizer)
-    part.optimizer.end_step()
+    yield from _finish_step(part.optimizer, rank, len(own))
     mine = own[rank].stop - own[rank].start
     return WorkStats(
         rows=mine,
         updates=int(mine > 0),
         loss_sum=loss,
         nonzeros=round(nonzeros * mine / rows),
-        labels_scored=rows * part.spec.labels,
+        labels_scored=part.labels_scored(rows),
     )
 
 
@@ -104,15 +99,54 @@ class _Work:
         return Worked(self.rows, self.nonzeros, share - before)
 
 
-def _join_softmax(found: PartPass, rank: int, ranks: int) -> Program[None]:
+def _follow_labels(part: LabelPart, rank: int, rows: int) -> Program[None]:
+    """Build the hash tables of all labels on every rank, if that is due: each hashes its own."""
+    tables = part.tables
+    if tables is None or not tables.count(rows):
+        return
+    assert part.sampled is not None
+    cuts, labels = part.cuts, part.sampled.part.order.labels
+    own = np.empty((tables.keys.shape[0], part.spec.labels), np.int32)
+    weight, bias = part.parameters["output.weight"], part.parameters["output.bias"]
+    tables.hash_labels(part.kernels, weight, bias, own)
+    ranks = len(cuts) - 1
+    arrived = np.empty(max(stop - start for start, stop in itertools.pairwise(cuts)), np.int32)
+    for keys, mine in zip(tables.keys, own, strict=True):
+        keys[labels[part.start : part.stop]] = mine
+        for turn in range(1, ranks):
+            yield Send((rank + turn) % ranks, mine)
+        for source in ((rank - turn) % ranks for turn in range(1, ranks)):
+            found = arrived[: cuts[source + 1] - cuts[source]]
+            yield Receive(source, found)
+            keys[labels[cuts[source] : cuts[source + 1]]] = found
+        yield Flush()
+    tables.build(part.kernels, rows)
+
+
+def _join_softmax(
+    found: PartPass | RowPartPass, kernels: Kernels, rank: int, ranks: int
+) -> Program[None]:
     """Exchange the peak and the sum of exponentials of every row over each rank's labels."""
-    own = np.stack([found.peak.astype(np.float64), found.total])
+    peak, total = kernels.to_host(found.peak), kernels.to_host(found.total)
+    own = np.stack([peak.astype(np.float64), total])
     each = yield from all_gather_small(rank, range(ranks), own)
-    found.join_parts(
-        np.stack([pair[0] for pair in each]).astype(np.float32),
-        np.stack([pair[1] for pair in each]),
-    )
+    peaks = np.stack([pair[0] for pair in each]).astype(np.float32)
+    totals = np.stack([pair[1] for pair in each])
+    found.join_parts(kernels.to_device(peaks), kernels.to_device(totals))
     yield Flush()
+
+
+def _finish_step(optimizer: Optimizer, rank: int, ranks: int) -> Program[None]:
+    """End a step; add up over all parts what it depends on: the norms of a gradient or a layer."""
+    finishing = optimizer.finish_step()
+    sums = next(finishing, None)
+    while sums is not None:
+        each = yield from all_gather_small(rank, range(ranks), sums)
+        yield Flush()
+        try:
+            sums = finishing.send(np.stack(each).sum(axis=0))
+        except StopIteration:
+            return
 
 
 class _GradientExchange:

@@ -12,7 +12,7 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.kernels import Kernels, StepSizes
 from daskxml.model.batch import Updates, batch_rows
 from daskxml.model.mlp import Mlp, RowStep, takes_row_steps
-from daskxml.model.sampling import ALL_LABELS, LabelTables, SamplingConfig
+from daskxml.model.sampling import ALL_LABELS, LabelSource, SamplingConfig
 from daskxml.model.spec import Layout, ModelSpec
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
 
@@ -105,8 +105,8 @@ class Replica:
         Where rows x labels floats exceed it, labels are walked in blocks.
     sampling
         Which labels `step` and `gradient` compute.
-    tables
-        Hash tables of the labels, if sampling hashes; `label_tables` makes them.
+    source
+        What names labels of a sample, if anything does; `label_source` makes it.
     flat
         A vector to step on, in the place of one of its own: ``(layout.size,)`` float32 on the
         device, aligned to 64 bytes.
@@ -148,7 +148,7 @@ class Replica:
     def __init__(
         self, spec: ModelSpec, optimizer: OptimizerConfig, kernels: Kernels, *,
         max_batch_rows: int, logits_budget_bytes: int = 256 * 2**20,
-        sampling: SamplingConfig = ALL_LABELS, tables: LabelTables | None = None,
+        sampling: SamplingConfig = ALL_LABELS, source: LabelSource | None = None,
         flat: Array | None = None, partner: Replica | None = None, output_dtype: str = "float32",
     ) -> None:  # fmt: skip
         for name, value in (("max_batch_rows", max_batch_rows), ("budget", logits_budget_bytes)):
@@ -161,9 +161,9 @@ class Replica:
         self.parameters = self.weights.views
         self._optimizer_config = optimizer
         self.optimizer: Optimizer = self.optimizer_for(self.parameters, partner)
-        self.tables, self._sampling = tables, sampling
+        self.source, self._sampling = source, sampling
         self._mlp = Mlp(
-            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables,
+            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, source,
             output_dtype == "float16",
         )  # fmt: skip
         is_plain = optimizer.is_plain_sgd and not sampling.is_on
@@ -191,13 +191,13 @@ class Replica:
         return Optimizer(self._optimizer_config, self.kernels, parameters, *sizes, common)
 
     def twin(self, kernels: Kernels, max_batch_rows: int, logits_budget_bytes: int) -> Replica:
-        """Return a replica over the same parameters, optimizer's state and label tables.
+        """Return a replica over the same parameters, optimizer's state and source of labels.
 
         It has buffers of its own, so both may step at the same time in different threads.
         """
         return Replica(
             self.spec, self._optimizer_config, kernels, max_batch_rows=max_batch_rows,
-            logits_budget_bytes=logits_budget_bytes, sampling=self._sampling, tables=self.tables,
+            logits_budget_bytes=logits_budget_bytes, sampling=self._sampling, source=self.source,
             flat=self.flat, partner=self,
         )  # fmt: skip
 
@@ -207,19 +207,19 @@ class Replica:
 
     def forget_tables(self) -> None:
         """Hash the labels anew before the next step, as the parameters are another model's."""
-        if self.tables is not None:
-            self.tables.reset()
+        if self.source is not None:
+            self.source.reset()
 
     def tables_state(self) -> dict[str, Array]:
         """Return the label tables' own arrays: write into them to restore a state."""
-        if self.tables is None:
+        if self.source is None:
             return {}
-        return {f"sampling.{name}": array for name, array in self.tables.state().items()}
+        return {f"sampling.{name}": array for name, array in self.source.state().items()}
 
     def resume_tables(self) -> None:
         """Continue with the contents of `tables_state`."""
-        if self.tables is not None:
-            self.tables.resume(self.kernels)
+        if self.source is not None:
+            self.source.resume(self.kernels)
 
     def resize(self, max_batch_rows: int) -> None:
         """Allow batches of ``max_batch_rows`` rows; buffers only ever grow.

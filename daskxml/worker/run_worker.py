@@ -5,26 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Partition, Segment
+from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.data.rows import slice_csr
 from daskxml.kernels import get_kernels
-from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
 from daskxml.model.class_weights import label_weights
+from daskxml.model.mixture import Ranker
 from daskxml.session.commands import Piece
 from daskxml.worker.memory import choose_budget
 from daskxml.worker.resident_rows import ResidentRows
 from daskxml.worker.settings import WorkerSettings
-
-
-class Ranker(Protocol):
-    """Ranks labels."""
-
-    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
-        """Return the best labels of each row and their scores, ``(rows, k)``."""
 
 
 class RunWorker(ABC):
@@ -53,11 +46,13 @@ class RunWorker(ABC):
         self.generation = self.best = 0
         self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
         self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
+        self.frequency_groups: Array | None = None
 
     def count_labels(self, label_counts: Array) -> None:
         """Set the counts of each label in the training rows, ``(labels,)`` int64."""
         self.label_counts, data = label_counts, self.settings.config.data
         rows = self.settings.data.rows
+        self.frequency_groups = frequency_groups(label_counts)
         self.inverse_propensity = propensities(
             label_counts, rows, data.propensity_a, data.propensity_b
         )
@@ -96,9 +91,13 @@ class RunWorker(ABC):
                     held, labels = part, self.kernels.to_host(part.labels)
                 rows = to_device(np.arange(first, last))
                 ids, _ = ranker.top_k([Segment(part, rows)], config.k[-1])
-                truth = slice_csr(labels, first, last)
-                sums += metric_sums(ids, truth, self.inverse_propensity, config.k)
+                sums += self.metric_sums(ids, slice_csr(labels, first, last))
         return sums
+
+    def metric_sums(self, ids: Array, truth: Csr) -> MetricSums:
+        """Return the sums of the metrics of ranked labels, ``(rows, k)``, at the run's ranks."""
+        ks = self.settings.config.evaluation.k
+        return metric_sums(ids, truth, self.inverse_propensity, ks, self.frequency_groups)
 
     def batches_of(
         self, pieces: Sequence[Piece], shards: Mapping[int, Partition]

@@ -86,7 +86,8 @@ class TrainingWorker(RunWorker):
         self._arrays: dict[str, Array] = {}
 
     def close(self) -> None:
-        """Close the shared model: other processes cannot open it from this one any more."""
+        """End a pool's threads, and close the shared model, which no process can open here then."""
+        self.runner.close()
         if self.shared is not None:
             self.shared.close()
 

@@ -6,9 +6,10 @@ A lease names pieces by their numbers in the ledger: the epoch is the tree. A fi
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -16,15 +17,15 @@ import numpy as np
 
 from daskxml.collectives.all_gather import all_gather_small
 from daskxml.collectives.messages import Flush, Program, Receive, Send
-from daskxml.core.arrays import Array, Partition
+from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.metrics import LossSum
 from daskxml.model.tree.forest import ARRAYS, Forest, assemble_tree
 from daskxml.model.tree.nodes import (
-    Block,
+    NodeBlock,
     TreeRows,
-    fit_block,
+    fit_blocks,
     pack_blocks,
     piece_work,
     plan_pieces,
@@ -32,6 +33,7 @@ from daskxml.model.tree.nodes import (
 )
 from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
+from daskxml.session.ledger import Span
 from daskxml.worker.batch_runner import BatchBoundary, ignore_boundary
 from daskxml.worker.resident_rows import Batch, Fetched
 from daskxml.worker.run_worker import RunWorker
@@ -68,7 +70,7 @@ class TreeWorker(RunWorker):
         self._pieces: Pieces = {}  # of trees that are not complete
         self._trees: dict[str, Array] = {}  # of those that are, by the names of `ARRAYS`
         self._forest: Forest | None = None
-        self._plans: dict[int, list[list[Block]]] = {}
+        self._plans: dict[int, list[list[NodeBlock]]] = {}
         self._seen: tuple[int, TreeRows] | None = None
         self._label_weights: Array | None = None
         self._lock = threading.Lock()  # a joining worker reads while others commit
@@ -207,7 +209,7 @@ class TreeWorker(RunWorker):
 
     # -------------------------------------------------------------------- work
 
-    def plan(self, tree: int) -> list[list[Block]]:
+    def plan(self, tree: int) -> list[list[NodeBlock]]:
         """Return the blocks of every piece of a tree."""
         if tree not in self._plans:
             counts, pieces = self.label_counts[self.orders[tree]], self.settings.strategy.pieces
@@ -232,40 +234,58 @@ class TreeWorker(RunWorker):
     ) -> WorkStats:
         """Fit pieces; ``lr`` and ``fetched`` are not used, as all rows are resident."""
         begun_s = time.perf_counter()
-        work = WorkStats()
-        for span in (span for batch in batches for span in batch):
-            for number in range(span.start, span.stop):
-                self._fit(span.epoch, number)
-                work += WorkStats(rows=1, updates=1)
-            batch_boundary(span.rows)
-        work.busy_s = time.perf_counter() - begun_s
-        return work
+        spans = [span for batch in batches for span in batch]
+        for tree, of_tree in itertools.groupby(spans, key=lambda span: span.epoch):
+            self._fit(tree, of_tree, batch_boundary)
+        pieces = sum(span.rows for span in spans)
+        return WorkStats(rows=pieces, updates=pieces, busy_s=time.perf_counter() - begun_s)
 
-    def _fit(self, tree: int, number: int) -> None:
-        plan = self.plan(tree)
-        if number >= len(plan):  # a small tree has fewer pieces
-            return
-        rows, seed = self._rows_of(tree), self.settings.config.run.seed
-        blocks = [
-            fit_block(self.kernels, rows, self.spec, self.shape, block, seed, tree)
-            for block in plan[number]
-        ]
-        self.fitted[tree, number] = pack_blocks(blocks)
+    def _fit(self, tree: int, spans: Iterable[Span], batch_boundary: BatchBoundary) -> None:
+        """Fit pieces of one tree, as many together as the device takes."""
+        plan, numbers = self.plan(tree), list[int]()
+
+        def blocks() -> Iterator[NodeBlock]:
+            for span in spans:
+                for number in range(span.start, min(span.stop, len(plan))):  # small trees: fewer
+                    numbers.append(number)
+                    yield from plan[number]
+                batch_boundary(span.rows)
+
+        seed = self.settings.config.run.seed
+        fitted = iter(fit_blocks(self._rows_of(tree), self.spec, self.shape, blocks(), seed, tree))
+        for number in numbers:
+            self.fitted[tree, number] = pack_blocks(
+                list(itertools.islice(fitted, len(plan[number])))
+            )
 
     def _rows_of(self, tree: int) -> TreeRows:
         if self._seen is None or self._seen[0] != tree:
-            self._seen = (
-                tree,
-                TreeRows(
-                    self._part, self.orders[tree], self.spec.power_of(tree), self._label_weights
-                ),
+            self._seen = None  # its rows are freed first
+            rows = TreeRows(
+                self.kernels,
+                self._part,
+                self.orders[tree],
+                self.spec.power_of(tree),
+                self._label_weights,
+                self._hard_negatives if tree and self.spec.hard_negatives else None,
             )
+            self._seen = tree, rows
         return self._seen[1]
+
+    @cached_property
+    def _hard_negatives(self) -> Array:
+        """What the first tree ranks highest for each row, ``(rows, count)``."""
+        first = {name: array for name, array in self._trees.items() if name.startswith("tree0.")}
+        (part,) = self.rows.streams.values()  # on the device
+        rows = self.kernels.to_device(np.arange(part.rows))
+        forest = Forest(self.spec, first, self.kernels)
+        ids, _ = forest.top_k([Segment(part, rows)], self.spec.hard_negatives)
+        return ids
 
     @cached_property
     def _part(self) -> Partition:
         (part,) = self.rows.streams.values()
-        return part
+        return self.kernels.to_host(part)
 
 
 def gather_pieces(worker: TreeWorker, rank: int, ranks: int) -> Program[Means]:

@@ -58,6 +58,7 @@ def test_a_mixture_is_trained_and_goes_on_where_it_was(
     assert [part.kind for part in spec.parts] == ["tree", "mlp"]
     assert sum(spec.weights) == pytest.approx(1)
     assert run.reason == "epochs"
+    assert f"{run.metrics['P@1']:.4f}" in run._repr_html_()
 
     parts = [daskxml.load(out / name) for name in ("0-tree", "1-network")]
     again = daskxml.mix(parts, weights=spec.weights)

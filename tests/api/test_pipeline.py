@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from distributed import Client
+from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.api.pipeline import Pipeline
+from daskxml.data.rows import to_scipy
 from daskxml.observe.report.pipeline import count_outcomes
 
 
@@ -81,6 +82,20 @@ def build(pipe: Pipeline, data: dict[str, Path], short: dict[str, Any]) -> dict[
     second = pipe.train(short, kept, held, name="second", overrides=["strategy.lr=0.1"])
     return {"kept": kept, "held": held, "first": first, "second": second,
             "metrics": pipe.evaluate(second, held)}  # fmt: skip
+
+
+def test_another_client_may_be_the_current_one(
+    client: Client, data: dict[str, Path], short: dict[str, Any]
+) -> None:
+    with (
+        LocalCluster(1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as other,
+        other.as_current(),
+    ):
+        run = daskxml.train(short, client=client, **data)
+        with Pipeline(client=client) as pipe:
+            assert pipe.read(data["train"]).made()
+    assert run.history
 
 
 def test_two_trainings_share_what_leads_to_them_and_a_later_process_keeps_them(
@@ -182,6 +197,33 @@ def test_texts_a_fitted_object_and_names(client: Client, short: dict[str, Any]) 
         assert run.metrics["P@1"] == 1.0
         assert outcomes(pipe)["read"] == {"done": 1, "shared": 1}
         assert words.result().vocabulary == ["apple", "blue", "car", "green", "red"]
+
+
+def test_rows_that_are_written_are_read_again_with_their_names(
+    client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "rows"
+    texts, tags = ["red apple", "green car", "a blue car"], [["fruit"], ["car"], ["car", "blue"]]
+    with Pipeline(client=client) as pipe:
+        rows = pipe.vectorize(pipe.read_texts(texts, tags))
+        (written,) = pipe.write(rows, folder).result()
+        for name in ("features-00001.npz", "labels-00001.npz"):  # of an earlier call
+            (folder / name).write_bytes(written.read_bytes())
+        assert pipe.write(rows, folder, name="again").result() == [written]
+        assert written == folder / "features-00000.npz"
+        named = {
+            f"{kind}_names": str(folder / f"{kind}_names.txt") for kind in ("feature", "label")
+        }
+        again = pipe.read(str(folder / "features-*.npz"), **named)
+        for there, here in zip(again.partitions, rows.partitions, strict=True):
+            there, here = there.result(), here.result()
+            for one, other in ((there.features, here.features), (there.labels, here.labels)):
+                assert (to_scipy(one) != to_scipy(other)).nnz == 0
+        assert (folder / "label_names.txt").read_text().split() == ["blue", "car", "fruit"]
+        with pytest.raises(daskxml.InputError, match=r"partition 0: .* no matrices"):
+            pipe.write(pipe.read_texts(texts), folder, name="no rows").result()
+        with pytest.raises(daskxml.ModelError, match="is a file; choose another"):
+            pipe.write(rows, written).result()
 
 
 def test_a_pipeline_outside_its_block_says_so() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -33,13 +35,21 @@ def share_first(run, X, label):
     return float((run.model.predict_top_k(X, 1)[0][:, 0] == label).mean())
 
 
-@pytest.mark.parametrize("kind", ["file", "memory", "arrays"])
+@pytest.mark.parametrize("kind", ["file", "table", "memory", "arrays"])
 def test_rows_of_weight_zero_are_not_learned(client, data, rows, kind, tmp_path):
     X, Y, label, weights = rows
     sections, train = RUN, data["train"]
     if kind == "file":
         np.save(tmp_path / "weights.npy", weights)
         sections = RUN | {"data": {"weights": str(tmp_path / "weights.npy")}}
+    elif kind == "table":
+        train = tmp_path / "rows.jsonl"
+        given = {"indices": X, "values": X, "labels": Y}
+        with train.open("w") as file:
+            for i, weight in enumerate(weights.tolist()):
+                ids = {name: m[[i]].indices.tolist() for name, m in given.items()}
+                row = {**ids, "values": X[[i]].data.tolist(), "sample_weight": weight}
+                file.write(json.dumps(row) + "\n")
     elif kind == "memory":
         train = daskxml.Matrices(X, Y, weights)
     else:

@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent / "benchmarks"
-sys.path[:0] = [str(ROOT / "figures"), str(ROOT / "gpu")]
+sys.path[:0] = [str(ROOT), str(ROOT / "figures"), str(ROOT / "gpu")]

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 import adasum_fig02
+import adasum_table1
 import curves
 import learning_rates
 import merge_stability
 import merging
 import overlap
 import pairs
+import paper_figures
 import simulations
 import study
 import table
@@ -279,3 +281,40 @@ class TestMerging:
                 assert spent_s == pytest.approx(messages * model_s + latency_s, rel=1e-3)
             else:
                 assert spent_s < messages * (model_s + 1e-5)
+
+
+class TestAdasumByLayers:
+    @pytest.mark.parametrize("way", adasum_table1.WAYS)
+    def test_all_gpus_get_the_model_of_the_definition(self, way):
+        sizes = {"a": 300, "b": 200, "c": 170, "d": 90, "e": 40, "f": 7}
+        assert adasum_table1.update_s(way, sizes, 1000) > 0.0  # which compares all of them
+
+    def test_a_wrong_model_is_noticed(self, monkeypatch):
+        monkeypatch.setattr(adasum_table1, "_broadcast", lambda gpu, change: iter(()))
+        with pytest.raises(RuntimeError):
+            adasum_table1.update_s("partitioned, broadcast afterwards", {"a": 8, "b": 8}, 1000)
+
+    def test_bert_large_has_its_parameters_and_divides_well(self):
+        sizes = adasum_table1.bert_large()
+        assert 330e6 < sum(sizes.values()) < 340e6
+        assert adasum_table1.Dealt(sizes).largest_share < 0.26
+
+
+class TestPaperFigures:
+    def test_every_script_is_run(self):
+        scripts = {
+            path.stem
+            for path in paper_figures.FIGURES.glob("*.py")
+            if '__name__ == "__main__"' in path.read_text()
+        }
+        assert scripts == {*paper_figures.SCRIPTS} - {*paper_figures.ELSEWHERE}
+
+    def test_what_needs_an_idle_machine_comes_last_and_only_if_asked_for(self):
+        every = paper_figures.chosen([], idle=True, quick=False)
+        assert [*paper_figures.SCRIPTS] == every
+        usual = paper_figures.chosen([], idle=False, quick=False)
+        assert every == [*usual, *paper_figures.IDLE]
+
+    def test_a_script_that_is_not_there_is_named(self):
+        with pytest.raises(SystemExit, match="--only fig99: no such script; there are learning_r"):
+            paper_figures.chosen(["fig99"], idle=False, quick=False)

@@ -8,12 +8,14 @@ import json
 import numpy as np
 import pytest
 import scipy.sparse
+from numba import njit
 
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
+from daskxml.kernels.compilation import TEXT
 from daskxml.model.spec import Layout, ModelSpec, initial_parameters
 from daskxml.model.store import ModelHeader
-from daskxml.model.trained import Model
+from daskxml.model.trained import Model, evaluate_partitions
 
 ROWS = SyntheticSpec(rows=500, test_rows=90, features=60, labels=12, seed=5)
 
@@ -50,6 +52,20 @@ def test_evaluate_prints_what_the_model_says(world, capsys, name):
     folder, model, test = world
     assert main(["evaluate", str(folder / "model"), str(folder / name), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == model.evaluate(test)
+
+
+def test_kernels_that_are_compiled_are_told_beside_the_output(world, capsys, monkeypatch):
+    folder, _, _ = world
+
+    def compiled(*arguments):  # in the place of kernels, which are in the cache
+        njit(lambda x: x + 1)(1)
+        return evaluate_partitions(*arguments)
+
+    monkeypatch.setattr("daskxml.cli.data.evaluate_partitions", compiled)
+    assert main(["evaluate", str(folder / "model"), str(folder / "test.txt"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "P@1" in json.loads(told.out)
+    assert told.err == f"{TEXT}\n"
 
 
 def test_evaluate_prints_a_table(world, capsys):

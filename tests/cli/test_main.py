@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 
 import daskxml
 from daskxml.cli import data, main
+from daskxml.cli.arguments import build_parser
+from daskxml.config import packaged_run_files
 from daskxml.core.errors import ConfigError
 
 HEAVY = ("dask", "distributed", "numpy", "numba", "scipy", "rich", "cupy")
@@ -118,6 +121,16 @@ def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):
 
     monkeypatch.setattr(data, "generate", refused)
     assert line in failure(capsys, "generate", "rows.txt")
+
+
+def test_the_help_of_train_names_every_run_file_and_examples_that_are_understood(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    told = capsys.readouterr().out
+    assert set(packaged_run_files()) <= set(told.split("run files that come along:")[1].split())
+    for line in told.split("examples:")[1].split("\n"):
+        if line:
+            build_parser().parse_args(shlex.split(line)[1:])
 
 
 def test_help_and_version_load_nothing_heavy():

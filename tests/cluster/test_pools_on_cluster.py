@@ -97,6 +97,7 @@ def test_a_pool_and_a_replica_update_one_model(
         out=tmp_path / "run", on_event=events.append,
     )  # fmt: skip
     check_run(run, 6)
+    assert daskxml.verify(tmp_path / "run").agrees
     assert worked(run.history, "cpu")
     assert worked(run.history, "gpu")
     last = run.history[-1]
@@ -137,7 +138,7 @@ def test_two_runs_at_once(client: Client, data: Data) -> None:
         check_run(runs[seed], 6)
 
 
-@pytest.mark.parametrize("victim", ["cpu", "gpu"])
+@pytest.mark.parametrize("victim", ["cpu", pytest.param("gpu", marks=pytest.mark.slow)])
 def test_a_worker_is_killed_in_the_middle_of_an_epoch(
     client: Client, data: Data, victim: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from distributed import Client, Worker
 
 import daskxml
+from daskxml.core.errors import DaskxmlError
 from harness.ledger_check import check_ledger
 
 Data = dict[str, Path]
@@ -40,7 +41,8 @@ def check_same(run: daskxml.Run, expected: daskxml.Run) -> None:
 def test_trees_on_a_cluster_and_in_its_files(
     client: Client, data: Data, expected: daskxml.Run, tmp_path: Path
 ) -> None:
-    run = daskxml.train(VALUES, client=client, **data, out=tmp_path / "run")
+    parts = {"data.partitions": 9}  # whose sums are added up by several tasks
+    run = daskxml.train(VALUES, client=client, **data, out=tmp_path / "run", overrides=parts)
     check_same(run, expected)
     loaded = daskxml.load(tmp_path / "run")
     rows = np.eye(3, 300)
@@ -59,7 +61,7 @@ def die_at(place: str) -> Any:
             def deadly(*args: Any) -> None:  # at its first piece: it may not get a second one
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            tree_worker.fit_block = deadly
+            tree_worker.fit_blocks = deadly
         else:
             gather = tree_worker.all_gather_small
 
@@ -79,6 +81,25 @@ def test_a_worker_is_killed(client: Client, data: Data, expected: daskxml.Run, p
     kinds = [event["kind"] for row in run.history for event in row["events"]]
     assert "lost" in kinds
     check_same(run, expected)
+
+
+def test_a_network_takes_its_negatives_from_a_tree(
+    client: Client, data: Data, tmp_path: Path
+) -> None:
+    daskxml.train(VALUES, client=client, **data, out=tmp_path / "tree")
+    network: dict[str, Any] = {
+        "model": {"hidden": [16]},
+        "strategy": {"name": "elastic", "lr": 2.0, "batch_max": 32, "megabatch_batches": 8},
+        "training": {"epochs": 4},
+        "sampling": {"method": "tree", "model": str(tmp_path / "tree"), "active": 30},
+    }
+    run = daskxml.train(network, client=client, **data)
+    assert run.metrics["P@1"] > 0.2
+    assert 0.3 < run.history[-1]["notes"]["active"] < 0.9
+    overrides = {"sampling.model": str(tmp_path / "elsewhere")}
+    with pytest.raises(DaskxmlError, match=r"elsewhere: no such directory") as caught:
+        daskxml.train(network, client=client, **data, overrides=overrides)
+    assert "\n" not in str(caught.value)
 
 
 def test_labels_without_rows_and_features_without_labels(client: Client, tmp_path: Path) -> None:

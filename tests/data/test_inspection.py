@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.core.errors import InputError
-from daskxml.data.inspection import Counts, Spread, inspect_file
+from daskxml.data.inspection import Spread, ValueCounts, inspect_file
 
 TEXT = b"5 6 4\n0,2 0:1 3:2\n2 1:1\n 5:1 4:1 5:1\n2\n2,2 1:1\n"
 
@@ -98,9 +98,9 @@ def test_a_malformed_row_is_refused(tmp_path) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=20), max_size=6))
 def test_counts_add_up_and_spread_is_that_of_numpy(pieces: list[list[int]]) -> None:
-    counts = Counts.of(np.empty(0, np.int64))
+    counts = ValueCounts.of(np.empty(0, np.int64))
     for piece in pieces:
-        counts = counts.plus(Counts.of(np.array(piece, np.int64)))
+        counts = counts.plus(ValueCounts.of(np.array(piece, np.int64)))
     values = np.array([value for piece in pieces for value in piece], np.int64)
     expected = np.unique(values, return_counts=True)
     np.testing.assert_array_equal(counts.values, expected[0])

@@ -41,6 +41,27 @@ def test_the_users_matrix_is_neither_changed_nor_kept() -> None:
     np.testing.assert_array_equal(single.data, [1, 1, 1])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(st.lists(st.integers(0, 6), max_size=8), min_size=1, max_size=4))
+def test_rows_in_any_order_are_those_of_scipy(dtype: type, rows: list[list[int]]) -> None:
+    ids = np.array([label for row in rows for label in row], np.int32)
+    lengths = np.cumsum([0, *map(len, rows)])
+    values = (np.arange(ids.size) + 0.5).astype(dtype)
+    given_rows = sp.csr_matrix((values, ids, lengths), shape=(len(rows), 7))
+    (block,) = feature_blocks(given_rows, 7)
+    np.testing.assert_array_equal(dense_of(block), given_rows.toarray())
+    for first, last in zip(block.indptr, block.indptr[1:], strict=False):
+        assert (np.diff(block.indices[first:last]) > 0).all()
+    np.testing.assert_array_equal(given_rows.indices, ids)
+
+
+def test_a_sum_of_equal_ids_that_is_too_large_is_refused() -> None:
+    rows = sp.csr_matrix((np.full(2, 3e38, np.float32), [1, 1], [0, 2]), shape=(1, 3))
+    with pytest.raises(InputError, match="row 0"):
+        list(feature_blocks(rows, 3))
+
+
 def test_rows_come_in_blocks() -> None:
     rows = BLOCK_ROWS + 3
     X = sp.csr_matrix(np.arange(rows, dtype=float)[:, None])

@@ -11,7 +11,7 @@ from daskxml.data.order import (
     MASK,
     ROUNDS,
     derive_key,
-    mix_exactly,
+    mix_bits_exactly,
     shuffled_positions,
     shuffled_sources,
 )
@@ -30,7 +30,7 @@ def positions_naive(n: int, key: int) -> list[int]:
         while value >= n:
             left, right = start >> half, start % 2**half
             for word in keys:
-                left, right = right, left ^ (mix_exactly((right ^ word) & MASK) % 2**half)
+                left, right = right, left ^ (mix_bits_exactly((right ^ word) & MASK) % 2**half)
             start = value = left << half | right
         found.append(value)
     return found

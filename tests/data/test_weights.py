@@ -1,12 +1,21 @@
 """Weights of rows: files and arrays of them, and what is refused."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
+from daskxml.data.reading import DataSource, read_here
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows
 from daskxml.data.weights import row_weights
+from daskxml.in_process import read_rows
 from daskxml.kernels import get_kernels
 
 
@@ -57,3 +66,61 @@ def test_weights_go_where_their_rows_go():
     assert joined.weights.tolist() == [4, 1, 2, 3]
     assert part.nbytes == 2 * x.nbytes + 16
     assert get_kernels("cpu", 1).to_device(part) is part
+
+
+TABLE = {"labels": [[0], [1], [0]], "indices": [[1], [2], [3]], "sample_weight": [1, 0.5, 2]}
+
+
+def table_file(folder: Path, kind: str, **columns: Any) -> Path:
+    """Write the table with other columns; None leaves one out."""
+    given = {name: column for name, column in (TABLE | columns).items() if column is not None}
+    rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+    file = folder / f"rows.{kind}"
+    if kind == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "csv":
+        lines = [[_field(value) for value in row.values()] for row in rows]
+        file.write_text("".join(",".join(line) + "\n" for line in [list(given), *lines]))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(given), file)
+    return file
+
+
+def _field(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def weights_in(*files: Path) -> Any:
+    config = load_run_config({"training": {"epochs": 1}, "data": {"train": list(map(str, files))}})
+    return np.concatenate([part.weights for part in read_rows(config, 1).train])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_column_of_a_table_is_the_weights(tmp_path: Path, kind: str) -> None:
+    found = weights_in(table_file(tmp_path, kind))
+    np.testing.assert_allclose(np.sort(found), np.array([0.5, 1, 2]) / (3.5 / 3), rtol=1e-6)
+    dense = {"indices": None, "a": [1.0, 2.0, 3.0], "b": [3.0, 0.0, 1.0]}
+    if kind != "jsonl":
+        file = table_file(tmp_path, kind, **dense)
+        assert weights_in(file).shape == (3,)
+        (block,), _, _ = read_here(DataSource(paths=(str(file),)))
+        assert block.features.columns == 2
+
+
+def test_weights_of_a_table_that_are_wrong_are_told_with_their_place(tmp_path: Path) -> None:
+    cases = [
+        ("jsonl", [1, -1, 2], r"rows.jsonl:2: 'sample_weight' is -1: must be a finite number"),
+        ("csv", [1, 1, "nan"], r"rows.csv:4: 'sample_weight' is nan: must be"),
+        ("csv", [1, "x", 1], r"rows.csv:3: column 'sample_weight' holds 'x', no number"),
+        ("jsonl", ["a", "b", "c"], r"rows.jsonl:1: 'sample_weight' holds no numbers"),
+        ("parquet", [1.0, None, 1.0], "row 1: 'sample_weight' is null"),
+    ]
+    for kind, given, problem in cases:
+        with pytest.raises(InputError, match=problem):
+            weights_in(table_file(tmp_path, kind, sample_weight=given))
+    with_weights, without = tmp_path / "with", tmp_path / "without"
+    with_weights.mkdir()
+    without.mkdir()
+    files = table_file(with_weights, "csv"), table_file(without, "csv", sample_weight=None)
+    with pytest.raises(InputError, match="in some files only: give all training files one"):
+        weights_in(*files)

@@ -145,6 +145,15 @@ def test_clones_pickles_and_files(client, fitted, tmp_path) -> None:
     np.testing.assert_array_equal(loaded.predict(X).toarray(), fitted.predict(X).toarray())
 
 
+def test_lazy_predictions_are_those_of_the_calibrated_model(client, fitted) -> None:
+    X, Y = rows()
+    classifier = pickle.loads(pickle.dumps(fitted)).calibrate(X, Y)
+    classifier.client = client
+    lazy = client.compute(classifier.predict(arrays(X, np.array))).result()
+    np.testing.assert_array_equal(lazy.toarray(), classifier.predict(X).toarray())
+    assert classifier.model_.header.decisions is not None
+
+
 def test_what_cannot_be_done_is_one_line(client, fitted) -> None:
     X, Y = (arrays(it, np.array) for it in rows())
     unknown = X[X[:, 0] > 0]
@@ -159,6 +168,7 @@ def test_what_cannot_be_done_is_one_line(client, fitted) -> None:
         "model= goes on in one process": lambda: fit(X, Y, model=fitted),
         "partial_fit trains in one process": lambda: fitted.partial_fit(X, Y),
         "score takes rows in memory": lambda: fitted.score(X, Y),
+        "calibrate takes rows in memory": lambda: fitted.calibrate(X, Y),
         "n_workers is the cluster's number": lambda: DaskXMLClassifier(n_workers=2).fit(X, Y),
         "no Dask client: give client=": lambda: DaskXMLClassifier(**FAST).fit(X, Y),
         "no row has a label": lambda: fit(X, arrays(_empty_lists(), np.array)),

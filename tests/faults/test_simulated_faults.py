@@ -62,7 +62,7 @@ def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
     [
         "a row is leased twice at the end of a lease",
         "all replicas are merged with one weight",
-        "a repeated commit fails",
+        "a lost worker's lease stays open",
     ],
 )
 def test_a_planted_fault_is_found(name: str) -> None:
@@ -71,14 +71,34 @@ def test_a_planted_fault_is_found(name: str) -> None:
 
 
 def fault(
-    kind: str, when: str, at: int = 1, lasts_s: float = 0.0, returns_s: float = 0.01
+    kind: str, when: str, at: int = 1, lasts_s: float = 0.0, returns_s: float = 0.01, lag: int = 0
 ) -> Fault:
-    return Fault(at, kind, 0, lasts_s, returns_s, same_address=True, when=when)
+    return Fault(at, kind, 0, lasts_s, returns_s, same_address=True, when=when, lag=lag)
 
 
 def case(*faults: Fault, workers: int = 1, overlap: bool = False) -> Case:
     every = 3 if overlap else 1
     return Case(1, "adaptive-sgd", overlap, True, workers, 2, every, faults)
+
+
+LOCKED = Case(
+    44, "static", False, True, workers=2, epochs=1, checkpoint_every=2,
+    faults=(
+        Fault(92, "kill", 0, 0.03401304864312761, 0.01, False, "daskxml_commit"),
+        Fault(92, "kill", 0, 6.230878269221285, 0.0, True, "daskxml_commit", 16),
+        Fault(117, "kill here", 2, 9.289907091457383e-06, 0.0, False, "open history"),
+    ),
+)  # fmt: skip
+
+
+GIVEN_UP = Case(
+    125, "hogbatch", False, False, workers=3, epochs=1, checkpoint_every=3, transport="tcp",
+    pools=1,
+    faults=(
+        fault("stop", "remove 00", at=43, lag=32),
+        fault("kill all", "remove 00", at=138, returns_s=-1.0),
+    ),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -90,19 +110,28 @@ def case(*faults: Fault, workers: int = 1, overlap: bool = False) -> Case:
         ),
         (
             "a history whose last row was not written ends well",
-            case(fault("full", "write_rows", at=165, lasts_s=0.0001)),
+            case(fault("full", "write_rows", at=160, lasts_s=0.0001)),
         ),
         (
             "a full disk under a model is a traceback",
             case(fault("full", "rename model.safetensors.partial", lasts_s=5.0)),
         ),
         (
-            "a full disk under a run file is a traceback",
-            case(fault("power", "store_model"), fault("full", "load_checkpoint", lasts_s=0.001)),
-        ),
-        (
             "asking a worker for a directory leaves something there",
             case(fault("kill here", "record_workers", returns_s=0.0), workers=2),
+        ),
+        (
+            "a directory that Dask let the next worker at an address lock ends the run",
+            LOCKED,
+        ),
+        ("checkpoints of a history that was given up stay", GIVEN_UP),
+        (
+            "workers that are all lost have room for no label",
+            Case(1, "partitioned", False, True, 1, 1, 1, (fault("kill here", "create_worker"),)),
+        ),
+        (
+            "a pool's threads outlive their run",
+            Case(1, "hogbatch", False, True, 1, 1, 1, faults=(), pools=1),
         ),
     ],
 )

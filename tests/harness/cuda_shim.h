@@ -176,13 +176,25 @@ inline int __any_sync(unsigned, int value) {
     return any != 0;
 }
 
+inline unsigned __ballot_sync(unsigned, int value) {
+    unsigned lanes = 0;
+    for (int lane = 0; lane < 32; ++lane) lanes |= (unsigned)(shim::exchange(value, lane) != 0) << lane;
+    return lanes;
+}
+
 inline float __expf(float x) { return expf(x); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 inline float __int_as_float(int bits) { return __uint_as_float(bits); }
 inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 
 template <class T> T atomicAdd(T* at, T value) { T old = *at; *at += value; return old; }
+template <class T> T atomicCAS(T* at, T expected, T value) {
+    T old = *at;
+    if (old == expected) *at = value;
+    return old;
+}
 template <class T> T atomicMax(T* at, T value) { T old = *at; *at = std::max(old, value); return old; }
 template <class T> T atomicOr(T* at, T value) { T old = *at; *at |= value; return old; }
 template <class T> T atomicExch(T* at, T value) { T old = *at; *at = value; return old; }

@@ -124,45 +124,63 @@ class NaiveRowSampling:
 
     def softmax_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, weighted: bool,
+        weight: Array, bias: Array, times: Array,
     ) -> None:  # fmt: skip
         rows = len(hidden)
-        for i, span, logits, times in _each_row(samples, hidden, weight, bias, weighted):
+        for i, span, logits, counts in _each_row(samples, hidden, weight, bias, times):
             own = samples.own[i]
             if own == 0:
                 slopes[span], gradient[i], loss[i] = 0.0, 0.0, 0.0
                 continue
-            weights = times * np.exp(logits - logits.max())
+            weights = counts * np.exp(logits - logits.max())
             loss[i] = logits.max() + np.log(weights.sum()) - logits[:own].mean()
             slopes[span] = weights / weights.sum() / rows
             slopes[span][:own] -= 1.0 / own / rows
             gradient[i] = slopes[span] @ weight[samples.ids[span]]
 
+    def row_sample_exponentials(
+        self, slopes: Array, sums: Array, samples: RowSamples, hidden: Array, weight: Array,
+        bias: Array, times: Array,
+    ) -> None:  # fmt: skip
+        for i, span, logits, counts in _each_row(samples, hidden, weight, bias, times):
+            raised = logits + np.log(counts)
+            peak = raised.max(initial=-np.inf)
+            slopes[span] = np.exp(raised - peak)
+            sums[:, i] = peak, slopes[span].sum(), logits[: samples.own[i]].sum()
+
+    def row_sample_gradient(
+        self, slopes: Array, gradient: Array, samples: RowSamples, weight: Array, factors: Array,
+        shares: Array,
+    ) -> None:  # fmt: skip
+        for i in range(len(gradient)):
+            span = slice(int(samples.starts[i]), int(samples.starts[i + 1]))
+            slopes[span] *= factors[i]
+            slopes[span][: samples.own[i]] -= shares[i]
+            gradient[i] = slopes[span] @ weight[samples.ids[span]]
+
     def sigmoid_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, weighted: bool,
+        weight: Array, bias: Array, times: Array,
     ) -> None:  # fmt: skip
         rows = len(hidden)
-        for i, span, logits, times in _each_row(samples, hidden, weight, bias, weighted):
+        for i, span, logits, counts in _each_row(samples, hidden, weight, bias, times):
             own = samples.own[i]
-            loss[i] = times @ np.logaddexp(0.0, logits) - logits[:own].sum()
-            slopes[span] = times / (1.0 + np.exp(-logits)) / rows
+            loss[i] = counts @ np.logaddexp(0.0, logits) - logits[:own].sum()
+            slopes[span] = counts / (1.0 + np.exp(-logits)) / rows
             slopes[span][:own] -= 1.0 / rows
             gradient[i] = slopes[span] @ weight[samples.ids[span]]
 
 
 def _each_row(
-    samples: RowSamples, hidden: Array, weight: Array, bias: Array, weighted: bool
+    samples: RowSamples, hidden: Array, weight: Array, bias: Array, times: Array
 ) -> Iterator[tuple[int, slice, Array, Array]]:
     """A row, its span, its logits, and how often each of its labels counts; in float64."""
     for i in range(len(hidden)):
         span = slice(int(samples.starts[i]), int(samples.starts[i + 1]))
         ids = samples.ids[span]
-        times, certain = np.ones(len(ids)), samples.certain[i]
-        if weighted and certain < len(ids):
-            times[certain:] = (len(weight) - certain) / (len(ids) - certain)
+        counts = np.where(np.arange(len(ids)) < samples.certain[i], 1.0, times[i])
         logits = weight[ids].astype(np.float64) @ hidden[i] + bias[ids]
-        yield i, span, logits, times
+        yield i, span, logits, counts
 
 
 def _popular(taken: list[int], most: int, found: Lookup, row: int, key: int) -> list[int]:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.kernels.tree import COARSE, QUANTUM, Fit, TreeArrays, TreeWeights
+from daskxml.kernels.tree import (
+    COARSE,
+    NO_ROWS_BIAS,
+    QUANTUM,
+    Fit,
+    FittedBlock,
+    NodeProblem,
+    TreeArrays,
+    TreeWeights,
+)
 from harness.naive_hash import hash64
 
 
@@ -41,18 +52,28 @@ class NaiveTree:
         )  # fmt: skip
         return gathered, np.array(stored, np.int32)
 
-    def fit_node(
-        self, weight: Array, part: Partition, fit: Fit, key: int,
-        child_weights: Array | None = None,
-    ) -> None:  # fmt: skip
+    def fit_nodes(
+        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
+    ) -> list[FittedBlock]:
+        fitted = []
+        for problem in problems:
+            rows, names = self.node_rows(x, problem.rows)
+            weight = np.zeros((rows.columns, problem.children.columns), np.float32)
+            self.fit_node(weight, rows, problem, fit)
+            if not rows.rows:
+                weight[0] = NO_ROWS_BIAS
+            fitted.append(FittedBlock(weight[0], *self.prune(weight, names, smallest)))
+        return fitted
+
+    def fit_node(self, weight: Array, rows: Csr, problem: NodeProblem, fit: Fit) -> None:
         """One child after the other, over the same orders of rows."""
-        x = dense(part.features)
-        signs = np.where(dense(part.labels) > 0, 1.0, -1.0)
+        x, key = dense(rows), problem.key
+        signs = np.where(dense(problem.children) > 0, 1.0, -1.0)
         counts = np.ones(signs.shape)
-        if part.weights is not None:
-            counts *= part.weights[:, None]
-        if child_weights is not None:
-            counts *= np.where(signs > 0, child_weights, 1.0)
+        if problem.row_weights is not None:
+            counts *= problem.row_weights[:, None]
+        if problem.child_weights is not None:
+            counts *= np.where(signs > 0, problem.child_weights, 1.0)
         for child in range(weight.shape[1]):
             w, dual = np.zeros(x.shape[1]), np.zeros(x.shape[0])
             order, drawn, done = list(range(x.shape[0])), 0, 0

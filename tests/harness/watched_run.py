@@ -84,21 +84,10 @@ def until(found: Callable[[], Any]) -> Any:
 
 
 def read(url: str) -> str:
-    """Return a page; one that fails is asked for again, as a reader would.
-
-    Pages of a scheduler that has just started have failed with 500, rarely and on loaded machines.
-    """
-    for _ in range(3):
-        try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                text: str = answer.read().decode()
-            return text
-        except urllib.error.HTTPError as error:
-            if error.code != 500:
-                raise
-            problem = error
-            time.sleep(1.0)
-    raise AssertionError(f"{url}: {problem}")
+    """Return a page."""
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def is_missing(url: str) -> bool:

@@ -312,11 +312,11 @@ def test_targets_of_float16(ops, block, density, first_label, first_row):
     labels, rows = logits.shape
     columns = first_label + labels
     targets = target_rows(ops, block, columns, density, first_row, first_label)
-    weights, sums = 1024 * np.abs(normal(rng, rows)), normal(rng, columns)
+    weights, sums = 1024 * np.abs(normal(rng, rows)), normal(rng, labels)
     slow, slow_sums = wide(logits), wide(sums)
     for kernels, delta, lost in ((ops, logits, sums), (NAIVE, slow, slow_sums)):
         kernels.subtract_targets_deferred(delta, weights, *targets, first_label, 2048.0)
-        kernels.apply_deferred_sums(lost)
+        kernels.apply_deferred_sums(lost, first_label)
     np.testing.assert_allclose(wide(logits), slow, rtol=6e-4, atol=1e-6)
     close(sums, slow_sums)
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.core.arrays import Csr, Partition
-from daskxml.core.errors import ConfigError
+from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.data.rows import slice_rows, take_rows, to_scipy
 from daskxml.kernels.cpu.kernels import CpuKernels
-from daskxml.kernels.cuda.kernels import CudaKernels
-from daskxml.kernels.tree import Fit, TreeArrays
-from daskxml.model.tree.nodes import Block, FittedBlock, TreeRows, fit_block, join_blocks
+from daskxml.kernels.cpu.tree import fit_node, node_rows, prune
+from daskxml.kernels.tree import Fit, FittedBlock, NodeProblem, TreeArrays
+from daskxml.model.tree.nodes import NodeBlock, TreeRows, fit_blocks, join_blocks
 from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
-from harness.kernel_cases import modest, random_csr, seeds
+from harness.cuda_on_host import emulated, needs_compiler
+from harness.kernel_cases import EVERY, EVERY_THREADS, modest, random_csr, seeds
 from harness.naive_tree import NaiveTree
 
 NAIVE = NaiveTree()
-fast_kernels = pytest.mark.parametrize("fast", [CpuKernels(1), CpuKernels(2)], ids=["1", "2"])
 
 
 def some_rows(rng: np.random.Generator, rows: int, columns: int) -> Csr:
@@ -52,14 +50,13 @@ def random_tree(rng: np.random.Generator, labels: int, features: int) -> TreeArr
     )
 
 
-@fast_kernels
 @modest
 @given(seed=seeds)
-def test_rows_are_gathered_with_the_nodes_own_columns(fast: CpuKernels, seed: int) -> None:
+def test_rows_are_gathered_with_the_nodes_own_columns(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = some_rows(rng, 12, 9)
     rows = np.flatnonzero(rng.random(12) < 0.5)
-    (found, names), (expected, expected_names) = fast.node_rows(x, rows), NAIVE.node_rows(x, rows)
+    (found, names), (expected, expected_names) = node_rows(x, rows), NAIVE.node_rows(x, rows)
     np.testing.assert_array_equal(names, expected_names)
     np.testing.assert_array_equal(found.indptr, expected.indptr)
     np.testing.assert_array_equal(found.indices, expected.indices)
@@ -67,43 +64,107 @@ def test_rows_are_gathered_with_the_nodes_own_columns(fast: CpuKernels, seed: in
     assert found.columns == expected.columns
 
 
-@modest
+def random_problem(
+    rng: np.random.Generator, rows: Array, children: int, *, weighs: bool
+) -> NodeProblem:
+    """Labels below some rows, which may be none."""
+    y = random_csr(rng, len(rows), children, ones=True)
+    weights = rng.choice(np.float32([0, 0.5, 1, 3]), len(rows) + children)
+    key = int(rng.integers(2**63))
+    if not weighs:
+        return NodeProblem(rows, y, key)
+    return NodeProblem(rows, y, key, weights[: len(rows)], weights[len(rows) :])
+
+
+@EVERY
+@settings(modest, max_examples=10)
 @given(seed=seeds, solver=st.sampled_from(["dual", "sgd"]), weighs=st.booleans())
-def test_scores_are_fitted_as_one_child_at_a_time(seed: int, solver: str, weighs: bool) -> None:
+def test_nodes_are_fitted_as_one_child_at_a_time(
+    ops: CpuKernels, seed: int, solver: str, weighs: bool
+) -> None:
     rng = np.random.default_rng(seed)
-    rows, children = int(rng.integers(1, 12)), int(rng.integers(1, 20))
-    x, names = NAIVE.node_rows(some_rows(rng, rows, 7), np.arange(rows))
-    weights = rng.choice(np.float32([0, 0.5, 1, 3]), rows + children) if weighs else None
-    y, of_rows = random_csr(rng, rows, children, ones=True), weights[:rows] if weighs else None
-    part, of_children = Partition(x, y, of_rows), weights[rows:] if weighs else None
-    fit = Fit(solver, passes=3, cost=0.7, lr=0.5)
-    found, expected = (np.zeros((len(names) + 1, children), np.float32) for _ in range(2))
-    CpuKernels(1).fit_node(found, part, fit, seed, of_children)
-    NAIVE.fit_node(expected, part, fit, seed, of_children)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-4)
+    count, columns = int(rng.integers(1, 9)), int(rng.choice([1, 7, 300]))
+    x = some_rows(rng, count, columns)
+    problems = [
+        random_problem(
+            rng, np.flatnonzero(rng.random(count) < share), int(rng.integers(1, 36)), weighs=weighs
+        )
+        for share in (0.0, 0.7)
+    ]
+    fit = Fit(solver, passes=2, cost=0.7, lr=0.5)
+    found = ops.fit_nodes(x, problems, fit, 0.0)
+    for mine, naive in zip(found, NAIVE.fit_nodes(x, problems, fit, 0.0), strict=True):
+        for array, wanted in zip(mine.arrays(), naive.arrays(), strict=True):
+            assert array.dtype == wanted.dtype
+            np.testing.assert_allclose(array, wanted, rtol=1e-3, atol=3e-4)
+
+
+@EVERY
+def test_small_weights_of_a_node_are_dropped(ops: CpuKernels) -> None:
+    rng = np.random.default_rng(11)
+    x = some_rows(rng, 20, 9)
+    problem = random_problem(rng, np.arange(20), 40, weighs=False)
+    fit = Fit("dual", passes=1)
+    (every,) = ops.fit_nodes(x, [problem], fit, 0.0)
+    (large,) = ops.fit_nodes(x, [problem], fit, 0.2)
+    is_large = np.abs(every.weights) >= 0.2
+    assert 0 < is_large.sum() < len(is_large)
+    np.testing.assert_array_equal(large.bias, every.bias)
+    np.testing.assert_array_equal(large.weights, every.weights[is_large])
+    np.testing.assert_array_equal(large.children, every.children[is_large])
+    np.testing.assert_array_equal(
+        np.repeat(large.features, large.counts),
+        np.repeat(every.features, every.counts)[is_large],
+    )
+
+
+@needs_compiler
+def test_a_gpu_fits_as_many_nodes_together_as_it_has_memory_for() -> None:
+    rng = np.random.default_rng(12)
+    x = some_rows(rng, 6, 200)
+    problems = [random_problem(rng, np.arange(6), 33, weighs=False) for _ in range(5)]
+    fit, launches = Fit("sgd", passes=1), []
+    fitted = []
+    for budget in (0, 250_000):
+        kernels = emulated(budget_bytes=budget)
+        fitted.append(kernels.fit_nodes(kernels.to_device(x), problems, fit, 0.0))
+        launches.append(kernels._device.queued["fit_nodes"])
+    assert launches[0] == 1
+    assert 1 < launches[1] <= 5
+    for one, other in zip(*fitted, strict=True):
+        for mine, theirs in zip(one.arrays(), other.arrays(), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def fitted_weights(x: Csr, problem: NodeProblem, fit: Fit) -> Array:
+    weight = np.zeros((x.columns, problem.children.columns), np.float32)
+    fit_node(weight, x, problem, fit)
+    return weight
 
 
 def test_a_row_of_weight_two_is_the_row_twice() -> None:
     rng = np.random.default_rng(4)
-    x, names = NAIVE.node_rows(some_rows(rng, 30, 8), np.arange(30))
+    x, _ = node_rows(some_rows(rng, 30, 8), np.arange(30))
     y, counts = random_csr(rng, 30, 3, ones=True), rng.integers(0, 4, 30)
-    part = Partition(x, y, counts.astype(np.float32))
     repeated = take_rows(Partition(x, y), np.repeat(np.arange(30), counts))
-    weights = np.zeros((2, len(names) + 1, 3), np.float32)
-    for weight, rows in zip(weights, (part, repeated), strict=True):
-        CpuKernels(1).fit_node(weight, rows, Fit("dual", passes=2000, cost=0.5), key=1)
-    np.testing.assert_allclose(weights[0], weights[1], atol=1e-4)
+    fit = Fit("dual", passes=2000, cost=0.5)
+    weighted = NodeProblem(np.arange(30), y, 1, counts.astype(np.float32))
+    several = NodeProblem(np.arange(repeated.rows), repeated.labels, 1)
+    np.testing.assert_allclose(
+        fitted_weights(x, weighted, fit),
+        fitted_weights(repeated.features, several, fit),
+        atol=1e-4,
+    )
 
 
 def test_dual_coordinate_descent_finds_the_best_weights() -> None:
     """At the solution every dual variable is 2 C times the row's hinge."""
     rng = np.random.default_rng(3)
-    x, names = NAIVE.node_rows(some_rows(rng, 30, 8), np.arange(30))
-    part = Partition(x, random_csr(rng, 30, 3, ones=True))
-    weight = np.zeros((len(names) + 1, 3), np.float32)
-    CpuKernels(1).fit_node(weight, part, Fit("dual", passes=3000, cost=2.0), key=1)
+    x, _ = node_rows(some_rows(rng, 30, 8), np.arange(30))
+    problem = NodeProblem(np.arange(30), random_csr(rng, 30, 3, ones=True), 1)
+    weight = fitted_weights(x, problem, Fit("dual", passes=3000, cost=2.0))
     dense = to_scipy(x).toarray().astype(np.float64)
-    signs = np.where(to_scipy(part.labels).toarray() > 0, 1.0, -1.0)
+    signs = np.where(to_scipy(problem.children).toarray() > 0, 1.0, -1.0)
     hinge = np.maximum(0.0, 1.0 - signs * (dense @ weight))
     np.testing.assert_allclose(weight, dense.T @ (2 * 2.0 * hinge * signs), atol=2e-3)
 
@@ -116,22 +177,22 @@ def test_small_weights_are_dropped(seed: int, smallest: float) -> None:
     weight[rng.random((6, 4)) < 0.3] = 0.0
     names = np.arange(5, dtype=np.int32) * 2
     for found, expected in zip(
-        CpuKernels(1).prune(weight, names, smallest), NAIVE.prune(weight, names, smallest),
+        prune(weight, names, smallest), NAIVE.prune(weight, names, smallest),
         strict=True,
     ):  # fmt: skip
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
 
 
-@fast_kernels
-@modest
+@EVERY_THREADS
+@settings(modest, max_examples=15)
 @given(seed=seeds)
 def test_rows_descend_to_the_best_leaves(fast: CpuKernels, seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels, features = int(rng.integers(1, 40)), int(rng.integers(1, 8))
     arrays = random_tree(rng, labels, features)
-    x = some_rows(rng, 40, features)
-    rows = rng.permutation(40)
+    x = some_rows(rng, 12, features)
+    rows = rng.permutation(12)
     beam, count = int(rng.integers(1, 6)), int(rng.integers(1, 8))
     ids, scores = fast.rank_leaves(fast.tree_weights(arrays), x, rows, beam, count)
     naive_ids, naive = NAIVE.rank_leaves(NAIVE.tree_weights(arrays), x, rows, beam, count)
@@ -142,7 +203,7 @@ def test_rows_descend_to_the_best_leaves(fast: CpuKernels, seed: int) -> None:
     np.testing.assert_array_equal(ids[is_clear], naive_ids[is_clear])
 
 
-@fast_kernels
+@EVERY_THREADS
 @modest
 @given(seed=seeds)
 def test_rankings_are_averaged(fast: CpuKernels, seed: int) -> None:
@@ -162,26 +223,24 @@ def test_rankings_are_averaged(fast: CpuKernels, seed: int) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_gpu_refuses_trees() -> None:
-    with pytest.raises(ConfigError, match="label trees need a CPU"):
-        CudaKernels.rank_leaves(None)  # type: ignore[arg-type]
-
-
-def test_a_block_has_the_same_bits_whichever_others_are_fitted() -> None:
+@EVERY
+def test_a_block_has_the_same_bits_whichever_others_are_fitted(ops: CpuKernels) -> None:
     """A child's weights do not depend on the width of its block."""
     rng = np.random.default_rng(8)
     spec = TreeSpec(
-        features=9, labels=40, leaf_labels=100, solver="sgd", passes=4, cost=1.0, lr=0.5
+        features=9, labels=40, leaf_labels=100, solver="sgd", passes=2, cost=1.0, lr=0.5
     )
-    part = Partition(some_rows(rng, 50, 9), random_csr(rng, 50, 40, ones=True))
-    rows, shape = TreeRows(part, np.arange(40, dtype=np.int32)), TreeShape.of(spec)
+    part = Partition(some_rows(rng, 15, 9), random_csr(rng, 15, 40, ones=True))
+    kernels = getattr(ops, "kernels", ops)
+    rows, shape = TreeRows(kernels, part, np.arange(40, dtype=np.int32)), TreeShape.of(spec)
 
     def fitted(start: int, stop: int) -> FittedBlock:
-        return fit_block(CpuKernels(1), rows, spec, shape, Block(0, 0, start, stop), 7, 0)
+        (block,) = fit_blocks(rows, spec, shape, [NodeBlock(0, 0, start, stop)], 7, 0)
+        return block
 
     whole, parts = fitted(0, 40), [fitted(0, 13), fitted(13, 40)]
     np.testing.assert_array_equal(whole.bias, np.concatenate([part.bias for part in parts]))
-    joined = join_blocks([(Block(0, 0, 13, 40), parts[1]), (Block(0, 0, 0, 13), parts[0])])
+    joined = join_blocks([(NodeBlock(0, 0, 13, 40), parts[1]), (NodeBlock(0, 0, 0, 13), parts[0])])
     for found, expected in zip(joined.arrays(), whole.arrays(), strict=True):
         np.testing.assert_array_equal(found, expected)
 

@@ -15,6 +15,7 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels.quantised import Quantised, quantise
+from daskxml.model.compression import DROPS, choose_drop
 from daskxml.model.explanation import contributions, strengths
 from daskxml.model.spec import Layout, ModelSpec, initial_parameters
 from daskxml.model.store import ModelHeader, read_model, write_model
@@ -90,6 +91,22 @@ def test_a_row_alone_is_ranked_as_among_others(loss, hidden, bits):
     np.testing.assert_array_equal(np.concatenate([ids for ids, _ in each]), together)
     tolerance = 1e-5 if loss == "sigmoid" else 0.01  # the others' exponentials are of 8 bits
     np.testing.assert_allclose(np.concatenate([s for _, s in each]), scores, rtol=tolerance)
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.01, 1.0])
+def test_as_much_is_dropped_as_rows_allow(models, parts, lost):
+    trees, test = models["trees"], parts[1]
+
+    def precisions(model):
+        found = model.evaluate(test)
+        return np.array([found[f"P@{k}"] for k in (1, 3, 5)])
+
+    drop = choose_drop(trees, test, lost=lost)
+    assert (precisions(daskxml.compress(trees, drop=drop)) >= precisions(trees) - lost).all()
+    for more in (each for each in DROPS if each > drop):
+        left = precisions(daskxml.compress(trees, drop=more))
+        assert (left < precisions(trees) - lost).any()
+    assert lost < 1.0 or drop == DROPS[0]
 
 
 def test_sixteen_bits_score_as_thirty_two():
@@ -268,7 +285,12 @@ def test_the_command_tells_what_it_costs(models, tmp_path, capsys):
     assert any(isinstance(array, Quantised) for array in Model.load(out).parameters.values())
     assert main(["evaluate", out, rows]) == 0
     capsys.readouterr()
+    again = [*given[:3], str(tmp_path / "chosen"), "--rows", rows, "--lose", "1"]
+    assert main(again) == 0
+    assert capsys.readouterr().out.startswith("--drop 0.3, chosen on 120 rows\n")
     for options, message in (
+        ([*given, "--lose", "0.1"], "give --rows FILE"),
+        ([*again, "--drop", "0.1"], "not allowed with"),
         ([*given], "holds a model already"),
         (["compress", str(tmp_path / "none"), "--out", out], "no such directory"),
         ([*given, "--bits", "4"], "--bits"),

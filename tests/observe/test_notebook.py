@@ -10,6 +10,8 @@ import pytest
 
 from daskxml.api.run import Run
 from daskxml.api.simulate import simulate
+from daskxml.observe.notebook import NotebookProgress, notebook_progress
+from harness.run_events import row
 from harness.small_data import data as data
 
 VALUES = {
@@ -50,3 +52,58 @@ def test_a_run_without_mega_batches_is_shown():
     _, text = show(run)
     assert "0 mega-batches" in text
     assert "/runs/<b>&" in text
+
+
+def test_a_run_under_way_shows_how_far_it_is():
+    progress = NotebookProgress("<first>")
+    progress.view.apply({"kind": "started", "workers": ["0"], "limits": {"epochs": 0.4}})
+    progress.view.apply({"kind": "status", "state": "merging", "rows": 400, "epoch": 0.2})
+    for number in (1, 2):
+        event = {"kind": "megabatch", "row": row(number)}
+        progress.view.apply(event)
+        progress._history.append(event["row"])
+    html = progress._repr_html_()
+    text = " ".join(" ".join(ElementTree.fromstring(html).itertext()).split())
+    for piece in ("<first> : merging, 400 rows, epoch 0.20 of 0.4, about 4 s left", "0.0200"):
+        assert piece in text
+    assert "width:50.0%" in html
+    progress.view.apply({"kind": "ended", "reason": "epochs"})
+    assert "ended: epochs" in progress._repr_html_()
+    assert "width:" not in progress._repr_html_().split("max-width", 1)[1].split("<svg")[0]
+
+
+def test_outside_of_notebooks_nothing_is_drawn():
+    assert notebook_progress() is None
+
+
+CELL = """
+import numpy as np, daskxml
+settings = {"strategy.megabatch_batches": 2}
+model = daskxml.XMLClassifier(hidden=(8,), batch_size=16, epochs=3, settings=settings, verbose=True)
+_ = model.fit(np.eye(64), np.eye(64, dtype=int))
+"""
+
+
+@pytest.mark.slow
+def test_a_cell_draws_a_run_again_and_again_in_one_place():
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(startup_timeout=60)
+    shown = []
+
+    def hear(message):
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            shown.append((message["msg_type"], message["content"]))
+
+    try:
+        reply = client.execute_interactive(CELL, timeout=120, output_hook=hear)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    kinds = [kind for kind, _ in shown]
+    assert kinds[0] == "display_data"
+    assert set(kinds[1:]) == {"update_display_data"}
+    assert len({content["transient"]["display_id"] for _, content in shown}) == 1
+    assert "ended: epochs" in shown[-1][1]["data"]["text/html"]
+    assert "<svg" in shown[-1][1]["data"]["text/html"]

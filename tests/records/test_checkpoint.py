@@ -61,6 +61,15 @@ def test_a_checkpoint_of_the_same_megabatch_is_replaced(tmp_path):
     assert read_checkpoint(path)[0]["current"][-1] == 9.0
 
 
+def test_checkpoints_of_a_history_that_was_given_up_go(tmp_path):
+    """A run that has gone back writes fewer mega-batches: it is resumed from those."""
+    for megabatch in (2, 5, 6):
+        write_checkpoint(tmp_path, megabatch, models(), SESSION, keep=3)
+    path = write_checkpoint(tmp_path, 3, models(9.0), SESSION, keep=3)
+    assert latest_checkpoint(tmp_path) == path
+    assert [each.stem for each in checkpoints(tmp_path)] == ["000002", "000003"]
+
+
 def test_no_checkpoint(tmp_path):
     assert checkpoints(tmp_path) == []
     with pytest.raises(ModelError, match="no checkpoint to resume from"):

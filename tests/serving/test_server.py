@@ -24,9 +24,12 @@ from hypothesis import strategies as st
 
 from daskxml.cli.main import main
 from daskxml.model.explanation import contributions
+from daskxml.model.indexing import index
 from daskxml.model.spec import Layout, ModelSpec
 from daskxml.model.store import ModelHeader
 from daskxml.model.trained import Model
+from daskxml.serving.app import ServingSettings, create_app
+from daskxml.text import TextSettings, Vectorizer
 from harness.commands import Command
 
 FEATURES, LABELS = 40, 30
@@ -335,6 +338,19 @@ def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--port" in capsys.readouterr().err
 
 
+def test_an_index_answers_unless_all_labels_are_to_be_looked_at(tmp_path: Path) -> None:
+    model = index(model_of(0), rows_of(40), recall=0.3, k=2)
+    model.save(tmp_path)
+    X = rows_of(30, seed=2)
+    for exact, answering in ((False, model), (True, model.exact)):
+        app = create_app(tmp_path, ServingSettings(exact=exact))
+        served = app.state.server.models.current.model
+        np.testing.assert_array_equal(
+            served.predict_top_k(X, 2)[0], answering.predict_top_k(X, 2)[0]
+        )
+    assert (model.predict_top_k(X, 2)[0] != model.exact.predict_top_k(X, 2)[0]).any()
+
+
 def test_names_of_neither_features_nor_labels(tmp_path: Path) -> None:
     named = model_of(0)
     header = replace(named.header, feature_names=(), label_names=())
@@ -348,3 +364,29 @@ def test_names_of_neither_features_nor_labels(tmp_path: Path) -> None:
             in plain.ask("/predict", {"rows": [{"names": ["a"]}]})[1]["error"]
         )
         os.kill(command.pid, signal.SIGTERM)
+
+
+def test_texts_for_a_model_of_texts_and_for_another(served: Served, tmp_path: Path) -> None:
+    status, answer = served.ask("/predict", {"text": ["a red car"]})
+    assert (status, answer["error"]) == (
+        422, "the model was not trained on texts: give rows of features"
+    )  # fmt: skip
+    model, words = model_of(0), tuple(f"w{i}" for i in range(FEATURES))
+    vectorizer = Vectorizer(TextSettings(), words, 9, (1,) * FEATURES)
+    header = replace(model.header, feature_names=words, vectorizer=vectorizer)
+    Model(header, model.parameters, model.label_counts).save(tmp_path / "texts")
+    with Command("serve", tmp_path / "texts", "--port", 0) as command:
+        of_texts = Served(command, tmp_path / "texts")
+        status, found = of_texts.ask("/predict", {"text": ["w3 W5 new", "w1"], "k": 2})
+        expected = of_texts.model.predict_text(["w3 w5", "w1"], k=2)
+        assert [row["labels"] for row in found["predictions"]] == expected
+        for body, problem in (
+            ({"text": ["w1", "new"]}, "text 1: it has no word that the model knows"),
+            ({"text": [""]}, "text 0: it has no word"),
+            ({"text": ["w1"], "rows": [{"ids": [1]}]}, "give either rows or text"),
+            ({}, "give either rows or text"),
+            ({"text": [3]}, "text.0: Input should be a valid string"),
+        ):
+            status, answer = of_texts.ask("/predict", body)
+            assert (status, answer["error"].startswith(problem)) == (422, True), answer
+        assert of_texts.ask("/model")[1]["takes_text"] is True

@@ -41,7 +41,10 @@ def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):
     assert runs[0].history == runs[1].history
 
 
-@pytest.mark.parametrize("share", [0.03, 0.1, 0.3, 0.55, 0.7])
+@pytest.mark.parametrize(
+    "share",
+    [0.03, 0.3, 0.7, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.1, 0.55))],
+)
 def test_a_worker_is_lost_and_another_joins(data, values, costs, share):
     plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
     at_s = share * plain.history[-1]["wall_s"]

@@ -76,6 +76,21 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
         simulate({"training": {"epochs": 4}}, [1], **data, resume=out)
 
 
+def test_later_trees_are_fitted_to_hard_negatives_too(
+    data: Data, alone: daskxml.Run, tmp_path: Path
+) -> None:
+    """The same for any number of workers, and after a stop; the first tree is as without."""
+    values = VALUES | {"model": VALUES["model"] | {"hard_negatives": 4}, "checkpoint": {"every": 1}}
+    one, out = simulate(values, [1], **data), tmp_path / "run"
+    simulate(values, [1, 0.5], **data, out=out, overrides=["training.megabatches=1"])
+    resumed = simulate(out / "run.toml", [1, 1], resume=out, overrides=["training.megabatches=2"])
+    assert same(one, resumed)
+    found, before = parameters(one), parameters(alone)
+    is_same = {name: np.array_equal(found[name], before[name]) for name in found}
+    assert all(is_same[name] for name in found if name.startswith("tree0."))
+    assert not is_same["tree1.weights"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
@@ -83,7 +98,6 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
         (["training.epochs=0", "training.megabatches=3"], "the number of trees"),
         (["data.residency=shard"], "needs all rows on every worker"),
         (["cluster.pools=1"], "takes no pools"),
-        (["cluster.device=cuda"], "is fitted on CPUs"),
         (["evaluation.training_loss=true"], "has no loss over all rows"),
         (["strategy.name=elastic"], "unknown key 'pieces'"),
         (["model.hidden=[8]"], "unknown key 'hidden'"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml import ConfigError
 from daskxml.strategies.adaptive_hogbatch import Config, next_size, surviving_updates
 from daskxml.strategies.protocol import (
     Begin,
@@ -130,6 +131,26 @@ def test_a_replica_keeps_a_share_of_its_best_throughput(utilization, least):
         reached.append(state.members["gpu"].batch_size)
     assert min(reached) == reached[-1] == least
     assert least / (32 + least) / 0.8 >= utilization - 0.08  # 128 rows are not all that it could do
+
+
+@pytest.mark.parametrize(("utilization_max", "largest"), [(0.0, 128), (0.7, 64), (0.9, 128)])
+def test_a_replica_that_is_used_so_far_grows_no_more(utilization_max, largest):
+    # batches as above: 16 rows have 0.42 of the best throughput, 32 0.63, 64 0.83
+    machine = strategy(utilization_max=utilization_max, batch_max=128, megabatch_batches=100)
+    state = machine.initial_state()
+    for event in (STARTED, Begin(), replace(cpu(2), updates=8)):  # ahead, then behind
+        state, _ = machine.step(state, event)
+    reached = []
+    for _ in range(16):
+        rows = round(state.members["gpu"].batch_size)
+        state, _ = machine.step(state, LeaseDone("gpu", rows, 1, 32 + rows))
+        reached.append(state.members["gpu"].batch_size)
+    assert (min(reached), reached[-1]) == (16, largest)
+
+
+def test_bounds_by_use_do_not_cross():
+    with pytest.raises(ConfigError, match=r"^utilization_max = 0\.5: must be above utilization"):
+        Config(utilization=0.5, utilization_max=0.5)
 
 
 def test_of_three_workers_only_the_first_and_the_last_change():

@@ -131,7 +131,7 @@ def test_memory_that_runs_out_in_the_middle_of_a_step_ends_the_run(device, part)
         lease(made)
 
 
-@pytest.mark.parametrize("name", ["adam", "lamb", "momentum"])
+@pytest.mark.parametrize("name", ["adam", pytest.param("lamb", marks=pytest.mark.slow), "momentum"])
 def test_a_step_without_memory_has_changed_nothing(device, part, name):
     held = device(0)
     made = member_of(settings_of(row_nonzeros=1, optimizer=OptimizerConfig(name=name)), part)

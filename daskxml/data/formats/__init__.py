@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from daskxml.core.arrays import Partition
+from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block, Header, cut_file, expand, read_header
 from daskxml.data.formats import arrow, comma_separated, json_lines, npz
+from daskxml.data.formats.documents import (
+    Documents,
+    parse_vectorized,
+    read_documents,
+    read_line_rows,
+)
 from daskxml.data.parse import Dialect, ParsedRows, parse_bytes, parse_pieces
 from daskxml.data.rows import concatenate
 
@@ -32,18 +40,29 @@ class Format:
     cut
         A file's blocks of about so many bytes, in the order of its rows.
     read
-        The rows of a block, in pieces.
+        The rows of a block, in pieces; of tables also what another function than
+        `tables.parse_table` makes of each piece.
+    is_table
+        Whether rows have named columns.
     """
 
     title: str
     suffixes: tuple[str, ...]
     header: Callable[[str], Header | None]
     cut: Callable[[str, int], list[Block]]
-    read: Callable[[Block, Dialect], Iterator[ParsedRows]]
+    read: Callable[..., Iterator[Any]]
+    is_table: bool = True
 
 
 FORMATS: Mapping[str, Format] = {
-    "text": Format(title="text", suffixes=(), header=read_header, cut=cut_file, read=parse_pieces),
+    "text": Format(
+        title="text",
+        suffixes=(),
+        header=read_header,
+        cut=cut_file,
+        read=parse_pieces,
+        is_table=False,
+    ),
     "parquet": Format(
         title="Parquet",
         suffixes=(".parquet", ".pq"),
@@ -73,7 +92,12 @@ FORMATS: Mapping[str, Format] = {
         read=comma_separated.read,
     ),
     "npz": Format(
-        title="SciPy npz", suffixes=(".npz",), header=npz.read_header, cut=npz.cut, read=npz.read
+        title="SciPy npz",
+        suffixes=(".npz",),
+        header=npz.read_header,
+        cut=npz.cut,
+        read=npz.read,
+        is_table=False,
     ),
 }
 
@@ -128,7 +152,40 @@ def read_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     InputError
         The block cannot be read, or at its first malformed row.
     """
-    return FORMATS[block.format].read(block, dialect)
+    kind = FORMATS[block.format]
+    if dialect.vectorizer is None:
+        return kind.read(block, dialect)
+    if holds_lines(block):
+        return read_line_rows(block, dialect)
+    more = (parse_vectorized,) if kind.is_table else ()
+    return kind.read(block, dialect, *more)
+
+
+def holds_lines(block: Block) -> bool:
+    """Whether a text holds documents, as it has no header of rows of features."""
+    return block.format == "text" and not block.has_header
+
+
+def read_texts(block: Block, dialect: Dialect) -> Documents:
+    """Return the documents of a block, and the names of each one's labels.
+
+    Raises
+    ------
+    InputError
+        The block cannot be read, or holds rows of features.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/read.jsonl", b'{"text": "red car", "labels": [3]}\\n')
+    >>> [block] = plan_files(["memory://read.jsonl"], 1 << 20)
+    >>> read_texts(block, Dialect(text_column="text"))
+    (['red car'], [['3']])
+    """
+    kind = FORMATS[block.format]
+    if not (kind.is_table or holds_lines(block)):
+        raise InputError("holds rows of features, not documents: train on it as it is", block.path)
+    return read_documents(block, dialect, kind.read if kind.is_table else None)
 
 
 def read_block(block: Block, dialect: Dialect) -> Partition:

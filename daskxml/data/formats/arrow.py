@@ -19,11 +19,12 @@ from daskxml.data.formats.tables import (
     BadRowError,
     Column,
     Lists,
+    Parse,
     columns_to_read,
     dense_header,
     parse_table,
 )
-from daskxml.data.parse import Dialect, ParsedRows
+from daskxml.data.parse import Dialect
 
 _BATCH_ROWS = 1 << 16  # parsed at a time
 
@@ -47,7 +48,7 @@ def cut_parquet(path: str, block_bytes: int) -> list[Block]:
     return blocks or [Block(path, 0, 0, format="parquet")]
 
 
-def read_parquet(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
+def read_parquet(block: Block, dialect: Dialect, parse: Parse = parse_table) -> Iterator[Any]:
     """Parse row groups; see `Format.read`."""
     assert block.stop is not None
     with _parquet(block.path) as file:
@@ -56,7 +57,7 @@ def read_parquet(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
         before = range(block.start)
         row = sum(file.metadata.row_group(group).num_rows for group in before)
         batches = file.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names)
-        yield from _parse(batches if groups else (), row, dialect, block.path)
+        yield from _parse(batches if groups else (), row, dialect, block.path, parse)
 
 
 def read_arrow_header(path: str) -> Header | None:
@@ -76,7 +77,7 @@ def cut_arrow(path: str, block_bytes: int) -> list[Block]:
     return [Block(path, start, min(start + step, batches), format="arrow") for start in starts]
 
 
-def read_arrow(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
+def read_arrow(block: Block, dialect: Dialect, parse: Parse = parse_table) -> Iterator[Any]:
     """Parse record batches; see `Format.read`."""
     with _arrow(block.path) as file:
         names = columns_to_read(file.schema.names, dialect)
@@ -86,7 +87,8 @@ def read_arrow(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
         else:
             row = sum(file.get_batch(number).num_rows for number in range(block.start))
             batches = (file.get_batch(number) for number in range(block.start, block.stop))
-        yield from _parse((batch.select(names) for batch in batches), row, dialect, block.path)
+        selected = (batch.select(names) for batch in batches)
+        yield from _parse(selected, row, dialect, block.path, parse)
 
 
 @contextmanager
@@ -131,13 +133,13 @@ def _pyarrow(path: str) -> Any:
     return pyarrow
 
 
-def _parse(batches: Any, first: int, dialect: Dialect, path: str) -> Iterator[ParsedRows]:
+def _parse(batches: Any, first: int, dialect: Dialect, path: str, parse: Parse) -> Iterator[Any]:
     """Parse batches of rows, of which the first is row ``first`` of the file."""
     for batch in batches:
         batch.validate(full=True)  # damaged offsets would be followed out of the memory
         try:
             table = {name: _column(batch.column(name), name) for name in batch.schema.names}
-            yield parse_table(table, batch.num_rows, dialect)
+            yield parse(table, batch.num_rows, dialect)
         except BadRowError as error:
             raise InputError(f"row {first + error.row}: {error.problem}", path) from None
         first += batch.num_rows

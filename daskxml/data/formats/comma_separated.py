@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
@@ -28,16 +29,18 @@ from daskxml.data.formats.tables import (
     INDICES,
     LABELS,
     VALUES,
+    WEIGHTS,
     BadRowError,
     Column,
     Lists,
+    Parse,
     as_numbers,
     column_problem,
     dense_header,
     is_dense,
     parse_table,
 )
-from daskxml.data.parse import Dialect, ParsedRows
+from daskxml.data.parse import Dialect
 from daskxml.data.scan import PADDING
 
 
@@ -52,7 +55,7 @@ def cut(path: str, block_bytes: int) -> list[Block]:
     return cut_lines(Block(path, 0, None, format="csv"), block_bytes)
 
 
-def read(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
+def read(block: Block, dialect: Dialect, parse: Parse = parse_table) -> Iterator[Any]:
     """Parse a block; see `Format.read`."""
     names = _read_names(block.path)
     if problem := column_problem(names, dialect):
@@ -66,7 +69,7 @@ def read(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
         try:
             rows = _split([lines[number - 1] for number in numbers], len(names), block.path)
             columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=False))
-            parsed = parse_table(_columns(columns), len(rows), dialect) if rows else None
+            parsed = parse(_columns(columns, dialect), len(rows), dialect) if rows else None
         except BadRowError as error:
             line = numbers[error.row] + lines_before + count_lines_before(block)
             raise InputError(error.problem, block.path, line) from None
@@ -120,13 +123,16 @@ def _split(lines: list[str], columns: int, path: str) -> list[list[str]]:
     return rows
 
 
-def _columns(columns: dict[str, list[str]]) -> dict[str, Column]:
+def _columns(columns: dict[str, list[str]], dialect: Dialect) -> dict[str, Column]:
     """Return texts as they are, and lists and numbers from texts."""
+    if dialect.text_column in columns:
+        return {n: columns[n] for n in (LABELS, dialect.text_column) if n in columns}
     if is_dense(list(columns)):
         return {
             name: _as_floats(it, name) if name != LABELS else it for name, it in columns.items()
         }
     known: dict[str, Column] = {n: columns[n] for n in (LABELS, FEATURES) if n in columns}
+    known |= {n: _as_floats(columns[n], n) for n in (WEIGHTS,) if n in columns}
     return known | {n: _as_lists(columns[n], n) for n in (INDICES, VALUES) if n in columns}
 
 

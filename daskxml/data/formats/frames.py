@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.formats.tables import (
     BadRowError,
     Column,
     Lists,
+    Parse,
     parse_table,
 )
 from daskxml.data.parse import Dialect
 
 
-def read_frame(frame: Any, columns: Sequence[str], dialect: Dialect) -> Partition:
-    """Parse the rows of a frame.
+def read_frame(
+    frame: Any, columns: Sequence[str], dialect: Dialect, parse: Parse = parse_table
+) -> Any:
+    """Return what is made of the rows of a frame.
 
     Raises
     ------
@@ -28,10 +30,9 @@ def read_frame(frame: Any, columns: Sequence[str], dialect: Dialect) -> Partitio
     """
     try:
         table = {name: _column(frame[name], name) for name in columns}
-        parsed = parse_table(table, len(frame), dialect)
+        return parse(table, len(frame), dialect)
     except BadRowError as error:
         raise InputError(f"row {error.row}: {error.problem}") from None
-    return parsed.partition
 
 
 def _column(series: Any, name: str) -> Column:

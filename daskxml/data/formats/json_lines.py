@@ -17,13 +17,15 @@ from daskxml.data.formats.tables import (
     INDICES,
     LABELS,
     VALUES,
+    WEIGHTS,
     BadRowError,
     Column,
     Lists,
+    Parse,
     column_problem,
     parse_table,
 )
-from daskxml.data.parse import Dialect, ParsedRows
+from daskxml.data.parse import Dialect
 from daskxml.data.scan import PADDING
 
 
@@ -39,14 +41,14 @@ def cut(path: str, block_bytes: int) -> list[Block]:
     return cut_lines(Block(path, 0, None, format="jsonl"), block_bytes)
 
 
-def read(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
+def read(block: Block, dialect: Dialect, parse: Parse = parse_table) -> Iterator[Any]:
     """Parse a block; see `Format.read`."""
     for text, lines_before in read_texts(block, dialect.line_bytes):
         lines = text[:-PADDING].tobytes().split(b"\n")
         numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
         try:
             rows = [_decode(lines[number - 1], i) for i, number in enumerate(numbers)]
-            parsed = parse_table(_columns(rows, dialect), len(rows), dialect) if rows else None
+            parsed = parse(_columns(rows, dialect), len(rows), dialect) if rows else None
         except BadRowError as error:
             line = numbers[error.row] + lines_before + count_lines_before(block)
             raise InputError(error.problem, block.path, line) from None
@@ -67,10 +69,12 @@ def _decode(line: bytes, number: int) -> dict[str, Any]:
 
 def _columns(rows: list[dict[str, Any]], dialect: Dialect) -> dict[str, Column]:
     """Return the columns that the first row has; a row without values has ones."""
-    names = [name for name in (LABELS, FEATURES, INDICES) if name in rows[0]]
+    text = (dialect.text_column,) if dialect.text_column in rows[0] else ()
+    wanted = (LABELS, *(text or (WEIGHTS, FEATURES, INDICES)))
+    names = [name for name in wanted if name in rows[0]]
     if INDICES in names and any(VALUES in row for row in rows):
         names.append(VALUES)
-    if problem := column_problem(names, dialect):
+    if problem := column_problem(list(rows[0]) if dialect.text_column else names, dialect):
         raise BadRowError(0, problem)
     for number, row in enumerate(rows):
         if isinstance(row.get(INDICES), list) and VALUES in names:
@@ -78,15 +82,18 @@ def _columns(rows: list[dict[str, Any]], dialect: Dialect) -> dict[str, Column]:
         for name in names:
             if row.get(name) is None:
                 problem = f"{name!r} is {'null' if name in row else 'missing'}, but other rows"
-                raise BadRowError(number, f"{problem} have it; [] is none")
+                none = "" if name == WEIGHTS else "; [] is none"
+                raise BadRowError(number, f"{problem} have it{none}")
     columns = {name: _column([row[name] for row in rows], name) for name in names}
-    if isinstance(rows[0].get(FEATURES), dict):
+    if FEATURES in names and isinstance(rows[0][FEATURES], dict):
         del columns[FEATURES]
         columns |= _from_objects([row[FEATURES] for row in rows], dialect)
     return columns
 
 
 def _column(values: list[Any], name: str) -> Column:
+    if name == WEIGHTS:
+        return Lists.of([[value] for value in values], name).items
     kind = type(values[0])
     for number, value in enumerate(values):
         if type(value) is not kind:

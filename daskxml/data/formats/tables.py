@@ -7,6 +7,8 @@ The features are one of three:
 - ``features``, a text ``1:0.5 4:2`` as in libSVM's format, or with names in the place of ids;
 - every other column, of numbers: a dense table, whose columns count from 0 in their order.
 
+``sample_weight``, a number, is what a row counts in the loss.
+
 Texts of ids go through the parser of text files, so that they mean the same here and there.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -36,6 +38,8 @@ from daskxml.data.parse import (
 )
 
 LABELS, FEATURES, INDICES, VALUES = "labels", "features", "indices", "values"
+WEIGHTS = "sample_weight"
+_NO_FEATURES = {LABELS, WEIGHTS}
 _PAIR = re.compile(r"(.*):([^:]*)", re.DOTALL)
 
 
@@ -100,6 +104,7 @@ class Lists:
 
 Column = Lists | Sequence[str] | Array  # lists, texts, or a number for each row
 Table = Mapping[str, Column]
+Parse = Callable[[Table, int, Dialect], Any]  # what a piece of a table becomes
 
 
 def as_numbers(items: list[Any], kinds: set[type]) -> Array:
@@ -131,7 +136,7 @@ def is_dense(columns: Sequence[str]) -> bool:
     >>> is_dense(["labels", "height", "width"]), is_dense(["labels", "indices"])
     (True, False)
     """
-    return not {FEATURES, INDICES} & set(columns) and set(columns) - {LABELS} != set()
+    return not {FEATURES, INDICES} & set(columns) and set(columns) - _NO_FEATURES != set()
 
 
 def dense_header(columns: Sequence[str]) -> Header | None:
@@ -142,7 +147,7 @@ def dense_header(columns: Sequence[str]) -> Header | None:
     >>> dense_header(["labels", "height", "width"])
     Header(rows=None, features=2, labels=None)
     """
-    return Header(None, len(set(columns) - {LABELS}), None) if is_dense(columns) else None
+    return Header(None, len(set(columns) - _NO_FEATURES), None) if is_dense(columns) else None
 
 
 def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
@@ -160,9 +165,11 @@ def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
     """
     if problem := column_problem(columns, dialect):
         raise InputError(problem)
+    if dialect.text_column in columns:
+        return [name for name in (LABELS, dialect.text_column) if name in columns]
     if is_dense(columns):
         return list(columns)
-    return [name for name in (LABELS, FEATURES, INDICES, VALUES) if name in columns]
+    return [name for name in (LABELS, WEIGHTS, FEATURES, INDICES, VALUES) if name in columns]
 
 
 def column_problem(columns: Sequence[str], dialect: Dialect) -> str:
@@ -178,9 +185,14 @@ def column_problem(columns: Sequence[str], dialect: Dialect) -> str:
         return f"two columns have the same name{has}; rename one"
     if dialect.needs_labels and LABELS not in columns:
         return f"no column 'labels'{has}; rename or add it"
+    text = dialect.text_column
+    if text and not {FEATURES, INDICES, text} & set(columns):
+        return f"no column {text!r}{has}; rename or add it"
+    if text in columns:
+        return ""
     if {FEATURES, INDICES} <= set(columns):
         return "it has both 'features' and 'indices'; leave one out"
-    if not set(columns) - {LABELS}:
+    if not set(columns) - _NO_FEATURES:
         return f"no column 'indices' or 'features'{has}; rename or add one"
     return ""
 
@@ -198,7 +210,7 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
     Raises
     ------
     BadRowError
-        At the first row that is wrong, of the labels and then of the features.
+        At the first row that is wrong, of the labels, the weights and then of the features.
 
     Examples
     --------
@@ -210,17 +222,18 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
     if not rows:
         return parse_bytes(b"", dialect)
     labels, merged_labels = _parse_labels(table.get(LABELS), rows, dialect)
+    weights = None if WEIGHTS not in table else _parse_weights(table[WEIGHTS])
     if is_dense(list(table)):
-        dense = {name: column for name, column in table.items() if name != LABELS}
+        dense = {name: column for name, column in table.items() if name not in _NO_FEATURES}
         return ParsedRows(
-            partition=Partition(_parse_dense(dense, rows, dialect), labels),
+            partition=Partition(_parse_dense(dense, rows, dialect), labels, weights),
             unsorted_rows=0,
             merged_features=0,
             merged_labels=merged_labels,
         )
     features, unsorted, merged = _parse_features(table, rows, dialect)
     return ParsedRows(
-        partition=Partition(features, labels),
+        partition=Partition(features, labels, weights),
         unsorted_rows=unsorted,
         merged_features=merged,
         merged_labels=merged_labels,
@@ -242,6 +255,16 @@ def _parse_labels(column: Column | None, rows: int, dialect: Dialect) -> tuple[C
         names = [[name for name in map(str.strip, text.split(",")) if name] for text in column]
         column = Lists.of(names, LABELS)
     return pack_labels(column, dialect)
+
+
+def _parse_weights(column: Column) -> Array:
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
+        raise BadRowError(0, f"{WEIGHTS!r} holds no numbers; give one for each row")
+    weights = column.astype(np.float32)
+    if not (is_good := (weights >= 0.0) & np.isfinite(weights)).all():
+        row = int(np.argmin(is_good))
+        raise BadRowError(row, f"{WEIGHTS!r} is {column[row]}: must be a finite number, at least 0")
+    return weights
 
 
 def _parse_features(table: Table, rows: int, dialect: Dialect) -> tuple[Csr, int, int]:

@@ -16,10 +16,12 @@ from numba import njit
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.cpu.gemm import dot_rows
-from daskxml.kernels.cpu.numba_math import exp32
+from daskxml.kernels.cpu.numba_math import exp32, prefetch
+from daskxml.kernels.cpu.probing import rank_by_index
 from daskxml.kernels.cpu.quantised import candidates_of
 from daskxml.kernels.cpu.quantised import rank_labels as rank_quantised
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
+from daskxml.kernels.label_index import LabelIndex
 from daskxml.kernels.labels import LabelWork
 from daskxml.kernels.quantised import Quantised
 
@@ -27,6 +29,9 @@ _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
 _ROW_LOGITS = 512  # of one row at a time: 2 KiB
+_NO_WEIGHTS = np.empty((0, 0), np.float32)
+_NO_DIGITS = np.empty((0, 0), np.int8), np.empty((0, 0), np.int8), np.empty(0, np.float32)
+_AHEAD = 4096  # bytes of weights that are asked for early: the processor stops where a page ends
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -168,6 +173,15 @@ def merge_top_k(partial_scores: Any, partial_ids: Any, scores: Any, ids: Any) ->
 
 
 @njit(nogil=True, cache=True)
+def _add_products(out: Any, x: Any, matrix: Any) -> None:
+    """``out += matrix @ x``; rows are asked for before they are multiplied."""
+    row_bytes, ahead = 4 * matrix.shape[1], matrix.ctypes.data + _AHEAD
+    for i in range(matrix.shape[0]):
+        prefetch(ahead + i * row_bytes, row_bytes)
+        dot_rows(out[i : i + 1], x, matrix[i : i + 1], _ONE, _ONE)
+
+
+@njit(nogil=True, cache=True)
 def rank_labels(
     hidden: Any, weight: Any, bias: Any, first: Any, last: Any, scores: Any, ids: Any, total: Any
 ) -> None:  # fmt: skip
@@ -181,7 +195,7 @@ def rank_labels(
         stop = min(start + _ROW_LOGITS, last)
         block = logits[: stop - start]
         block[:] = bias[start:stop]
-        dot_rows(block, hidden, weight[start:stop], _ONE, _ONE)
+        _add_products(block, hidden, weight[start:stop])
         top = block[0]
         for value in block:
             top = top if value <= top else value  # NaN stays
@@ -351,11 +365,34 @@ class CpuLabels:
                 rank_labels(hidden, weight, bias, first, last, *lane)
 
         used = self._team.run(weight.shape[0], row_grain(weight.shape[1]), visit)
-        merge_top_k(best[:used], labels[:used], scores, ids)
-        if total is not None:
+        if used == 1:
+            scores[:], ids[:] = best[0], labels[0]
+        else:
+            merge_top_k(best[:used], labels[:used], scores, ids)
+        if total is not None and used == 1:
+            total[:] = totals[0]
+        elif total is not None:
             total[0] = totals[:used, 0].max()
             with np.errstate(invalid="ignore"):  # logits that are not finite
                 total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
+
+    def rank_by_index(
+        self, index: LabelIndex, hidden: Array, weight: Array, bias: Array, scores: Array,
+        ids: Array, totals: Array | None,
+    ) -> None:  # fmt: skip
+        groups, clusters = index.groups, index.clusters
+        nodes = (
+            (groups.first, groups.scale, index.group_bias, index.group_labels),
+            (clusters.first, clusters.scale, index.cluster_bias, index.cluster_labels),
+        )
+        if isinstance(weight, Quantised):
+            matrix, digits = _NO_WEIGHTS, (weight.first, weight.second, weight.scale)
+        else:
+            matrix, digits = weight, _NO_DIGITS
+        output = matrix, digits, bias, (index.probed_groups, index.probed_clusters)
+        out = scores, ids, np.empty((0, 2)) if totals is None else totals
+        operands = hidden, *nodes, (index.order, index.starts), *output, *out
+        self._team.run(hidden.shape[0], 1, lambda _, *span: rank_by_index(*span, *operands))
 
     def block_labels(self, rows: int, labels: int) -> int:
         return max(1, min(labels, max(64, min(2048, _BLOCK_FLOATS // max(1, rows)))))

@@ -1,4 +1,4 @@
-"""Scalar functions that the kernels inline: ``exp``, a counter-based hash, and 16-bit floats.
+"""What the kernels inline: ``exp``, a counter-based hash, 16-bit floats, and reading ahead.
 
 Numba has no float16 on a CPU, but LLVM has, and vectorizes the processor's own conversions: thirty
 times the speed of NumPy's. On a processor without them LLVM would call a function that need not
@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 # exp(x) = 2**n * exp(r), n = round(x / ln 2), |r| <= ln(2) / 2; coefficients of Cephes' expf.
@@ -35,6 +36,8 @@ _ROUND = np.float32(12582912.0)
 HAS_FLOAT16: Final[bool] = platform.machine() in ("aarch64", "arm64") or bool(
     binding.get_host_cpu_features().get("f16c", False)
 )
+
+CACHE_LINE = 64  # bytes
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -81,6 +84,33 @@ def float32_value(typing_context: Any, bits: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())
 
     return types.float32(types.uint32), generate
+
+
+def emit_prefetch(builder: Any, address: Any) -> None:
+    """Write the instruction that brings the cache line at an address into the caches."""
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    for_reading_into_all_caches = [ir.Constant(word, number) for number in (0, 3, 1)]
+    builder.call(hint, [builder.inttoptr(address, byte), *for_reading_into_all_caches])
+
+
+@intrinsic
+def _prefetch_line(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, which need not be the process's own."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        emit_prefetch(builder, arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@njit(inline="always", cache=True)
+def prefetch(address: Any, size: Any) -> None:
+    """Ask for so many bytes from an address on, before they are read."""
+    for place in range(0, size, CACHE_LINE):
+        _prefetch_line(address + place)
 
 
 @intrinsic

@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from daskxml.kernels.cpu.numba_math import exp32
+from daskxml.kernels.cpu.numba_math import emit_prefetch, exp32
 from daskxml.kernels.cpu.tree import insert
 from daskxml.kernels.quantised import FINE
 
@@ -51,18 +51,11 @@ def _chunk_products(typing_context: Any, codes: Any, weights: Any, chunks: Any) 
             value.align = 1
             return value
 
-        def prefetch(place: Any) -> None:
-            byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-            hint = function("llvm.prefetch.p0", ir.VoidType(), byte, word, word, word)
-            ahead = builder.add(place, ir.Constant(place.type, _AHEAD))
-            for_reading_into_all_caches = [ir.Constant(word, number) for number in (0, 3, 1)]
-            builder.call(hint, [builder.inttoptr(ahead, byte), *for_reading_into_all_caches])
-
         multiply = function("llvm.x86.avx512.vpdpbusd.256", words, words, words, words)
         total = cgutils.alloca_once_value(builder, ir.Constant(words, [0] * (_CHUNK // 4)))
         with cgutils.for_range(builder, arguments[2]) as loop:
             places = [address(base, loop.index) for base in arguments[:2]]
-            prefetch(places[1])
+            emit_prefetch(builder, builder.add(places[1], ir.Constant(places[1].type, _AHEAD)))
             operands = map(load, places)
             builder.store(builder.call(multiply, [builder.load(total), *operands]), total)
         add = function("llvm.vector.reduce.add.v8i32", ir.IntType(32), words)
@@ -135,20 +128,20 @@ def encode(codes: Any, x: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _scan_codes(
-    logits: Any, products: Any, codes: Any, step: Any, first: Any, scale: Any, bias: Any
+def score_block(
+    logits: Any, products: Any, codes: Any, step: Any, x: Any, first: Any, scale: Any, bias: Any
 ) -> None:
-    """The logits of a block of labels by their first digits and the row in 8 bits."""
-    multiply_bytes(products, codes, first)
-    for i in range(logits.shape[0]):
-        logits[i] = np.float32(products[i]) * (step * scale[i]) + bias[i]
+    """The logits of a block of labels by their first digits, and by the row in 8 bits if it can.
 
-
-@njit(nogil=True, cache=True)
-def _scan(logits: Any, x: Any, first: Any, scale: Any, bias: Any) -> None:
-    """The logits of a block of labels by their first digits."""
-    for i in range(logits.shape[0]):
-        logits[i] = dot_converted(x, first[i]) * scale[i] + bias[i]
+    ``codes`` and ``step`` are those of `encode`, ``products`` scratch of as many int32 as logits.
+    """
+    if step > _ZERO:
+        multiply_bytes(products, codes, first)
+        for i in range(logits.shape[0]):
+            logits[i] = np.float32(products[i]) * (step * scale[i]) + bias[i]
+    else:
+        for i in range(logits.shape[0]):
+            logits[i] = dot_converted(x, first[i]) * scale[i] + bias[i]
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "nnan", "nsz"})
@@ -174,6 +167,16 @@ def _sum(x: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def score_label(x: Any, first: Any, second: Any, scale: Any, bias: Any, label: Any) -> Any:
+    """The logit of a label by all its digits."""
+    if second.shape[0]:
+        product = dot_digits(x, first[label], second[label])
+    else:
+        product = dot_converted(x, first[label])
+    return product * scale[label] + bias[label]
+
+
+@njit(nogil=True, cache=True)
 def rank_labels(
     hidden: Any, first: Any, second: Any, scale: Any, bias: Any, start: int, stop: int,
     scores: Any, ids: Any, total: Any, candidates: int,
@@ -189,11 +192,8 @@ def rank_labels(
         end = min(begin + _BLOCK, stop)
         logits, parts = all_logits[: end - begin], all_parts[: end - begin]
         block = slice(begin, end)
-        if step > _ZERO:
-            places = products[: end - begin]
-            _scan_codes(logits, places, codes, step, first[block], scale[block], bias[block])
-        else:
-            _scan(logits, hidden, first[block], scale[block], bias[block])
+        row = products[: end - begin], codes, step, hidden
+        score_block(logits, *row, first[block], scale[block], bias[block])
         most = _largest(logits)
         if held < candidates or most > rough[held - 1]:
             for i in range(end - begin):
@@ -208,11 +208,7 @@ def rank_labels(
     found, known = 0, 0.0
     for i in range(held):
         label = labels[i]
-        if second.shape[0]:
-            fine = dot_digits(hidden, first[label], second[label])
-        else:
-            fine = dot_converted(hidden, first[label])
-        fine = fine * scale[label] + bias[label]
+        fine = score_label(hidden, first, second, scale, bias, label)
         if fine > peak:
             shrunk = np.exp(np.float64(peak) - fine)
             exponentials, known, peak = exponentials * shrunk, known * shrunk, fine

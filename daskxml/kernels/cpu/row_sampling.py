@@ -2,7 +2,7 @@
 """Sampled losses on a CPU, where each row has labels of its own: choice, loss and gradient.
 
 One thread takes a row from its logits to its gradient, so the weights that it gathers for the
-logits are still in the cache for the gradient.
+logits are still in the cache for the gradient; but for a row of whose labels others have some.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _add_random(chosen: Any, count: int, mark: Any, key: Any) -> None:
 @njit(nogil=True, cache=True, error_model="numpy")
 def softmax_row_samples(
     slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
-    hidden: Any, weight: Any, bias: Any, weighted: bool, start: int, stop: int,
+    hidden: Any, weight: Any, bias: Any, times: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Rows ``start`` to ``stop``."""
     rows = np.float64(hidden.shape[0])
@@ -151,49 +151,78 @@ def softmax_row_samples(
             loss[i] = 0.0
             continue
         _logits(z, ids, hidden[i], weight, bias)
-        target = 0.0
-        for logit in z[: own[i]]:
-            target += logit
-        if weighted and certain[i] < ids.shape[0]:
-            z[certain[i] :] += np.float32(np.log(_stands_for(weight, ids, certain[i])))
-        peak = z[0]
-        for logit in z:
-            peak = peak if logit <= peak else logit  # NaN stays
-        _exponentials(z, peak)
-        total = np.float64(_sum(z))
+        target = _target(z[: own[i]])
+        peak, total = _softmax_sums(z, certain[i], times[i])
         loss[i] = peak + np.log(total) - target / own[i]
         z *= np.float32(1.0 / (rows * total))
         z[: own[i]] -= np.float32(1.0 / (rows * own[i]))
         _gradient(gradient[i], z, ids, weight)
 
 
+@njit(nogil=True, cache=True)
+def row_sample_exponentials(
+    slopes: Any, sums: Any, starts: Any, all_ids: Any, own: Any, certain: Any, hidden: Any,
+    weight: Any, bias: Any, times: Any, start: int, stop: int,
+) -> None:  # fmt: skip
+    """Rows ``start`` to ``stop``."""
+    for i in range(start, stop):
+        z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
+        _logits(z, ids, hidden[i], weight, bias)
+        sums[2, i] = _target(z[: own[i]])
+        sums[0, i], sums[1, i] = _softmax_sums(z, certain[i], times[i])
+
+
+@njit(nogil=True, cache=True)
+def row_sample_gradient(
+    slopes: Any, gradient: Any, starts: Any, all_ids: Any, own: Any, weight: Any, factors: Any,
+    shares: Any, start: int, stop: int,
+) -> None:  # fmt: skip
+    """Rows ``start`` to ``stop``."""
+    for i in range(start, stop):
+        z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
+        z *= np.float32(factors[i])
+        z[: own[i]] -= np.float32(shares[i])
+        _gradient(gradient[i], z, ids, weight)
+
+
+@njit(nogil=True, cache=True)
+def _target(z: Any) -> float:
+    """The sum of the targets' logits."""
+    total = 0.0
+    for logit in z:
+        total += logit
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _softmax_sums(z: Any, certain: int, times: float) -> Any:
+    """Replace logits by exponentials; returns their peak, and the sum."""
+    if z.shape[0] == 0:
+        return np.float32(-np.inf), 0.0
+    z[certain:] += np.float32(np.log(times))
+    peak = z[0]
+    for logit in z:
+        peak = peak if logit <= peak else logit  # NaN stays
+    _exponentials(z, peak)
+    return peak, np.float64(_sum(z))
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def sigmoid_row_samples(
     slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
-    hidden: Any, weight: Any, bias: Any, weighted: bool, start: int, stop: int,
+    hidden: Any, weight: Any, bias: Any, times: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Rows ``start`` to ``stop``."""
     factor = 1.0 / hidden.shape[0]
     for i in range(start, stop):
         z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
         _logits(z, ids, hidden[i], weight, bias)
-        target = 0.0
-        for logit in z[: own[i]]:
-            target += logit
-        times = 1.0
-        if weighted and certain[i] < ids.shape[0]:
-            times = _stands_for(weight, ids, certain[i])
+        target = _target(z[: own[i]])
         once = _sigmoids(z[: certain[i]], np.float32(factor))
-        others = _sigmoids(z[certain[i] :], np.float32(factor * times))
-        loss[i] = once + times * others - target
+        others = _sigmoids(z[certain[i] :], np.float32(factor * times[i]))
+        loss[i] = once + times[i] * others - target
         z[: own[i]] -= np.float32(factor)
         _gradient(gradient[i], z, ids, weight)
-
-
-@njit(inline="always", cache=True)
-def _stands_for(weight: Any, ids: Any, certain: int) -> float:
-    """How many labels each drawn one stands for."""
-    return (weight.shape[0] - certain) / (ids.shape[0] - certain)
 
 
 @njit(nogil=True, cache=True)
@@ -274,17 +303,32 @@ class CpuRowSampling:
 
     def softmax_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, weighted: bool,
+        weight: Array, bias: Array, times: Array,
     ) -> None:  # fmt: skip
-        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, weighted
+        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, times
         self._each_row(samples, hidden, lambda *span: softmax_row_samples(*operands, *span))
 
     def sigmoid_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, weighted: bool,
+        weight: Array, bias: Array, times: Array,
     ) -> None:  # fmt: skip
-        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, weighted
+        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, times
         self._each_row(samples, hidden, lambda *span: sigmoid_row_samples(*operands, *span))
+
+    def row_sample_exponentials(
+        self, slopes: Array, sums: Array, samples: RowSamples, hidden: Array, weight: Array,
+        bias: Array, times: Array,
+    ) -> None:  # fmt: skip
+        operands = slopes, sums, *_by_row(samples), hidden, weight, bias, times
+        self._each_row(samples, hidden, lambda *span: row_sample_exponentials(*operands, *span))
+
+    def row_sample_gradient(
+        self, slopes: Array, gradient: Array, samples: RowSamples, weight: Array, factors: Array,
+        shares: Array,
+    ) -> None:  # fmt: skip
+        starts, ids, own, _ = _by_row(samples)
+        operands = slopes, gradient, starts, ids, own, weight, factors, shares
+        self._each_row(samples, gradient, lambda *span: row_sample_gradient(*operands, *span))
 
     def _each_row(
         self, samples: RowSamples, hidden: Array, work: Callable[[int, int], object]

@@ -63,6 +63,6 @@ class ThreadTeam:
         return used
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Let the threads end, each after what it does now."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(wait=False)

@@ -7,6 +7,7 @@ once, contiguous, so every inner loop runs along the children and vectorizes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,16 @@ from numba import njit
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.kernels.cpu.numba_math import hash64
 from daskxml.kernels.cpu.thread_team import ThreadTeam
-from daskxml.kernels.tree import COARSE, QUANTUM, Fit, TreeArrays, TreeWeights
+from daskxml.kernels.tree import (
+    COARSE,
+    NO_ROWS_BIAS,
+    QUANTUM,
+    Fit,
+    FittedBlock,
+    NodeProblem,
+    TreeArrays,
+    TreeWeights,
+)
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
@@ -449,6 +459,104 @@ def average_rows(
         out_scores[i, found:] = _ZERO
 
 
+def node_rows(x: Csr, rows: Array) -> tuple[Csr, Array]:
+    """Gather ``rows`` ``(count,)`` int64 of ``x``, with the columns that occur in them.
+
+    Returns
+    -------
+    Csr
+        ``(count, features + 1)``; column 0 is 1 in every row, for the bias.
+    Array
+        ``(features,)`` int32: the features that are columns 1 and up, ascending.
+    """
+    column_of = np.empty(x.columns, np.int32)
+    count = node_columns(column_of, x.indptr, x.indices, rows)
+    nonzeros = int((x.indptr[rows + 1] - x.indptr[rows]).sum()) + rows.shape[0]
+    gathered = Csr(
+        np.empty(rows.shape[0] + 1, np.int64), np.empty(nonzeros, np.int32),
+        np.empty(nonzeros, np.float32), count + 1,
+    )  # fmt: skip
+    gather_node(
+        gathered.indptr, gathered.indices, gathered.data, column_of,
+        x.indptr, x.indices, _values(x), rows,
+    )  # fmt: skip
+    return gathered, np.flatnonzero(column_of).astype(np.int32)
+
+
+def fit_node(weight: Array, x: Csr, problem: NodeProblem, fit: Fit) -> None:
+    """Fit scores ``x @ weight``; ``weight`` ``(columns, children)`` is zero before.
+
+    ``x`` has the problem's rows, from `node_rows`.
+    """
+    y = problem.children
+    order = np.arange(x.rows)
+    operands = (x.indptr, x.indices, x.data, y.indptr, y.indices, order, np.uint64(problem.key))
+    rows_count, child_weights = problem.row_weights, problem.child_weights
+    counts = _counts(rows_count, x.rows), _counts(child_weights, weight.shape[1])
+    is_weighted = rows_count is not None or child_weights is not None
+    if fit.solver == "dual":
+        dual = np.zeros((x.rows, weight.shape[1]), np.float32)
+        diagonal = np.float32(0.5 / fit.cost)
+        if is_weighted:
+            fit_weighted_dual(weight, dual, *operands, fit.passes, diagonal, *counts)
+        else:
+            fit_dual(weight, dual, *operands, fit.passes, diagonal)
+        return
+    rates = np.float32(fit.lr), np.float32(fit.last_lr)
+    if is_weighted:
+        fit_weighted_sgd(weight, *operands, fit.passes, *rates, *counts)
+    else:
+        fit_sgd(weight, *operands, fit.passes, *rates)
+
+
+def prune(weight: Array, features: Array, smallest: float) -> tuple[Array, Array, Array, Array]:
+    """Return the weights of at least ``smallest``, without row 0: that is the bias.
+
+    Returns
+    -------
+    features, counts
+        ``(chunks,)`` int32: the names, from ``features``, of rows that keep some weights, and
+        how many each keeps.
+    children, weights
+        uint16 and float32, row by row.
+    """
+    bound = np.float32(smallest)
+    rows, kept = count_kept(weight, bound)
+    out = (
+        np.empty(rows, np.int32), np.empty(rows, np.int32),
+        np.empty(kept, np.uint16), np.empty(kept, np.float32),
+    )  # fmt: skip
+    keep_large(*out, weight, features, bound)
+    return out
+
+
+def row_orders(rows: int, key: int, passes: int) -> Array:
+    """Return the order of a node's rows in each pass, ``(passes, rows)`` int32."""
+    orders = np.empty((passes, rows), np.int32)
+    shuffle_passes(orders, np.uint64(key))
+    return orders
+
+
+@njit(nogil=True, cache=True)
+def shuffle_passes(orders: Any, key: Any) -> None:
+    """Shuffle the rows for one pass after the other."""
+    order = np.arange(orders.shape[1])
+    drawn = 0
+    for turn in range(orders.shape[0]):
+        drawn = _shuffle(order, key, drawn)
+        orders[turn] = order
+
+
+def _fit_problem(x: Csr, problem: NodeProblem, fit: Fit, smallest: float) -> FittedBlock:
+    gathered, names = node_rows(x, problem.rows)
+    weight = np.zeros((gathered.columns, problem.children.columns), np.float32)
+    if problem.rows.shape[0]:
+        fit_node(weight, gathered, problem, fit)
+    else:
+        weight[0] = NO_ROWS_BIAS
+    return FittedBlock(weight[0].copy(), *prune(weight, names, smallest))
+
+
 class CpuTree:
     """Implements :class:`daskxml.kernels.tree.TreeKernels` for host memory."""
 
@@ -467,54 +575,10 @@ class CpuTree:
         sum_features(sums, x.indptr, x.indices, _values(x), y.indptr, y.indices, vectors)
         return sums
 
-    def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
-        column_of = np.empty(x.columns, np.int32)
-        count = node_columns(column_of, x.indptr, x.indices, rows)
-        nonzeros = int((x.indptr[rows + 1] - x.indptr[rows]).sum()) + rows.shape[0]
-        gathered = Csr(
-            np.empty(rows.shape[0] + 1, np.int64), np.empty(nonzeros, np.int32),
-            np.empty(nonzeros, np.float32), count + 1,
-        )  # fmt: skip
-        gather_node(
-            gathered.indptr, gathered.indices, gathered.data, column_of,
-            x.indptr, x.indices, _values(x), rows,
-        )  # fmt: skip
-        return gathered, np.flatnonzero(column_of).astype(np.int32)
-
-    def fit_node(
-        self, weight: Array, part: Partition, fit: Fit, key: int,
-        child_weights: Array | None = None,
-    ) -> None:  # fmt: skip
-        x, y = part.features, part.labels
-        order = np.arange(x.rows)
-        operands = (x.indptr, x.indices, x.data, y.indptr, y.indices, order, np.uint64(key))
-        counts = _counts(part.weights, x.rows), _counts(child_weights, weight.shape[1])
-        is_weighted = part.weights is not None or child_weights is not None
-        if fit.solver == "dual":
-            dual = np.zeros((x.rows, weight.shape[1]), np.float32)
-            diagonal = np.float32(0.5 / fit.cost)
-            if is_weighted:
-                fit_weighted_dual(weight, dual, *operands, fit.passes, diagonal, *counts)
-            else:
-                fit_dual(weight, dual, *operands, fit.passes, diagonal)
-            return
-        rates = np.float32(fit.lr), np.float32(fit.last_lr)
-        if is_weighted:
-            fit_weighted_sgd(weight, *operands, fit.passes, *rates, *counts)
-        else:
-            fit_sgd(weight, *operands, fit.passes, *rates)
-
-    def prune(
-        self, weight: Array, features: Array, smallest: float
-    ) -> tuple[Array, Array, Array, Array]:
-        bound = np.float32(smallest)
-        rows, kept = count_kept(weight, bound)
-        out = (
-            np.empty(rows, np.int32), np.empty(rows, np.int32),
-            np.empty(kept, np.uint16), np.empty(kept, np.float32),
-        )  # fmt: skip
-        keep_large(*out, weight, features, bound)
-        return out
+    def fit_nodes(
+        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
+    ) -> list[FittedBlock]:
+        return [_fit_problem(x, problem, fit, smallest) for problem in problems]
 
     def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
         chunks = arrays.features.shape[0]

@@ -27,6 +27,7 @@ MakeArray = Callable[[Shape, str], Array]
 NULL = np.uintp(0)  # a null pointer
 EVERY_GPU = (
     "prelude", "half", "flat", "dense", "sparse", "group", "labels", "targets", "ranks", "optim",
+    "tree",
 )  # fmt: skip
 FUSED = "prelude", "half", "fused"
 _KERNEL = re.compile(r"^KERNEL (?:BOUNDS\(.*?\) )?(\w+)\(", re.MULTILINE)

@@ -22,6 +22,7 @@ from daskxml.kernels.cuda.fused import CudaFused
 from daskxml.kernels.cuda.labels import CudaLabels, label_scratch_bytes
 from daskxml.kernels.cuda.optim import CudaOptim
 from daskxml.kernels.cuda.sparse import CudaSparse, sparse_scratch_bytes
+from daskxml.kernels.cuda.tree import CudaTree
 from daskxml.kernels.memory import StepSizes, relocate
 from daskxml.kernels.optim import RowNet
 
@@ -40,20 +41,20 @@ def _refuse_rows(self: object, *operands: Any, **options: Any) -> NoReturn:
     raise NotImplementedError("one row is ranked on a CPU: rank batches here")
 
 
-def _refuse_trees(self: object, *operands: Any, **options: Any) -> NoReturn:
-    raise ConfigError('label trees need a CPU: give device "cpu"')
+def _refuse_sums(self: object, *operands: Any, **options: Any) -> NoReturn:
+    raise NotImplementedError("sums for the order of labels are Dask tasks on a CPU")
 
 
 class CpuOnly:
-    """What a GPU does not support: sampling, steps with one row, trees; run files are refused."""
+    """What a GPU does not support: sampling, weights in steps, steps with one row."""
 
     sign_keys = winner_keys = fill_buckets = count_votes = _refuse
     add_targets = add_popular = add_random = _refuse
     write_target_positions = clear_positions = take_rows = _refuse
     size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
-    label_sums = feature_sums = _refuse_trees
-    node_rows = fit_node = prune = tree_weights = rank_leaves = average_rankings = _refuse_trees
-    rank_row = _refuse_rows
+    row_sample_exponentials = row_sample_gradient = _refuse
+    label_sums = feature_sums = _refuse_sums
+    rank_row = rank_by_index = _refuse_rows
     batch_weights = multiply = weighted_target_logits = _refuse_weights
     subtract_weighted_targets = weighted_softmax_losses = _refuse_weights
     has_row_step = False
@@ -62,7 +63,7 @@ class CpuOnly:
         raise NotImplementedError("a GPU steps with many rows: has_row_step is False")
 
 
-class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CpuOnly):
+class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CudaTree, CpuOnly):
     """Implements :class:`daskxml.kernels.Kernels` for a GPU.
 
     Parameters

@@ -61,7 +61,7 @@ class CudaLabels:
         first_row: int, first_label: int,
     ) -> None:  # fmt: skip
         self.subtract_targets_deferred(delta, weights, y, rows, first_row, first_label)
-        self._apply_deferred(row_sums, first_label)
+        self.apply_deferred_sums(row_sums, first_label)
 
     def subtract_targets_deferred(
         self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
@@ -80,10 +80,7 @@ class CudaLabels:
             np.float64(_FIXED_POINT / scale),
         )  # fmt: skip
 
-    def apply_deferred_sums(self, row_sums: Array) -> None:
-        self._apply_deferred(row_sums, 0)
-
-    def _apply_deferred(self, row_sums: Array, first_label: int) -> None:
+    def apply_deferred_sums(self, row_sums: Array, first_label: int = 0) -> None:
         labels = int(row_sums.shape[0])
         deferred = self._zeroed.zeros("deferred", first_label + labels, "uint64")[first_label:][
             :labels

@@ -17,6 +17,7 @@ threads may share the tables: one of them builds, the others go on with the old 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,8 +25,9 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels, Lookup
+from daskxml.model.batch import BatchSegment
 from daskxml.model.sampling.config import WINNER_BITS, SamplingConfig
-from daskxml.model.spec import ModelSpec
+from daskxml.model.sampling.source import LabelSource
 
 _BLOCK_ITEMS = 1 << 16  # read to hash a block of labels: too few to wake another thread
 _HASH_COORDINATES = 8  # the most that one hash function reads
@@ -126,7 +128,7 @@ class Buckets:
     members: Array
 
 
-class LabelTables:
+class LabelTables(LabelSource):
     """Hash tables of one model's labels.
 
     Parameters
@@ -138,6 +140,11 @@ class LabelTables:
     seed
         Of the hash functions: the run's.
 
+    Attributes
+    ----------
+    keys
+        ``(tables, labels)`` int32: those of the last build.
+
     Examples
     --------
     >>> from daskxml.kernels import get_kernels
@@ -146,7 +153,7 @@ class LabelTables:
     >>> weight = np.random.default_rng(1).standard_normal((50, 8), dtype=np.float32)
     >>> tables.refresh(kernels, weight, np.zeros(50, np.float32), rows=256)
     >>> votes = np.empty((1, 50), np.int32)
-    >>> tables.vote(kernels, 99 * weight[[33]], votes)
+    >>> tables.vote(kernels, 99 * weight[[33]], (), votes)
     >>> int(votes[0].argmax()), int(votes[0].max())
     (33, 4)
     """
@@ -158,7 +165,7 @@ class LabelTables:
         family = SimHash if config.method == "simhash" else WinnerHash
         self.config, self.labels = config, labels
         self.family: HashFamily = family(units, config.l, functions, rng)
-        self._keys = np.zeros((config.l, labels), np.int32)
+        self.keys = np.zeros((config.l, labels), np.int32)
         # rows since the tables were built, rows until they are built again, times they were built
         self._schedule = np.zeros(3, np.int64)
         self._buckets: Buckets | None = None
@@ -173,7 +180,7 @@ class LabelTables:
     def nbytes(self) -> int:
         """Bytes of keys and buckets."""
         held = self._buckets
-        return int(self._keys.nbytes) + (0 if held is None else held.members.nbytes)
+        return int(self.keys.nbytes) + (0 if held is None else held.members.nbytes)
 
     def refresh(self, kernels: Kernels, weight: Array, bias: Array, rows: int) -> None:
         """Build the tables if that is due; ``rows`` are about to be looked up.
@@ -181,24 +188,46 @@ class LabelTables:
         ``weight`` is ``(labels, units)`` and ``bias`` ``(labels,)``. While another thread builds,
         this returns, unless there are no tables yet.
         """
-        with self._counting:
-            is_due = self._buckets is None or self._schedule[0] >= self._schedule[1]
-            self._schedule[0] += rows
+        is_due = self.count(rows)
         if not is_due or not self._building.acquire(blocking=self._buckets is None):
             return
         try:
             if self._buckets is None or self._schedule[0] - rows >= self._schedule[1]:
-                self._build(kernels, weight, bias, rows)
+                self.hash_labels(kernels, weight, bias, self.keys)
+                self.build(kernels, rows)
         finally:
             self._building.release()
 
-    def vote(self, kernels: Kernels, hidden: Array, votes: Array) -> None:
-        """Count in ``votes (lanes, labels)`` int32 how often rows and labels share a bucket."""
-        found = self.lookup(kernels, hidden)
-        kernels.count_votes(votes, found.keys, found.starts, found.members)
+    def count(self, rows: int) -> bool:
+        """Count rows that are about to be looked up; return whether tables are to be built first.
 
-    def lookup(self, kernels: Kernels, hidden: Array) -> Lookup:
-        """Find the buckets of rows whose last hidden layer is ``hidden (rows, units)``."""
+        `refresh` does this, and all that follows, where all labels are here.
+        """
+        with self._counting:
+            is_due = self._buckets is None or self._schedule[0] >= self._schedule[1]
+            self._schedule[0] += rows
+        return bool(is_due)
+
+    def hash_labels(self, kernels: Kernels, weight: Array, bias: Array, keys: Array) -> None:
+        """Fill ``keys (tables, labels)`` int32 with those of some labels."""
+
+        def hash_block(lane: int, start: int, stop: int) -> None:
+            found = kernels.empty((self.config.l, stop - start), "int32")
+            self.family.label_keys(kernels, weight[start:stop], bias[start:stop], found)
+            keys[:, start:stop] = found
+
+        kernels.for_label_blocks(int(weight.shape[0]), self._block, hash_block)
+
+    def build(self, kernels: Kernels, rows: int) -> None:
+        """Build the tables of `keys`; ``rows`` are about to be looked up in them."""
+        self._buckets = self._sorted(kernels)
+        with self._counting:
+            growth = self.config.rebuild_growth**self.built
+            wait = min(self.config.rebuild_every * growth, 2.0**62)
+            self._schedule[:] = rows, int(wait), self.built + 1
+
+    def lookup(self, kernels: Kernels, hidden: Array, batch: Sequence[BatchSegment]) -> Lookup:
+        """Find the buckets of rows by their last hidden layer."""
         buckets = self._buckets
         assert buckets is not None, "refresh comes first"
         keys = kernels.empty((self.config.l, int(hidden.shape[0])), "int32")
@@ -219,40 +248,14 @@ class LabelTables:
             ``keys`` ``(tables, labels)`` int32 of the labels, and ``schedule`` ``(3,)`` int64.
             These are the tables' own arrays: write into them, then call `resume`.
         """
-        return {"keys": self._keys, "schedule": self._schedule}
+        return {"keys": self.keys, "schedule": self._schedule}
 
     def resume(self, kernels: Kernels) -> None:
         """Use what was written into `state`."""
         self._buckets = self._sorted(kernels) if self.built else None
 
-    def _build(self, kernels: Kernels, weight: Array, bias: Array, rows: int) -> None:
-        def hash_block(lane: int, start: int, stop: int) -> None:
-            keys = kernels.empty((self.config.l, stop - start), "int32")
-            self.family.label_keys(kernels, weight[start:stop], bias[start:stop], keys)
-            self._keys[:, start:stop] = keys
-
-        kernels.for_label_blocks(self.labels, self._block, hash_block)
-        self._buckets = self._sorted(kernels)
-        with self._counting:
-            growth = self.config.rebuild_growth**self.built
-            wait = min(self.config.rebuild_every * growth, 2.0**62)
-            self._schedule[:] = rows, int(wait), self.built + 1
-
     def _sorted(self, kernels: Kernels) -> Buckets:
         starts = kernels.empty((self.config.l, self.family.buckets + 1), "int32")
-        members = kernels.empty(self._keys.shape, "int32")
-        kernels.fill_buckets(starts, members, self._keys)
+        members = kernels.empty(self.keys.shape, "int32")
+        kernels.fill_buckets(starts, members, self.keys)
         return Buckets(starts, members)
-
-
-def label_tables(config: SamplingConfig, spec: ModelSpec, seed: int) -> LabelTables | None:
-    """Return empty tables for a model; None where the method has none.
-
-    Examples
-    --------
-    >>> label_tables(SamplingConfig(method="random"), ModelSpec(features=3, labels=9), 0) is None
-    True
-    """
-    if not config.hashes:
-        return None
-    return LabelTables(config, spec.labels, spec.widths[-2], seed)

@@ -8,8 +8,8 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
-from daskxml.kernels.tree import TreeArrays, TreeWeights
-from daskxml.model.tree.nodes import Block, FittedBlock, join_blocks, powered
+from daskxml.kernels.tree import FittedBlock, TreeArrays, TreeWeights
+from daskxml.model.tree.nodes import NodeBlock, join_blocks, powered
 from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
 
@@ -26,10 +26,10 @@ ARRAYS = {  # of a tree, with their dtypes
 
 
 def assemble_tree(
-    order: Array, shape: TreeShape, blocks: Sequence[tuple[Block, FittedBlock]]
+    order: Array, shape: TreeShape, blocks: Sequence[tuple[NodeBlock, FittedBlock]]
 ) -> dict[str, Array]:
     """Return a tree's arrays by the names of `ARRAYS`, from all of its blocks in any order."""
-    by_node: dict[tuple[int, int], list[tuple[Block, FittedBlock]]] = {}
+    by_node: dict[tuple[int, int], list[tuple[NodeBlock, FittedBlock]]] = {}
     for block, fitted in blocks:
         by_node.setdefault((block.level, block.node), []).append((block, fitted))
     joined: list[FittedBlock] = []
@@ -53,7 +53,7 @@ def _starts(counts: Array) -> Array:
 
 
 class Forest:
-    """Trees that rank labels together, on the CPU.
+    """Trees that rank labels together.
 
     Parameters
     ----------
@@ -106,7 +106,10 @@ class Forest:
         for tree, weights in enumerate(self.trees):
             power = self.spec.power_of(tree)
             if power not in seen:
-                seen[power] = powered(x, power)
+                seen[power] = x
+                if power != 1.0:
+                    rows_of_tree = powered(self._kernels.to_host(x), power)
+                    seen[power] = self._kernels.to_device(rows_of_tree)
             leaves, log_scores = self._kernels.rank_leaves(
                 weights, seen[power], rows, self.spec.beam, count
             )

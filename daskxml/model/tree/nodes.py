@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.data.order import derive_key
 from daskxml.data.rows import from_scipy, to_scipy, unit_rows
 from daskxml.kernels import Kernels
+from daskxml.kernels.tree import FittedBlock, NodeProblem
 from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
 
@@ -30,7 +31,7 @@ _LEAST_WIDTH = 32  # of a block, in children: each block gathers its node's rows
 _DTYPES = ("float32", "int32", "int32", "uint16", "float32")  # of the fields of `FittedBlock`
 
 
-class Block(NamedTuple):
+class NodeBlock(NamedTuple):
     """Children ``start`` to ``stop`` of a node, counted within the node."""
 
     level: int
@@ -39,73 +40,52 @@ class Block(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class FittedBlock:
-    """The scores of a block, without the weights that are too small to keep.
-
-    Attributes
-    ----------
-    bias
-        ``(children,)`` float32.
-    features, counts
-        ``(chunks,)`` int32: features that have weights, ascending, and how many each has.
-    children, weights
-        uint16 and float32: the weights of each feature in turn, by the child within the node.
-    """
-
-    bias: Array
-    features: Array
-    counts: Array
-    children: Array
-    weights: Array
-
-    def arrays(self) -> tuple[Array, Array, Array, Array, Array]:
-        """Return the arrays in the order of the fields."""
-        return self.bias, self.features, self.counts, self.children, self.weights
-
-
 class TreeRows:
     """Training rows as one tree sees them: values raised to its power, labels in its order.
 
     Parameters
     ----------
+    kernels
+        Of the device on which nodes are fitted.
     part
-        The rows, scaled to unit length.
+        The rows on the host, scaled to unit length.
     order
         ``(labels,)``: the label at every position, see `daskxml.model.tree.clustering`.
     power
         Values are raised to it, and rows scaled to unit length again.
     label_weights
         ``(labels,)``: what a row counts where a label is its own; None: 1.
+    negatives
+        ``(rows, count)``: labels, or -1, by which nodes see a row beside its own; None: no such.
     """
 
     def __init__(
-        self, part: Partition, order: Array, power: float = 1.0, label_weights: Array | None = None
-    ) -> None:
-        self.features, self.weights = powered(part.features, power), part.weights
+        self, kernels: Kernels, part: Partition, order: Array, power: float = 1.0,
+        label_weights: Array | None = None, negatives: Array | None = None,
+    ) -> None:  # fmt: skip
+        self.kernels, self.weights = kernels, part.weights
+        self.features = kernels.to_device(powered(part.features, power))
         self._label_weights = None if label_weights is None else label_weights[order]
         by_position = to_scipy(part.labels)[:, order].tocsc()
         self._starts, self._rows = by_position.indptr, by_position.indices
+        self._negative_rows: tuple[Array, Array] | None = None  # starts and rows, by position
+        if negatives is not None:
+            self._negative_rows = _rows_by_position(negatives, order)
 
-    def of_node(self, shape: TreeShape, block: Block) -> tuple[Array, Csr]:
-        """Return the rows with labels below a node, and for each the block's children that are.
-
-        Returns
-        -------
-        rows
-            ``(count,)`` int64, ascending.
-        children
-            ``(count, children of the block)``, ones.
-        """
+    def problem(self, shape: TreeShape, block: NodeBlock, key: int) -> NodeProblem:
+        """Return what the children of a block are fitted to; ``key`` gives the order of rows."""
         from scipy.sparse import csr_matrix
 
         low, high = shape.bounds[block.level][block.node : block.node + 2]
         first = shape.child_starts(block.level)[block.node]
         bounds = shape.bounds[block.level + 1][first + block.start : first + block.stop + 1]
-        rows, numbers = np.unique(
-            self._rows[self._starts[low] : self._starts[high]], return_inverse=True
-        )
         offset = self._starts[low]
+        own = self._rows[offset : self._starts[high]]
+        seen = own
+        if self._negative_rows is not None:
+            starts, others = self._negative_rows
+            seen = np.concatenate([own, others[starts[low] : starts[high]]])
+        rows, numbers = np.unique(seen, return_inverse=True)
         start, stop = self._starts[bounds[0]] - offset, self._starts[bounds[-1]] - offset
         lengths = np.diff(self._starts[bounds])
         columns = np.repeat(np.arange(bounds.shape[0] - 1), lengths)
@@ -113,14 +93,31 @@ class TreeRows:
         matrix = csr_matrix(
             (ones, (numbers[start:stop], columns)), shape=(rows.shape[0], bounds.shape[0] - 1)
         )
-        return rows.astype(np.int64), from_scipy(matrix, ones=True)
+        return NodeProblem(
+            rows=rows.astype(np.int64),
+            children=from_scipy(matrix, ones=True),
+            key=key,
+            row_weights=None if self.weights is None else self.weights[rows],
+            child_weights=self._child_weights(shape, block),
+        )
 
-    def child_weights(self, shape: TreeShape, block: Block) -> Array | None:
-        """Return what the rows with each of the block's children count: of labels alone."""
+    def _child_weights(self, shape: TreeShape, block: NodeBlock) -> Array | None:
+        """What the rows with each of the block's children count: of labels alone."""
         if self._label_weights is None or block.level < shape.levels - 1:
             return None
         first = shape.bounds[block.level][block.node]
         return self._label_weights[first + block.start : first + block.stop]
+
+
+def _rows_by_position(labels: Array, order: Array) -> tuple[Array, Array]:
+    """Return where the rows of each position start, and the rows; ``labels`` may be -1."""
+    position_of = np.empty(order.shape[0], np.int64)
+    position_of[order] = np.arange(order.shape[0])
+    rows, columns = np.nonzero(labels >= 0)
+    positions = position_of[labels[rows, columns]]
+    counts = np.bincount(positions, minlength=order.shape[0])
+    by_position = np.argsort(positions, kind="stable")
+    return np.concatenate([[0], np.cumsum(counts)]), rows[by_position]
 
 
 def powered(features: Csr, power: float) -> Csr:
@@ -141,7 +138,7 @@ def powered(features: Csr, power: float) -> Csr:
 
 def plan_pieces(
     shape: TreeShape, position_rows: Array, rows: int, pieces: int
-) -> list[list[Block]]:
+) -> list[list[NodeBlock]]:
     """Cut a tree into pieces of about the same work, the same for any number of workers.
 
     Parameters
@@ -166,7 +163,7 @@ def plan_pieces(
     """
     costs = _node_costs(shape, position_rows, rows)
     share = sum(cost.sum() for cost in costs) / pieces
-    blocks: list[tuple[float, Block]] = []
+    blocks: list[tuple[float, NodeBlock]] = []
     for level, cost in enumerate(costs):
         widths = np.diff(shape.child_starts(level))
         for node in np.flatnonzero(widths):
@@ -175,9 +172,9 @@ def plan_pieces(
             cuts = [width * part // parts for part in range(parts + 1)]
             for start, stop in itertools.pairwise(cuts):
                 work = float(cost[node]) * (stop - start) / width
-                blocks.append((work, Block(level, int(node), start, stop)))
+                blocks.append((work, NodeBlock(level, int(node), start, stop)))
     blocks.sort(key=lambda item: (-item[0], item[1]))
-    filled: list[tuple[float, int, list[Block]]] = [(0.0, i, []) for i in range(pieces)]
+    filled: list[tuple[float, int, list[NodeBlock]]] = [(0.0, i, []) for i in range(pieces)]
     for work, block in blocks:
         total, number, piece = heapq.heappop(filled)
         heapq.heappush(filled, (total + work, number, [*piece, block]))
@@ -196,27 +193,33 @@ def _node_costs(shape: TreeShape, position_rows: Array, rows: int) -> list[Array
     return costs
 
 
-def fit_block(
-    kernels: Kernels, rows: TreeRows, spec: TreeSpec, shape: TreeShape, block: Block, seed: int,
+def fit_blocks(
+    rows: TreeRows,
+    spec: TreeSpec,
+    shape: TreeShape,
+    blocks: Iterable[NodeBlock],
+    seed: int,
     tree: int,
-) -> FittedBlock:  # fmt: skip
-    """Fit the scores of a block: the same bits wherever the node's other children are fitted."""
-    numbers, children = rows.of_node(shape, block)
-    features, names = kernels.node_rows(rows.features, numbers)
-    weight = kernels.zeros((features.columns, children.columns))
-    weight[0] = -1.0  # labels that never occur
-    if numbers.shape[0]:
-        weight[0] = 0.0
-        key = derive_key(seed, _NODE_ORDER, tree, block.level, block.node)
-        row_weights = None if rows.weights is None else rows.weights[numbers]
-        part = Partition(features, children, row_weights)
-        kernels.fit_node(weight, part, spec.fit, key, rows.child_weights(shape, block))
-    kept = kernels.prune(weight, names, spec.smallest_weight)
-    columns = kept[2] + np.uint16(block.start)
-    return FittedBlock(weight[0].copy(), kept[0], kept[1], columns, kept[3])
+) -> list[FittedBlock]:
+    """Fit the scores of blocks: the same bits whichever blocks are fitted together."""
+    starts: list[int] = []
+
+    def problems() -> Iterator[NodeProblem]:
+        for block in blocks:
+            starts.append(block.start)
+            key = derive_key(seed, _NODE_ORDER, tree, block.level, block.node)
+            yield rows.problem(shape, block, key)
+
+    fitted = rows.kernels.fit_nodes(rows.features, problems(), spec.fit, spec.smallest_weight)
+    return [
+        replace(block, children=block.children + np.uint16(start))
+        for block, start in zip(fitted, starts, strict=True)
+    ]
 
 
-def piece_work(shape: TreeShape, position_rows: Array, rows: int, piece: Sequence[Block]) -> float:
+def piece_work(
+    shape: TreeShape, position_rows: Array, rows: int, piece: Sequence[NodeBlock]
+) -> float:
     """Return the work of a piece: products of a pass over its nodes' rows, up to a factor."""
     costs = _node_costs(shape, position_rows, rows)
     total = 0.0
@@ -253,7 +256,7 @@ def unpack_blocks(packed: Array, count: int) -> list[FittedBlock]:
     return [FittedBlock(*arrays[i : i + width]) for i in range(0, len(arrays), width)]
 
 
-def join_blocks(blocks: Sequence[tuple[Block, FittedBlock]]) -> FittedBlock:
+def join_blocks(blocks: Sequence[tuple[NodeBlock, FittedBlock]]) -> FittedBlock:
     """Join the blocks of one node, in the order of their children."""
     ordered = [fitted for _, fitted in sorted(blocks, key=lambda pair: pair[0].start)]
     if len(ordered) == 1:

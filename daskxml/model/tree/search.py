@@ -22,7 +22,7 @@ from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import metric_sums
 from daskxml.model.tree.clustering import find_label_orders
 from daskxml.model.tree.forest import Forest, assemble_tree
-from daskxml.model.tree.nodes import TreeRows, fit_block, plan_pieces
+from daskxml.model.tree.nodes import TreeRows, fit_blocks, plan_pieces
 from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import AUTO, TreeSpec
 
@@ -142,9 +142,9 @@ def _precision(
     """Fit a tree to rows and return the mean of P@1, P@3 and P@5 on others."""
     spec = replace(spec, labels=train.labels.columns)
     shape, order = TreeShape.of(spec), np.arange(spec.labels, dtype=np.int32)
-    rows = TreeRows(train, order, spec.power_of(0))
+    rows = TreeRows(kernels, train, order, spec.power_of(0))
     (plan,) = plan_pieces(shape, np.bincount(train.labels.indices, minlength=spec.labels), 1, 1)
-    blocks = [(block, fit_block(kernels, rows, spec, shape, block, seed, 0)) for block in plan]
+    blocks = list(zip(plan, fit_blocks(rows, spec, shape, plan, seed, 0), strict=True))
     arrays = {f"tree0.{n}": a for n, a in assemble_tree(order, shape, blocks).items()}
     ids, _ = Forest(spec, arrays, kernels).top_k(
         [Segment(held_out, np.arange(held_out.rows))], min(_KS[-1], spec.labels)

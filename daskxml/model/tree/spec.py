@@ -29,13 +29,24 @@ class TreeSpec:
         unit length again: trees that see rows differently err differently.
     leaf_labels
         Labels of a leaf's parent, about.
-    solver, passes, cost, lr
-        See :class:`daskxml.kernels.tree.Fit`; what is ``"auto"`` is chosen on held-out rows of a
+    solver
+        How the scores of a node are fitted: ``dual``, by dual coordinate descent (Hsieh et al.,
+        ICML 2008), or ``sgd``. What is ``auto``, here and below, is chosen on held-out rows of a
         few labels before the first tree is fitted (`daskxml.model.tree.search`).
+    passes
+        Over a node's rows.
+    cost
+        C of ``dual``: what the loss counts against half the weights' squared norm.
+    lr
+        First rate of ``sgd``, of a step by ``lr / |x|^2``.
     last_lr
-        See :class:`daskxml.kernels.tree.Fit`.
+        The last rate, as a share of the first.
     smallest_weight
         Weights below are dropped once their node is fitted.
+    hard_negatives
+        Labels that the first tree ranks highest for a training row: in the trees after it the nodes
+        above them see the row as well, as a negative one where none of its own labels is below. 0:
+        nodes see the rows with labels below alone.
     beam
         Nodes of a level that a row descends to.
 
@@ -64,6 +75,7 @@ class TreeSpec:
     lr: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
     last_lr: float = bounded(0.02, low=0, high=1)
     smallest_weight: float = bounded(0.05, low=0)
+    hard_negatives: int = bounded(0, low=0, high=1000)
     beam: int = bounded(10, low=1, high=MAX_CHILDREN)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from bokeh.models import (
     CustomJS,
     CustomJSHover,
     CustomJSTickFormatter,
+    DataRange1d,
     FixedTicker,
     GlyphRenderer,
     HoverTool,
@@ -38,6 +39,23 @@ NOWHERE = float("nan")
 # Okabe and Ito (2008), without black and yellow: distinct for the colour-blind, on light and dark.
 DISTINCT = ("#2586c8", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6bb1", "#7f7f7f")
 WORK_COLORS = ("#3f8fd0", "#8c6bb1", "#e69f00", "#009e73", "#d55e00", "#9a9a9a")
+# Of the charts: titles, and how their numbers are written.
+WORKER_TITLES = {
+    "batch_rows": ("Batch size (rows)", "0,0"),
+    "updates": ("Updates in a mega-batch", "0,0"),
+    "lr": ("Learning rate", "0.[0000]"),
+    "rows_per_s": ("Throughput (rows a second)", "0,0"),
+    "busy_share": ("Busy in training", "0%"),
+    "weight": ("Weight in the merge", "0.00"),
+    "labels": ("Labels held", "0%"),
+}
+MEMORY_TITLES = {
+    "host_mib": ("Memory of each worker (MiB)", "0,0"),
+    "device_mib": ("Memory on GPUs (MiB)", "0,0"),
+    "sent_mib_per_s": ("Sent to others (MiB/s)", "0.0"),
+}
+LOSS = "Training loss"
+SENT = "Sent in a mega-batch, by all (MiB)"
 TIME = "seconds since the start"
 MEGABATCH = "mega-batch"
 
@@ -56,6 +74,7 @@ Columns = dict[str, Any]
 Floats = NDArray[np.floating[Any]]
 
 DRAWN_WORKERS, DRAWN_WORK = 32, 2000  # workers with lines, and pieces of work
+OTHER_RUNS = 8  # the newest, drawn behind the run that is shown
 MEGABATCHES, LONGEST_S = 30, 60.0  # of work that are shown
 MIB = 2.0**20
 WEIGHT = list(WORKER_VALUES).index("weight")
@@ -106,6 +125,21 @@ def score_columns(series: RunSeries, metrics: Sequence[str]) -> Columns:
         "megabatch": _floats(point.megabatch for point in points),
         "wall_s": _floats(point.wall_s for point in points),
         **{name: _floats(point.metrics.get(name, np.nan) for point in points) for name in metrics},
+    }
+
+
+def other_columns(others: Sequence[RunSeries], metric: str) -> Columns:
+    """Return the courses of other runs: a line of each, of its loss and of one metric."""
+    points = [list(series.megabatches) for series in others]
+    scores = [list(series.evaluations) for series in others]
+    return {
+        "run": [series.title for series in others],
+        "megabatch": [_floats(point.megabatch for point in line) for line in points],
+        "wall_s": [_floats(point.wall_s for point in line) for line in points],
+        "loss": [_floats(point.loss for point in line) for line in points],
+        "score_megabatch": [_floats(point.megabatch for point in line) for line in scores],
+        "score_wall_s": [_floats(point.wall_s for point in line) for line in scores],
+        "score": [_floats(point.metrics.get(metric, np.nan) for point in line) for line in scores],
     }
 
 
@@ -161,11 +195,6 @@ def _by_worker(samples: Sequence[MemorySample], workers: Sequence[str], name: st
             if worker in places:
                 found[places[worker], number] = value
     return found
-
-
-def has_device(memory: Iterable[MemorySample]) -> bool:
-    """Whether the memory of a device is known for any worker."""
-    return any(np.isfinite(sample.device_bytes).any() for sample in memory)
 
 
 def window_s(series: RunSeries) -> float:
@@ -248,8 +277,8 @@ def _chart(title: str, x_label: str, y_format: str, **options: Any) -> figure:
         title=title,
         height=HEIGHT,
         sizing_mode="stretch_width",
-        tools="xpan,box_zoom,reset",
-        active_drag=None,
+        tools="box_zoom,xpan,xzoom_out,reset",
+        active_drag="box_zoom",
         background_fill_color=None,
         border_fill_color=None,
         outline_line_color=None,
@@ -260,6 +289,7 @@ def _chart(title: str, x_label: str, y_format: str, **options: Any) -> figure:
     chart.xaxis.axis_label, chart.axis.axis_label_text_font_style = x_label, "normal"
     chart.xaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
     chart.yaxis.formatter = NumeralTickFormatter(format=y_format)
+    chart.xaxis.ticker.min_interval = 1 if x_label == MEGABATCH else 0
     chart.xgrid.visible = False
     chart.axis.minor_tick_line_color = None
     chart.axis.axis_line_color = None
@@ -270,12 +300,13 @@ def _chart(title: str, x_label: str, y_format: str, **options: Any) -> figure:
     return chart
 
 
-def _add_legend(chart: figure, items: Mapping[str, GlyphRenderer]) -> None:
+def _add_legend(chart: figure, items: Mapping[str, GlyphRenderer]) -> Legend:
     """Put a legend above a chart, not over its data."""
     entries = [LegendItem(label=name, renderers=[drawn]) for name, drawn in items.items()]
     legend = Legend(items=entries, orientation="horizontal", margin=0, padding=2)
     legend.border_line_color = legend.background_fill_color = None
     chart.add_layout(legend, "above")
+    return legend
 
 
 class Charts:
@@ -284,7 +315,7 @@ class Charts:
     Parameters
     ----------
     metrics
-        Those that have a line.
+        Those that have a line; of the first, other runs have one as well.
     """
 
     def __init__(self, metrics: Sequence[str]) -> None:
@@ -292,6 +323,12 @@ class Charts:
         self.learning = _source("megabatch", "wall_s", "loss", "sent_mib")
         self.scores = _source("megabatch", "wall_s", *metrics)
         self.perturbed = _source("megabatch", "level")
+        self.others = _source(
+            "run", "megabatch", "wall_s", "loss", "score_megabatch", "score_wall_s", "score"
+        )
+        self.other_items: list[LegendItem] = []  # which are shown where there are other runs
+        # Charts over the same axis have one range: what is zoomed in one is zoomed in all.
+        self.ranges = {name: DataRange1d(renderers=[]) for name in ("megabatch", "wall_s", "xs")}
         self.work = _source("place", "left", "right", "what")
         self.workers = WorkerLines(("xs", *WORKER_VALUES))
         self.memory = WorkerLines(("xs", "host_mib", "device_mib", "sent_mib_per_s"))
@@ -302,32 +339,48 @@ class Charts:
             **self._per_worker(),
             **self._resources(),
         }
+        for chart in self.charts.values():
+            if chart.x_range in self.ranges.values():  # they span the run that is shown
+                own = (it for it in chart.renderers if it.data_source is not self.others)
+                chart.x_range.renderers = [*chart.x_range.renderers, *own]
 
     def _learning(self) -> dict[str, figure]:
         return {
             "metric_time": self._metric("wall_s", TIME),
             "metric_megabatch": self._metric("megabatch", MEGABATCH),
-            "loss_time": self._line("Training loss", "wall_s", "loss", TIME, "0.00"),
-            "loss_megabatch": self._line("Training loss", "megabatch", "loss", MEGABATCH, "0.00"),
+            "loss_time": self._line(LOSS, "wall_s", "loss", TIME, "0.00[00]"),
+            "loss_megabatch": self._line(LOSS, "megabatch", "loss", MEGABATCH, "0.00[00]"),
         }
 
     def _metric(self, x: str, label: str) -> figure:
-        chart = _chart("Metrics of the rows evaluated", label, "0.00")
-        items = {}
+        chart = _chart("Metrics of the rows evaluated", label, "0.00[00]", x_range=self.ranges[x])
+        others, items = self._others(chart, f"score_{x}", "score"), {}
         for name, color in zip(self.metrics, colors(len(self.metrics)), strict=True):
             items[name] = chart.line(x, name, source=self.scores, line_color=color, line_width=2)
             dots = chart.scatter(x, name, source=self.scores, color=color, size=3)
             tip = [(name, f"@{{{name}}}{{0.0000}}"), (label, f"@{x}{{0,0}}")]
             chart.add_tools(HoverTool(renderers=[dots], tooltips=tip))
-        _add_legend(chart, items)
+        item = _add_legend(chart, items | {"other runs": others}).items[-1]
+        item.visible = False
+        self.other_items.append(item)
         return chart
 
     def _line(self, title: str, x: str, y: str, label: str, y_format: str) -> figure:
-        chart = _chart(title, label, y_format)
+        chart = _chart(title, label, y_format, x_range=self.ranges[x])
+        if y == "loss":
+            self._others(chart, x, y)
         drawn = chart.line(x, y, source=self.learning, line_color=DISTINCT[0], line_width=2)
         tip = [(title, f"@{y}{{0,0.0000}}"), (label, f"@{x}{{0,0}}")]
         chart.add_tools(HoverTool(renderers=[drawn], tooltips=tip, mode="vline"))
         return chart
+
+    def _others(self, chart: figure, x: str, y: str) -> GlyphRenderer:
+        """Draw other runs behind the one that is shown."""
+        drawn = chart.multi_line(
+            x, y, source=self.others, line_color="#8a929c", line_width=1.2, line_alpha=0.6
+        )
+        chart.add_tools(HoverTool(renderers=[drawn], tooltips=[("run", "@run"), (y, "$data_y")]))
+        return drawn
 
     def _timeline(self) -> figure:
         ranges = {"x_range": Range1d(-60, 0), "y_range": Range1d(-0.6, 0.6)}
@@ -353,17 +406,11 @@ class Charts:
         return chart
 
     def _per_worker(self) -> dict[str, figure]:
-        titles = {
-            "batch_rows": ("Batch size (rows)", "0,0"),
-            "updates": ("Updates in a mega-batch", "0,0"),
-            "lr": ("Learning rate", "0.[0000]"),
-            "rows_per_s": ("Throughput (rows a second)", "0,0"),
-            "busy_share": ("Busy in training", "0%"),
-            "weight": ("Weight in the merge", "0.00"),
-        }
         found = {
-            name: self.workers.chart(title, name, MEGABATCH, y_format)
-            for name, (title, y_format) in titles.items()
+            name: self.workers.chart(
+                title, name, MEGABATCH, y_format, x_range=self.ranges["megabatch"]
+            )
+            for name, (title, y_format) in WORKER_TITLES.items()
         }
         for chart in found.values():
             chart.y_range.start, chart.y_range.range_padding = 0, 0.2
@@ -376,14 +423,10 @@ class Charts:
 
     def _resources(self) -> dict[str, figure]:
         found = {
-            "host_mib": self.memory.chart("Memory of each worker (MiB)", "host_mib", TIME, "0,0"),
-            "device_mib": self.memory.chart("Memory on GPUs (MiB)", "device_mib", TIME, "0,0"),
-            "sent": self.memory.chart("Sent to others (MiB/s)", "sent_mib_per_s", TIME, "0.0"),
-            "moved": self._line(
-                "Sent in a mega-batch, by all (MiB)", "megabatch", "sent_mib", MEGABATCH, "0,0.0"
-            ),
+            name: self.memory.chart(title, name, TIME, y_format, x_range=self.ranges["xs"])
+            for name, (title, y_format) in MEMORY_TITLES.items()
         }
+        found["sent_mib"] = self._line(SENT, "megabatch", "sent_mib", MEGABATCH, "0,0.0")
         for chart in found.values():
             chart.y_range.start, chart.y_range.range_padding = 0, 0.2
-        found["device_mib"].visible = False  # until a worker has a device
         return found

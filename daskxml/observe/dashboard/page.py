@@ -2,29 +2,34 @@
 
 The browser confirms every update, and gets the next one only then: what is slow, hidden or gone
 costs nothing. Updates are also spaced so that making them takes a small share of the time. All
-names that users or workers have given are escaped.
+names that users or workers have given are escaped, by the templates of `daskxml.observe.html`.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 import distributed
 from bokeh.document import Document
-from bokeh.models import CustomJS, Div
+from bokeh.models import Button, CustomJS, Div
 from jinja2 import Environment, FileSystemLoader
 
 from daskxml.observe.dashboard.charts import (
+    LOSS,
+    MEMORY_TITLES,
+    OTHER_RUNS,
+    SENT,
+    WORKER_TITLES,
     Charts,
+    Columns,
     colors,
-    has_device,
     learning_columns,
     memory_columns,
+    other_columns,
     perturbed_columns,
     score_columns,
     window_s,
@@ -33,13 +38,17 @@ from daskxml.observe.dashboard.charts import (
     worker_count,
     worker_names,
 )
+from daskxml.observe.dashboard.folding import folded
 from daskxml.observe.dashboard.series import RunSeries
-from daskxml.observe.run_view import rows_per_s
+from daskxml.observe.html import TEMPLATES, render
+from daskxml.observe.run_view import held_labels, rows_per_s
 from daskxml.observe.wording import duration, limit_label
 
 PERIOD_MS = 500
 SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
-TEMPLATES = Path(__file__).parent / "templates"
+NUMBERS = ("score", "loss", "of_workers", "memory", "sent")  # texts in the place of charts
+CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
+WRITTEN = {"busy_share": "{:.0%}".format, "labels": "{:.1%}".format}
 
 # Colours of the charts for the browser's theme, now and whenever it changes.
 PAINT = """
@@ -62,9 +71,13 @@ const paint = () => {
     }
   }
 }
+document.getElementById("first")?.remove()
 dark.addEventListener("change", paint)
 paint()
 confirmed.tags = [0]
+"""
+ASK_TO_STOP = """
+if (window.confirm("End the run at the next merge?")) button.tags = ["stop"]
 """
 CONFIRM = """
 if (cb_obj.tags[1] === "reload") window.location.reload()
@@ -92,15 +105,19 @@ class Page:
         self.series = list(all_series.values())[-1] if self.follows else all_series[wanted]
         self.charts = Charts(_metrics(self.series))
         css = (TEMPLATES / "texts.css").read_text()
-        self.headline, self.legend, self.events = (
+        self.headline, self.legend, self.events, self.details, *numbers = (
             Div(name=name, stylesheets=[css], sizing_mode="stretch_width", margin=0)
-            for name in ("headline", "legend", "events")
+            for name in ("headline", "legend", "events", "details", *NUMBERS)
         )
+        self.stop_button = self._stop_button()
+        self.numbers = dict(zip(NUMBERS, numbers, strict=True))
+        self.headline.text = headline_html(self.series, all_series.values(), self.series.now_s())
         self._open.add(self)
         doc.on_session_destroyed(lambda context: self._open.discard(self))
         self._sent, self._confirmed = 0, -1
         self._not_before_s = 0.0
         self._shown: tuple[int, ...] = ()
+        self._others: tuple[tuple[str, int], ...] = ()
         self._workers: list[str] = []
         self._lay_out()
 
@@ -108,8 +125,10 @@ class Page:
         doc = self.doc
         for name, chart in self.charts.charts.items():
             chart.name = name
+            chart.visible = name == "timeline"  # until there is more to draw than a number
+        texts = (self.headline, self.legend, self.events, self.details, *self.numbers.values())
         with doc.models.freeze():  # else all models are counted again with every root
-            for root in (*self.charts.charts.values(), self.headline, self.legend, self.events):
+            for root in (*self.charts.charts.values(), *texts, self.stop_button):
                 doc.add_root(root)
         self.events.on_change("tags", self._on_confirm)
         confirm = CustomJS(args={"confirmed": self.events}, code=CONFIRM)
@@ -118,6 +137,17 @@ class Page:
         doc.js_on_event("document_ready", CustomJS(args=args, code=PAINT))
         doc.title = f"daskxml: {self.series.run}"
         doc.add_periodic_callback(self.update, PERIOD_MS)
+
+    def _stop_button(self) -> Button:
+        """Return the button that ends the run; where that is not allowed it is not shown."""
+        button = Button(label="Stop the run", name="stop", visible=False)
+        button.js_on_event("button_click", CustomJS(args={"button": button}, code=ASK_TO_STOP))
+        button.on_change("tags", lambda name, old, new: self._stop())
+        return button
+
+    def _stop(self) -> None:
+        if self.series.stop is not None and not self.series.view.is_over:
+            self.series.stop()
 
     def _on_confirm(self, name: str, old: Any, new: Sequence[Any]) -> None:
         is_first = self._confirmed < 0
@@ -137,7 +167,9 @@ class Page:
         self._send()
         self._number()
         took_s = time.thread_time() - began_s
-        self._not_before_s = time.monotonic() + took_s * len(self._open) / SHARE
+        # Those that are closed stay open for a while, but do not confirm what they were sent last.
+        others = sum(page._confirmed == page._sent for page in self._open)
+        self._not_before_s = time.monotonic() + took_s * (1 + others) / SHARE
 
     def _number(self, *more: str) -> None:
         """Number the update, for the browser to confirm."""
@@ -147,6 +179,7 @@ class Page:
     def _send(self) -> None:
         series, charts, now_s = self.series, self.charts, self.series.now_s()
         self.headline.text = headline_html(series, self.all_series.values(), now_s)
+        self.stop_button.visible = series.stop is not None and not series.view.is_over
         versions = series.version, series.memory.count
         if versions[0] not in self._shown[:1]:
             self._send_names()
@@ -154,7 +187,8 @@ class Page:
         if versions != self._shown:
             lines = memory_columns(series, self._workers)
             charts.memory.sent.data = lines | {"color": colors(len(self._workers))}
-            charts.charts["device_mib"].visible = has_device(series.memory)
+            self._fold("memory", lines, MEMORY_TITLES)
+        self._send_others()
         if versions != self._shown or not series.view.is_over:
             self._send_work(now_s)
         self._shown = versions
@@ -163,8 +197,11 @@ class Page:
         series = self.series
         workers = worker_names(series)
         shades, count = colors(len(workers)), worker_count(series)
-        self.legend.text = legend_html(workers, shades, series.view.lost, count)
+        trained = series.view.row.get("workers", {})
+        held = {name: held_labels(worker) for name, worker in trained.items()}
+        self.legend.text = legend_html(workers, shades, series.view.lost, count, held)
         self.events.text = events_html(series.lines)
+        self.details.text = details_html(series)
         if workers != self._workers:
             self._workers = workers
             axis = self.charts.timeline.yaxis[0]
@@ -180,6 +217,46 @@ class Page:
         charts.perturbed.data = perturbed_columns(series)
         lines = worker_columns(series, self._workers)
         charts.workers.sent.data = lines | {"color": colors(len(self._workers))}
+        self._fold("of_workers", lines, WORKER_TITLES)
+        self._fold_learning()
+
+    def _fold_learning(self) -> None:
+        charts = self.charts
+        scores = {name: charts.scores.data[name][None] for name in charts.metrics}
+        found = folded(scores, [""], dict.fromkeys(charts.metrics, "{:.4f}".format))
+        is_folded = len(found) == len(scores)
+        self._show("score", found if is_folded else {}, ("metric_time", "metric_megabatch"))
+        loss = folded({LOSS: charts.learning.data["loss"][None]}, [""], {})
+        self._show("loss", loss, ("loss_time", "loss_megabatch"))
+        sent = folded({SENT: charts.learning.data["sent_mib"][None]}, [""], {})
+        self._show("sent", sent, ("sent_mib",))
+
+    def _fold(self, place: str, lines: Columns, titles: Mapping[str, tuple[str, str]]) -> None:
+        """Show charts of the workers only where they show more than numbers do."""
+        found = folded({name: lines[name] for name in titles}, self._workers, WRITTEN)
+        for name in titles:
+            self.charts.charts[name].visible = name not in found
+        self._show(place, {titles[name][0]: text for name, text in found.items()})
+
+    def _show(self, place: str, numbers: Mapping[str, str], charts: Sequence[str] = ()) -> None:
+        """Show numbers, in the place of charts if there are any."""
+        for name in charts:
+            self.charts.charts[name].visible = not numbers
+        told = {title: text for title, text in numbers.items() if text}
+        self.numbers[place].text = render("numbers.html.jinja", numbers=told)
+        self.numbers[place].visible = bool(told)
+
+    def _send_others(self) -> None:
+        """Send the courses of other runs, if one has changed."""
+        others = [it for it in self.all_series.values() if it is not self.series][-OTHER_RUNS:]
+        for other in others:
+            other.update()
+        versions = tuple((other.run, other.version) for other in others)
+        if versions != self._others:
+            self._others = versions
+            self.charts.others.data = other_columns(others, self.charts.metrics[0])
+            for item in self.charts.other_items:
+                item.visible = bool(others)
 
     def _send_work(self, now_s: float) -> None:
         long_s = window_s(self.series)
@@ -211,8 +288,10 @@ def document(
     asked = doc.session_context.request.arguments.get("run", [b""])
     doc.template = _templates().get_template("daskxml.html")
     doc.template_variables.update(variables)
-    doc.template_variables["daskxml_css"] = (TEMPLATES / "page.css").read_text()
-    Page(all_series, doc, asked[0].decode(errors="replace"))
+    for name in ("page", "texts"):
+        doc.template_variables[f"{name}_css"] = (TEMPLATES / f"{name}.css").read_text()
+    page = Page(all_series, doc, asked[0].decode(errors="replace"))
+    doc.template_variables["first"] = page.headline.text
 
 
 def _templates() -> Environment:
@@ -221,7 +300,7 @@ def _templates() -> Environment:
 
 
 def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: float) -> str:
-    """Return a run at a glance, with links to the other runs.
+    """Return a run at a glance, with links to the other runs, newest first.
 
     Parameters
     ----------
@@ -233,24 +312,21 @@ def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: flo
     view = series.view
     progress, left_s = view.progress(), series.left_s(now_s)
     left = "" if left_s is None else f", about {duration(left_s)} left"
-    facts = {
-        "progress": limit_label(view) + left,
-        "time": duration(now_s - series.begun_s),
-        "speed": f"{rows_per_s(view.row) or 0.0:,.0f} rows/s",
-        "best": best_label(series) or "not evaluated yet",
-    }
-    shown = "".join(
-        f"<span><span class=soft>{name}</span> <b>{escape(text)}</b></span>"
-        for name, text in facts.items()
-    )
-    return (
-        f"<div class=head><h1>{escape(series.title)}</h1>"
-        f"<span class=state>{escape(series.state)}</span>"
-        f"<span>{escape(series.config.strategy_name)}</span>"
-        f"<span>{escape(data_label(series))}</span>"
-        f"<span class=soft>run {escape(series.run)}</span></div>"
-        f"<div class=bar><div style='width:{100 * (1.0 if progress is None else progress):.1f}%'>"
-        f"</div></div><div class=facts>{shown}</div>{_links(series, list(all_series))}"
+    return render(
+        "headline.html.jinja",
+        title=series.title,
+        state=series.state,
+        strategy=series.config.strategy_name,
+        data=data_label(series),
+        run=series.run,
+        progress=1.0 if progress is None else progress,
+        facts={
+            "progress": limit_label(view) + left,
+            "time": duration(now_s - series.begun_s),
+            "speed": f"{rows_per_s(view.row) or 0.0:,.0f} rows/s",
+            "best": best_label(series) or "not evaluated yet",
+        },
+        others=[it for it in reversed(list(all_series)) if it.run != series.run],
     )
 
 
@@ -279,23 +355,11 @@ def best_label(series: RunSeries) -> str:
     return f"{name} {value:.4f} (mega-batch {megabatch:,})"
 
 
-def _links(shown: RunSeries, all_series: Sequence[RunSeries]) -> str:
-    """Return a link to every other run, newest first; nothing where there is only one."""
-    if len(all_series) < 2:
-        return ""
-    links = [
-        f"<span><a href='?run={quote(it.run)}'>{escape(it.title)} {escape(it.run)}</a> "
-        f"<span class=soft>{'over' if it.view.is_over else 'under way'}</span></span>"
-        for it in reversed(all_series)
-        if it.run != shown.run
-    ]
-    return f"<div class=runs><span class=soft>other runs</span> {' '.join(links)}</div>"
-
-
 def legend_html(
-    workers: Sequence[str], colors: Sequence[str], lost: Mapping[str, None], count: int
-) -> str:
-    """Return which colour is which worker's.
+    workers: Sequence[str], colors: Sequence[str], lost: Mapping[str, None], count: int,
+    held: Mapping[str, str],
+) -> str:  # fmt: skip
+    """Return which colour is which worker's, and which labels it holds where they are cut.
 
     Parameters
     ----------
@@ -305,21 +369,45 @@ def legend_html(
         Workers that are gone.
     count
         Workers of the run, of which some may have no line.
+    held
+        By worker, in words.
     """
-    chips = [
-        f"<span{' class=gone' if name in lost else ''}><i style='background:{color}'></i>"
-        f"{escape(name)}</span>"
+    workers_shown = [
+        (name, color, name in lost, held.get(name, ""))
         for name, color in zip(workers, colors, strict=True)
     ]
-    hidden = count - len(workers)
-    more = [f"<span>and {hidden} more without lines</span>"] if hidden > 0 else []
-    return f"<div class=legend>{''.join(chips + more)}</div>"
+    return render("legend.html.jinja", workers=workers_shown, hidden=count - len(workers))
 
 
 def events_html(lines: Iterable[tuple[float, str]]) -> str:
     """Return lines of text with their times (seconds since the epoch), the latest first."""
     shown = [
-        f"<div><time>{time.strftime('%H:%M:%S', time.localtime(at_s))}</time>{escape(text)}</div>"
+        (time.strftime("%H:%M:%S", time.localtime(at_s)), text)
         for at_s, text in reversed(list(lines))
     ]
-    return f"<div class=events>{''.join(shown) or 'nothing has happened yet'}</div>"
+    return render("events.html.jinja", lines=shown)
+
+
+def details_html(series: RunSeries) -> str:
+    """Return a run's files, the stages of its rows, and its settings, each to be opened.
+
+    Names and passwords in URLs are left out.
+    """
+    data = series.config.data
+    paths = {
+        "directory": [series.out],
+        "training rows": data.train,
+        "test rows": data.test,
+        "weights": [data.weights],
+    }
+    return render(
+        "details.html.jinja",
+        paths=[
+            (name, CREDENTIALS.sub("", path))
+            for name, found in paths.items()
+            for path in found
+            if path
+        ],
+        stages=series.view.stages,
+        settings=CREDENTIALS.sub("", series.config.to_toml()),
+    )

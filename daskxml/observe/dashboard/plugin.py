@@ -1,7 +1,7 @@
 """The scheduler plugin that watches runs: it keeps a series of each, and shows them.
 
-It works beside `daskxml.cluster.scheduler_plugin.RunsPlugin`, which only calls it for every run
-that starts. All its errors are logged, and no run is affected.
+It works beside `daskxml.cluster.scheduler_plugin.RunSchedulerPlugin`, which only calls it for every
+run that starts. All its errors are logged, and no run is affected.
 
 The page ``/daskxml`` is in the HTTP server of Dask's dashboard, with a link in its navigation bar.
 Dask has no interface for further pages. What is used of it: the scheduler's `http_application`
@@ -11,6 +11,7 @@ makes its own, and the list of pages that its templates show can be added to.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 PAGE = "daskxml"
 POLL_MS = 2000  # between readings of events and of memory, whether or not a page is open
 KEPT = 20  # runs that are over
+STOPPED = "stop"  # the reason that a run has ended, as by `daskxml.stop`
 NO_BOKEH = (
     "the scheduler has no Bokeh, so there is no page to watch the run on: install "
     "'bokeh>=3.1' in its environment and start it again"
@@ -117,7 +119,11 @@ class DashboardPlugin(SchedulerPlugin):
         """Keep a series of a run, and show it."""
         try:
             log, timeline = driver.event_log, driver.group.timeline
-            self.series[driver.run] = RunSeries(driver.run, driver.config, log, timeline)
+            control = driver.config.dashboard.control
+            self.series[driver.run] = RunSeries(
+                driver.run, driver.config, log, timeline, driver.run_dir or "",
+                functools.partial(driver.stop, STOPPED) if control else None,
+            )  # fmt: skip
             self._drivers[driver.run] = driver
             timeline.watchers.append(lambda work: self._draw(driver, work))
             self._polling.start()
@@ -200,6 +206,7 @@ class Site:
     """
 
     def __init__(self, scheduler: Scheduler, series: Mapping[str, RunSeries]) -> None:
+        from bokeh.core.property.validation import validate
         from distributed.dashboard.core import BokehApplication
         from distributed.dashboard.scheduler import template_variables
 
@@ -209,8 +216,12 @@ class Site:
         self._variables = template_variables(scheduler)
 
         def show(scheduler: Scheduler, variables: Mapping[str, Any], doc: Any) -> None:
+            validate(True)
             document(series, variables, doc)
 
+        # One switch for all threads, which Dask's pages turn off and back: those of two schedulers
+        # of a process can leave it off, and then no page is made any more, but for error 500.
+        validate(True)
         prefix = bokeh_prefix(scheduler)
         self._page = BokehApplication({f"/{PAGE}": show}, scheduler, prefix, self._variables)
         self._page.initialize(IOLoop.current())

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from daskxml.core.text import printable
 from daskxml.observe.dashboard.series import RunSeries
 from daskxml.observe.run_view import (
     JOINED,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 WORKERS = 256
 RUN, WORKER = ("run",), ("run", "worker")
-OTHER_STATES = ("loading", "writing the model")
+OTHER_STATES = ("loading", "preparing workers", "writing the model")
 
 
 class Family(NamedTuple):
@@ -136,7 +137,8 @@ def families(all_series: Iterable[RunSeries]) -> dict[str, Metric]:
     for series in all_series:
         for name, labels, value in (*_run_samples(series), *_worker_samples(series)):
             if value is not None:
-                found[name].add_metric((series.run, *labels), float(value))
+                shown = map(printable, (series.run, *labels))  # UTF-8 holds no lone surrogate
+                found[name].add_metric([*shown], float(value))
     return found
 
 

@@ -26,6 +26,7 @@ from daskxml.observe.run_view import (
     RunView,
     Worker,
     busy_share,
+    label_share,
     scores,
     trained_rows_per_s,
 )
@@ -42,6 +43,7 @@ WORKER_VALUES: dict[str, Callable[[Worker], float]] = {
     "rows_per_s": lambda worker: trained_rows_per_s(worker) or 0.0,
     "busy_share": lambda worker: busy_share(worker) or 0.0,
     "weight": itemgetter("weight"),
+    "labels": lambda worker: label_share(worker) or 0.0,
 }
 
 Point = TypeVar("Point")
@@ -155,6 +157,10 @@ class RunSeries:
         Its name and its run file.
     log, timeline
         Its events, released when it ends, and the work of its workers.
+    out
+        Its directory, as the workers see it; "" if it has none.
+    stop
+        Ends it at the next merge; None where its page may not.
 
     Attributes
     ----------
@@ -166,8 +172,17 @@ class RunSeries:
         Changes with everything that is shown, except for work and memory.
     """
 
-    def __init__(self, run: str, config: RunConfig, log: EventLog, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        run: str,
+        config: RunConfig,
+        log: EventLog,
+        timeline: Timeline,
+        out: str = "",
+        stop: Callable[[], None] | None = None,
+    ) -> None:
         self.run, self.config, self.timeline = run, config, timeline
+        self.out, self.stop = out, stop
         self.begun_s = time.time()
         self.view = RunView(limits=limits_of(config))
         self.megabatches: Thinned[Megabatch] = Thinned(POINTS)

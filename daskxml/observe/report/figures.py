@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from daskxml.observe.chart import Chart, Points, Series, bars, thin
 from daskxml.observe.report.runs import StoredRun
-from daskxml.observe.run_view import Row, Worker, computed_rows_per_s, elapsed, mean_busy_s, phases
+from daskxml.observe.run_view import (
+    Row,
+    Worker,
+    by_frequency,
+    computed_rows_per_s,
+    elapsed,
+    label_share,
+    mean_busy_s,
+    phases,
+)
+from daskxml.observe.wording import compact
 
 TIME = "training and merging, s"
 MEGABATCHES = "mega-batches"
@@ -37,7 +47,7 @@ def comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> l
                     target_name=f"{metric} of {target:.4g}" if target is not None else "",
                 )
             )
-    return [*charts, phases_chart(runs), busy_chart(runs)]
+    return [*charts, phases_chart(runs), busy_chart(runs), *frequency_charts(runs)]
 
 
 def _megabatches(run: StoredRun) -> list[float]:
@@ -84,6 +94,38 @@ def _busy_percent(row: Row) -> float | None:
     return 100.0 * mean_busy_s(row) / row["train_s"] if row["train_s"] and row["workers"] else None
 
 
+def frequency_charts(runs: Sequence[StoredRun]) -> list[Chart]:
+    """Return how good the ranking is for rare and for frequent labels."""
+    groups = [group for run in runs for group in by_frequency(run.history)]
+    if not groups:
+        return []
+    leasts = sorted({group.least for group in groups})
+    ks = " or ".join(str(k) for k in sorted({group.k for group in groups}))
+    return [
+        Chart(
+            name=f"frequency_{name.lower()}",
+            title=f"{name} by label frequency",
+            x_label="training rows of the label: at least",
+            y_label=f"{of_what}, at the first {ks}",
+            series=tuple(
+                Series(name=run.name, points=_frequency_points(run, name, leasts)) for run in runs
+            ),
+            from_zero=True,
+            x_names=tuple(map(compact, leasts)),
+        )
+        for name, of_what in (
+            ("P", "share of the ranked labels that are true"),
+            ("Recall", "share of the true labels that are ranked"),
+        )
+    ]
+
+
+def _frequency_points(run: StoredRun, name: str, leasts: Sequence[int]) -> Points:
+    shares = ((group, group.precision if name == "P" else group.recall)
+              for group in by_frequency(run.history))  # fmt: skip
+    return tuple((float(leasts.index(group.least)), y) for group, y in shares if y is not None)
+
+
 # ------------------------------------------------------------------- one run's workers
 
 
@@ -101,6 +143,7 @@ def worker_charts(run: StoredRun, number: int) -> list[Chart]:
             mark_meaning="weights perturbed" if name == "weights" else "",
         )
         for name, title, label, value in _WORKER_CHARTS
+        if name != "labels" or any(_points(run, worker, value) for worker in run.workers)
     ]
     return [*charts, _worker_time(run, number)]
 
@@ -115,6 +158,7 @@ _WORKER_CHARTS: tuple[tuple[str, str, str, Callable[[Worker], float | None]], ..
     ("updates", "Updates", "steps in the mega-batch", _key("updates")),
     ("lr", "Learning rate", "before the schedule", _key("lr")),
     ("rows_per_s", "Throughput", "rows a second while computing", computed_rows_per_s),
+    ("labels", "Labels held", "share of the labels", label_share),
 )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from daskxml.core.errors import ModelError
 from daskxml.core.stages import DONE, FAILED, KEPT, SHARED, StageRecord
-from daskxml.observe.report.write import PAGE, render
+from daskxml.observe.html import render
+from daskxml.observe.report.write import PAGE
 
 TEMPLATE = "pipeline.html.jinja"
 

@@ -94,16 +94,20 @@ def read_runs(directories: Sequence[str | Path]) -> list[StoredRun]:
 def find_runs(directory: Path) -> list[Path]:
     """Return the directory if it holds a run, else those directly in it that do.
 
+    Those in it are the parts of a mixture, too, whose own directory has no history.
+
     Raises
     ------
     ModelError
         If there is none.
     """
-    if _holds_run(directory):
+    if (directory / HISTORY_FILE).is_file():
         return [directory]
     inside = sorted(directory.iterdir()) if directory.is_dir() else []
     if found := [path for path in inside if path.is_dir() and _holds_run(path)]:
         return found
+    if _holds_run(directory):
+        return [directory]
     raise ModelError(f"{directory}: no run here (there is no {RUN_FILE} and no {HISTORY_FILE})")
 
 

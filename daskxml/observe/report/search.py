@@ -11,8 +11,9 @@ from typing import Any
 
 from daskxml.core.errors import ModelError
 from daskxml.observe.chart import Chart, Points, Series
+from daskxml.observe.html import render
 from daskxml.observe.report.tables import write_csv
-from daskxml.observe.report.write import PAGE, render
+from daskxml.observe.report.write import PAGE
 
 TEMPLATE, TABLE = "search.html.jinja", "trials.csv"
 COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "running"

@@ -14,6 +14,7 @@ from daskxml.observe.run_view import (
     History,
     Row,
     best_value,
+    by_frequency,
     elapsed,
     first_at,
     phases,
@@ -151,6 +152,24 @@ def _idle_share(history: History) -> float:
     return float(idle_s / (busy_s + idle_s)) if busy_s + idle_s else 0.0
 
 
+def frequency_rows(runs: Sequence[StoredRun]) -> list[Cells]:
+    """Return a row for every group of labels of similar frequency in each run's last evaluation."""
+    return [
+        {
+            "run": run.name,
+            "least_training_rows": group.least,
+            "k": group.k,
+            "ranked": group.ranked,
+            "hits": group.hits,
+            "true": group.true,
+            "precision": group.precision,
+            "recall": group.recall,
+        }
+        for run in runs
+        for group in by_frequency(run.history)
+    ]
+
+
 # -------------------------------------------------------------------------------- CSV
 
 
@@ -179,7 +198,7 @@ def _history_row(run: StoredRun, row: Row, until_s: float, metrics: Sequence[str
 def worker_rows(runs: Sequence[StoredRun]) -> list[Cells]:
     """Return a row for every worker of every mega-batch, without its leases."""
     counts = ("rows", "updates", "nonzeros", "batch_rows", "lr", "weight", "pool_threads")
-    keys = (*counts, "busy_s", "idle_s")
+    keys = (*counts, "busy_s", "idle_s", "labels_from", "labels_to")
     return [
         {"run": run.name, "megabatch": row["megabatch"], "worker": name}
         | {key: worker.get(key) for key in keys}

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
-
-from daskxml._version import __version__
+from daskxml.collectives import CombineConfig
 from daskxml.core.errors import ConfigError, ModelError
+from daskxml.model.spec import ModelSpec
 from daskxml.observe.chart import COLOURS, DASHES, Chart, Series, shorten
+from daskxml.observe.html import render
 from daskxml.observe.report.figures import comparison, worker_charts
 from daskxml.observe.report.runs import StoredRun, best, check_metric, default_metric, read_runs
 from daskxml.observe.report.tables import (
     differences,
+    frequency_rows,
     history_rows,
     metrics_table,
     summary,
@@ -28,13 +25,14 @@ from daskxml.observe.report.tables import (
     write_csv,
 )
 from daskxml.observe.run_view import NEAR_BEST
-from daskxml.observe.svg import draw_svg
-from daskxml.observe.wording import history_event, rounded
+from daskxml.observe.wording import history_event
+from daskxml.simulator.partitioning import StepCheck, check_steps
 
 PAGE, TEMPLATE = "index.html", "page.html.jinja"
 _MOST_EVENTS = 100
 INCHES, DOTS_PER_INCH = (8.0, 4.8), 150
 _NAME_CHARACTERS = 48
+_STEP = {"loss", "hidden"}  # settings of a model that a step depends on
 _DOTTED = 40  # points of a series; longer ones have no dots
 
 
@@ -148,6 +146,7 @@ def _write_tables(
         "summary.csv": summary(runs, metric, level),
         "history.csv": history_rows(runs),
         "workers.csv": worker_rows(runs),
+        "frequency.csv": frequency_rows(runs),
     }
     for name, rows in found.items():
         write_csv(folder / name, rows, header=("run", "megabatch"))
@@ -169,6 +168,17 @@ class Section:
         """Workers that came and went, a line each."""
         history = self.run.history
         return [history_event(row, event) for row in history for event in row.get("events", [])]
+
+    @property
+    def steps(self) -> StepCheck | None:
+        """A step of a partitioned output layer, measured and predicted."""
+        config, history = self.run.config, self.run.history
+        model = config.get("model", {})
+        if model.get("output") != "partitioned" or not all("moved_bytes" in row for row in history):
+            return None
+        settings = ModelSpec(features=1, labels=1, **{k: model[k] for k in model.keys() & _STEP})
+        transfer = config.get("combine", {}).get("transfer", CombineConfig().transfer)
+        return check_steps(history, settings.loss, settings.hidden[-1], transfer)
 
 
 def render_page(
@@ -200,45 +210,10 @@ def render_page(
         level=level,
         summary=summary(runs, metric, level),
         metrics=metrics_table(runs),
+        frequencies=frequency_rows(runs),
         differences=differences(runs) if len(runs) > 1 else {},
         most_events=_MOST_EVENTS,
     )
-
-
-def render(template: str, **values: Any) -> str:
-    """Return a page of this package's template, one file that needs no other."""
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(_template),
-    )
-    environment.filters |= {
-        "number": _number,
-        "score": lambda value: "-" if value is None else f"{value:.4f}",
-        "svg": lambda chart: Markup(draw_svg(chart)),  # it escapes its own texts
-        "json": lambda value: json.dumps(value, indent=2),
-        "value": _value,
-        "setting": lambda value: _number(value) if type(value) is float else _value(value),
-    }
-    date = datetime.now(UTC).isoformat(timespec="minutes")
-    return environment.get_template(template).render(version=__version__, date=date, **values)
-
-
-def _template(name: str) -> str:
-    return files("daskxml.observe.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    return "-" if value is None else rounded(value, digits)
-
-
-def _value(value: Any) -> str:
-    """Return a setting as its run file has it."""
-    if value is None:
-        return "-"
-    return json.dumps(value) if isinstance(value, bool | list) else str(value)
 
 
 def has_matplotlib() -> bool:
@@ -270,6 +245,8 @@ def draw_png(chart: Chart, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
+    if chart.x_names:
+        axes.set_xticks(range(len(chart.x_names)), chart.x_names)
     (_draw_bars if chart.bars else _draw_lines)(axes, chart)
     figure.suptitle(chart.title, x=0.01, ha="left", fontweight="bold")
     if chart.bars or chart.needs_legend or chart.target is not None:

@@ -1,24 +1,32 @@
 """A replica with a parameter for each row of the data, which counts how often it was trained on.
 
-Workers, merges, gangs, checkpoints and optimizers are the product's; a step adds 1 to the
+Workers, pools, merges, gangs, checkpoints and optimizers are the product's; a step adds 1 to the
 parameters of its rows, in the place of a gradient. So a merged model shows which rows went into it,
-of which worker and with which weight.
+of which worker and with which weight. Label trees are fitted as ever, each node once for all runs,
+and so are networks with a partitioned output layer; they only take virtual time beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from daskxml.collectives.messages import Program
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.work_stats import WorkStats
 from daskxml.data.reading import Facts
+from daskxml.kernels import get_kernels
+from daskxml.model.tree.nodes import NodeBlock, TreeRows, fit_blocks
+from daskxml.worker import partitioned_step
 from daskxml.worker.replica import Replica
 from harness.faults.loop import PROCESS, pause
 
-TRAIN, TEST, LABELS = (28, 20), (3, 2), 6  # rows of each shard
+TRAIN, TEST, LABELS = (18, 12), (3, 2), 6  # rows of each shard
+PIECES = 4  # of a label tree
 ROWS = sum(TRAIN)
 FACTS = Facts(
     rows=ROWS, features=ROWS, labels=LABELS, nonzeros=ROWS, label_nonzeros=ROWS, nbytes=0,
@@ -34,8 +42,27 @@ def partition(first: int, rows: int) -> Partition:
     return Partition(features, Csr(indptr, numbers % LABELS, None, LABELS))
 
 
+class NoNetwork:
+    """What a replica has that counts, in the place of a network."""
+
+    nbytes = 0
+
+    def __init__(self, *args: Any) -> None:
+        self.output = SimpleNamespace(label_weights=None)
+
+    def reserve(self, max_batch_rows: int) -> None:
+        """Reserve nothing."""
+
+
 class CountingReplica(Replica):
     """Counts rows; a step takes virtual time."""
+
+    def twin(self, kernels: Any, max_batch_rows: int, logits_budget_bytes: int) -> Replica:
+        """Return what a thread of a pool counts by."""
+        return CountingReplica(
+            self.spec, self._optimizer_config, kernels, max_batch_rows=max_batch_rows,
+            logits_budget_bytes=logits_budget_bytes, flat=self.flat, partner=self,
+        )  # fmt: skip
 
     def step(self, batch: Sequence[Segment], lr: float, key: int) -> WorkStats:
         """Add 1 to the parameters of the batch's rows; a rate of 0 changes nothing."""
@@ -59,11 +86,59 @@ class CountingReplica(Replica):
         return np.tile(np.arange(k, dtype=np.int32), (rows, 1)), np.zeros((rows, k), np.float32)
 
     def _work(self, rows: int) -> None:
-        process: Any = PROCESS.get()
-        process.work(rows)
-        pause(rows / process.rows_per_s)
+        work(rows)
+
+
+def work(rows: int) -> None:
+    """Let the time pass that a worker takes for so many rows."""
+    process: Any = PROCESS.get()
+    process.work(rows)
+    pause(rows / process.rows_per_s)
 
 
 def _numbers(batch: Sequence[Segment]) -> Array:
     parts = [segment.partition.features.indices[segment.rows] for segment in batch]
     return np.concatenate(parts)
+
+
+# ------------------------------------------------------------------------- other models
+
+
+@cache
+def label_orders(trees: int) -> Array:
+    """Return an order of the labels for each tree, ``(trees, labels)`` int32."""
+    return np.stack([np.roll(np.arange(LABELS, dtype=np.int32), tree) for tree in range(trees)])
+
+
+_tree_rows: dict[bytes, TreeRows] = {}
+_fitted: dict[tuple[int, NodeBlock], Any] = {}
+
+
+def tree_rows(kernels: Any, part: Partition, order: Array, *rest: Any) -> TreeRows:
+    """Return rows as a tree sees them, which are the same in all runs."""
+    key = order.tobytes()
+    if key not in _tree_rows:
+        _tree_rows[key] = TreeRows(get_kernels("cpu", 1), part, order, *rest)
+    return _tree_rows[key]
+
+
+def fit_slowly(
+    rows: TreeRows, spec: Any, shape: Any, blocks: Iterable[NodeBlock], seed: int, tree: int
+) -> list[Any]:
+    """Fit blocks, which takes virtual time."""
+    found = []
+    for block in blocks:
+        work(4)
+        if (tree, block) not in _fitted:
+            (_fitted[tree, block],) = fit_blocks(rows, spec, shape, [block], seed, tree)
+        found.append(_fitted[tree, block])
+    return found
+
+
+def step_slowly(
+    part: Any, batch: Sequence[Segment], own: Any, rank: int, *rest: Any
+) -> Program[WorkStats]:
+    """Step together with others, which takes virtual time."""
+    work(own[rank].stop - own[rank].start)
+    result = yield from partitioned_step.step_program(part, batch, own, rank, *rest)
+    return result

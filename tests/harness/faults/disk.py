@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from harness.faults.loop import PROCESS, Killed
+from harness.faults.loop import PROCESS, Killed, pause, this_thread
 
 _MUTATING = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod"}
 _SPACE = {"open", "os.mkdir", "fsync"}  # what a full disk refuses
@@ -39,7 +39,7 @@ class Disk:
     """
 
     def __init__(self, root: Path, step: Callable[[str], None]) -> None:
-        self.root, self._step, self.is_full = root, step, False
+        self.root, self._step, self.is_full, self.flush_s = root, step, False, 0.0
         self._prefix = str(root) + "/"
         self._bytes: dict[int, bytes] = {}  # flushed, by inode
         self._names: dict[str, dict[str, int]] = {}  # flushed, by directory
@@ -61,8 +61,11 @@ class Disk:
         """Note what has reached the disk."""
         path = Path(f"/proc/self/fd/{handle}").readlink()
         self.check("fsync folder" if path.is_dir() else "fsync", path)
-        if str(path).startswith(str(self.root)):
-            self.flush(path)
+        if not str(path).startswith(str(self.root)):
+            return
+        if self.flush_s and this_thread() is not None:
+            pause(self.flush_s)
+        self.flush(path)
 
     def flush(self, path: Path) -> None:
         """Let a file's bytes, or a directory's names, reach the disk."""
@@ -98,6 +101,7 @@ class Disk:
         for name, content in kept.items():
             (folder / name).write_bytes(content)
             self._bytes[(folder / name).stat().st_ino] = content
+        self._names[str(folder)] = {name: (folder / name).stat().st_ino for name in kept}
 
     def _content(self, inode: int, current: bytes, rng: random.Random) -> bytes:
         flushed = self._bytes.get(inode, b"")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import chain
+from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,48 @@ import numpy as np
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.core.arrays import Array
 from daskxml.core.files import is_locked
+from daskxml.model.partitioned import LabelOrder
 from daskxml.model.spec import Layout
 from daskxml.model.store import read_model
 from daskxml.records.checkpoint import checkpoints, read_checkpoint
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.ledger import Span
+from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import span_rows
-from harness.faults.counting import ROWS, TRAIN
+from daskxml.worker.tree_worker import TreeWorker
+from harness.faults.counting import LABELS, ROWS, TRAIN
 from harness.faults.machines import Cluster, Worker
 from harness.records import audited
 
 _OPEN = {"events": [], "wall_s": 0.0}
 CLOSE = 1e-4  # float32 sums of some hundred ones
+Model = dict[str, Array]
+
+
+def model_of(worker: Any) -> Model:
+    """Return copies of what a worker has of the global model, by names that all have in common."""
+    if isinstance(worker, TreeWorker):
+        return {name: array.copy() for name, array in worker.host_models()[1].items()}
+    if not isinstance(worker, PartitionedWorker):
+        return {"current": worker.current.copy()}
+    if worker.point is None:
+        return {}
+    point, found = worker.point, {"lower": worker.point.lower["current"].copy()}
+    for part, labels in point.labels.items():
+        for at, weight, bias in zip(count(point.cuts[part]), *labels["current"], strict=False):
+            found[f"place {at}"] = np.append(weight, bias)
+    return found
+
+
+def _first_difference(history: list[Any], rows: list[str]) -> int:
+    """Return the number of the first row that is not as it was published; 0: none.
+
+    Workers may join, or be lost, while a checkpoint is written: its last row has no such event.
+    """
+    for row, published in zip(history, rows, strict=False):
+        if json.loads(json.dumps(row)) | _OPEN != json.loads(published) | _OPEN:
+            return int(row["megabatch"])
+    return 0
 
 
 class Violated(Exception):  # noqa: N818 - a finding
@@ -46,23 +77,29 @@ class Truth:
         The workers.
     seed, is_replicated
         Of the run, for the order of its rows; whether each worker holds all.
+    pieces
+        Of a label tree, which take the place of rows; 0: the model is another.
     """
 
-    def __init__(self, cluster: Cluster, seed: int, is_replicated: bool) -> None:
+    def __init__(self, cluster: Cluster, seed: int, is_replicated: bool, pieces: int) -> None:
         self.cluster, self._seed = cluster, seed
         self._streams = (ROWS,) if is_replicated else TRAIN
+        self._pieces = pieces
         self.audits = True  # the record at the end, as `daskxml verify` does
         self.rows: list[str] = []  # of the history, as JSON
         self._before: list[list[str]] = []  # the rows before each restart: the journal lags behind
-        self.models: dict[int, Array] = {}  # by generation, of the session that is under way
+        self.models: dict[int, Model] = {}  # by generation, of the session that is under way
         self.stored = 0  # mega-batches in the last checkpoint that was acknowledged
+        self._last_stored: Any = None
+        self._has_gone_back = False  # since then
         self._session: Any = None
+        self._dealt: int | None = None  # leases when the run was stopped
         self._read = 0  # events
         self._seen: list[Counter[Any]] = []  # of each published row
 
     def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
         """Begin with a new scheduler."""
-        self._read = 0
+        self._read, self._spec = 0, driver.config.model_spec(ROWS, LABELS)
         history = [] if checkpoint is None else read_checkpoint(checkpoint)[1]["history"]
         self._require_same(history, "the checkpoint to resume from")
         self.rows = [json.dumps(row) for row in history]
@@ -71,15 +108,15 @@ class Truth:
     def _require_same(self, history: list[Any], what: str) -> None:
         """Check that a checkpoint holds what was published, and perhaps a row more.
 
-        Workers may join, or be lost, while a checkpoint is written: its last row has no such event.
+        Until there is a checkpoint after it has gone back, that may be what was published before.
         """
-        for row, published in zip(history, self.rows, strict=False):
-            own = json.loads(published)
-            is_same = json.loads(json.dumps(row)) | _OPEN == own | _OPEN
-            require(is_same, f"{what}: another row {row['megabatch']}")
+        histories = [self.rows, *(self._before if self._has_gone_back else ())]
+        other = [_first_difference(history, rows) for rows in histories]
+        require(0 in other, f"{what}: another row {other[0]}")
 
     def _rewind(self, megabatches: int) -> None:
         self._before.append(list(self.rows))
+        self._has_gone_back = True
         del self.rows[megabatches:], self._seen[megabatches:]
 
     # ------------------------------------------------------- after every event
@@ -91,13 +128,15 @@ class Truth:
         self._follow_session(driver)
         if queue is None or queue.worker.generation != generation:
             return
-        model = queue.worker.current.copy()
-        if generation in self.models:
-            require(
-                np.array_equal(self.models[generation], model),
-                f"the models of merge {generation} differ between workers",
-            )
-        self.models[generation] = model
+        model, known = model_of(queue.worker), self.models.setdefault(generation, {})
+        both = known.keys() & model.keys()
+        require(
+            all(np.array_equal(known[name], model[name]) for name in both),
+            f"the models of merge {generation} differ between workers",
+        )
+        if not isinstance(queue.worker, PartitionedWorker):
+            require(not known or both == known.keys() == model.keys(), "a worker lacks some trees")
+        known |= model
 
     def _follow_session(self, driver: RunDriver) -> None:
         session = getattr(driver, "session", None)
@@ -121,22 +160,36 @@ class Truth:
 
     def _check_stored(self, driver: RunDriver) -> None:
         stored = driver.executor.stored if driver.executor is not None else driver.stored
-        if stored is not None:
-            self.stored = max(self.stored, len(stored[0]["history"]))
+        if stored is not None and stored is not self._last_stored:
+            self.stored = len(stored[0]["history"])
+            self._last_stored, self._has_gone_back = stored, False
 
     def _check_leases(self, driver: RunDriver) -> None:
         executor, group = driver.executor, driver.group
         if executor is None or executor.session.stage in ("idle", "lost", "over"):
             return
         for lease, (handle, _) in executor._leases.items():
-            is_owned = handle.is_lost or group.workers.get(handle.name) is handle
+            is_owned = group.workers.get(handle.name) is handle
             require(is_owned, f"lease {lease} is with {handle.name}, which takes no part")
         session = executor.session
+        if not session._merges.overlaps:
+            is_training = session.stage == "train"
+            require(is_training or not session._allocator._leases, "leases are open while merging")
+            self._check_stop(session)
         for lease, (command, _) in session._allocator._leases.items():
             require(command.worker in session.workers, f"lease {lease} has no owner")
         held = {name for name, spans in session.ledger.held.items() if spans}
-        if not session._merges.overlaps:
+        if not (session._merges.overlaps or session.strategy.shares_model):
             require(held <= session.workers.keys(), f"rows are held by {held}")
+
+    def _check_stop(self, session: Any) -> None:
+        """Nothing more is leased once the run is to end with this mega-batch."""
+        dealt = session._allocator.allocated
+        if session.stage == "train" and session.stop_reason:
+            self._dealt = dealt if self._dealt is None else self._dealt
+            require(dealt == self._dealt, "a run that is stopped leases more rows")
+        else:
+            self._dealt = None
 
     def _published(self, driver: RunDriver, event: dict[str, Any]) -> None:
         if event["kind"] == "rewound":
@@ -152,14 +205,14 @@ class Truth:
         parts = self._rows_of(row)
         seen = Counter(chain(*parts.values()))
         self._seen.append(seen)
-        every = sum(self._seen, Counter())
+        every = sum(self._seen, Counter())  # of all epochs
         twice = [place for place, count in every.items() if count > 1]
         require(not twice, f"(epoch, row) {twice[:3]} of mega-batch {row['megabatch']} twice")
         require(row["rows"] == every.total(), "the count of rows is not that of the leases")
         last = max(epoch for epoch, _ in every)
         whole = Counter(epoch for epoch, _ in every)
         for epoch in range(last):
-            least = ROWS if epoch < last - 1 else 0  # two epochs may be open at once
+            least = (self._pieces or ROWS) if epoch < last - 1 else 0  # two may be open at once
             require(whole[epoch] >= least, f"rows of epoch {epoch} were forgotten")
         self._check_model(driver, row, {n: [r for _, r in part] for n, part in parts.items()})
 
@@ -172,6 +225,8 @@ class Truth:
 
     def _places(self, span: list[int]) -> list[tuple[int, int]]:
         epoch, stream = span[:2]
+        if self._pieces:
+            return [(epoch, n) for n in range(*span[2:])]
         streams = self._streams
         first = 0 if len(streams) == 1 else sum(TRAIN[:stream])
         return [
@@ -186,14 +241,20 @@ class Truth:
         weights = [worker["weight"] for worker in row["workers"].values()]
         lost = abs(sum(weights) - sum(decided[-1][1].values()))
         require(lost < CLOSE, f"the weights of merge {number} are not the strategy's in sum")
+        if self._pieces:
+            self._check_trees(number)
+            return
         if not {number - 1, number} <= self.models.keys() or strategy.averages:
             return
-        base, model, momentum = (
-            self.models[number - 1],
-            self.models[number],
-            row.get("momentum", 0.0),
-        )
-        before = self.models.get(number - 2, base)
+        if strategy.partitions:
+            self._check_parts(driver, number, parts)
+            return
+        base, model = self.models[number - 1]["current"], self.models[number]["current"]
+        momentum = row.get("momentum", 0.0)
+        before = self.models.get(number - 2, self.models[number - 1])["current"]
+        if strategy.shares_model:
+            self._check_shared(number, model - base, parts)
+            return
         if momentum and number - 2 not in self.models and number > 1:
             return
         moved = momentum * (base - before)
@@ -212,6 +273,37 @@ class Truth:
             error <= CLOSE * max(1.0, float(np.abs(model).max())),
             f"merge {number} is not the weighted sum of what its history says (by {error:.3g})",
         )
+
+    def _check_trees(self, number: int) -> None:
+        """Every piece of the history is in the model, as itself or in a whole tree."""
+        model = self.models.get(number)
+        if model is None:
+            return
+        has = {name.partition(".")[0] for name in model if ".piece" not in name}
+        for tree, piece in sum(self._seen, Counter()):
+            is_there = f"tree{tree}" in has or f"tree{tree}.piece{piece}" in model
+            require(is_there, f"piece {piece} of tree {tree} is not in the model of merge {number}")
+
+    def _check_shared(self, number: int, moved: Array, parts: dict[str, list[int]]) -> None:
+        """Each row counts once in a shared model, those of lost leases perhaps once more."""
+        trained = np.zeros_like(moved)
+        np.add.at(trained, [row for part in parts.values() for row in part], 1.0)
+        require(bool(np.all(moved >= trained - CLOSE)), f"merge {number} lacks rows of its history")
+        is_exact = bool(np.all(moved <= trained + CLOSE)) or self.cluster.has_lost
+        require(is_exact, f"merge {number} has rows twice, though no worker was lost")
+
+    def _check_parts(self, driver: RunDriver, number: int, parts: dict[str, list[int]]) -> None:
+        """Only the weights of rows of the history have changed below, and no label is missing."""
+        base, model = self.models[number - 1], self.models[number]
+        missing = LABELS - sum(name.startswith("place") for name in model)
+        require(not missing, f"{missing} labels are on no worker after merge {number}")
+        if "lower" not in base:
+            return
+        slot = Layout(driver.data.spec).slots["hidden0.weight"]
+        changed = np.abs(model["lower"] - base["lower"])[slot.offset : slot.offset + slot.size]
+        rows = set(np.flatnonzero(changed.reshape(slot.shape).any(axis=1)).tolist())
+        trained = {row for part in parts.values() for row in part}
+        require(rows <= trained, f"merge {number} holds other rows than its history")
 
     # --------------------------------------------------------------- the record
 
@@ -235,7 +327,7 @@ class Truth:
             history = session["history"]
             self._require_same(history, path.name)
             if len(history) in self.models:
-                is_it = np.array_equal(models["current"], self.models[len(history)])
+                is_it = self._is_model(models, self.models[len(history)])
                 require(is_it, f"{path.name}: not the model of merge {len(history)}")
 
     def check_end(self, driver: RunDriver, run_dir: Path) -> None:
@@ -251,10 +343,31 @@ class Truth:
             objections = [*map(str, found.findings.disagreements), *found.notes]
             require(not objections, f"the audit of the record: {objections[:1]}")
         if session.generation in self.models:
-            arrays = read_model(run_dir)[1]
-            views = Layout(driver.data.spec).views(self.models[session.generation])
-            are_same = all(np.array_equal(views[name], arrays[name]) for name in views)
-            require(are_same, "the stored model is not that of the last merge")
+            arrays, known = read_model(run_dir)[1], self.models[session.generation]
+            if not self._pieces:
+                layout = Layout(driver.data.spec)
+                flat = np.zeros(layout.size, np.float32)
+                for name, view in layout.views(flat).items():
+                    view[...] = arrays[name]
+                arrays = {"current": flat}
+            is_it = self._is_model(arrays, known)
+            require(is_it, "the stored model is not that of the last merge")
+
+    def _is_model(self, stored: Mapping[str, Array], known: Model) -> bool:
+        """Whether a checkpoint, or the stored model, is a model that was committed."""
+        if self._pieces:
+            return all(np.array_equal(stored[name], known[name]) for name in stored)
+        if "current" in known:
+            return np.array_equal(stored["current"], known["current"])
+        views = Layout(self._spec).views(stored["current"])
+        order = LabelOrder.of(LABELS, self._seed).labels
+        arrays = dict[str, Array]()
+        for at, label in enumerate(order):
+            bias = views["output.bias"][label]
+            arrays[f"place {at}"] = np.append(views["output.weight"][label], bias)
+        if "lower" in known:
+            arrays["lower"] = stored["current"][: known["lower"].size]
+        return all(np.array_equal(arrays[name], known[name]) for name in known)
 
     def check_nothing_left(self, run_dir: Path) -> None:
         """Check that a run that was forgotten has left nothing on the workers."""
@@ -264,6 +377,7 @@ class Truth:
             require(not plugin.storage, f"{worker} still stores something")
             require(plugin.communicator.is_idle, f"{worker} still communicates")
             require(not worker.comms, f"{worker} has open connections")
+            require(not worker.files.is_any_open, f"{worker} has open sockets or pipes")
             require(not worker.running, f"tasks are left on {worker}: {_names(worker)}")
         for thread in self.cluster.loop.threads:
             process = thread.process

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
+import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import thread as pools
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 LONGEST_S = 8_000.0  # of virtual time; no run takes nearly as long
-MOST_EVENTS = 400_000  # a run takes some thousands
+MOST_EVENTS = 60_000  # of the loop; a run takes some thousands
 
 PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 _condition_wait, _thread_start, _thread_join = (
@@ -69,18 +74,45 @@ class Process:
         return self.name
 
 
-class Handle(asyncio.TimerHandle):
+class Handle:
     """A callback that runs if its process does; of those of one time, the first one first."""
 
-    __slots__ = ("_number",)
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop", "_number", "_when")
 
-    def __lt__(self, other: Any) -> bool:
-        return (self._when, self._number) < (other._when, other._number)
+    def __init__(
+        self, loop: VirtualLoop, when: float, callback: Any, args: Any, context: Context | None
+    ) -> None:
+        self._loop, self._when, self._callback, self._args = loop, when, callback, args
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
 
-    def _run(self) -> None:
+    def __lt__(self, other: Handle) -> bool:
+        if self._when != other._when:
+            return self._when < other._when
+        return self._number < other._number
+
+    def when(self) -> float:
+        """Return the time at which it runs."""
+        return self._when
+
+    def cancelled(self) -> bool:
+        """Whether it will not run."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Let it not run."""
+        self._cancelled, self._callback, self._args = True, None, ()
+
+    def run(self) -> None:
+        """Run it in its context, or park it with its process."""
         process = None if self._loop.is_closing else self._context.get(PROCESS)
         if process is None or not (process.is_dead or process.is_frozen):
-            super()._run()
+            try:
+                self._context.run(self._callback, *self._args)
+            except (KeyboardInterrupt, Stuck):
+                raise
+            except BaseException as error:
+                self._loop.call_exception_handler({"message": "a callback", "exception": error})
         elif process.is_frozen and not process.is_dead:
             process.park(self)
 
@@ -91,16 +123,23 @@ class Handle(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop whose time passes only while everything waits."""
+    """An event loop whose time passes only while everything waits.
+
+    It holds its tasks: those of a dead process are never closed, which would run what is left
+    of them.
+    """
+
+    _ready: deque[Handle]
+    _scheduled: list[Handle]
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s, self.wall_offset_s, self.events = 0.0, 1.7e9, 0
         self._timers = 0
-        self._buried: list[set[asyncio.Task[Any]]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
         self.hub, self.is_closing = getcurrent(), False
         self.threads: dict[VirtualThread, None] = {}
-        self._selector = self
+        self.watched: dict[VirtualThread, tuple[Callable[[], Any], Callable[[], None]]] = {}
         self.set_exception_handler(self._note_failure)
         self.failures: list[dict[str, Any]] = []
 
@@ -108,24 +147,39 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Return the virtual time in seconds."""
         return self.now_s
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """Advance the clock instead of waiting."""
+    def _run_once(self) -> None:
+        """Run what is due; advance the clock instead of waiting."""
         self.events += 1
-        if timeout is None:
-            raise Stuck("nothing is due any more")
-        self.now_s += max(0.0, timeout)
         if self.now_s > LONGEST_S or self.events > MOST_EVENTS:
             raise Stuck(f"not over after {self.now_s:.0f} s and {self.events} events")
-        return []
+        ready, timers = self._ready, self._scheduled
+        if not ready and self.watched:
+            self._look()
+        if not ready:
+            while timers and timers[0]._cancelled:
+                heapq.heappop(timers)
+            if not timers:
+                raise Stuck("nothing is due any more")
+            self.now_s = max(self.now_s, timers[0]._when)
+        while timers and timers[0]._when <= self.now_s:
+            ready.append(heapq.heappop(timers))
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle.run()
 
-    def _process_events(self, events: Any) -> None:
-        pass
+    def _look(self) -> None:
+        """Wake the threads that wait for a file which is ready."""
+        for thread, (ask, wake) in list(self.watched.items()):
+            if ask():
+                del self.watched[thread]
+                wake()
 
     def _write_to_self(self) -> None:
         pass
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = Handle(self.now_s, callback, args, self, context)
+        handle = Handle(self, self.now_s, callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -134,12 +188,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
         if when <= self.now_s:
             return self.call_soon(callback, *args, context=context)
-        handle = Handle(when, callback, args, self, context)
+        handle = Handle(self, when, callback, args, context)
         self._timers += 1
         handle._number = self._timers
         heapq.heappush(self._scheduled, handle)
-        handle._scheduled = True
         return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
+
+    def create_task(self, work: Any, *, name: Any = None, context: Any = None) -> Any:
+        task = asyncio.Task(work, loop=self, name=name, context=context)
+        self._tasks.append(task)
+        return task
 
     def run_in_executor(self, executor: Any, work: Any, *args: Any) -> asyncio.Future[Any]:
         """Run a function in a thread of its own."""
@@ -160,20 +221,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not self.is_closing and not isinstance(context.get("exception"), Killed):
             self.failures.append(context)
 
-    def bury(self) -> None:
-        """Keep the tasks of a process that dies: their cleaning up must never run."""
-        self._buried.append(asyncio.all_tasks(self))
-
     def stop_everything(self) -> None:
         """End the tasks and threads that are left, also those of dead processes."""
         self.is_closing, self.now_s = True, 0.0
+        logging.disable()  # of thread pools, whose threads end as no thread does
         for thread in list(self.threads):
             thread.throw()
-        for _ in range(20):
-            if left := asyncio.all_tasks(self):
-                for task in left:
-                    task.cancel()
-                self.run_until_complete(asyncio.wait(left, timeout=1.0))
+        for task in self._tasks:
+            if not task.done():
+                with suppress(Exception):  # it would wait where it cleans up
+                    task.get_coro().close()
+        logging.disable(logging.NOTSET)
         self.close()
 
 
@@ -225,6 +283,14 @@ class VirtualThread:
             self._loop.call_later(timeout, self._resume, number, False, context=self._context)
         return self._loop.hub.switch()
 
+    def watch(self, ask: Callable[[], Any], timeout: float | None) -> None:
+        """Wait until ``ask`` returns something true, or time is up."""
+        self._loop.watched[self] = ask, self.waker()
+        try:
+            self.wait(timeout)
+        finally:
+            self._loop.watched.pop(self, None)
+
     def waker(self) -> Callable[[], None]:
         """Return what ends the next `wait`."""
         number = self._waits
@@ -262,6 +328,8 @@ def _wait(condition: Any, timeout: float | None = None) -> Any:
         if isinstance(asyncio._get_running_loop(), VirtualLoop):
             raise AssertionError("the event loop would block")
         return _condition_wait(condition, timeout)
+    if timeout is not None and timeout <= 0.0:
+        return False  # it may hold other locks
     waiter = _Waiter(thread)
     condition._waiters.append(waiter)
     saved, is_notified = condition._release_save(), False
@@ -306,5 +374,7 @@ def virtual_time(loop: VirtualLoop) -> Iterator[None]:
         mock.patch.object(threading, "_time", loop.time),
         mock.patch.multiple(threading.Condition, wait=_wait),
         mock.patch.multiple(threading.Thread, start=_start, join=_join),
+        mock.patch.object(queue, "SimpleQueue", queue._PySimpleQueue),
+        mock.patch.object(pools, "_threads_queues", WeakKeyDictionary()),
     ):
         yield

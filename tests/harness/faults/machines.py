@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -25,7 +27,9 @@ from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.cluster.worker_plugin import PLUGIN, RunWorkerPlugin
 from daskxml.core.files import lock_folder
+from daskxml.strategies.protocol import WorkerDevice
 from harness.faults.loop import PROCESS, Process, VirtualLoop, VirtualThread, this_thread
+from harness.faults.sockets import Files, VirtualSocket
 
 NOTICE_S = 2.5  # the most until the scheduler notices a lost worker
 
@@ -67,7 +71,12 @@ def plain(message: Any) -> Any:
 
 
 class Comm:
-    """One end of a connection."""
+    """One end of a connection.
+
+    Over ``tcp`` it has a socket as well, which the product takes out of it.
+    """
+
+    socket: VirtualSocket
 
     def __init__(self, cluster: Cluster, owner: Process, peer_address: str) -> None:
         self._cluster, self.owner, self.peer_address = cluster, owner, peer_address
@@ -77,6 +86,13 @@ class Comm:
         self._inbox: deque[Any] = deque()
         self._reader: asyncio.Future[Any] | None = None
         self._sent_s = 0.0
+
+    @property
+    def stream(self) -> Any:
+        """What stands for Tornado's stream: it holds the socket."""
+        if self.is_closed:
+            return None
+        return SimpleNamespace(socket=self.socket, writing=lambda: False)
 
     async def read(self) -> Any:
         """Wait for the next message."""
@@ -129,6 +145,16 @@ class Comm:
 _END = object()
 
 
+class TcpComm(Comm):
+    """One end of a connection over plain TCP."""
+
+    def abort(self) -> None:
+        """Close the connection, and its socket unless that was taken."""
+        super().abort()
+        if not self.socket.is_taken:
+            self.socket.close()
+
+
 class Task:
     """A task of Dask, which is its own future."""
 
@@ -166,9 +192,15 @@ class Value:
 class Worker(Process):
     """A worker process."""
 
-    def __init__(self, cluster: Cluster, name: str, address: str, rows_per_s: float) -> None:
+    memory_manager = SimpleNamespace(memory_limit=0, memory_pause_fraction=0.0)
+
+    def __init__(
+        self, cluster: Cluster, name: str, address: str, rows_per_s: float, pool_threads: int
+    ) -> None:
         super().__init__(name)
         self.cluster, self.address, self.rows_per_s = cluster, address, rows_per_s
+        self.info = WorkerInfo(name, address, WorkerDevice(pool_threads))
+        self.files = Files()
         self.handlers: dict[str, Any] = {}
         self.connection_args: dict[str, Any] = {}
         self.loop = SimpleNamespace(asyncio_loop=cluster.loop)
@@ -176,7 +208,7 @@ class Worker(Process):
         self.locks: list[IO[str]] = []
         self.queue: list[Task] = []
         self.running: dict[Task, None] = {}
-        self.slots = 1
+        self.slots = cluster.slots
         self.died = cluster.loop.create_future()
         self.stream_s = 0.0  # when what it has sent to the scheduler arrives
         self.plugin = RunWorkerPlugin()
@@ -191,13 +223,18 @@ class Worker(Process):
         """Return what sends messages to another worker."""
         return Rpc(self.cluster, self, address)
 
+    @property
+    def scheduler(self) -> SchedulerRpc:
+        """What sends messages to the scheduler."""
+        return SchedulerRpc(self.cluster, self)
+
     def log_event(self, topic: str, message: Any) -> None:
         """Send an event to the scheduler."""
         self.cluster.report(self, self.cluster.logged, message)
 
-    def start(self, work: Any) -> asyncio.Task[Any]:
+    def start(self, work: Any) -> Any:
         """Start a coroutine in this process."""
-        return asyncio.Task(work, loop=self.cluster.loop, context=self.context)
+        return self.cluster.loop.create_task(work, context=self.context)
 
     # ---------------------------------------------------------------- tasks
 
@@ -268,6 +305,24 @@ class Rpc:
         return lambda **values: call(sender, address, handler, plain(values))
 
 
+class SchedulerRpc:
+    """Calls the message handlers of the scheduler."""
+
+    def __init__(self, cluster: Cluster, sender: Process) -> None:
+        self._cluster, self._sender = cluster, sender
+
+    async def daskxml_holders(self, run: str) -> Any:
+        """Ask for the workers that have the shared model."""
+        cluster, scheduler = self._cluster, self._cluster.scheduler
+        await asyncio.sleep(cluster.delay_s(self._sender))
+        cluster.step("holders", scheduler)
+        found = await cluster.plugin.holders_of(run)
+        await asyncio.sleep(cluster.delay_s(scheduler))
+        if scheduler.is_dead:
+            raise CommClosedError("the connection broke")
+        return found
+
+
 class Cluster:
     """The scheduler's workers; it is also Dask's client.
 
@@ -275,6 +330,8 @@ class Cluster:
     ----------
     step
         Called with what happens next, and the process in which it does.
+    slots, machines, transport, pools
+        Of the `harness.faults.schedule.Case`.
     driver
         That of the run; None while there is no scheduler.
     committed
@@ -283,8 +340,11 @@ class Cluster:
 
     committed: Callable[[Worker, int], None]
 
-    def __init__(self, loop: VirtualLoop, rng: Any, step: Callable[[str, Process], None]) -> None:
-        self.loop, self.rng, self.step = loop, rng, step
+    def __init__(
+        self, loop: VirtualLoop, rng: Any, step: Callable[[str, Process], None], case: Any
+    ) -> None:
+        self.loop, self.rng, self.step, self.slots = loop, rng, step, case.slots
+        self.machines, self.transport, self.pools = case.machines, case.transport, case.pools
         self.context = Process("network").context
         self.scheduler = Process("scheduler")
         self.driver: Any = None
@@ -293,18 +353,21 @@ class Cluster:
         self.waiting: dict[Task, None] = {}  # for a worker at their address
         self.slow: dict[str, float] = {}  # by the name of a process, seconds
         self.cuts: dict[str, int] = {}  # by name: messages whose answer is lost
+        self.early: dict[str, int] = {}  # by name: messages that break the connection
+        self.has_lost = False  # a worker, since the last start
         self._ports = iter(range(10_000, 100_000))
 
     # ----------------------------------------------------------------- workers
 
     def add(self, name: str, address: str = "", rows_per_s: float = 400.0) -> Worker:
         """Let a worker come."""
-        address = address or f"tls://10.0.0.1:{next(self._ports)}"
-        worker = Worker(self, name, address, rows_per_s)
+        machine = 1 + int(name) % self.machines
+        address = address or f"{self.transport}://10.0.0.{machine}:{next(self._ports)}"
+        worker = Worker(self, name, address, rows_per_s, 2 * (int(name) < self.pools))
         self.workers[address] = worker
         self.everyone.append(worker)
         if self.driver is not None:
-            self.scheduler.context.run(self.driver.worker_added, WorkerInfo(name, address))
+            self.scheduler.context.run(self.driver.worker_added, worker.info)
         for task in [it for it in self.waiting if it.address == address]:
             del self.waiting[task]
             worker.submit(task)
@@ -323,12 +386,12 @@ class Cluster:
         """End a process; the scheduler does not know yet."""
         if worker.is_dead:
             return
-        worker.is_dead = True
-        self.loop.bury()
+        worker.is_dead = self.has_lost = True
         for lock in worker.locks:  # as the system does
             lock.close()
         for comm in list(worker.comms):
             comm.abort()
+        worker.files.close()
         worker.died.set_result(None)
 
     def lose(self, worker: Worker) -> None:
@@ -347,7 +410,6 @@ class Cluster:
     def end_scheduler(self) -> None:
         """End the scheduler with everything that it knows."""
         self.scheduler.is_dead = True
-        self.loop.bury()
         self.driver, self.scheduler = None, Process("scheduler")
         self.workers, self.waiting = {}, {}
 
@@ -393,6 +455,8 @@ class Cluster:
         if target.is_dead or handler not in target.handlers:
             raise CommClosedError("the connection broke")
         work = target.start(target.handlers[handler](**values))
+        if self.early.pop(target.name, 0):
+            raise CommClosedError("the connection broke while the message was handled")
         await asyncio.wait({work, target.died}, return_when=asyncio.FIRST_COMPLETED)
         if handler == "daskxml_commit" and work.done() and not target.is_dead:
             self.committed(target, values["generation"])
@@ -414,7 +478,13 @@ class Cluster:
         if target.is_frozen:  # the system accepts, nobody reads
             await asyncio.sleep(timeout)
             raise OSError(f"{address} does not answer")
-        here, there = Comm(self, owner, address), Comm(self, target, owner.address)
+        kind = TcpComm if self.transport == "tcp" else Comm
+        here, there = kind(self, owner, address), kind(self, target, owner.address)
+        if self.transport == "tcp":
+            ends = zip((here, there), (owner, target), socket.socketpair(), strict=True)
+            for comm, process, end in ends:
+                delay_s = partial(self.delay_s, process)
+                comm.socket = VirtualSocket(end, delay_s, process.files)
         here.peer, there.peer = there, here
         owner.comms[here] = target.comms[there] = None
         target.start(_serve(target, there))

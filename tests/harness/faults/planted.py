@@ -5,10 +5,11 @@ Each is a change of a function's source, made in memory while a `Plant` is open.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
@@ -61,17 +62,67 @@ class Plant:
         return inspect.unwrap(found)
 
     def _changed(self, function: FunctionType) -> Any:
+        return self._compiled(function, self._source(function).replace(self.old, self.new))
+
+    def _source(self, function: FunctionType) -> str:
         source = textwrap.dedent(inspect.getsource(function))
         if source.count(self.old) != 1:
             raise LookupError(f"{self.name}: {self.where} has {source.count(self.old)} of it")
-        lines = source.replace(self.old, self.new).splitlines()
-        lines = [line for line in lines if not line.startswith("@")]
+        return source
+
+    def _compiled(self, function: FunctionType, source: str) -> Any:
+        lines = [line for line in source.splitlines() if not line.startswith("@")]
         names = dict[str, Any]()
         head = "from __future__ import annotations\n"
         exec(compile(head + "\n".join(lines), self.where, "exec"), function.__globals__, names)
         code = names[function.__name__].__code__
         assert code.co_freevars == function.__code__.co_freevars
         return code
+
+
+@contextmanager
+def watched(plants: Sequence[Plant]) -> Iterator[set[str]]:
+    """Yield what becomes the names of those plants whose statements have run.
+
+    A run that reaches no statement of a fault is the same with it: it need not be made.
+    """
+    reached, before = set[str](), dict[FunctionType, Any]()
+    by_function: dict[FunctionType, list[Plant]] = {}
+    for plant in plants:
+        by_function.setdefault(plant.function(), []).append(plant)
+    try:
+        for function, those in by_function.items():
+            source = those[0]._source(function)
+            module = ast.parse(source)
+            for plant in those:
+                line = source[: source.index(plant.old)].count("\n") + 1
+                _insert_before(module.body, line, ast.parse(f"{_REACHED}({plant.name!r})").body[0])
+            function.__globals__[_REACHED] = reached.add
+            code = those[0]._compiled(function, ast.unparse(module))
+            before[function], function.__code__ = function.__code__, code
+        yield reached
+    finally:
+        for function, code in before.items():
+            function.__code__ = code
+            function.__globals__.pop(_REACHED, None)
+
+
+_REACHED = "_reached_by_a_simulation"
+
+
+def _insert_before(body: list[ast.stmt], line: int, marker: ast.stmt) -> None:
+    """Insert a statement before the innermost one that a line is in."""
+    for at, statement in enumerate(body):
+        if not statement.lineno <= line <= (statement.end_lineno or 0):
+            continue
+        inner = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+        inner += [it.body for name in ("handlers", "cases") for it in getattr(statement, name, [])]
+        for part in inner:
+            if any(it.lineno <= line <= (it.end_lineno or 0) for it in part):
+                _insert_before(part, line, marker)
+                return
+        body.insert(at, marker)
+        return
 
 
 # fmt: off
@@ -152,11 +203,36 @@ PLANTS = (
           "self._dismiss(lambda key: key.run == run)", "pass"),
     Plant("a stale collective is taken part in", "transport.communicator:Communicator._is_stale",
           "return self._is_closed or collective.number < lowest", "return False"),
+    Plant("a pool's threads outlive their run", "worker.training_worker:TrainingWorker.close",
+          "self.runner.close()", "pass"),
+    Plant("a thread of a pool leaves out its part", "worker.pool:Pool.run",
+          "if part:", "if part and thread == 0:"),
+    Plant("a push that comes twice counts twice", "cluster.worker_plugin:RunWorkerPlugin.push",
+          "if pushed.get(pusher, 0) < number:", "if True:"),
+    Plant("a shared model is not gone back to", "worker.training_worker:TrainingWorker.set_model",
+          "np.copyto(self.shared.flat, current)", "pass"),
+    Plant("a merge keeps a worker's own pieces only", "worker.tree_worker:TreeWorker.commit",
+          "self._pieces |= self.gathered", "self._pieces |= self.fitted"),
+    Plant("pieces of a tree outlive their merge", "worker.tree_worker:TreeWorker.commit",
+          "self.generation, self.fitted, self.gathered = generation, {}, {}",
+          "self.generation, self.gathered = generation, {}"),
+    Plant("nobody keeps a copy of another worker's labels",
+          "worker.partitioned_programs:keep_copies", "worker.staged = copies",
+          "worker.staged = {}"),
+    Plant("a gang goes on with labels of before",
+          "worker.partitioned_programs:partitioned_gang",
+          "if command.begins or command.rewinds or", "if command.begins or"),
+    Plant("arrays are overwritten before they are read",
+          "transport.channels.shared_memory:ShmSender.flush",
+          "while not self._wait_until(self._is_own_read, STALL_S):", "while False:"),
+    Plant("memory of a dead process is taken for another's",
+          "worker.shared_model:_check",
+          "if not name.startswith(handle.name or _PREFIX) or", "if"),
     # ------------------------------------------------------------------------- the record
     Plant("a file is renamed before it is flushed", "core.files:replace_durably",
-          "_flush(source)", "pass"),
+          "flush(source)", "pass"),
     Plant("a rename is not flushed", "core.files:replace_durably",
-          "_flush(target.parent)", "pass"),
+          "flush(target.parent)", "pass"),
     Plant("one checkpoint too many is removed", "records.checkpoint:_prune",
           "checkpoints(run_dir)[:-keep]", "checkpoints(run_dir)[-keep:]"),
     Plant("the history is not cut before it goes on", "records.run_dir:extend_history",
@@ -181,4 +257,10 @@ PLANTS = (
           "for partial in [self.path / RUN_FILE]:"),
     Plant("asking a worker for a directory leaves something there", "cluster.detached:_directory",
           "worker_plugin().storage.get(run)", "_storage(run)"),
+    Plant("a directory that Dask let the next worker at an address lock ends the run",
+          "cluster.detached:HistoryWriter._next_worker", "self._refused % len(infos)", "0"),
+    Plant("workers that are all lost have room for no label",
+          "cluster.membership:Membership._create", "if shares and self", "if self"),
+    Plant("checkpoints of a history that was given up stay", "records.checkpoint:_drop_later",
+          "> megabatch", "> megabatch + 9999"),
 )

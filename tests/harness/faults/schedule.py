@@ -10,28 +10,45 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-STRATEGIES = (
-    "adaptive-sgd", "elastic", "static",
-    "mirrored", "central", "asynchronous", "crossbow", "adasum",
-)  # fmt: skip
 LEASING = ("adaptive-sgd", "elastic", "static")  # whose merges may overlap with training
-STEPS = 500  # of a run without faults, about
+SHARING = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")  # one model
+TOGETHER = ("mirrored", "central", "asynchronous", "crossbow", "adasum")
+WHOLE = ("partitioned", "label-tree")  # which need all rows on every worker
+STRATEGIES = (*LEASING, *SHARING, *TOGETHER, *WHOLE)
+STEPS = 300  # of a run, about
 
 KINDS = {  # how often, and in words
     "kill": (8, "worker #{pick} dies, noticed after {amount:.3g} s"),
     "kill here": (6, "the worker of this step dies, noticed after {amount:.3g} s"),
-    "kill all": (1, "all workers die at once"),
+    "kill all": (2, "all workers die at once"),
     "freeze": (3, "worker #{pick} is frozen for {amount:.3g} s"),
+    "freeze here": (2, "the worker of this step is frozen for {amount:.3g} s"),
     "slow": (3, "messages of worker #{pick} take {amount:.3g} s longer from now on"),
+    "slow here": (2, "messages of the worker of this step take {amount:.3g} s longer from now on"),
     "cut": (3, "the next answer of worker #{pick} to a message is lost"),
+    "cut here": (2, "the next answer of the worker of this step to a message is lost"),
+    "early": (2, "the next message to worker #{pick} comes twice, the second while it is handled"),
     "break": (3, "the connections of worker #{pick} to other workers break"),
     "join": (3, "another worker comes"),
     "full": (2, "the disk is full for {amount:.3g} s"),
-    "clock": (1, "the wall clock goes back by an hour"),
+    "slow disk": (2, "to flush a file takes {amount:.3g} s from now on"),
+    "clock": (1, "the wall clock jumps by an hour"),
     "suspend": (1, "the machines are suspended for {amount:.3g} s"),
     "power": (4, "power is lost; the run is resumed"),
-    "stop": (1, "the run is stopped, and resumed"),
+    "stop": (2, "the run is stopped, and resumed"),
 }
+# Steps that are few among all, or begin what a fault may leave half done: the beginnings of names.
+MOMENTS = (
+    "create_worker", "copy_model", "fetch_rows", "load_checkpoint", "store_checkpoint",
+    "store_local", "store_model", "remove_worker", "release_directory", "lock_directory",
+    "begin_directory", "write_rows", "evaluate_pieces", "run_gang", "run_lease", "report",
+    "merge_snapshot", "daskxml_merge", "daskxml_commit", "daskxml_norm", "daskxml_models",
+    "daskxml_abort", "daskxml_close", "rename 00", "fsync 00", "open 00", "remove 00",
+    "fsync folder", "rename model", "rename run.toml", "open history", "batch", "message",
+)  # fmt: skip
+# What strikes at each moment: with seeds in a row every pair of the two has its turn.
+STRIKES = ("kill here", "power", "cut here", "kill all", "break", "freeze here", "stop", "full")
+NEAR = (0, 0, 1, 2, 4, 8, 16, 32)  # steps between two faults of a burst
 
 
 @dataclass(frozen=True)
@@ -40,8 +57,9 @@ class Fault:
 
     Attributes
     ----------
-    at, when
-        The step before which it happens; the first one from there on that has this name.
+    at, when, lag
+        The step before which it happens: this one; or the first one from there on whose name begins
+        so; and so many steps later.
     kind
         Of `KINDS`.
     pick, amount
@@ -57,11 +75,12 @@ class Fault:
     returns_s: float
     same_address: bool
     when: str = ""
+    lag: int = 0
 
     def __str__(self) -> str:
-        text = f"step {self.at}{self.when and f', {self.when}'}: " + KINDS[self.kind][1].format(
-            pick=self.pick, amount=self.amount
-        )
+        what = KINDS[self.kind][1].format(pick=self.pick, amount=self.amount)
+        later = f" + {self.lag}" if self.lag else ""
+        text = f"step {self.at}{self.when and f', {self.when}'}{later}: {what}"
         if self.kind.startswith("kill"):
             where = "at its old address" if self.same_address else "at a new address"
             back = f"back after {self.returns_s:.3g} s {where}"
@@ -71,7 +90,18 @@ class Fault:
 
 @dataclass(frozen=True)
 class Case:
-    """A run and its faults."""
+    """A run and its faults.
+
+    Attributes
+    ----------
+    slots
+        How many tasks a worker runs at a time.
+    machines, transport
+        How many the workers are on, and how these reach each other: ``tls``, by messages, or
+        ``tcp``, by sockets, and by shared memory where they are on one machine.
+    pools
+        How many of the first workers are pools of two threads.
+    """
 
     seed: int
     strategy: str
@@ -81,13 +111,19 @@ class Case:
     epochs: int
     checkpoint_every: int
     faults: tuple[Fault, ...]
+    slots: int = 1
+    machines: int = 1
+    transport: str = "tls"
+    pools: int = 0
 
     def __str__(self) -> str:
         how = ", overlapping merges" if self.overlap else ""
         rows = "all rows on each worker" if self.is_replicated else "sharded rows"
+        pools = f", the first {self.pools} of them pools" if self.pools else ""
         head = (
-            f"{self.strategy}{how}, {self.workers} workers, {rows}, {self.epochs} epochs, a "
-            f"checkpoint every {self.checkpoint_every} mega-batches"
+            f"{self.strategy}{how}, {self.workers} workers of {self.slots} threads{pools}, on "
+            f"{self.machines} machines by {self.transport}, {rows}, "
+            f"{self.epochs} epochs, a checkpoint every {self.checkpoint_every} mega-batches"
         )
         return "\n".join([head, *(f"  {fault}" for fault in self.faults)])
 
@@ -101,32 +137,56 @@ def draw_case(seed: int) -> Case:
     True
     """
     rng = random.Random(seed)
-    strategy = rng.choice(LEASING if rng.random() < 0.6 else STRATEGIES)
+    strategy = rng.choice(LEASING if rng.random() < 0.4 else STRATEGIES)
+    takes_pools = strategy in (*LEASING, *SHARING)
     return Case(
         seed=seed,
         strategy=strategy,
         overlap=strategy in LEASING and rng.random() < 0.4,
-        is_replicated=rng.random() < 0.7,
+        is_replicated=strategy in WHOLE or rng.random() < 0.7,
         workers=rng.choice([1, 2, 2, 2, 3, 3, 4]),
-        epochs=rng.choice([1, 1, 2]),
+        epochs=rng.choice([1, 1, 1, 2, 2, 3]),
         checkpoint_every=rng.randint(1, 3),
-        faults=tuple(sorted(_faults(rng), key=lambda fault: fault.at)),
+        faults=tuple(sorted([*_faults(rng), _next_pair(rng, seed)], key=lambda fault: fault.at)),
+        slots=rng.choice([1, 1, 2, 3]),
+        machines=rng.choice([1, 1, 2]),
+        transport=rng.choice(["tls", "tcp"]),
+        pools=rng.choice([0, 0, 1, 2]) if takes_pools else 0,
     )
 
 
 def _faults(rng: random.Random) -> list[Fault]:
-    kinds, weights = [*KINDS], [weight for weight, _ in KINDS.values()]
-    return [
-        Fault(
-            at=rng.randint(1, STEPS),
-            kind=rng.choices(kinds, weights)[0],
-            pick=rng.randrange(4),
-            amount=rng.choice([0.0, 0.001, 0.1, 1.0, 2.5, 10.0]) * rng.random(),
-            returns_s=rng.choice([0.01, 0.1, 1.0, 5.0, -1.0]),
-            same_address=rng.random() < 0.4,
-        )
-        for _ in range(rng.randint(0, 8))
-    ]
+    """Draw some kinds, and faults of these, some at a moment of their own, some in bursts."""
+    kinds = [kind for kind in KINDS if rng.random() < 0.6] or [*KINDS]
+    weights = [KINDS[kind][0] for kind in kinds]
+    found: list[Fault] = []
+    while len(found) < 8 and rng.random() < 0.85:
+        when = rng.choice(MOMENTS) if rng.random() < 0.6 else ""
+        at = rng.randint(1, STEPS // 2 if when else STEPS)
+        for burst in range(rng.choice([1, 1, 1, 2, 2, 3])):
+            kind, lag = rng.choices(kinds, weights)[0], rng.choice(NEAR) if burst else 0
+            found.append(_fault(rng, at, kind, when, lag))
+    return found
+
+
+def _next_pair(rng: random.Random, seed: int) -> Fault:
+    """Return the fault of this seed's pair of a moment and a kind."""
+    turn, moment = divmod(seed, len(MOMENTS))
+    kind = STRIKES[turn % len(STRIKES)]
+    return _fault(rng, rng.choice([1, rng.randint(1, STEPS // 2)]), kind, MOMENTS[moment], 0)
+
+
+def _fault(rng: random.Random, at: int, kind: str, when: str, lag: int) -> Fault:
+    return Fault(
+        at=at,
+        kind=kind,
+        pick=rng.randrange(4),
+        amount=rng.choice([0.0, 0.001, 0.1, 1.0, 2.5, 10.0]) * rng.random(),
+        returns_s=rng.choice([0.0, 0.01, 0.1, 1.0, 5.0, -1.0]),
+        same_address=rng.random() < 0.4,
+        when=when,
+        lag=lag,
+    )
 
 
 def shrink(

@@ -10,7 +10,8 @@ import os
 import random
 import sys
 import tempfile
-from collections import deque
+import warnings
+from collections import Counter, deque
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -26,13 +27,23 @@ from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import DaskxmlError, ModelError
-from daskxml.kernels import get_kernels
 from daskxml.records import run_dir as run_dirs
 from daskxml.records.run_dir import RunDir
-from daskxml.transport import handshake
-from daskxml.worker import batch_runner
-from harness.faults import machines
-from harness.faults.counting import FACTS, LABELS, ROWS, TEST, TRAIN, CountingReplica, partition
+from daskxml.transport import endpoint, handshake
+from daskxml.transport.channels import descriptor_pipe, shared_memory, shm_arrays
+from daskxml.worker import batch_runner, partitioned_programs, replica, tree_worker
+from daskxml.worker.shared_model import SharedModel
+from harness.faults import counting, machines, sockets
+from harness.faults.counting import (
+    FACTS,
+    LABELS,
+    PIECES,
+    ROWS,
+    TEST,
+    TRAIN,
+    label_orders,
+    partition,
+)
 from harness.faults.disk import Disk, virtual_disk
 from harness.faults.invariants import Truth, Violated, require
 from harness.faults.loop import Process, Stuck, VirtualLoop, virtual_time
@@ -42,15 +53,17 @@ from harness.faults.schedule import Case, Fault
 STARTS = 12  # of one run, at most
 LONGEST_START_S = 300.0  # of virtual time, from a start to the run's end; a run takes some seconds
 SETTLE_S = 200.0  # after which nothing of a run that is over may be left
-# Errors with which a run may end under faults; it then goes on from its last checkpoint.
+# Errors with which a run may end, and how many faults of which kind that takes; it then goes on
+# from its last checkpoint.
 LAWFUL = {
-    "every worker was lost before the model was written": ("kill", "kill here", "kill all"),
-    "no worker came within": ("kill", "kill here", "kill all", "suspend"),
-    "no worker is there to write": ("kill", "kill here", "kill all", "suspend"),
-    "free space": ("full",),
-    "cannot be made": ("full",),
-    "cannot be written": ("full",),
-    "does not answer": ("freeze", "cut", "slow", "suspend"),
+    "every worker was lost before the model was written": {"kill": 1, "kill all": 1},
+    "no worker came within": {"kill": 1, "kill all": 1, "suspend": 1},
+    "no worker is there to write": {"kill": 1, "kill all": 1, "suspend": 1},
+    "before its first tree was complete": {"stop": 1},
+    "free space": {"full": 1},
+    "cannot be made": {"full": 1},
+    "cannot be written": {"full": 1},
+    "does not answer": {"freeze": 1, "suspend": 1, "cut": 3},
 }
 _FOLDER = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 _names = itertools.count()
@@ -87,14 +100,15 @@ class Simulation:
     def __init__(self, case: Case, loop: VirtualLoop, folder: Path) -> None:
         self.case, self.loop, self.root = case, loop, folder
         self.rng = random.Random(f"noise {case.seed}")
-        self.cluster = Cluster(loop, self.rng, self.step)
+        self.cluster = Cluster(loop, self.rng, self.step, case)
         self.disk: Disk
         self.steps = self.starts = 0
         self.happened: deque[str] = deque(maxlen=60)
         self.run_dir = folder / "run"
         self._digest = hashlib.sha256()
         self._faults = deque(case.faults)
-        self._struck: set[str] = set()  # kinds of faults so far
+        self._armed: dict[Fault, int] = {}  # the step that each has waited for
+        self._struck = Counter[str]()  # kinds of faults so far
         self._names = itertools.count(case.workers)
         self._lost_power = asyncio.Event()
         self._problem: Exception | None = None
@@ -111,6 +125,7 @@ class Simulation:
         self.happened.append(f"{self.steps}: {line}")
         for fault in self._due(what):
             self._faults.remove(fault)
+            self._armed.pop(fault, None)
             self.happened.append(f"!! {fault}")
             self._strike(fault, process)
         if process is not self.cluster.scheduler:
@@ -122,20 +137,24 @@ class Simulation:
             self._lost_power.set()
 
     def _due(self, what: str) -> list[Fault]:
-        started = itertools.takewhile(lambda fault: fault.at <= self.steps, self._faults)
-        return [fault for fault in started if fault.when in ("", what)]
+        for fault in itertools.takewhile(lambda it: it.at <= self.steps, self._faults):
+            if what.startswith(fault.when):
+                self._armed.setdefault(fault, self.steps)
+        armed = self._armed
+        return [it for it in self._faults if it in armed and armed[it] + it.lag <= self.steps]
 
     def _strike(self, fault: Fault, here: Process) -> None:
         cluster, living = self.cluster, self.cluster.living()
         if not living and fault.kind not in ("join", "full", "clock"):
             return
-        self._struck.add(fault.kind)
+        kind, is_here = fault.kind.removesuffix(" here"), fault.kind.endswith(" here")
+        self._struck[kind] += 1
         worker = living[fault.pick % len(living)] if living else None
-        match fault.kind:
+        if is_here and here in living:
+            worker = here
+        match kind:
             case "kill":
                 self._kill(worker, fault)
-            case "kill here":
-                self._kill(here if isinstance(here, Worker) else worker, fault)
             case "kill all":
                 for each in living:
                     self._kill(each, fault)
@@ -146,7 +165,10 @@ class Simulation:
                 cluster.slow[worker.name] = 0.05 * fault.amount
             case "cut":
                 cluster.cuts[worker.name] = 1
+            case "early":
+                cluster.early[worker.name] = 1
             case "break":
+                worker.files.cut()
                 for comm in list(worker.comms):
                     comm.abort()
             case "join":
@@ -154,8 +176,10 @@ class Simulation:
             case "full":
                 self.disk.is_full = True
                 self._later(fault.amount, setattr, self.disk, "is_full", False)
+            case "slow disk":
+                self.disk.flush_s = min(fault.amount, 2.5)
             case "clock":
-                self.loop.wall_offset_s -= 3600.0
+                self.loop.wall_offset_s += 3600.0 if fault.same_address else -3600.0
             case "suspend":
                 self.loop.now_s += fault.amount
             case "power":
@@ -222,7 +246,9 @@ class Simulation:
         self._keep_account()
 
     def _keep_account(self) -> None:
-        self.truth = Truth(self.cluster, self.config.run.seed, self.case.is_replicated)
+        pieces = PIECES if self.case.strategy == "label-tree" else 0
+        seed, is_replicated = self.config.run.seed, self.case.is_replicated
+        self.truth = Truth(self.cluster, seed, is_replicated, pieces)
         self.cluster.committed = self.truth.committed
 
     async def _start(self, checkpoint: str | None) -> str:
@@ -239,13 +265,14 @@ class Simulation:
                     self.disk.flush(path)
         args = self.config, ScatteredRows(), str(self.run_dir), checkpoint, True
         driver = cluster.scheduler.context.run(RunDriver, cluster, f"run{self.starts}", *args)
-        self.disk.is_full, cluster.slow, cluster.cuts = False, {}, {}
+        self.disk.is_full, self.disk.flush_s = False, 0.0
+        cluster.slow, cluster.cuts, cluster.early = {}, {}, {}
         with self.disk.idle():
             self.truth.begin(driver, checkpoint)
         cluster.driver = driver
         for number in range(self.case.workers):
             cluster.add(str(number), rows_per_s=self._speed())
-        task = asyncio.Task(self._drive(driver), loop=self.loop, context=cluster.scheduler.context)
+        task = self.loop.create_task(self._drive(driver), context=cluster.scheduler.context)
         power = asyncio.ensure_future(self._lost_power.wait())
         done = asyncio.FIRST_COMPLETED
         await asyncio.wait({task, power}, timeout=LONGEST_START_S, return_when=done)
@@ -274,7 +301,7 @@ class Simulation:
         else:
             with self.disk.idle():
                 self.truth.check_end(driver, self.run_dir)
-        close = asyncio.Task(driver.close(), loop=self.loop, context=self.cluster.scheduler.context)
+        close = self.loop.create_task(driver.close(), context=self.cluster.scheduler.context)
         await asyncio.wait({close}, timeout=SETTLE_S)
         require(close.done(), "the run is not forgotten in time")
         close.result()
@@ -294,8 +321,9 @@ class Simulation:
 
     def _require_lawful(self, ended: dict[str, Any]) -> None:
         text = str(revive(ended["error"]))
-        kinds = {kind for words, kinds in LAWFUL.items() if words in text for kind in kinds}
-        require(bool(kinds & self._struck), f"the run failed: {text}\n{ended['details']}")
+        least = [kinds for words, kinds in LAWFUL.items() if words in text]
+        is_lawful = any(self._struck[it] >= n for kinds in least for it, n in kinds.items())
+        require(is_lawful, f"the run failed: {text}\n{ended['details']}")
 
     @property
     def digest(self) -> str:
@@ -305,14 +333,22 @@ class Simulation:
 
 @cache
 def _config(strategy: str, overlap: bool, epochs: int, checkpoint_every: int) -> RunConfig:
+    rules: dict[str, Any] = {"name": strategy, "batch_max": 4, "megabatch_batches": 4}
+    model: dict[str, Any] = {"hidden": [1]}
+    if strategy == "label-tree":
+        rules = {"name": strategy, "pieces": PIECES}
+        model = {"kind": "tree", "solver": "sgd", "passes": 1, "cost": 1.0, "lr": 0.5}
+        model |= {"leaf_labels": 2}
+    elif strategy == "partitioned":
+        model = {"hidden": [4], "output": "partitioned"}
     return load_run_config(
         {
             "training": {"epochs": epochs},
-            "strategy": {"name": strategy, "batch_max": 4, "megabatch_batches": 6},
+            "strategy": rules,
             "combine": {"overlap": overlap},
             "checkpoint": {"every": checkpoint_every, "keep": 2},
             "evaluation": {"k": [1]},
-            "model": {"hidden": [1]},
+            "model": model,
             "cluster": {"threads": 1},
         }
     )
@@ -328,7 +364,9 @@ def _loader(is_replicated: bool) -> Any:
         shards = [Shards([Value(it) for it in them], tuple(it.rows for it in them))
                   for them in (train, test)]  # fmt: skip
         rows = PlacedRows(FACTS, *shards, counts, is_replicated)
-        return LoadedData(config.model_spec(ROWS, LABELS), rows)
+        is_tree = config.model.kind == "tree"
+        orders = Value(label_orders(int(config.training.epochs))) if is_tree else None
+        return LoadedData(config.model_spec(ROWS, LABELS), rows, orders)
 
     return load
 
@@ -336,17 +374,28 @@ def _loader(is_replicated: bool) -> Any:
 @contextmanager
 def _seams(simulation: Simulation) -> Any:
     """Put the cluster's code on virtual machines."""
-    kernels = get_kernels("cpu", 1)
+    case = simulation.case
     with ExitStack() as stack:
         for module, names in (
-            (run_driver, {"load": _loader(simulation.case.is_replicated)}),
+            (run_driver, {"load": _loader(case.is_replicated)}),
             (membership, {"probe_process": machines.probe}),
             (worker_plugin, {"get_worker": machines.get_worker, "secede": machines.secede,
                              "offload": asyncio.to_thread}),
             (worker_tasks, {"get_worker": machines.get_worker, "secede": machines.secede,
-                            "shared_zeros": kernels.zeros}),
-            (handshake, {"connect": simulation.cluster.connect}),
-            (batch_runner, {"Replica": CountingReplica}),
+                            "shared_zeros": sockets.shared_zeros}),
+            (handshake, {"connect": simulation.cluster.connect, "TCP": machines.TcpComm,
+                         "DescriptorPipe": sockets.VirtualPipe, "open_pipe": sockets.open_offer,
+                         "os": sockets.VirtualOs()}),
+            (shared_memory, {"os": sockets.VirtualOs(), "select": sockets.VirtualSelect(),
+                             "shared_zeros": sockets.shared_zeros, "INLINE_BYTES": 16}),
+            (descriptor_pipe, {"select": sockets.VirtualSelect()}),
+            (endpoint, {"select": sockets.VirtualSelect()}),
+            (shm_arrays, {"_forget": sockets.forget_array}),
+            (SharedModel, {"__init__": sockets.note_shared}),
+            (batch_runner, {"Replica": counting.CountingReplica}),
+            (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
+            (tree_worker, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
+            (partitioned_programs, {"step_program": counting.step_slowly}),
             (run_dirs, {"describe": lambda: {"machine": "virtual"}, "lock_folder": machines.lock}),
         ):  # fmt: skip
             stack.enter_context(mock.patch.multiple(module, **names))
@@ -354,10 +403,24 @@ def _seams(simulation: Simulation) -> Any:
 
 
 def simulate(case: Case) -> Outcome:
-    """Run a case to its end; what its dead processes have left open is dropped."""
-    with mock.patch.object(sys, "unraisablehook", return_value=None):
-        outcome = _simulate(case)
-        gc.collect()
+    """Run a case to its end; what its dead processes have left open is dropped.
+
+    Nothing is collected while it runs, as that would close what dead processes have left, and
+    afterwards only what it has made.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        hook = mock.patch.object(sys, "unraisablehook", return_value=None)
+        with hook, warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that dead processes had
+            outcome = _simulate(case)
+            gc.collect()
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
     return outcome
 
 
@@ -379,6 +442,8 @@ def _simulate(case: Case) -> Outcome:
             ended_s = loop.now_s
             with disk.idle():
                 loop.stop_everything()
+                for worker in simulation.cluster.everyone:
+                    worker.files.close()
     return Outcome(
         problem, simulation.digest, tuple(simulation.happened), simulation.steps, ended_s,
         simulation.starts, len(simulation.truth.rows),

@@ -9,7 +9,7 @@ from daskxml.core.arrays import Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
 from daskxml.model.batch import with_offsets
-from daskxml.model.sampling import ALL_LABELS, SamplingConfig, label_tables
+from daskxml.model.sampling import ALL_LABELS, SamplingConfig, label_source
 from daskxml.model.sampling.outputs import BatchSampler
 from daskxml.model.spec import ModelSpec
 from daskxml.optim.gradient import GradientBuffer
@@ -105,14 +105,15 @@ def test_a_batch_sample(seed, method, active, random, weighted):
     rng, kernels = np.random.default_rng(seed), get_kernels("cpu", 1)
     options = {"active": active, "random": random, "weighted": weighted}
     config, part = SamplingConfig(method=method, **options), make_partition(seed)
-    tables = label_tables(config, ModelSpec(features=1, labels=LABELS, hidden=(UNITS,)), 0)
+    spec = ModelSpec(features=1, labels=LABELS, hidden=(UNITS,))
+    source = label_source(config, spec, 0, kernels)
     weight = rng.standard_normal((LABELS, UNITS), dtype=np.float32)
     rows = rng.integers(0, ROWS, 20)
     hidden = np.abs(rng.standard_normal((20, UNITS), dtype=np.float32))
-    if tables:
-        tables.refresh(kernels, weight, np.zeros(LABELS, np.float32), 20)
+    if source:
+        source.refresh(kernels, weight, np.zeros(LABELS, np.float32), 20)
     batch = list(with_offsets([Segment(part, rows[:8]), Segment(part, rows[8:])]))
-    sample = BatchSampler(config, kernels, LABELS, tables).sample(hidden, batch, seed)
+    sample = BatchSampler(config, kernels, LABELS, source).sample(hidden, batch, seed)
     own = [part.labels.indices[part.labels.indptr[r] : part.labels.indptr[r + 1]] for r in rows]
     wanted = np.unique(np.concatenate(own))
     assert len(np.unique(sample.ids)) == len(sample.ids) == max(len(wanted), min(active, LABELS))

@@ -20,7 +20,7 @@ def make_tables(**options):
 def votes_of(tables, hidden, threads=1):
     kernels = get_kernels("cpu", threads)
     votes = np.empty((threads, LABELS), np.int32)
-    tables.vote(kernels, hidden, votes)
+    tables.vote(kernels, hidden, (), votes)
     kernels.close()
     return votes[0]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from daskxml.core.arrays import Segment
 from daskxml.kernels import get_kernels
 from daskxml.model.batch import with_offsets
-from daskxml.model.sampling import SamplingConfig, label_tables
+from daskxml.model.sampling import SamplingConfig, label_source
 from daskxml.model.sampling.outputs import RowSampler
 from daskxml.model.spec import ModelSpec
 from harness.sampled_cases import (
@@ -28,14 +28,14 @@ SPEC = ModelSpec(features=FEATURES, labels=LABELS, hidden=(UNITS,))
 def choose(config, part, rows, seed, key, threads=1):
     """The labels of each row, and how many of them are its own and certain."""
     rng, kernels = np.random.default_rng(seed), get_kernels("cpu", threads)
-    tables = label_tables(config, SPEC, 0)
+    source = label_source(config, SPEC, 0, kernels)
     weight = rng.standard_normal((LABELS, UNITS), dtype=np.float32)
     hidden = np.abs(rng.standard_normal((len(rows), UNITS), dtype=np.float32))
-    if tables:
-        tables.refresh(kernels, weight, np.zeros(LABELS, np.float32), len(rows))
+    if source:
+        source.refresh(kernels, weight, np.zeros(LABELS, np.float32), len(rows))
     cut = len(rows) // 3
     batch = list(with_offsets([Segment(part, rows[:cut]), Segment(part, rows[cut:])]))
-    sets = RowSampler(config, kernels, LABELS, tables).sample(hidden, batch, key)
+    sets = RowSampler(config, kernels, LABELS, source).sample(hidden, batch, key)
     kernels.close()
     return np.split(sets.ids, sets.starts[1:-1]), sets.own, sets.certain
 
@@ -81,8 +81,8 @@ def test_only_labels_that_a_row_saw_change(method, optimizer):
     assert replica.step(batch, 0.05, 7).labels_scored == 12 * len(rows)
     layer = twin._mlp.sampled
     hidden = twin._mlp.forward(tuple(with_offsets(batch)), len(rows), 7)[-1]
-    if layer.sampler.tables:
-        layer.sampler.tables.refresh(twin.kernels, layer.weight, layer.bias, len(rows))
+    if layer.sampler.source:
+        layer.sampler.source.refresh(twin.kernels, layer.weight, layer.bias, len(rows))
     seen = np.unique(layer.sampler.sample(hidden, tuple(with_offsets(batch)), 7).ids)
     changed = (replica.parameters["output.weight"] != before["output.weight"]).any(axis=1)
     np.testing.assert_array_equal(np.flatnonzero(changed), seen)

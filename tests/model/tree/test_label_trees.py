@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from daskxml.core.arrays import Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.data.order import derive_key
-from daskxml.data.rows import slice_rows
+from daskxml.data.rows import slice_rows, to_scipy
 from daskxml.kernels import get_kernels
 from daskxml.model.tree.clustering import cut_in_two, find_label_orders
 from daskxml.model.tree.forest import Forest, assemble_tree, tree_problem
 from daskxml.model.tree.nodes import (
-    Block,
+    NodeBlock,
     TreeRows,
-    fit_block,
+    fit_blocks,
     pack_blocks,
     piece_work,
     plan_pieces,
@@ -136,13 +136,35 @@ def fitted_tree(spec: TreeSpec, part: Partition, pieces: int = 5) -> dict[str, n
     kernels, shape = get_kernels("cpu", 1), TreeShape.of(spec)
     (order,) = find_label_orders([part], spec, 1, 0)
     counts = np.bincount(part.labels.indices, minlength=spec.labels)[order]
-    rows = TreeRows(part, order)
-    blocks: list[tuple[Block, object]] = []
+    rows = TreeRows(kernels, part, order)
+    blocks: list[tuple[NodeBlock, object]] = []
     for piece in plan_pieces(shape, counts, part.rows, pieces):
-        fitted = [fit_block(kernels, rows, spec, shape, block, 0, 0) for block in piece]
+        fitted = fit_blocks(rows, spec, shape, piece, 0, 0)
         blocks += zip(piece, unpack_blocks(pack_blocks(fitted), len(piece)), strict=True)
     arrays = assemble_tree(order, shape, blocks[::-1])  # type: ignore[arg-type]
     return {f"tree0.{name}": array for name, array in arrays.items()}
+
+
+def test_nodes_see_rows_by_their_hard_negatives() -> None:
+    """Beside those with labels below; of a block's children only a row's own are its labels."""
+    rng = np.random.default_rng(8)
+    part, order = some_part(rng, 30, 9, 20), rng.permutation(20)
+    negatives = rng.integers(-1, 20, (30, 3))
+    shape = TreeShape.of(TreeSpec(features=9, labels=20, leaf_labels=5))
+    own = to_scipy(part.labels).toarray()[:, order] > 0
+    seen = own.copy()
+    for row, labels in enumerate(negatives):
+        seen[row, np.flatnonzero(np.isin(order, labels[labels >= 0]))] = True
+    rows = TreeRows(get_kernels("cpu", 1), part, order, negatives=negatives)
+    for node in range(shape.bounds[1].shape[0] - 1):
+        low, high = shape.bounds[1][node : node + 2]
+        problem = rows.problem(shape, NodeBlock(1, node, 1, int(high - low)), key=0)
+        found, children = problem.rows, problem.children
+        expected = np.flatnonzero(seen[:, low:high].any(axis=1))
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(
+            to_scipy(children).toarray() > 0, own[expected, low + 1 : high]
+        )
 
 
 def test_any_number_of_pieces_gives_the_same_bits() -> None:

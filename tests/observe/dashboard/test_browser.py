@@ -17,17 +17,23 @@ from harness.watched_run import Started, until, updates_sent
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
-LINES = ("batch_rows", "updates", "lr", "rows_per_s", "busy_share", "weight", "host_mib", "sent")
-CHARTS = ("metric_time", "metric_megabatch", "loss_time", "loss_megabatch", "moved", "timeline")
+LINES = ("batch_rows", "updates", "lr", "rows_per_s", "busy_share", "weight", "host_mib")
+CHARTS = ("metric_time", "metric_megabatch", "loss_time", "loss_megabatch", "sent_mib", "timeline")
 # How many points a chart draws: of all its columns, or of all its lines.
 POINTS = """
 (name => {
-  const source = Bokeh.documents[0].get_model_by_name(name).renderers[0].data_source
-  if (source.data.xs) return source.data.xs.reduce((sum, line) => sum + line.length, 0)
-  return source.get_length()
+  const sources = Bokeh.documents[0].get_model_by_name(name).renderers.map((it) => it.data_source)
+  return Math.max(...sources.map((source) => source.data.xs
+    ? source.data.xs.reduce((sum, line) => sum + line.length, 0) : source.get_length()))
 })("NAME")
 """
 TEXT = "Bokeh.documents[0].get_model_by_name('NAME').text"
+# The button in the page, or null; and whether a root of the page takes any room.
+BUTTON = "document.querySelector('.bk-Button')?.shadowRoot.querySelector('button')"
+HEIGHT = """
+(name => Bokeh.index.find_one_by_id(Bokeh.documents[0].get_model_by_name(name).id)
+  .el.getBoundingClientRect().height)("NAME")
+"""
 # Pixels of a chart that are not empty, which is what one sees.
 INK = """
 (name => {
@@ -62,7 +68,7 @@ def test_a_run_is_watched_that_loses_a_worker(
     browser.open(started.url, width=1440)
     for name in (*CHARTS, *LINES):
         assert points(browser, name) > 0, name
-    for name in ("metric_time", "loss_megabatch", "batch_rows", "timeline"):
+    for name in ("metric_time", "loss_megabatch", "rows_per_s", "timeline"):
         assert browser.wait_for(INK.replace("NAME", name)) > 500, name
     assert browser.evaluate("document.querySelector('.navbar a[href=daskxml]') !== null")
     wait_for_words(browser, "headline", "watched")
@@ -113,4 +119,31 @@ def test_a_page_follows_the_newest_run_unless_one_is_asked_for(
     browser.open(f"{first.url}?run={first.name}")
     wait_for_words(browser, "headline", "first")
     wait_for_words(browser, "headline", f"?run={second.name}")
+    assert browser.problems == []
+
+
+@pytest.mark.slow
+def test_one_mega_batch_is_numbers_and_the_run_is_stopped_from_the_page(
+    browser: Browser, start: Callable[..., Started]
+) -> None:
+    evil = "<img src=x onerror='window.hacked=1'>"
+    one = start(training={"megabatches": 1}, run={"name": evil})
+    browser.open(one.url)
+    wait_for_words(browser, "headline", "ended: megabatches")
+    wait_for_words(browser, "loss", "Training loss")
+    wait_for_words(browser, "score", "P@1")
+    for name in ("metric_time", "loss_time", "batch_rows", "labels", "device_mib"):
+        assert browser.evaluate(HEIGHT.replace("NAME", name)) == 0, name
+    assert browser.evaluate("typeof window.hacked") == "undefined"
+    assert browser.evaluate(f"{BUTTON}?.offsetParent == null")
+
+    two = start(dashboard={"control": True})
+    two.go_on(3)
+    for name in ("metric_time", "loss_time", "timeline"):
+        assert browser.wait_for(INK.replace("NAME", name), within_s=60) > 500, name
+    browser.evaluate("window.confirm = () => true")
+    browser.wait_for(f"{BUTTON}.offsetParent != null")
+    browser.evaluate(f"{BUTTON}.click()")
+    wait_for_words(browser, "headline", "ended: stop")
+    browser.wait_for(f"{BUTTON}?.offsetParent == null")
     assert browser.problems == []

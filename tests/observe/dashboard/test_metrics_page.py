@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from daskxml.cluster.event_log import EventLog
+from daskxml.core.text import printable
 from daskxml.observe.dashboard import prometheus
 from daskxml.observe.dashboard.prometheus import FAMILIES, WORKERS, export, families, withdraw
 from harness.run_events import series_of, started, trained
@@ -142,3 +143,34 @@ def test_a_panel_of_grafana_says_what_it_shows(panel: Any) -> None:
 def test_no_name_is_taken_twice() -> None:
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     assert families([]).keys() == {family.name for family in FAMILIES}
+
+
+HOSTILE = [
+    'x"} 1\ndaskxml_run_rows{run="forged',
+    "back\\slash\\n",
+    "# HELP daskxml_run_rows forged",
+    "\x1b[2J\x1b]0;title\x07",
+    "<script>alert(1)</script>",
+    "\u202etxt.exe",
+    "lone \udcff surrogate",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_values_of_labels(name: str) -> None:
+    """Of runs, workers and states: no sample is forged, and the page can be read."""
+
+    def add_events(event_log: EventLog) -> None:
+        started(event_log, [name])
+        trained(event_log, 1, [name])
+        event_log.state(name)
+
+    found = exposed(series_of(add_events, run={"name": 'x"} 1 daskxml_run_rows{run="forged'}))
+    runs = {sample.labels["run"] for family in found.values() for sample in family.samples}
+    assert runs == {"ab12cd34"}
+    assert values_of(found["daskxml_run_rows"]) == {(): 200}
+    (info,) = found["daskxml_run_info"].samples
+    assert info.labels["name"].startswith('x"} 1')
+    readable = printable(name)
+    assert [*values_of(found["daskxml_worker_batch_rows"])] == [(readable,)]
+    assert values_of(found["daskxml_run_state"])[(readable,)] == 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,28 +101,6 @@ def test_a_page_that_is_slow_or_closed_gets_nothing_and_the_run_goes_on(
     assert [row["megabatch"] for row in run.history] == list(range(1, len(run.history) + 1))
 
 
-def test_a_local_cluster_behind_a_prefix(data: dict[str, Path], values: dict[str, Any]) -> None:
-    values |= {"training": {"megabatches": 6}, "run": {"name": "behind"}}
-    values["cluster"] |= {"workers": 1, "dashboard_prefix": "/user/me/"}
-    pages: list[str] = []
-
-    def read_pages(event: Any) -> None:
-        if event["kind"] == "started":
-            link = event["dashboard"]
-            assert link.endswith("/user/me/daskxml")
-            pages.extend([read(link), read(link.replace("daskxml", "status"))])
-            script = re.search(r'src="(/user/me/static/js/bokeh[^"]*)"', pages[0])
-            assert script is not None
-            pages.append(read(link.replace("/user/me/daskxml", script[1])))
-
-    daskxml.train(values, train=data["train"], on_event=read_pages)
-    page, status, script = pages
-    assert 'href="daskxml"' in page
-    assert 'href="daskxml"' in status
-    assert "Bokeh" in script
-    assert not re.findall(r'(?:src|href)="(?:https?:)?//(?!dask.org|docs.dask.org)', page)
-
-
 @pytest.mark.slow
 def test_a_scheduler_without_bokeh(
     data: dict[str, Path], values: dict[str, Any], tmp_path: Path
@@ -175,6 +152,7 @@ def test_only_the_last_runs_that_are_over_are_kept(client: Client) -> None:
         for number in range(count):
             event_log, group = EventLog(), SimpleNamespace(timeline=Timeline(), hands={})
             run = SimpleNamespace(run=f"r{number}", config=config, event_log=event_log, group=group)
+            run.run_dir, run.stop = None, event_log.end_well
             plugin.runs.drivers[run.run] = run
             plugin.watch(run)
             if number % 2:

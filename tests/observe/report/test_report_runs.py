@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -170,3 +171,13 @@ def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(simulate
         check_metric(runs, "rows")
     with pytest.raises(ConfigError, match="train with --test FILE"):
         check_metric([StoredRun(name="x", directory=tmp_path)], "P@1")
+
+
+def test_a_mixtures_directory_holds_its_parts(simulated, tmp_path):
+    mixture = tmp_path / "mixture"
+    shutil.copytree(simulated, mixture)
+    (mixture / "run.toml").write_text("[model]\nkind = 'mixture'\n")
+    assert find_runs(mixture) == [mixture / "changing", mixture / "elastic"]
+    (tmp_path / "begun").mkdir()
+    shutil.copy(mixture / "run.toml", tmp_path / "begun")
+    assert find_runs(tmp_path / "begun") == [tmp_path / "begun"]

@@ -77,7 +77,7 @@ def test_the_page_has_all_of_both_runs(report, simulated):
 
 
 def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
-    summary, history, workers = map(read_csv, report.tables)
+    summary, history, workers, frequency = map(read_csv, report.tables)
     assert [row["run"] for row in summary] == ["changing", "elastic"]
     rows = (simulated / "changing" / "history.jsonl").read_text().splitlines()
     last = json.loads(rows[-1])
@@ -88,11 +88,14 @@ def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
     assert float(history[5]["PSP@5"]) == last["metrics"]["PSP@5"]
     assert len(workers) >= 6 + 12
     assert {row["worker"] for row in workers if row["run"] == "elastic"} == {"0", "1"}
+    counts = last["by_frequency"]
+    assert [int(row["true"]) for row in frequency if row["run"] == "changing"] == counts["true"]
+    assert {row["k"] for row in frequency} == {"5"}
 
 
 def test_the_pictures_are_those_of_the_page(report):
     pytest.importorskip("matplotlib", reason="PNGs are drawn by Matplotlib")
-    assert len(report.pictures) == report.page.read_text().count("<svg") == 6 + 2 * 6
+    assert len(report.pictures) == report.page.read_text().count("<svg") == 8 + 2 * 6
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in report.pictures)
 
 

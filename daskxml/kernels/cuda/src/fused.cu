@@ -8,8 +8,6 @@
 // A tile is 64 rows of UNITS numbers: panels of 64 columns, whose rows are 8 pieces of 16 bytes in
 // an order that is different in each of 8 neighbouring rows, as the tensor cores want it.
 
-// Threads of a block, and blocks of a multiprocessor: registers are spared accordingly.
-#define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 #define HEIGHT 64            // rows of a tile

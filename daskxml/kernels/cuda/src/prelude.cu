@@ -5,6 +5,8 @@ typedef long long int64;
 typedef unsigned long long uint64;
 
 #define KERNEL extern "C" __global__ void
+// Threads of a block, and blocks of a multiprocessor: registers are spared accordingly.
+#define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define ALL_LANES 0xffffffffu
 #define INF __int_as_float(0x7f800000)
 // For every i below n, for any number of blocks.

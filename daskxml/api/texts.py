@@ -1,0 +1,216 @@
+"""Documents on a cluster, and what the tasks of `daskxml.Pipeline.vectorize` do with them.
+
+A partition of documents is a pair of lists: texts, and the names of each one's labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dask import is_dask_collection
+from dask.base import tokenize
+from distributed import Client
+
+from daskxml.core.errors import InputError
+from daskxml.data.blocks import stamp_files
+from daskxml.data.formats import plan_files, read_texts
+from daskxml.data.formats.documents import Documents, label_csr_of, parse_documents
+from daskxml.data.formats.frames import read_frame
+from daskxml.data.formats.tables import LABELS, columns_to_read
+from daskxml.data.parse import Dialect
+from daskxml.data.rows import to_scipy
+from daskxml.session.setup import ColumnNames
+from daskxml.text import (
+    CountedTexts,
+    TextSettings,
+    WordCounts,
+    choose_words,
+    count_words,
+    merge_counts,
+)
+from daskxml.text.counts import check_texts
+
+_DOCUMENTS = 2048  # of a list that are a partition
+BLOCK_BYTES = 4 << 20  # texts take longer than rows
+
+Part = tuple[Any, ...]  # a task: a function, and its arguments
+Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
+
+
+class TextFiles(tuple[str, ...]):
+    """Paths of files, globs and URLs, which are no documents themselves."""
+
+
+class TextSource:
+    """Documents of files, of this process, or of a Dask bag or data frame.
+
+    Parameters
+    ----------
+    given
+        A path, glob or URL, or a list of `pathlib.Path`; a list of texts; a bag of texts, of pairs
+        of a text and its labels, or of dictionaries; or a data frame.
+    labels
+        For a list of texts: a list of each one's labels.
+    column
+        Of texts, in tables, data frames and dictionaries.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or the data frame has no such column.
+    """
+
+    def __init__(self, given: Any, labels: Any, column: str) -> None:
+        self.given, self.labels = given, labels
+        self.dialect = Dialect(text_column=column, needs_labels=False)
+        self.files = _paths(given)
+        self.is_list = isinstance(given, list | tuple) and not self.files
+        self.columns: list[str] = []
+        if hasattr(given, "columns") and is_dask_collection(given):
+            self.columns = columns_to_read(list(map(str, given.columns)), self.dialect)
+        elif not (self.files or self.is_list or is_dask_collection(given)):
+            kind = type(given).__name__
+            problem = "give files, a list of texts, or a Dask bag or data frame"
+            raise InputError(f"documents are a {kind}: {problem}")
+        if labels is not None and not self.is_list:
+            problem = "labels are for a list of texts: give them beside each text"
+            raise InputError(f"{problem}, in a column {LABELS!r}")
+        if self.is_list:
+            check_texts(given)
+            if labels is not None and len(labels) != len(given):
+                told = f"{len(given):,} texts, but labels of {len(labels):,}"
+                raise InputError(f"{told}: give each text a list of its labels")
+
+    def identity(self, client: Client) -> Any:
+        """Return what stands for the documents in a stage's key."""
+        if self.files:
+            stamps = client.submit(stamp_files, self.files, pure=False).result()
+            return [self.files, stamps]
+        return tokenize(self.given, self.labels)
+
+    def parts(self, client: Client) -> list[Part]:
+        """Return the tasks that make a partition of documents each."""
+        dialect = self.dialect
+        if self.files:
+            blocks = client.submit(plan_files, self.files, BLOCK_BYTES, pure=False).result()
+            return [(read_texts, block, dialect) for block in blocks]
+        if self.is_list:
+            return self._listed(client)
+        blocks = client.compute(self.given.to_delayed())
+        if self.columns:
+            return [(read_frame, block, self.columns, dialect, parse_documents) for block in blocks]
+        return [(_from_items, block, dialect.text_column) for block in blocks]
+
+    def _listed(self, client: Client) -> list[Part]:
+        """Put the documents of this process on the workers."""
+        labels = self.labels or [[] for _ in self.given]
+        names = [_names(row, number) for number, row in enumerate(labels)]
+        starts = range(0, max(1, len(names)), _DOCUMENTS)
+        pairs = [
+            (list(self.given[first : first + _DOCUMENTS]), names[first : first + _DOCUMENTS])
+            for first in starts
+        ]
+        return [(_same, future) for future in client.scatter(pairs, hash=False)]
+
+
+def _paths(given: Any) -> list[str]:
+    """Return the paths of files; none where documents are given in another way."""
+    listed = given if isinstance(given, list | tuple) else [given]
+    if isinstance(given, str | TextFiles) or (
+        listed and all(isinstance(it, Path) for it in listed)
+    ):
+        return [str(it) if "://" in str(it) else str(Path(it).absolute()) for it in listed]
+    return []
+
+
+def _same(documents: Documents) -> Documents:
+    return documents
+
+
+def _from_items(items: Iterable[Any], column: str) -> Documents:
+    """Return the documents of a part of a bag."""
+    texts: list[str] = []
+    labels: list[list[str]] = []
+    for place, item in enumerate(items):
+        text: Any = item
+        given: Any = []
+        if isinstance(item, Mapping):
+            text, given = item.get(column), item.get(LABELS) or []
+        elif isinstance(item, tuple) and len(item) == 2:
+            text, given = item
+        if not isinstance(text, str):
+            shown = repr(item)[:40]
+            need = f"give texts, pairs of a text and its labels, or {{{column!r}: ...}}"
+            raise InputError(f"item {place} is {shown}: {need}")
+        texts.append(text)
+        labels.append(_names(given, place))
+    return texts, labels
+
+
+def _names(given: Any, row: int) -> list[str]:
+    """Return the names of a document's labels, of which one may stand alone."""
+    listed = [given] if isinstance(given, str | int) else list(given)
+    names = [str(label) for label in listed]
+    for label, name in zip(listed, names, strict=True):
+        if label is None or isinstance(label, float) or not name:
+            raise InputError(f"document {row}: the label {label!r}: give names, or ids")
+    return names
+
+
+# --------------------------------------------------- counts of words, and rows by all of them
+
+
+def count_texts(
+    texts: Sequence[str], labels: Sequence[Any], **settings: Any
+) -> tuple[CountedTexts, Sequence[Any]]:
+    """Return the words of documents, counted, and the documents' labels."""
+    if len(labels) and not isinstance(labels[0], list | tuple | set):
+        raise InputError("labels are no lists of names: vectorize comes before what makes rows")
+    return count_words(texts, TextSettings.of(settings)), labels
+
+
+def find_names(counted: CountedTexts, labels: Sequence[Any]) -> Found:
+    """Return how often each word occurs in some documents, and the names of their labels."""
+    return counted.totals(), frozenset(str(name) for row in labels for name in row)
+
+
+def merge_names(found: Sequence[Found]) -> Found:
+    """Return the counts and the labels of all documents."""
+    words, names = zip(*found, strict=True)
+    return merge_counts(words), frozenset().union(*names)
+
+
+def choose_columns(found: Found, settings: TextSettings) -> ColumnNames:
+    """Return the columns of rows, and what makes rows of texts.
+
+    Raises
+    ------
+    InputError
+        If no word is left.
+    """
+    vectorizer = choose_words(found[0], settings)
+    return ColumnNames(vectorizer.words, tuple(sorted(found[1])), vectorizer)
+
+
+def weigh_counted(
+    counted: CountedTexts, labels: Sequence[Any], names: ColumnNames
+) -> tuple[Any, Any]:
+    """Return the rows of documents whose words are counted."""
+    assert names.vectorizer is not None
+    return names.vectorizer.weigh(counted.words, counted.counts), _label_matrix(labels, names)
+
+
+def vectorized(texts: Sequence[str], labels: Sequence[Any], names: ColumnNames) -> tuple[Any, Any]:
+    """Return the rows of documents, by the words and labels of others."""
+    check_texts(texts)
+    assert names.vectorizer is not None
+    return names.vectorizer.transform(texts), _label_matrix(labels, names)
+
+
+def _label_matrix(labels: Sequence[Any], names: ColumnNames) -> Any:
+    """Return documents' labels by their columns, without those that are not known."""
+    columns = {name: column for column, name in enumerate(names.labels)}
+    named = [[str(name) for name in row] for row in labels]
+    return to_scipy(label_csr_of(named, columns))

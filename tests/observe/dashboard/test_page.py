@@ -1,0 +1,118 @@
+"""What one browser is sent of a run, without the browser."""
+
+from __future__ import annotations
+
+import pytest
+from bokeh.document import Document
+
+from daskxml.observe.dashboard.page import Page, details_html
+from harness.run_events import row, series_of, started, trained
+
+
+def shown(series, *others):
+    """Return the page of a run once the browser has confirmed that it is there."""
+    every = {it.run: it for it in (*others, series)}
+    page = Page(every, Document(), series.run)
+    page.events.tags = [0]
+    return page
+
+
+def charts(page):
+    """Return the names of the charts that are drawn."""
+    return {name for name, chart in page.charts.charts.items() if chart.visible}
+
+
+def after(megabatches, **sections):
+    def add_events(log):
+        started(log)
+        trained(log, megabatches)
+
+    return series_of(add_events, **sections)
+
+
+def test_nothing_is_drawn_before_there_is_anything():
+    page = shown(series_of(lambda log: log.state("loading")))
+    assert charts(page) == {"timeline"}
+    assert [div.text.strip() for div in page.numbers.values()] == [""] * 5
+    assert "loading" in page.headline.text
+
+
+def test_one_mega_batch_is_numbers():
+    page = shown(after(1))
+    assert charts(page) == {"timeline"}
+    for place, words in (("score", "0.0100"), ("loss", "10"), ("of_workers", "10 (0), 11 (1)")):
+        assert f"<b>{words}</b>" in page.numbers[place].text
+    assert "Labels held" not in page.numbers["of_workers"].text
+
+
+def test_what_changes_is_drawn_and_zoomed_together_and_what_does_not_is_a_number():
+    other, series = after(3, run={"name": "other"}), after(4)
+    other.run = "other"
+    page = shown(series, other)
+    learning = {"metric_time", "metric_megabatch", "loss_time", "loss_megabatch"}
+    assert charts(page) == {"timeline", *learning}  # the made-up workers always do the same
+    assert page.numbers["score"].text.strip() == ""
+    assert "Batch size (rows)" in page.numbers["of_workers"].text
+    assert not page.stop_button.visible
+
+    found = page.charts.charts
+    assert found["metric_megabatch"].x_range is found["loss_megabatch"].x_range
+    assert found["metric_megabatch"].x_range is found["weight"].x_range
+    assert found["metric_time"].x_range is found["loss_time"].x_range
+    assert found["metric_time"].x_range is not found["metric_megabatch"].x_range
+
+    behind = page.charts.others.data
+    assert behind["run"] == ["other"]
+    assert behind["score"][0].tolist() == [0.01, 0.02, 0.03]
+    assert behind["loss"][0].tolist() == pytest.approx([10.0, 5.0, 10 / 3])
+
+
+def test_workers_that_change_are_drawn():
+    def add_events(log):
+        started(log)
+        trained(log, 3)
+        log.event("megabatch", row=row(4, ["0"]) | {"workers": {"0": row(4)["workers"]["1"]}})
+
+    assert "batch_rows" in charts(shown(series_of(add_events)))
+
+
+def test_a_run_is_stopped_from_the_page_only_where_that_is_allowed():
+    stopped, series = [], after(2)
+    series.stop = lambda: stopped.append(series.run)
+    page = shown(series)
+    assert page.stop_button.visible
+    assert stopped == []
+    page.stop_button.tags = ["stop"]
+    assert stopped == [series.run]
+    series.stop = None
+    page.stop_button.tags = ["again"]  # as a browser may pretend
+    assert stopped == [series.run]
+
+
+def test_a_run_that_is_over_is_not_stopped():
+    def add_events(log):
+        trained(log, 2)
+        log.end_well("epochs")
+
+    stopped, series = [], series_of(add_events)
+    series.stop = lambda: stopped.append(series.run)
+    page = shown(series)
+    page.stop_button.tags = ["stop"]
+    assert not page.stop_button.visible
+    assert stopped == []
+
+
+def test_files_stages_and_settings():
+    stage = {"name": "read", "outcome": "done", "problem": "", "rows": 1500, "nbytes": 3 << 20,
+             "partitions": 2, "seconds": 0.5}  # fmt: skip
+
+    def add_events(log):
+        log.event("stages", stages=[stage])
+
+    series = series_of(add_events, data={"train": ["/d/<a>.txt"], "test": ["s3://me:pass@d/b"]})
+    series.out = "/runs/first"
+    text = details_html(series)
+    for piece in ("/runs/first", "/d/&lt;a&gt;.txt", "s3://d/b", "1,500", "epochs = 10.0"):
+        assert piece in text
+    assert "<a>" not in text
+    assert "me:pass" not in text
