@@ -65,7 +65,8 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \
+	  --reruns 1
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
