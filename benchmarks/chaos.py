@@ -49,7 +49,7 @@ LOSSES = ("kill",)  # what goodput is measured under, unless others are asked fo
 SILENCE_S, POLL_S, DISK_MIB = 60.0, 0.2, 64
 STARTS = 30  # of one run, at most
 SLOW = ("tbf", "rate", "1mbit", "burst", "16k", "latency", "400ms")
-COMMAND = (sys.executable, "-m", "daskxml.cli")
+COMMAND = (sys.executable, "-m", "daskxml")
 DASK = (sys.executable, "-m", "dask")
 
 

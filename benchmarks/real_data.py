@@ -31,7 +31,7 @@ PIPELINES = Path(__file__).parent.parent / "pipelines"
 def command(*arguments: object) -> str:
     """Run daskxml and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "daskxml.cli", *map(str, arguments)],
+        [sys.executable, "-m", "daskxml", *map(str, arguments)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

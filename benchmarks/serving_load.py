@@ -141,7 +141,7 @@ def loaded(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
         }]}).encode()
         for _ in range(500)
     ]  # fmt: skip
-    command = [sys.executable, "-m", "daskxml.cli", "serve", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "daskxml", "serve", str(folder), "--port", "0"]
     command += ["--allow-reload", "--threads", str(options.threads)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -17,7 +17,7 @@ ROOMS = (
     "core", "text", "data", "kernels", "collectives", "strategies", "metrics", "optim", "model",
     "config", "session", "records", "worker", "in_process", "transport", "cluster", "simulator",
     "observe",
-    "api", "estimators", "serving", "bench", "doctor", "cli",
+    "api", "estimators", "serving", "bench", "doctor", "cli", "__main__",
 )  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)} | {"_version": 0}
 DASK = {"dask", "distributed", "tornado", "bokeh"}

@@ -16,7 +16,7 @@ from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
 from daskxml.simulator.cost import Network, check_pools, v100_cost
 from daskxml.simulator.simulation import Costs, Simulation
-from daskxml.simulator.virtual_session import Arrival, Change
+from daskxml.simulator.virtual_session import Arrival, Change, check_changes
 
 Speeds = Sequence[float] | Mapping[str, float]
 
@@ -61,10 +61,13 @@ def simulate(
         The result of `read_rows`, to be shared by several runs; the run's directory, which also
         gets ``simulation.json``.
     changes
-        `Loss` and `Arrival` of workers, at times since the beginning of this call.
+        `Loss` and `Arrival` of workers, at times since the beginning of this call. A worker that
+        arrives has a name of its own.
 
     Raises
     ------
+    ConfigError
+        Also if a change names a worker that does not exist, or one that arrives twice.
     ClusterError
         If every worker is lost and none arrives.
 
@@ -79,6 +82,7 @@ def simulate(
     named, changes = name_speeds(speeds), tuple(changes)
     resolved = resolve_run(config, train, test, overrides)
     late = [change.worker for change in changes if isinstance(change, Arrival)]
+    check_changes(named, changes)
     threads = check_pools(pools or {}, [*named, *late], resolved)
     place = RunDir.open(out, resume)
     callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)

@@ -163,7 +163,7 @@ def _runs(suite: Suite, matrix: RunMatrix, sets: Mapping[str, DataSet]) -> Itera
                 "rows": sets[data].contents,
                 "executor": [executor, *options],
             },
-            command=("-m", "daskxml.cli", verb, f"{FOLDER}/{RUN_FILE}", "--out", out, *options),
+            command=("-m", "daskxml", verb, f"{FOLDER}/{RUN_FILE}", "--out", out, *options),
             budget=Budget(seconds=60 * matrix.minutes, memory_bytes=matrix.memory),
             run_file=config.to_toml(),
             missing=sets[data].missing,

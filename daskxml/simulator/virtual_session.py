@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from daskxml.core.errors import ConfigError
@@ -58,6 +60,29 @@ Change = Loss | Arrival
 def _check_time(at_s: float) -> None:
     if not 0.0 <= at_s < math.inf:
         raise ConfigError(f"at_s = {at_s}: must be at least 0")
+
+
+def check_changes(names: Collection[str], changes: Iterable[Change]) -> None:
+    """Refuse losses of nobody, and arrivals of workers that are there.
+
+    Raises
+    ------
+    ConfigError
+        Naming the worker.
+
+    Examples
+    --------
+    >>> check_changes(["0", "1"], [Loss(0.5, "1"), Arrival(0.6, "2")])
+    """
+    changes = tuple(changes)
+    arriving = [change.worker for change in changes if isinstance(change, Arrival)]
+    known = Counter([*names, *arriving])
+    for name in arriving:
+        if known[name] > 1:
+            raise ConfigError(f"worker {name} arrives, but there is one of this name: give another")
+    for change in changes:
+        if change.worker not in known:
+            raise ConfigError(f"worker {change.worker} is lost, but there is none of this name")
 
 
 _ORDER = {Loss: 0, Arrival: 1}

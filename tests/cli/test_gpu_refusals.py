@@ -51,7 +51,7 @@ def stand_in(folder: Path, listing: str, cuda: int) -> dict[str, str]:
 
 
 def command(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    called = [sys.executable, "-m", "daskxml.cli", *arguments]
+    called = [sys.executable, "-m", "daskxml", *arguments]
     return subprocess.run(called, env=environment, capture_output=True, text=True, timeout=100)
 
 

@@ -149,7 +149,7 @@ def test_help_and_version_load_nothing_heavy():
 
 def test_module_runs_as_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "daskxml.cli", "inspect"], capture_output=True, text=True
+        [sys.executable, "-m", "daskxml", "inspect"], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.startswith("daskxml: error: the following arguments are required")
@@ -164,6 +164,6 @@ def test_generate_writes_both_files(capsys, tmp_path):
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
-    command = f"{sys.executable} -m daskxml.cli --help | true; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m daskxml --help | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -331,7 +331,7 @@ def test_a_live_terminal(run_file: Path, data: Data, tmp_path: Path) -> None:
     reader.start()
     files = ("--train", data["train"], "--test", data["test"])
     arguments = (*files, "--out", tmp_path / "run", "--workers", "1")
-    command = [sys.executable, "-m", "daskxml.cli", "train", run_file, *arguments]
+    command = [sys.executable, "-m", "daskxml", "train", run_file, *arguments]
     size = {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
     done = subprocess.run(
         command, stdout=side, stderr=side, stdin=side, env=os.environ | size, timeout=100

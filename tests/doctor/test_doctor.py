@@ -23,7 +23,7 @@ A100 = Gpu(index=0, uuid="GPU-a", name="A100", memory_bytes=40 << 30, driver="47
 
 
 def doctor(python: str, path: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [python, "-m", "daskxml.cli", "doctor", *options]
+    command = [python, "-m", "daskxml", "doctor", *options]
     environment = os.environ | {"PYTHONPATH": path}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 

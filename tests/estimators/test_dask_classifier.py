@@ -86,7 +86,8 @@ def test_probabilities_and_scores_are_those_of_rows_in_memory(client, fitted) ->
         here = getattr(fitted, method)(X)
         np.testing.assert_allclose(client.compute(found).result(), here, rtol=1e-6)
     best = client.compute(fitted.predict_proba(lazy, top_k=2)).result()
-    np.testing.assert_allclose(best.toarray(), fitted.predict_proba(X, top_k=2).toarray())
+    expected = fitted.predict_proba(X, top_k=2).toarray()
+    np.testing.assert_allclose(best.toarray(), expected, rtol=1e-6)
 
 
 def test_names_in_lists_and_an_eval_set(client) -> None:

@@ -1,7 +1,7 @@
 """`daskxml` commands as processes: many side by side, or watched, interrupted and killed.
 
 They are forked from the process that the workers of the tests are forked from, which has imported
-what they need (see `conftest`). All else is as from a terminal: ``python -m daskxml.cli`` runs as
+what they need (see `conftest`). All else is as from a terminal: ``python -m daskxml`` runs as
 ``__main__`` in a directory with empty input, leads a process group of its own, writes to pipes,
 forks its own workers from a process that it starts itself, and ends with Python's exit functions.
 """
@@ -28,7 +28,7 @@ from typing import IO
 
 import psutil
 
-MODULE = "daskxml.cli"
+MODULE = "daskxml"
 WITHIN_S = 120.0  # far more than any of them needs, as other processes may load the machine
 
 
@@ -158,7 +158,7 @@ def _start(arguments: Sequence[str], folder: Path) -> Done:
 
 
 def _become(arguments: list[str], folder: Path, out: Connection, errors: Connection) -> None:
-    """Be ``python -m daskxml.cli``, which ends with `SystemExit`."""
+    """Be ``python -m daskxml``, which ends with `SystemExit`."""
     os.setsid()
     os.chdir(folder)
     # The process that forks may have been started by a cluster, whose workers ignore Ctrl-C.

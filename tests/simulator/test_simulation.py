@@ -125,6 +125,18 @@ def test_a_candidate_continues_the_run_when_all_workers_are_lost(data, values, c
     assert [sorted(row["workers"]) for row in run.history] == [["1"]] * 6
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (Arrival(0.1, "1"), "worker 1 arrives, but there is one of this name"),
+        (Loss(0.1, "2"), "worker 2 is lost, but there is none of this name"),
+    ],
+)
+def test_changes_of_workers_that_are_there_or_not(data, values, change, problem):
+    with pytest.raises(ConfigError, match=problem):
+        simulate(values, [1, 1], **data, changes=[change])
+
+
 def test_a_run_that_is_stopped_and_resumed_is_the_same(data, values, costs, tmp_path):
     values["training"] = {"megabatches": 7}
     whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")

@@ -1,0 +1,59 @@
+"""The code of the tutorials runs, block after block, as a reader would have it run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGES = Path(__file__).parents[1] / "docs/tutorials"
+
+
+def run_page(name: str) -> dict[str, Any]:
+    """Run the Python of a page in the working directory; return the names that it defines."""
+    text = (PAGES / f"{name}.md").read_text()
+    names: dict[str, Any] = {"__name__": name}
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
+        exec(compile(block, f"{name}.md, block {number}", "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_tags(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("tags")
+    assert names["search"].best_score_ > 0.8
+    assert "('stilton', " in capsys.readouterr().out
+
+
+def test_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("cluster")
+    told = capsys.readouterr().out
+    assert names["tree"].result().metrics["P@1"] > 0.8
+    assert re.search(r"^vectorize +shared$", told, re.M)
+    assert "('lost', " in told
+    assert not names["daskxml"].verify("runs/survivor").disagreements
+    assert len(Path("labels.jsonl").read_text().splitlines()) == 500
+
+
+def test_unequal_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("unequal")
+    seconds = {name: run.history[-1]["train_s"] for name, run in names["found"].items()}
+    assert seconds["adaptive-sgd"] < seconds["elastic"] < seconds["mirrored"]
+    assert names["one"] / names["four"] > 1.5
+    told = capsys.readouterr().out
+    assert re.search(r"^\d+ lost old$", told, re.M)
+    assert re.search(r"^\d+ joined late$", told, re.M)
+
+
+def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("serving")
+    told = capsys.readouterr().out
+    assert names["same"] > 0.9
+    assert "422 " in told
+    assert "ended with 0" in told
