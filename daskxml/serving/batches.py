@@ -16,8 +16,8 @@ from daskxml.serving.models import ServedModel
 
 Ranking = tuple[Ids, Scores]
 
-# As many rows, or fewer, are ranked one at a time: a row alone has a path of its own, while a product
-# of so few rows takes longer than each of them by itself.
+# As many rows, or fewer, are ranked one at a time: a row alone has a path of its own, while a
+# product of so few rows takes longer than each of them by itself.
 _FEW_ROWS = 3
 
 
