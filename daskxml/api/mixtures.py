@@ -69,7 +69,7 @@ def mix(
     >>> rows = daskxml.Matrices(X[:40], Y[:40])
     >>> from daskxml.api.train_here import train_here
     >>> parts = [train_here(name, train=rows, overrides=["training.epochs=1"]).model
-    ...          for name in ("tree", "quickstart")]
+    ...          for name in ("tree", "adaptive-sgd")]
     >>> mix(parts, X[40:], Y[40:])
     <daskxml.Model 9 -> 5, mixture of 2 models>
     """

@@ -173,7 +173,7 @@ def search(
     ::
 
         space = {"strategy": {"lr": {"low": 0.01, "high": 1.0, "log": True}}}
-        found = daskxml.search("quickstart", space, train="train.txt", out="runs/lr")
+        found = daskxml.search("adaptive-sgd", space, train="train.txt", out="runs/lr")
         found.best.settings, found.model
     """
     if resume is not None:

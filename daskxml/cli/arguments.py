@@ -46,7 +46,7 @@ def build_parser() -> Parser:
 
 _TRAIN_MORE = """\
 run files that come along:
-  quickstart                         short, to begin with
+  quickstart                         to begin with: good, in a short time
   best                               for quality
   tree trees mixture                 label trees, and both kinds together
   adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers

@@ -54,7 +54,7 @@ def train(options: Options) -> int:
 
 
 def demo(options: Options) -> int:
-    """Train `pipelines/quickstart.toml` on the rows of ``datasets/demo.toml``."""
+    """Train `pipelines/adaptive-sgd.toml`, a few epochs, on the rows of ``datasets/demo.toml``."""
     card = load_card("demo")
     if card.synthetic is None:
         raise ConfigError("datasets/demo.toml has no [synthetic] section to generate rows from")
@@ -68,8 +68,10 @@ def demo(options: Options) -> int:
         "data.train": str(train_file),
         "data.test": str(test_file),
         "cluster.workers": options.workers,
+        "training.epochs": 8,
+        "evaluation.every": 1,
     }
-    status = _train(load_run_config("quickstart", values), out)
+    status = _train(load_run_config("adaptive-sgd", values), out)
     print(f"\nTry: {typed_command()} evaluate {out} {test_file}")
     return status
 

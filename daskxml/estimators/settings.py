@@ -56,7 +56,7 @@ def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig
     Examples
     --------
     >>> from daskxml.estimators.classifier import XMLClassifier
-    >>> config = resolve_settings(XMLClassifier("quickstart", epochs=3), 9, has_tests=False)
+    >>> config = resolve_settings(XMLClassifier("adaptive-sgd", epochs=3), 9, has_tests=False)
     >>> config.training.epochs, config.strategy_name
     (3.0, 'adaptive-sgd')
     """

@@ -218,7 +218,7 @@ def test_times_of_another_machine_are_not_compared(bench, capsys):
 
 def test_a_suite_whose_files_are_not_there_says_so(tmp_path, capsys):
     suite = tmp_path / "real.toml"
-    suite.write_text('[[matrix]]\nrun = ["quickstart"]\ndata = ["bibtex"]\n')
+    suite.write_text('[[matrix]]\nrun = ["adaptive-sgd"]\ndata = ["bibtex"]\n')
     assert main(["bench", str(suite), "--out", str(tmp_path / "out")]) == 1
     output = capsys.readouterr().out
     files = "bibtex.train.txt.gz and bibtex.test.txt.gz"
@@ -255,7 +255,7 @@ features = 60
 labels = 12
 
 [[matrix]]
-run = ["quickstart"]
+run = ["adaptive-sgd"]
 data = ["small"]
 workers = [1]
 executors = ["cluster", "simulate"]
@@ -283,7 +283,7 @@ def test_a_real_and_a_simulated_run(tmp_path):
         assert figures["memory MiB"] > 20
     assert real["in all s"] > real["train s"]
     assert "in all s" not in virtual
-    assert (done.path / "table.md").read_text().count("| quickstart | small |") == 2
+    assert (done.path / "table.md").read_text().count("| adaptive-sgd | small |") == 2
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from daskxml.data.cards import load_card
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 SMALL = "[data.small]\nrows = 40\ntest_rows = 10\nfeatures = 9\nlabels = 5\n"
-MATRIX = '[[matrix]]\nrun = ["quickstart"]\ndata = ["small"]\n'
+MATRIX = '[[matrix]]\nrun = ["adaptive-sgd"]\ndata = ["small"]\n'
 SCRIPT = '[[script]]\nname = "s"\nfile = "s.py"\nresult = "s"\nrows = ["what"]\nsmaller = ["ms"]\n'
 
 
@@ -66,7 +66,7 @@ def test_a_matrix_is_a_cell_for_every_combination(tmp_path):
     assert len(cells) == len({(cell.names, cell.repeat) for cell in cells}) == 8
     assert [cell.repeat for cell in cells] == [3] * 4 + [4] * 4  # seeds take turns
     real, virtual = cells[2], cells[3]
-    assert real.names == ("quickstart", "small", "2", "cluster")
+    assert real.names == ("adaptive-sgd", "small", "2", "cluster")
     config = load_run_config(write(tmp_path, real.run_file))
     assert (config.cluster.workers, config.run.seed) == (2, 3)
     assert Path(config.data.train[0]).read_text().startswith("40 9 5\n")
@@ -82,9 +82,9 @@ def write(folder: Path, text: str) -> Path:
 
 def test_settings_of_one_run_win_over_those_of_all(tmp_path):
     text = (
-        '[runs.other]\nfile = "quickstart"\nset.strategy.lr = 0.3\nset.strategy.batch_max = 16\n'
+        '[runs.other]\nfile = "adaptive-sgd"\nset.strategy.lr = 0.3\nset.strategy.batch_max = 16\n'
         + SMALL
-        + '[[matrix]]\nrun = ["other", "quickstart"]\ndata = ["small"]\nset.strategy.lr = 0.5\n'
+        + '[[matrix]]\nrun = ["other", "adaptive-sgd"]\ndata = ["small"]\nset.strategy.lr = 0.5\n'
         + "set.training.epochs = 1\neach.other.strategy.batch_max = 8\n"
     )
     configs = {
@@ -92,13 +92,13 @@ def test_settings_of_one_run_win_over_those_of_all(tmp_path):
         for cell in cells_of(tmp_path, text)
     }
     assert (configs["other"].strategy.lr, configs["other"].strategy.batch_max) == (0.3, 8)
-    assert configs["quickstart"].strategy.lr == 0.5
+    assert configs["adaptive-sgd"].strategy.lr == 0.5
     assert {config.training.epochs for config in configs.values()} == {1.0}
 
 
 def test_a_run_file_beside_the_suite_is_found(tmp_path):
     (tmp_path / "beside.toml").write_text("[training]\nepochs = 3\n")
-    [cell] = cells_of(tmp_path, SMALL + MATRIX.replace("quickstart", "beside"))
+    [cell] = cells_of(tmp_path, SMALL + MATRIX.replace("adaptive-sgd", "beside"))
     assert "epochs = 3.0" in cell.run_file
 
 
@@ -184,7 +184,7 @@ def test_a_script_that_is_not_installed_is_said_to_be_missing(tmp_path):
         (SMALL + MATRIX + "simulate.names = ['a']\n", "must be as many as speeds"),
         (SMALL + MATRIX + "simulate.speed = 1\n", "did you mean 'speeds'?"),
         (SMALL + MATRIX + "set.strategy.lrr = 3.0\n", "unknown key 'lrr', did you mean 'lr'?"),
-        (SMALL + MATRIX.replace("quickstart", "quikstart"), "did you mean 'quickstart'?"),
+        (SMALL + MATRIX.replace("adaptive-sgd", "adaptve-sgd"), "did you mean 'adaptive-sgd'?"),
         (MATRIX.replace("small", "delicous"), "did you mean 'delicious'?"),
         (SMALL.replace("labels = 5\n", "") + MATRIX, "[data.small]: missing 1 required"),
         (SMALL + MATRIX + MATRIX, "is there twice"),

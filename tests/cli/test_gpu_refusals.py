@@ -59,7 +59,7 @@ def command(environment: dict[str, str], *arguments: str) -> subprocess.Complete
 def test_a_driver_older_than_the_packages(data: dict[str, Path], tmp_path: Path):
     there = stand_in(tmp_path, "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c)\\n", 11040)
     options = ("--device", "cuda", "--out", str(tmp_path / "run"))
-    done = command(there, "train", "quickstart", "--train", str(data["train"]), *options)
+    done = command(there, "train", "adaptive-sgd", "--train", str(data["train"]), *options)
     assert done.returncode == 2
     assert done.stderr == (
         "daskxml: error: [cluster] device = 'cuda': the driver runs CUDA 11.4, older than the "
@@ -91,7 +91,7 @@ def test_two_workers_on_one_slice(
         try:
             client.wait_for_workers(2, timeout=60)
             run = ("--out", str(tmp_path / "run"), "--scheduler", cluster.scheduler_address)
-            assert main(["train", "quickstart", "--train", str(data["train"]), *run]) == 2
+            assert main(["train", "adaptive-sgd", "--train", str(data["train"]), *run]) == 2
         finally:
             process.terminate()
             process.wait(30)

@@ -24,7 +24,7 @@ def trained(tmp_path_factory):
     settings = ["training.megabatches=4", "strategy.batch_max=32", "strategy.megabatch_batches=10"]
     options = [f"--set={setting}" for setting in [*settings, "model.hidden=[16]"]]
     files = ["--train", str(train), "--test", str(test), "--out", str(folder / "run")]
-    assert main(["train", "quickstart", *files, "--workers", "1", *options]) == 0
+    assert main(["train", "adaptive-sgd", *files, "--workers", "1", *options]) == 0
     return folder
 
 
@@ -60,7 +60,7 @@ def test_evaluate_agrees_with_the_history_and_with_a_count_of_what_predict_wrote
 def test_a_directory_that_holds_a_run_is_refused(trained, capsys):
     before = history(trained)
     files = ["--train", str(trained / "train.txt"), "--out", str(trained / "run")]
-    assert main(["train", "quickstart", *files, "--workers", "1"]) == 2
+    assert main(["train", "adaptive-sgd", *files, "--workers", "1"]) == 2
     assert "holds a run already" in capsys.readouterr().err
     assert history(trained) == before
 

@@ -24,11 +24,11 @@ def rows():
 def fitted(request, rows, tmp_path_factory):
     X, Y = rows[0]
     if request.param == "mlp":
-        return XMLClassifier("quickstart", **FAST).fit(X, Y)
+        return XMLClassifier("adaptive-sgd", **FAST).fit(X, Y)
     tree = XMLClassifier("tree", epochs=1).fit(X, Y)
     if request.param == "tree":
         return tree
-    network = XMLClassifier("quickstart", **FAST).fit(X, Y)
+    network = XMLClassifier("adaptive-sgd", **FAST).fit(X, Y)
     folder = tmp_path_factory.mktemp("mixture")
     daskxml.mix([tree.model_, network.model_], weights=(0.6, 0.4)).save(folder)
     return XMLClassifier.load(folder)
@@ -59,7 +59,7 @@ def test_predictions_are_those_of_the_calibrated_model(fitted, rows, tmp_path):
 
 def test_probabilities_of_all_labels_are_calibrated_too(rows):
     (X, Y), (other, labels) = rows
-    classifier = XMLClassifier("quickstart", **FAST).fit(X, Y.toarray())
+    classifier = XMLClassifier("adaptive-sgd", **FAST).fit(X, Y.toarray())
     before = classifier.predict_proba(other)
     after = classifier.calibrate(other, labels.toarray()).predict_proba(other)
     made = classifier.model_.header.decisions
@@ -72,14 +72,14 @@ def test_probabilities_of_all_labels_are_calibrated_too(rows):
 def test_labels_that_fit_has_not_seen_are_missed(rows):
     X, _ = rows[0]
     y = [["a"], ["b"], ["a", "b"], ["c"]] * 100
-    classifier = XMLClassifier("quickstart", **FAST).fit(X, y)
+    classifier = XMLClassifier("adaptive-sgd", **FAST).fit(X, y)
     classifier.calibrate(X[:200], [*y[:196], *[["new"]] * 4])
     assert classifier.predict(X[:1]).shape == (1, 3)
 
 
 def test_what_cannot_be_calibrated_is_one_line(rows):
     (X, Y), (other, labels) = rows
-    single = XMLClassifier("quickstart", **FAST).fit(X, Y.indptr[:-1] % 3)
+    single = XMLClassifier("adaptive-sgd", **FAST).fit(X, Y.indptr[:-1] % 3)
     tree = XMLClassifier("tree", epochs=1).fit(X, Y)
     for act, message in {
         lambda: single.calibrate(other, labels.indptr[:-1] % 3): "CalibratedClassifierCV",

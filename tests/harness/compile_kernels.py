@@ -35,7 +35,7 @@ def compile_networks(folder: Path) -> None:
     """Train, compress and index networks, and merge vectors."""
     file = write_xml(folder / "train.txt", ROWS)
     for values in NETWORKS:
-        model = train_here("quickstart", train=[str(file)], overrides={**ONCE, **values}).model
+        model = train_here("adaptive-sgd", train=[str(file)], overrides={**ONCE, **values}).model
     features = to_scipy(generate(ROWS)[1].features)
     for each in (model, daskxml.compress(model, bits=8), daskxml.index(model, features, k=2)):
         for rows in (features, features[0]):
@@ -55,7 +55,7 @@ def compile_samples(folder: Path) -> None:
     file = write_xml(folder / "train.txt", ROWS)
     few = {**ONCE, "sampling.active": 4, "model.hidden": [8]}
     for values in SAMPLES:
-        train_here("quickstart", train=[str(file)], overrides={**few, **values})
+        train_here("adaptive-sgd", train=[str(file)], overrides={**few, **values})
 
 
 def compile_trees(folder: Path) -> None:
@@ -68,7 +68,7 @@ def compile_trees(folder: Path) -> None:
             given = {"model.solver": solver, "model.passes": 1, "training.epochs": 2}
             model = train_here("trees", train=rows, overrides=given).model
         for loss in ("softmax", "sigmoid"):
-            train_here("quickstart", train=rows, overrides={**ONCE, "model.loss": loss})
+            train_here("adaptive-sgd", train=rows, overrides={**ONCE, "model.loss": loss})
     model.predict_top_k(to_scipy(test.features), 2)
 
 

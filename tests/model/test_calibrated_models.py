@@ -43,7 +43,7 @@ def models(parts):
     overrides = {"training.epochs": 4, "run.seed": 3}
     network, trees = (
         train_here(name, train=matrices, overrides=overrides).model
-        for name in ("quickstart", "trees")
+        for name in ("adaptive-sgd", "trees")
     )
     mixed = daskxml.mix([trees, network], weights=(0.5, 0.5))
     return dict(zip(KINDS, (network, trees, mixed), strict=True))

@@ -38,7 +38,7 @@ def models(parts):
     overrides = {"training.epochs": 4, "run.seed": 3}
     network, trees = (
         train_here(name, train=matrices, overrides=overrides).model
-        for name in ("quickstart", "trees")
+        for name in ("adaptive-sgd", "trees")
     )
     return {"mlp": network, "trees": trees, "mixture": daskxml.mix([trees, network], parts[1])}
 

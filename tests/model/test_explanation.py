@@ -24,13 +24,13 @@ def rows():
 
 @pytest.fixture(scope="module")
 def parts(rows):
-    matrices, network = daskxml.Matrices(*rows[0]), {"training.epochs": 3}
+    matrices, network = daskxml.Matrices(*rows[0]), {"training.epochs": 3, "model.dropout": 0.0}
     settings = {
         "tree": ("tree", {}),
         "trees": ("trees", DEEP),
-        "softmax": ("quickstart", {**network, "model.hidden": [16, 8], "model.loss": "softmax"}),
-        "sigmoid": ("quickstart", {**network, "model.hidden": [16], "model.loss": "sigmoid"}),
-        "linear": ("quickstart", {**network, "model.hidden": [], "model.loss": "softmax"}),
+        "softmax": ("adaptive-sgd", {**network, "model.hidden": [16, 8], "model.loss": "softmax"}),
+        "sigmoid": ("adaptive-sgd", {**network, "model.hidden": [16], "model.loss": "sigmoid"}),
+        "linear": ("adaptive-sgd", {**network, "model.hidden": [], "model.loss": "softmax"}),
     }
     return {
         name: train_here(run_file, train=matrices, overrides=given).model

@@ -48,7 +48,7 @@ def test_names_that_are_new_follow_those_of_a_stored_model(tmp_path):
     old.save(tmp_path / "model")
     X, still = np.eye(12), {"hidden": 5, "loss": "sigmoid", "learning_rate": 1e-30, "epochs": 1}
     y = [["f", "new"], ["a"], ["also"], []] * 3
-    grown = XMLClassifier("quickstart", **still).fit(X, y, model=tmp_path / "model")
+    grown = XMLClassifier("adaptive-sgd", **still).fit(X, y, model=tmp_path / "model")
     assert grown.classes_.tolist() == [*names, "also", "new"]
     assert grown.model_.header.label_names == (*names, "also", "new")
     np.testing.assert_allclose(grown.decision_function(X)[:, :6], old.logits(X), atol=1e-20)

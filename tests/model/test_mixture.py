@@ -38,7 +38,7 @@ def models(rows):
     overrides = {"training.epochs": 2, "run.seed": 3}
     return [
         train_here(name, train=matrices, overrides=overrides).model
-        for name in ("trees", "quickstart")
+        for name in ("trees", "adaptive-sgd")
     ]
 
 
@@ -219,12 +219,12 @@ def test_the_command_mixes_runs_that_hold_out_the_same_rows(tmp_path, capsys, mo
     monkeypatch.chdir(tmp_path)
     write_xml(tmp_path / "train.txt", ROWS)
     files = {"train": tmp_path / "train.txt"}
-    for name, seed in (("tree", 1), ("quickstart", 1), ("other", 2)):
+    for name, seed in (("tree", 1), ("adaptive-sgd", 1), ("other", 2)):
         overrides = {"training.epochs": 1, "run.seed": seed, "checkpoint.every": 0,
                      "data.validation": 0.2, "cluster.workers": 1}  # fmt: skip
         file = "tree" if name == "other" else name
         daskxml.train(file, **files, out=f"runs/{name}", overrides=overrides)
-    tree, network, other = "runs/tree", "runs/quickstart", "runs/other"
+    tree, network, other = "runs/tree", "runs/adaptive-sgd", "runs/other"
     assert main(["mix", tree, network, "--out", "mixture"]) == 0
     told = capsys.readouterr().out
     assert "on 60 rows that no part was trained on" in told
