@@ -37,7 +37,8 @@ MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
 
 def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None:
     """On a worker: replace the step by a sleep according to its speed; record lease times."""
-    from daskxml.worker.replica import Replica, WorkStats
+    from daskxml.core.work_stats import WorkStats
+    from daskxml.worker.replica import Replica
     from daskxml.worker.training_worker import TrainingWorker
 
     pause_s = BATCH_S / speeds[str(dask_worker.name)]
@@ -50,7 +51,7 @@ def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None
         begun_s = time.perf_counter()
         time.sleep(wanted_s)
         overslept_s = time.perf_counter() - begun_s - wanted_s
-        return WorkStats(loss=0.0, rows=rows, nonzeros=rows, seen=0)
+        return WorkStats(rows=rows, nonzeros=rows)
 
     Replica.step = step  # type: ignore[method-assign]
     lease, dask_worker.daskxml_leases = TrainingWorker.lease, []  # type: ignore[attr-defined]

@@ -147,7 +147,6 @@ def train(part: Partition, way: str, epochs: int, seed: int) -> tuple[Replica, f
 
 def precisions(replica: Replica, test: Partition) -> dict[str, float]:
     """Return P@1, P@3 and P@5 in per cent."""
-    replica.kernels.is_exact = True
     ids, _ = replica.top_k([Segment(test, np.arange(test.rows))], 5)
     y = test.labels
     hits = np.array([np.isin(ids[r], y.indices[y.indptr[r] : y.indptr[r + 1]])

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from daskxml.core.work_stats import WorkStats
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import get_kernels
 from daskxml.kernels.cpu.gemm import dot_rows
@@ -28,7 +29,7 @@ from daskxml.model.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.pool import Pool
-from daskxml.worker.replica import Replica, WorkStats
+from daskxml.worker.replica import Replica
 from daskxml.worker.resident_rows import Batch, ResidentRows
 from machine import write_result
 

@@ -229,7 +229,7 @@ def train(
     rows, seen, begun_s = 0, 0, time.perf_counter()
     while rows < most and (epochs or time.perf_counter() - begun_s < seconds):
         result = replica.step(next(source), case.lr, rows)
-        rows, seen = rows + result.rows, seen + result.seen
+        rows, seen = rows + result.rows, seen + result.labels_scored
     took_s = time.perf_counter() - begun_s
     found = {
         "set": case.name,
