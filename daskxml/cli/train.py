@@ -19,6 +19,7 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.cards import load_card
 from daskxml.data.synthetic import write_xml
 from daskxml.model.kinds import MixtureParts, MixtureSpec
+from daskxml.model.tree.spec import TreeSpec
 from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, print_metrics
 
 RUNS = Path("runs")
@@ -142,7 +143,11 @@ def print_outcome(done: daskxml.Run, places: Mapping[str, str]) -> None:
     measured = [row for row in done.history if row["metrics"]]
     if measured:
         last = measured[-1]
-        print(f"after {last['rows']:,} rows, {last['epoch']:.2f} epochs, {last['wall_s']:.1f} s:")
+        if isinstance(done.model.spec, TreeSpec):
+            work = f"{last['epoch']:.0f} trees"
+        else:
+            work = f"{last['rows']:,} rows, {last['epoch']:.2f} epochs"
+        print(f"after {work}, {last['wall_s']:.1f} s:")
         print_metrics(last["metrics"])
     print_lines({"ended by": done.reason, **places})
 

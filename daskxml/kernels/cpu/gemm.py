@@ -178,14 +178,20 @@ def add_rows(out: Any, x: Any, matrix: Any, alpha: Any, beta: Any) -> None:
 
 
 @njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+def dot(x: Any, y: Any) -> Any:
+    """The sum of products of two vectors of equal length."""
+    total = _ZERO
+    for j in range(x.shape[0]):
+        total += x[j] * y[j]
+    return total
+
+
+@njit(nogil=True, cache=True)
 def dot_rows(out: Any, x: Any, matrix: Any, alpha: Any, beta: Any) -> None:
     """``out = alpha * matrix @ x + beta * out``: a dot product for each row of the matrix."""
     _scale(out, beta)
     for i in range(matrix.shape[0]):
-        total = _ZERO
-        for j in range(matrix.shape[1]):
-            total += matrix[i, j] * x[j]
-        out[i] += alpha * total
+        out[i] += alpha * dot(x, matrix[i])
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.cpu.gemm import dot_rows
+from daskxml.kernels.cpu.gemm import dot
 from daskxml.kernels.cpu.numba_math import exp32, prefetch
 from daskxml.kernels.cpu.probing import rank_by_index
 from daskxml.kernels.cpu.quantised import candidates_of
@@ -178,7 +178,7 @@ def _add_products(out: Any, x: Any, matrix: Any) -> None:
     row_bytes, ahead = 4 * matrix.shape[1], matrix.ctypes.data + _AHEAD
     for i in range(matrix.shape[0]):
         prefetch(ahead + i * row_bytes, row_bytes)
-        dot_rows(out[i : i + 1], x, matrix[i : i + 1], _ONE, _ONE)
+        out[i] += dot(x, matrix[i])
 
 
 @njit(nogil=True, cache=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from daskxml.kernels.cpu.gemm import dot_rows
+from daskxml.kernels.cpu.gemm import dot
 from daskxml.kernels.cpu.numba_math import exp32, prefetch
 from daskxml.kernels.cpu.quantised import encode, score_block, score_label
 from daskxml.kernels.cpu.tree import insert
@@ -116,7 +116,7 @@ def rank_by_index(
     some = np.empty(fan, np.int32)
     best_groups = np.empty(groups[0].shape[0], np.int64)
     best_clusters = np.empty(clusters[0].shape[0], np.int64)
-    logit, row_bytes = np.empty(1, np.float32), 4 * hidden.shape[1]
+    row_bytes = 4 * hidden.shape[1]
     near_labels = np.empty(clusters[0].shape[0], np.float32)
     for i in range(start, stop):
         row, best, held = hidden[i], scores[i], 0
@@ -139,12 +139,10 @@ def rank_by_index(
             if weight.shape[0]:
                 ahead = wanted[min(j + _AHEAD, wanted.shape[0] - 1)]
                 prefetch(weight.ctypes.data + ahead * row_bytes, row_bytes)
-                logit[0] = bias[wanted[j]]
-                dot_rows(logit, row, weight[wanted[j] : wanted[j] + 1], _ONE, _ONE)
+                value = bias[wanted[j]] + dot(row, weight[wanted[j]])
             else:
                 first, second, scale = digits
-                logit[0] = score_label(row, first, second, scale, bias, wanted[j])
-            value = logit[0]
+                value = score_label(row, first, second, scale, bias, wanted[j])
             if value > -np.inf and (held < best.shape[0] or value >= best[held - 1]):
                 held = insert(best, ids[i], held, value, wanted[j])
             if totals.shape[0]:
