@@ -85,6 +85,21 @@ class Chart:
         return not any(line.points for line in self.series) and not self.bars
 
     @property
+    def constant(self) -> float | None:
+        """The value that all points of all series have, which needs no axes; None if there is none.
+
+        Examples
+        --------
+        >>> line = Series(name="a", points=((0.0, 64.0), (1.0, 64.0)))
+        >>> Chart(name="c", title="", x_label="", series=(line,)).constant
+        64.0
+        """
+        values = {y for line in self.series for _, y in line.points}
+        is_plain = not self.bars and self.target is None
+        is_plain = is_plain and not any(line.band or line.marked for line in self.series)
+        return values.pop() if is_plain and len(values) == 1 else None
+
+    @property
     def needs_legend(self) -> bool:
         """Whether the title does not suffice: it does for one series, unless that has a band.
 

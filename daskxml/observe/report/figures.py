@@ -137,7 +137,7 @@ def worker_charts(run: StoredRun, number: int) -> list[Chart]:
             name=f"run{number}_{name}",
             title=title,
             x_label=MEGABATCHES,
-            y_label=label,
+            y_label=label if run.counts_rows else label.replace("rows", "pieces"),
             series=_worker_series(run, value, marked if name == "weights" else {}),
             from_zero=True,
             mark_meaning="weights perturbed" if name == "weights" else "",

@@ -129,7 +129,7 @@ def _make(folder: Path) -> None:
 def _draw(folder: Path, charts: Sequence[Chart]) -> tuple[Path, ...]:
     pictures = []
     for chart in charts:
-        if not chart.is_empty:
+        if not chart.is_empty and chart.constant is None:
             pictures.append(folder / f"{chart.name}.png")
             try:
                 draw_png(chart, pictures[-1])

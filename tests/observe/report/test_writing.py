@@ -95,7 +95,8 @@ def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
 
 def test_the_pictures_are_those_of_the_page(report):
     pytest.importorskip("matplotlib", reason="PNGs are drawn by Matplotlib")
-    assert len(report.pictures) == report.page.read_text().count("<svg") == 8 + 2 * 6
+    assert len(report.pictures) == report.page.read_text().count("<svg") == 16
+    assert "Always the same: Batch size 32; " in read(report.page)  # of Elastic SGD
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in report.pictures)
 
 
