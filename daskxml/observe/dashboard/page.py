@@ -323,7 +323,7 @@ def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: flo
         facts={
             "progress": limit_label(view) + left,
             "time": duration(now_s - series.begun_s),
-            "speed": f"{rows_per_s(view.row) or 0.0:,.0f} rows/s",
+            "speed": f"{rows_per_s(view.row) or 0.0:,.0f} {view.unit}/s",
             "best": best_label(series) or "not evaluated yet",
         },
         others=[it for it in reversed(list(all_series)) if it.run != series.run],
