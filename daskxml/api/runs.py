@@ -303,8 +303,17 @@ class RunFollower:
         if run_dir is None or not Path(run_dir).is_dir():
             return Run(self._fetch_model(run, run_dir), self.history, None, reason)
         out = Path(run_dir)
-        history = self.history if self.place.path else read_history(out / HISTORY_FILE)
-        return Run(Model.load(out), history, out, reason)
+        return Run(Model.load(out), [*self._rows_before(out), *self.history], out, reason)
+
+    def _rows_before(self, out: Path) -> list[dict[str, Any]]:
+        """Return the mega-batches before those that were read: this follower may have attached.
+
+        The file may lack the last ones: the client that writes it need not have read them yet.
+        """
+        first = self.history[0]["megabatch"] if self.history else None
+        if self.place.path or first == 1 or not (out / HISTORY_FILE).exists():
+            return []
+        return read_history(out / HISTORY_FILE)[: first and first - 1]
 
     def _handle(self, event: dict[str, Any]) -> None:
         if event["kind"] == "megabatch":
@@ -312,7 +321,7 @@ class RunFollower:
             self.history.append(event["row"])
             self.place.append(event["row"])
         elif event["kind"] == "rewound":
-            del self.history[event["megabatch"] :]
+            self.history = [it for it in self.history if it["megabatch"] <= event["megabatch"]]
             self.place.rewrite(self.history)
         elif event["kind"] == "equipment":
             self.place.record_workers(event["workers"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -285,30 +286,35 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
 
 def _start(
     follower: RunFollower,
+    run: str,
     config: RunConfig,
     matrices: Mapping[str, Given],
     scattered: Scattered,
     is_detached: bool,
-) -> str:
-    """Start a run on the follower's cluster; return its name."""
+) -> None:
+    """Start a run on the follower's cluster."""
     given = matrices.values()
     stages = [stage for rows in given if isinstance(rows, RowsOnWorkers) for stage in rows.stages]
     client, place = follower.client, follower.place
     if place.checkpoint is None:  # a resumed run keeps its run file until it is ready
         place.begin(config)
-    return str(
-        call(
-            client,
-            "daskxml_start",
-            config=config.to_toml(),
-            scattered={name: [part.key for part in parts] for name, parts in scattered.items()},
-            owner=client.id,
-            run_dir=place.path_for_workers,
-            checkpoint=place.checkpoint,
-            is_detached=is_detached,
-            stages=[dataclasses.asdict(stage) for stage in stages],
-        )
+    call(
+        client,
+        "daskxml_start",
+        run=run,
+        config=config.to_toml(),
+        scattered={name: [part.key for part in parts] for name, parts in scattered.items()},
+        owner=client.id,
+        run_dir=place.path_for_workers,
+        checkpoint=place.checkpoint,
+        is_detached=is_detached,
+        stages=[dataclasses.asdict(stage) for stage in stages],
     )
+
+
+def _new_name() -> str:
+    """Return the name of a run, known here before it begins: Ctrl-C may come at any time."""
+    return secrets.token_hex(4)
 
 
 def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Given]) -> Run:
@@ -319,8 +325,9 @@ def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
     """
     interrupts, scattered = 0, place_given(follower.client, matrices, config)
     follower.on_event = _releasing(follower.on_event, matrices, scattered)
-    run = _start(follower, config, matrices, scattered, is_detached=False)
+    run = _new_name()
     try:
+        _start(follower, run, config, matrices, scattered, is_detached=False)
         while True:
             try:
                 return follower.follow(run)
@@ -358,8 +365,9 @@ def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
     Rows that are no files must have been read by the workers before.
     """
     scattered = place_given(follower.client, matrices, config)
-    run = _start(follower, config, matrices, scattered, is_detached=True)
+    run = _new_name()
     try:
+        _start(follower, run, config, matrices, scattered, is_detached=True)
         follower.place.unlock()
         while not (follower.has_started or (follower.state == "loading" and not scattered)):
             follower.read(run)

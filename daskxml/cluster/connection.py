@@ -111,8 +111,13 @@ def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Cl
         yield client
     elif scheduler is not None:
         # If the scheduler is gone, Dask would log a traceback; the error that is raised suffices.
-        with silence_logging_cmgr(SILENT), _client(scheduler) as connected:
-            yield connected
+        with silence_logging_cmgr(SILENT):
+            connected = _client(scheduler)
+            try:
+                yield connected
+            finally:
+                with contextlib.suppress(TimeoutError):  # its thread ends later, on a busy machine
+                    connected.close()
     else:
         raise ConfigError("no cluster: give --scheduler ADDRESS, or a Dask client")
 

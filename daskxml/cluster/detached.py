@@ -62,6 +62,7 @@ class HistoryWriter:
         self._run_dir, self._checkpoint = run_dir, checkpoint
         self._infos, self._on_error = infos, on_error
         self._worker: WorkerHandle | None = None
+        self._locking: asyncio.Task[None] | None = None
         self._refused = 0  # attempts at locking the directory
         self._ends: list[int] = []  # of each row, in bytes
         self._written = 0  # events
@@ -103,6 +104,8 @@ class HistoryWriter:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        if self._locking is not None:  # `open` may have been cancelled
+            await asyncio.wait({self._locking})
         if self._worker is not None and not self._worker.is_lost:
             release = self._group.ask(
                 self._worker, "write", release_directory, self._group.run, has_failed
@@ -174,9 +177,11 @@ class HistoryWriter:
         """Let some worker lock the directory."""
         worker = self._worker = WorkerHandle(await self._next_worker())
         args = (self._group.run, self._run_dir, self._checkpoint)
+        ask = self._group.ask(worker, "write", lock_directory, *args)
+        self._locking = asyncio.create_task(ask)
         try:
-            await self._group.ask(worker, "write", lock_directory, *args)
-        except BaseException:
+            await asyncio.shield(self._locking)
+        except Exception:
             self._worker = None
             raise
         return worker

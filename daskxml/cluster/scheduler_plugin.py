@@ -9,7 +9,6 @@ detached run has no owner, and its record is kept for a while after its end.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import tomllib
 from collections.abc import Callable
 from typing import Any
@@ -47,10 +46,12 @@ class RunSchedulerPlugin(SchedulerPlugin):
         """Register the handlers for clients."""
         self.scheduler = scheduler
         self.drivers: dict[str, RunDriver] = {}
+        self._closing = set[RunDriver]()  # of runs that are being forgotten
         self.owners: dict[str, str] = {}  # by run: the client that it ends with; "": which is gone
         self.watchers: list[Callable[[RunDriver], None]] = []  # called with every new run
         self.shared, self.keepers = SharedRows(), set[str]()  # rows, and clients that keep theirs
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._given_up = set[str]()  # runs that were forgotten before they had begun
         self._forgetting: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
         self._opening = asyncio.Lock()
@@ -85,6 +86,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
 
     async def start_run(
         self,
+        run: str,
         config: str,
         scattered: dict[str, list[str]],
         owner: str,
@@ -92,8 +94,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
         checkpoint: str | None,
         is_detached: bool = False,
         stages: list[dict[str, Any]] | None = None,
-    ) -> str:
-        """Start a run from a resolved run file in TOML; return its name.
+    ) -> None:
+        """Start a run of this name from a resolved run file in TOML.
 
         ``scattered`` holds the keys of partitions to use instead of files, ``stages`` says how
         those were made. A detached run ends with its owner as well until `detach_run`.
@@ -102,7 +104,9 @@ class RunSchedulerPlugin(SchedulerPlugin):
             client = await self._own_client()
             capabilities = await probe_workers(client)
             await client.register_plugin(RunWorkerPlugin())  # also for later workers
-        run = secrets.token_hex(4)
+        if run in self._given_up or owner not in self.scheduler.clients:
+            self._given_up.discard(run)
+            raise ClusterError("the client that started the run has left it")
         resolved = load_run_config(tomllib.loads(config))
         rows = ScatteredRows(**{name: tuple(keys) for name, keys in scattered.items()})
         holders = RowHolders(self.shared, owner if owner in self.keepers else "")
@@ -116,7 +120,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
         for watcher in self.watchers:
             watcher(driver)
         self._tasks[run] = asyncio.create_task(self._drive(run, driver))
-        return run
 
     async def _drive(self, run: str, driver: RunDriver) -> None:
         with driver.client.as_current(), dask.annotate(span=SPAN):
@@ -186,13 +189,19 @@ class RunSchedulerPlugin(SchedulerPlugin):
         return [handle.address for handle in driver.group.model_holders()] if driver else []
 
     async def forget_run(self, run: str) -> None:
-        """Release all resources of a run, and remove it."""
+        """Release all resources of a run, and remove it; one that is not there must not begin."""
         driver = self.drivers.pop(run, None)
         self.owners.pop(run, None)
-        await self._cancel(run)
-        if driver is not None:
+        if driver is None:
+            self._given_up.add(run)
+            return
+        self._closing.add(driver)
+        try:
+            await self._cancel(run)
             with dask.annotate(span=SPAN):
                 await driver.close()
+        finally:
+            self._closing.remove(driver)
 
     async def keep_rows(self, owner: str, keep: bool) -> None:
         """Let a client hold the rows of the runs that it starts from now on, or release all."""
@@ -230,7 +239,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """Pass on that a worker was removed."""
-        for driver in self.drivers.values():
+        for driver in (*self.drivers.values(), *self._closing):
             driver.worker_removed(worker)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:

@@ -45,12 +45,15 @@ class LeaseQueue:
         Executes leases; the store from which it pulls a shared model on another machine.
     pushed
         By pusher: the number of the last push that was added to the shared model here.
+    evaluation
+        Held while the replica is the global model; Dask may start the task of a lost worker's
+        pieces beside that of this worker's own.
     """
 
     def __init__(self, worker: AnyWorker, store: RemoteStore | None = None) -> None:
         self.worker, self.store = worker, store
         self.pushed: dict[str, int] = {}
-        self.turn = threading.Condition()
+        self.turn, self.evaluation = threading.Condition(), threading.Semaphore()
         self.next_lease = 0  # snapshots take their turns among the leases
         self.is_closed = self._is_working = False
         self._pauses = 0  # commits that wait for a batch to end

@@ -277,9 +277,10 @@ def test_a_run_that_waits_for_workers_is_stopped(values: Values) -> None:
         Client(empty) as client,
     ):
         assert daskxml.runs(client) == []
-        started = {"config": load_run_config(values).to_toml(), "scattered": {}, "owner": client.id}
+        config, run = load_run_config(values).to_toml(), "waiting"
         where = {"run_dir": None, "checkpoint": None, "is_detached": True}
-        run = call(client, "daskxml_start", **started, **where)
+        started = {"run": run, "config": config, "scattered": {}, "owner": client.id}
+        call(client, "daskxml_start", **started, **where)
         over = daskxml.stop(run, client=client)
         assert over.state == "failed: stopped before the first mega-batch"
         with pytest.raises(daskxml.ClusterError, match="stopped before the first mega-batch"):

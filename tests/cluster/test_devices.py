@@ -160,11 +160,11 @@ def test_gpus_that_cannot_be_used_are_an_error_only_where_they_are_asked_for():
 
 def test_ucx_between_gpus_where_it_is_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connection, "has_ucx", lambda: True)
-    assert choose_protocol(ClusterSection(), gpus=2) == "ucx"
-    assert choose_protocol(ClusterSection(), gpus=1) == "tcp"
-    assert choose_protocol(ClusterSection(protocol="tcp"), gpus=2) == "tcp"
-    monkeypatch.setattr(connection, "has_ucx", lambda: False)
     with dask.config.set({SCHEME: "tcp"}):
+        assert choose_protocol(ClusterSection(), gpus=2) == "ucx"
+        assert choose_protocol(ClusterSection(), gpus=1) == "tcp"
+        assert choose_protocol(ClusterSection(protocol="tcp"), gpus=2) == "tcp"
+        monkeypatch.setattr(connection, "has_ucx", lambda: False)
         assert choose_protocol(ClusterSection(), gpus=2) == "tcp"
     with pytest.raises(ConfigError, match=r"UCX is not installed here: pip install 'daskxml\[ucx"):
         choose_protocol(ClusterSection(protocol="ucx"), gpus=2)

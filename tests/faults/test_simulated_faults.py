@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ PLANTED = {plant.name: plant for plant in PLANTS}
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("first", range(0, 45, 5))
+@pytest.mark.parametrize("first", range(0, 2000, 50))
 def test_no_invariant_is_violated(first: int) -> None:
-    for seed in range(first, first + 5):
+    for seed in range(first, first + 50):
         case = draw_case(seed)
         assert not (problem := simulate(case).problem), f"{problem}\nseed {seed}: {case}"
 
@@ -76,9 +77,9 @@ def fault(
     return Fault(at, kind, 0, lasts_s, returns_s, same_address=True, when=when, lag=lag)
 
 
-def case(*faults: Fault, workers: int = 1, overlap: bool = False) -> Case:
+def case(*faults: Fault, workers: int = 1, overlap: bool = False, seed: int = 1) -> Case:
     every = 3 if overlap else 1
-    return Case(1, "adaptive-sgd", overlap, True, workers, 2, every, faults)
+    return Case(seed, "adaptive-sgd", overlap, True, workers, 2, every, faults)
 
 
 LOCKED = Case(
@@ -101,12 +102,35 @@ GIVEN_UP = Case(
 )  # fmt: skip
 
 
+TWO_EPOCHS = Case(
+    583, "elastic", True, True, workers=3, epochs=2, checkpoint_every=2,
+    faults=(
+        fault("kill all", "rename model", at=88, returns_s=1.0),
+        fault("kill", "", at=92, lasts_s=1.46, returns_s=0.1),
+    ),
+)  # fmt: skip
+
+
+TWO_EVALUATIONS = Case(
+    20464, "elastic", True, True, workers=2, epochs=3, checkpoint_every=3, slots=3,
+    transport="tcp", faults=(replace(fault("kill", "evaluate_pieces", at=119), pick=2),),
+)  # fmt: skip
+
+
+def users(
+    *faults: Fault, strategy: str = "adaptive-sgd", follows: bool = False, seed: int = 2
+) -> Case:
+    return Case(seed, strategy, False, True, 2, 1, 2, faults, follows=follows)
+
+
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
         (
             "a lease that Dask gives to the next worker at an address ends the run",
-            case(fault("kill here", "merge_snapshot", returns_s=0.0), workers=2, overlap=True),
+            case(
+                fault("kill here", "merge_snapshot", returns_s=0.0), workers=2, overlap=True, seed=2
+            ),
         ),
         (
             "a history whose last row was not written ends well",
@@ -118,7 +142,7 @@ GIVEN_UP = Case(
         ),
         (
             "asking a worker for a directory leaves something there",
-            case(fault("kill here", "record_workers", returns_s=0.0), workers=2),
+            case(fault("kill here", "record_workers", returns_s=0.0), workers=2, seed=2),
         ),
         (
             "a directory that Dask let the next worker at an address lock ends the run",
@@ -132,6 +156,32 @@ GIVEN_UP = Case(
         (
             "a pool's threads outlive their run",
             Case(1, "hogbatch", False, True, 1, 1, 1, faults=(), pools=1),
+        ),
+        (
+            "who attaches gets the rows that the run's user has written",
+            users(fault("attach", "store_model"), fault("client", "store_model"), follows=True),
+        ),
+        (
+            "Ctrl-C while a directory is locked leaves it locked",
+            users(fault("interrupt", "lock_directory")),
+        ),
+        (
+            "Ctrl-C while a run is started leaves it there",
+            users(fault("interrupt", "open environment"), follows=True, seed=4),
+        ),
+        ("a run begins after its user is gone", users(fault("client", "daskxml_start"))),
+        (
+            "a run that is being forgotten waits for a lost worker",
+            users(
+                fault("interrupt", "create_worker"),
+                fault("kill here", "daskxml_close", returns_s=-1.0),
+            ),
+        ),
+        ("a checkpoint with rows of two epochs is refused", TWO_EPOCHS),
+        ("two evaluations at once share a replica", TWO_EVALUATIONS),
+        (
+            "a shared model is asked for once",
+            replace(users(fault("early", "daskxml_handle"), strategy="hogbatch"), pools=1),
         ),
     ],
 )

@@ -141,7 +141,7 @@ class Truth:
     def _follow_session(self, driver: RunDriver) -> None:
         session = getattr(driver, "session", None)
         if session is not None and session is not self._session:
-            self._session, begun = session, len(session.history)
+            self._session, self._dealt, begun = session, None, len(session.history)
             self.models = {n: model for n, model in self.models.items() if n <= begun}
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ from concurrent.futures import thread as pools
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 from weakref import WeakKeyDictionary
 
@@ -54,11 +54,18 @@ class Process:
         self._context = copy_context()
         self._context.run(PROCESS.set, self)
         self._parked: list[Handle] = []
+        self.locks: list[IO[str]] = []  # files, which it has locked
 
     @property
     def context(self) -> Context:
         """A context for what runs in this process."""
         return self._context.copy()
+
+    def die(self) -> None:
+        """End, as by SIGKILL: nothing of it runs any more, and the system unlocks its files."""
+        self.is_dead = True
+        for lock in self.locks:
+            lock.close()
 
     def park(self, handle: Handle) -> None:
         """Keep a callback until the process goes on."""

@@ -1,10 +1,10 @@
-"""Worker processes, the network between them, and Dask's client as the run driver sees it.
+"""Scheduler and workers, the network between them, and Dask's client as the run driver sees it.
 
 A worker here is what the product puts on a Dask worker (its plugin, its communicator, its tasks)
 and the little that the product uses of Dask's: slots for tasks, message handlers, comms,
-`log_event`. What Dask guarantees holds: one connection keeps its order, one task runs at a time
-beside those that have seceded, a lost worker is noticed after all that it had sent. Nothing else is
-promised.
+`log_event`. The scheduler is the product's plugin and its runs. What Dask guarantees holds: one
+connection keeps its order, one task runs at a time beside those that have seceded, a lost worker is
+noticed after all that it had sent. Nothing else is promised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import inspect
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +24,8 @@ from distributed.comm import CommClosedError
 from distributed.protocol import Serialize
 
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
-from daskxml.cluster.worker_info import Capabilities, WorkerInfo
-from daskxml.cluster.worker_plugin import PLUGIN, RunWorkerPlugin
+from daskxml.cluster.worker_info import POOL, Capabilities, WorkerInfo
+from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.core.files import lock_folder
 from daskxml.strategies.protocol import WorkerDevice
 from harness.faults.loop import PROCESS, Process, VirtualLoop, VirtualThread, this_thread
@@ -49,7 +49,7 @@ def get_worker() -> Worker:
 def lock(folder: Path, busy: str) -> IO[str]:
     """Lock a folder until it is unlocked, or the process dies."""
     file, process = lock_folder(folder, busy), PROCESS.get()
-    if isinstance(process, Worker):
+    if process is not None:
         process.locks.append(file)
     return file
 
@@ -205,7 +205,6 @@ class Worker(Process):
         self.connection_args: dict[str, Any] = {}
         self.loop = SimpleNamespace(asyncio_loop=cluster.loop)
         self.comms: dict[Comm, None] = {}
-        self.locks: list[IO[str]] = []
         self.queue: list[Task] = []
         self.running: dict[Task, None] = {}
         self.slots = cluster.slots
@@ -308,23 +307,32 @@ class Rpc:
 class SchedulerRpc:
     """Calls the message handlers of the scheduler."""
 
-    def __init__(self, cluster: Cluster, sender: Process) -> None:
-        self._cluster, self._sender = cluster, sender
+    address = "tls://10.0.0.1:8786"
 
-    async def daskxml_holders(self, run: str) -> Any:
-        """Ask for the workers that have the shared model."""
-        cluster, scheduler = self._cluster, self._cluster.scheduler
-        await asyncio.sleep(cluster.delay_s(self._sender))
-        cluster.step("holders", scheduler)
-        found = await cluster.plugin.holders_of(run)
-        await asyncio.sleep(cluster.delay_s(scheduler))
-        if scheduler.is_dead:
-            raise CommClosedError("the connection broke")
-        return found
+    def __init__(self, cluster: Cluster, sender: Process) -> None:
+        self._call = cluster.ask_scheduler, sender
+
+    def __getattr__(self, handler: str) -> Any:
+        ask, sender = self._call
+        return lambda **values: ask(sender, handler, values)
+
+
+class Scheduler(Process):
+    """The scheduler's process, and what its plugin uses of Dask's."""
+
+    security = None
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__("scheduler")
+        self.handlers: dict[str, Any] = {}
+        self.workers: dict[str, Any] = {}
+        self.clients: set[str] = set()
+        self.plugin = RunSchedulerPlugin()
+        self.died = loop.create_future()
 
 
 class Cluster:
-    """The scheduler's workers; it is also Dask's client.
+    """The scheduler and its workers; it is also the client of the scheduler's plugin.
 
     Attributes
     ----------
@@ -332,8 +340,10 @@ class Cluster:
         Called with what happens next, and the process in which it does.
     slots, machines, transport, pools
         Of the `harness.faults.schedule.Case`.
+    scheduler
+        None while there is none.
     driver
-        That of the run; None while there is no scheduler.
+        That of the scheduler's run, also when this is over; None before.
     committed
         Called with a worker that has committed a merge, and the merge's generation.
     """
@@ -346,7 +356,7 @@ class Cluster:
         self.loop, self.rng, self.step, self.slots = loop, rng, step, case.slots
         self.machines, self.transport, self.pools = case.machines, case.transport, case.pools
         self.context = Process("network").context
-        self.scheduler = Process("scheduler")
+        self.scheduler: Scheduler | None = None
         self.driver: Any = None
         self.workers: dict[str, Worker] = {}  # by address: those that the scheduler knows
         self.everyone: list[Worker] = []
@@ -366,8 +376,10 @@ class Cluster:
         worker = Worker(self, name, address, rows_per_s, 2 * (int(name) < self.pools))
         self.workers[address] = worker
         self.everyone.append(worker)
-        if self.driver is not None:
-            self.scheduler.context.run(self.driver.worker_added, worker.info)
+        scheduler, resources = self.scheduler, {POOL: float(worker.info.device.pool_threads)}
+        state = SimpleNamespace(name=name, address=address, resources=resources)
+        scheduler.workers[address] = state
+        scheduler.context.run(scheduler.plugin.add_worker, scheduler, address)
         for task in [it for it in self.waiting if it.address == address]:
             del self.waiting[task]
             worker.submit(task)
@@ -386,9 +398,8 @@ class Cluster:
         """End a process; the scheduler does not know yet."""
         if worker.is_dead:
             return
-        worker.is_dead = self.has_lost = True
-        for lock in worker.locks:  # as the system does
-            lock.close()
+        self.has_lost = True
+        worker.die()
         for comm in list(worker.comms):
             comm.abort()
         worker.files.close()
@@ -404,13 +415,25 @@ class Cluster:
                 self.waiting[task] = None
             elif not task.is_released:
                 self._place(task)
-        if self.driver is not None and not self.scheduler.is_dead:
-            self.scheduler.context.run(self.driver.worker_removed, worker.address)
+        if (scheduler := self.scheduler) is not None:
+            del scheduler.workers[worker.address]
+            remove = partial(scheduler.plugin.remove_worker, stimulus_id="lost")
+            scheduler.context.run(remove, scheduler, worker.address)
+
+    async def start_scheduler(self, watcher: Callable[[Any], None]) -> None:
+        """Start a scheduler; ``watcher`` is called with the driver of its run."""
+        scheduler = self.scheduler = Scheduler(self.loop)
+        plugin = scheduler.plugin
+        await self.loop.create_task(plugin.start(scheduler), context=scheduler.context)
+        plugin._client = self
+        plugin.watchers.append(watcher)
 
     def end_scheduler(self) -> None:
         """End the scheduler with everything that it knows."""
-        self.scheduler.is_dead = True
-        self.driver, self.scheduler = None, Process("scheduler")
+        if (scheduler := self.scheduler) is not None:
+            scheduler.die()
+            scheduler.died.set_result(None)
+        self.scheduler = self.driver = None
         self.workers, self.waiting = {}, {}
 
     # ----------------------------------------------------------------- network
@@ -423,25 +446,32 @@ class Cluster:
     def report(self, worker: Worker, action: Callable[..., None], *args: Any) -> None:
         """Let something arrive at the scheduler after all that this worker sent before."""
         worker.stream_s = max(worker.stream_s, self.loop.now_s + self.delay_s(worker))
-        context, scheduler = self.scheduler.context, self.scheduler
-
-        def arrive() -> None:
-            if scheduler is self.scheduler:
-                action(*args)
-
-        self.loop.call_at(worker.stream_s, arrive, context=context)
+        if (scheduler := self.scheduler) is not None:
+            self.loop.call_at(worker.stream_s, action, *args, context=scheduler.context)
 
     def logged(self, message: Any) -> None:
-        """Pass on an event of a worker, as the scheduler's plugin does."""
-        self.step("report", self.scheduler)
-        self.plugin.log_event("daskxml", message)
+        """Pass on an event of a worker."""
+        self.step("report", scheduler := self.scheduler)
+        if not scheduler.is_dead:
+            scheduler.plugin.log_event(TOPIC, message)
 
-    @property
-    def plugin(self) -> Any:
-        """What passes on the reports of leases: the product's own method, on this one driver."""
-        plugin = RunSchedulerPlugin()
-        plugin.drivers = {} if self.driver is None else {self.driver.run: self.driver}
-        return plugin
+    async def ask_scheduler(self, sender: Process, handler: str, values: dict[str, Any]) -> Any:
+        """Send a message to the scheduler, and wait for the answer."""
+        await asyncio.sleep(self.delay_s(sender))
+        scheduler = self.scheduler
+        if scheduler is None:
+            raise OSError("cannot connect")
+        self.step(handler, scheduler)
+        if scheduler.is_dead:
+            raise CommClosedError("the connection broke")
+        work = self.loop.create_task(
+            scheduler.handlers[handler](**values), context=scheduler.context
+        )
+        await asyncio.wait({work, scheduler.died}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(self.delay_s(scheduler))
+        if scheduler.is_dead or work.cancelled():
+            raise CommClosedError("the connection broke")
+        return work.result()
 
     async def call(
         self, sender: Process, address: str, handler: str, values: Mapping[str, Any]
@@ -492,6 +522,18 @@ class Cluster:
 
     # ----------------------------------------------------------- Dask's client
 
+    def as_current(self) -> Any:
+        """Do nothing: tasks do not ask for the client."""
+        return nullcontext()
+
+    async def register_plugin(self, plugin: Any) -> None:
+        """Do nothing: workers have the plugin."""
+
+    async def run(self, work: Any, **_: Any) -> dict[str, Capabilities]:
+        """Return the capabilities of all workers, which is all that is ever asked for so."""
+        await asyncio.sleep(self.delay_s(self.scheduler))
+        return {worker.address: probe() for worker in self.living()}
+
     def rpc(self, address: str) -> Rpc:
         """Return what sends messages from the scheduler."""
         return Rpc(self, self.scheduler, address)
@@ -535,16 +577,15 @@ class Cluster:
 
     def task_done(self, task: Task, result: Any, error: BaseException | None) -> None:
         """Note the end of a task."""
-        self.step("done", self.scheduler)
-        if task.answer.done():
+        self.step("done", scheduler := self.scheduler)
+        if task.answer.done() or scheduler.is_dead:
             return
         if error is None:
             task.answer.set_result(result)
             return
         task.answer.set_exception(error)
         task.answer.exception()
-        if self.driver is not None:
-            self.driver.task_failed(task.key)
+        scheduler.plugin.transition(task.key, "processing", "erred")
 
 
 async def _serve(worker: Worker, comm: Comm) -> None:

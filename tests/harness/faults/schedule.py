@@ -35,7 +35,12 @@ KINDS = {  # how often, and in words
     "clock": (1, "the wall clock jumps by an hour"),
     "suspend": (1, "the machines are suspended for {amount:.3g} s"),
     "power": (4, "power is lost; the run is resumed"),
-    "stop": (2, "the run is stopped, and resumed"),
+    "scheduler": (2, "scheduler and workers die; the run is resumed"),
+    "stop": (2, "a user stops the run, which is resumed"),
+    "attach": (3, "another user attaches to the run"),
+    "interrupt": (3, "the run's user presses Ctrl-C"),
+    "client": (2, "the process of the run's user dies, noticed after {amount:.3g} s"),
+    "freeze client": (2, "the process of the run's user is frozen for {amount:.3g} s"),
 }
 # Steps that are few among all, or begin what a fault may leave half done: the beginnings of names.
 MOMENTS = (
@@ -45,9 +50,13 @@ MOMENTS = (
     "merge_snapshot", "daskxml_merge", "daskxml_commit", "daskxml_norm", "daskxml_models",
     "daskxml_abort", "daskxml_close", "rename 00", "fsync 00", "open 00", "remove 00",
     "fsync folder", "rename model", "rename run.toml", "open history", "batch", "message",
+    "daskxml_start", "daskxml_read", "daskxml_detach", "daskxml_forget",
 )  # fmt: skip
 # What strikes at each moment: with seeds in a row every pair of the two has its turn.
-STRIKES = ("kill here", "power", "cut here", "kill all", "break", "freeze here", "stop", "full")
+STRIKES = (
+    "kill here", "power", "cut here", "kill all", "break", "freeze here", "stop", "full",
+    "scheduler", "attach", "interrupt", "client",
+)  # fmt: skip
 NEAR = (0, 0, 1, 2, 4, 8, 16, 32)  # steps between two faults of a burst
 
 
@@ -101,6 +110,8 @@ class Case:
         ``tcp``, by sockets, and by shared memory where they are on one machine.
     pools
         How many of the first workers are pools of two threads.
+    follows
+        Whether the run's user follows it, and writes its directory; else it is detached.
     """
 
     seed: int
@@ -115,14 +126,16 @@ class Case:
     machines: int = 1
     transport: str = "tls"
     pools: int = 0
+    follows: bool = False
 
     def __str__(self) -> str:
         how = ", overlapping merges" if self.overlap else ""
         rows = "all rows on each worker" if self.is_replicated else "sharded rows"
         pools = f", the first {self.pools} of them pools" if self.pools else ""
+        left = "followed by its user" if self.follows else "detached"
         head = (
-            f"{self.strategy}{how}, {self.workers} workers of {self.slots} threads{pools}, on "
-            f"{self.machines} machines by {self.transport}, {rows}, "
+            f"{self.strategy}{how}, {left}, {self.workers} workers of {self.slots} threads{pools}, "
+            f"on {self.machines} machines by {self.transport}, {rows}, "
             f"{self.epochs} epochs, a checkpoint every {self.checkpoint_every} mega-batches"
         )
         return "\n".join([head, *(f"  {fault}" for fault in self.faults)])
@@ -152,6 +165,7 @@ def draw_case(seed: int) -> Case:
         machines=rng.choice([1, 1, 2]),
         transport=rng.choice(["tls", "tcp"]),
         pools=rng.choice([0, 0, 1, 2]) if takes_pools else 0,
+        follows=rng.random() < 0.5,
     )
 
 

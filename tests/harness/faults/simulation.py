@@ -6,23 +6,31 @@ import asyncio
 import gc
 import hashlib
 import itertools
+import json
 import os
 import random
 import sys
 import tempfile
+import traceback
 import warnings
 from collections import Counter, deque
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
+from daskxml.api import runs
+from daskxml.api import train as trainings
+from daskxml.api.run import Run
+from daskxml.api.runs import attach, stop
+from daskxml.api.train import launch, train
 from daskxml.cluster import membership, run_driver, worker_plugin, worker_tasks
-from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, Shards
+from daskxml.cluster.data_loading import LoadedData, PlacedRows, Shards
 from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import RunConfig, load_run_config
@@ -33,7 +41,8 @@ from daskxml.transport import endpoint, handshake
 from daskxml.transport.channels import descriptor_pipe, shared_memory, shm_arrays
 from daskxml.worker import batch_runner, partitioned_programs, replica, tree_worker
 from daskxml.worker.shared_model import SharedModel
-from harness.faults import counting, machines, sockets
+from harness.faults import clients, counting, machines, sockets
+from harness.faults.clients import User
 from harness.faults.counting import (
     FACTS,
     LABELS,
@@ -47,7 +56,7 @@ from harness.faults.counting import (
 from harness.faults.disk import Disk, virtual_disk
 from harness.faults.invariants import Truth, Violated, require
 from harness.faults.loop import Process, Stuck, VirtualLoop, virtual_time
-from harness.faults.machines import Cluster, Value, Worker
+from harness.faults.machines import NOTICE_S, Cluster, Scheduler, Value, Worker
 from harness.faults.schedule import Case, Fault
 
 STARTS = 12  # of one run, at most
@@ -58,13 +67,19 @@ SETTLE_S = 200.0  # after which nothing of a run that is over may be left
 LAWFUL = {
     "every worker was lost before the model was written": {"kill": 1, "kill all": 1},
     "no worker came within": {"kill": 1, "kill all": 1, "suspend": 1},
+    "no worker has some of the labels": {"kill": 2, "kill all": 1},
     "no worker is there to write": {"kill": 1, "kill all": 1, "suspend": 1},
-    "before its first tree was complete": {"stop": 1},
+    "before its first tree was complete": {"stop": 1, "interrupt": 1, "client": 1},
+    "stopped before the first mega-batch": {"stop": 1},
+    "the scheduler does not answer any more": {"scheduler": 1},
+    "on this scheduler": {"stop": 1, "attach": 1},  # no such run any more
     "free space": {"full": 1},
     "cannot be made": {"full": 1},
     "cannot be written": {"full": 1},
     "does not answer": {"freeze": 1, "suspend": 1, "cut": 3},
 }
+WITHOUT_WORKERS = ("join", "full", "clock", "attach", "interrupt", "client", "freeze client")
+STOPPED = ("error", "stop", "interrupt", "client gone", "left")  # ends after which it is resumed
 _FOLDER = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 _names = itertools.count()
 
@@ -109,8 +124,10 @@ class Simulation:
         self._faults = deque(case.faults)
         self._armed: dict[Fault, int] = {}  # the step that each has waited for
         self._struck = Counter[str]()  # kinds of faults so far
-        self._names = itertools.count(case.workers)
-        self._lost_power = asyncio.Event()
+        self._names, self._users = itertools.count(case.workers), itertools.count()
+        self.owner: User
+        self.visitors: list[User] = []
+        self._lost_power, self._has_lost_disk = asyncio.Event(), False
         self._problem: Exception | None = None
         self.config = _config(case.strategy, case.overlap, case.epochs, case.checkpoint_every)
         self._keep_account()
@@ -128,8 +145,10 @@ class Simulation:
             self._armed.pop(fault, None)
             self.happened.append(f"!! {fault}")
             self._strike(fault, process)
-        if process is not self.cluster.scheduler:
-            return
+        if process is self.cluster.scheduler is not None:
+            self._check()
+
+    def _check(self) -> None:
         try:
             self.truth.check()
         except Violated as problem:
@@ -145,7 +164,7 @@ class Simulation:
 
     def _strike(self, fault: Fault, here: Process) -> None:
         cluster, living = self.cluster, self.cluster.living()
-        if not living and fault.kind not in ("join", "full", "clock"):
+        if cluster.scheduler is None or not (living or fault.kind in WITHOUT_WORKERS):
             return
         kind, is_here = fault.kind.removesuffix(" here"), fault.kind.endswith(" here")
         self._struck[kind] += 1
@@ -184,14 +203,24 @@ class Simulation:
                 self.loop.now_s += fault.amount
             case "power":
                 self._lose_power()
-            case "stop" if cluster.driver is not None:
-                cluster.scheduler.context.run(cluster.driver.stop, "stopped")
+            case "scheduler":
+                self._lose_scheduler()
+            case "stop" | "attach" if cluster.driver is not None:
+                work = stop if kind == "stop" else attach
+                self.visitors.append(self._user(partial(work, cluster.driver.run)))
+            case "interrupt":
+                self.owner.interrupt()
+            case "client":
+                self._kill_client(fault)
+            case "freeze client":
+                self.owner.is_frozen = True
+                self._later(fault.amount, self.owner.thaw, self.loop)
 
     def _later(self, seconds: float, action: Any, *args: Any) -> None:
         self.loop.call_later(seconds, action, *args, context=self.cluster.context)
 
     def _join(self) -> None:
-        if self.cluster.driver is not None:
+        if self.cluster.scheduler is not None:
             self.cluster.add(str(next(self._names)), rows_per_s=self._speed())
 
     def _speed(self) -> float:
@@ -212,14 +241,34 @@ class Simulation:
             self._later(noticed_s + returns_s, self._revive, *args)
 
     def _revive(self, worker: Worker, same_address: bool, scheduler: Process) -> None:
-        if self.cluster.scheduler is not scheduler or self.cluster.driver is None:
+        if self.cluster.scheduler is not scheduler:
             return
         self.cluster.add(worker.name, worker.address if same_address else "", self._speed())
 
+    def _kill_client(self, fault: Fault) -> None:
+        user, scheduler = self.owner, self.cluster.scheduler
+        if not user.ended.done():
+            user.die()
+
+            def lose() -> None:
+                scheduler.clients.remove(user.id)
+                scheduler.plugin.remove_client(scheduler, user.id)
+
+            noticed_s = min(fault.amount, NOTICE_S)
+            self.loop.call_later(noticed_s, lose, context=scheduler.context)
+
     def _lose_power(self) -> None:
+        for user in (self.owner, *self.visitors):
+            user.die()
+        self._lose_scheduler()
+        self._has_lost_disk = True
+
+    def _lose_scheduler(self) -> None:
+        self._check()
         for worker in self.cluster.everyone:
             self.cluster.die(worker)
         self.cluster.end_scheduler()
+        self._has_lost_disk = False
         self._lost_power.set()
 
     # --------------------------------------------------------------------- run
@@ -252,78 +301,111 @@ class Simulation:
         self.cluster.committed = self.truth.committed
 
     async def _start(self, checkpoint: str | None) -> str:
-        """Start the cluster and the run; return how it ended: well, or to be resumed."""
+        """Start a scheduler, workers and a user with the run; return how it ended."""
         cluster = self.cluster
         self._lost_power.clear()
-        with self.disk.idle():
-            if checkpoint is None:
-                place = RunDir.open(self.run_dir, None)
-                place.lock()
-                place.begin(self.config)
-                place.unlock()
-                for path in (*self.run_dir.iterdir(), self.run_dir):
-                    self.disk.flush(path)
-        args = self.config, ScatteredRows(), str(self.run_dir), checkpoint, True
-        driver = cluster.scheduler.context.run(RunDriver, cluster, f"run{self.starts}", *args)
         self.disk.is_full, self.disk.flush_s = False, 0.0
         cluster.slow, cluster.cuts, cluster.early = {}, {}, {}
-        with self.disk.idle():
-            self.truth.begin(driver, checkpoint)
-        cluster.driver = driver
+        await cluster.start_scheduler(self._begin)
         for number in range(self.case.workers):
             cluster.add(str(number), rows_per_s=self._speed())
-        task = self.loop.create_task(self._drive(driver), context=cluster.scheduler.context)
+        place = {"out": self.run_dir} if checkpoint is None else {"resume": self.run_dir}
+        work = partial(train if self.case.follows else launch, self.config, **place)
+        self.owner, self.visitors = self._user(work), []
+        over = self.loop.create_task(self._until_over(cluster.scheduler))
         power = asyncio.ensure_future(self._lost_power.wait())
         done = asyncio.FIRST_COMPLETED
-        await asyncio.wait({task, power}, timeout=LONGEST_START_S, return_when=done)
+        await asyncio.wait({over, power}, timeout=LONGEST_START_S, return_when=done)
         power.cancel()
         if self._problem is not None:
             raise self._problem
-        require(task.done() or cluster.driver is None, "the run makes no progress")
-        if cluster.driver is None:
-            self.disk.lose_power(self.rng)
+        require(over.done() or self._lost_power.is_set(), "the run makes no progress")
+        if self._lost_power.is_set():
+            await self._leave()
+            if self._has_lost_disk:
+                self.disk.lose_power(self.rng)
             return "power"
-        task.result()
-        return await self._end(driver)
+        over.result()
+        return await self._end()
 
-    async def _drive(self, driver: RunDriver) -> None:
-        """Drive a run, as the scheduler's plugin does."""
-        await driver.drive()
-        if driver.event_log.has_failed:
-            await driver.clean_up()
+    def _user(self, work: Callable[..., Any]) -> User:
+        return User(self.cluster, f"user {next(self._users)}", work)
 
-    async def _end(self, driver: RunDriver) -> str:
+    def _begin(self, driver: RunDriver) -> None:
+        """Note the run that a scheduler has begun."""
+        self.cluster.driver = driver
+        with self.disk.idle():
+            self.truth.begin(driver, driver.checkpoint)
+
+    async def _until_over(self, scheduler: Scheduler) -> None:
+        """Wait until the user has left the run, and the run is over."""
+        await self.owner.ended
+        while self.owner.is_dead and self.owner.id in scheduler.plugin.owners.values():
+            await asyncio.sleep(NOTICE_S)
+        tasks = scheduler.plugin._tasks
+        while under_way := [task for task in tasks.values() if not task.done()]:
+            await asyncio.wait(under_way)
+        for task in tasks.values():
+            task.result()
+
+    async def _leave(self) -> None:
+        """Let all users see that there is no scheduler any more."""
+        for user in (self.owner, *self.visitors):
+            await user.ended
+            self._judge(user)
+
+    async def _end(self) -> str:
+        cluster, scheduler, driver = self.cluster, self.cluster.scheduler, self.cluster.driver
         self._faults.clear()
         self.truth.check()
-        ended = next(it for it in driver.event_log.events if it["kind"] == "ended")
-        if ended["reason"] == "error":
-            self._require_lawful(ended)
-        else:
+        events = [] if driver is None else driver.event_log.events
+        ended = next((it for it in events if it["kind"] == "ended"), {"reason": "left"})
+        reason, is_whole = ended["reason"], True
+        if self.case.follows:  # then its user writes the history
+            is_whole = not self.owner.is_dead and self.owner.error is None
+        if reason == "error":
+            self._require_lawful(str(revive(ended["error"])), ended["details"])
+        elif reason != "left" and is_whole:
             with self.disk.idle():
                 self.truth.check_end(driver, self.run_dir)
-        close = self.loop.create_task(driver.close(), context=self.cluster.scheduler.context)
+        run = "" if driver is None else driver.run
+        close = self.loop.create_task(scheduler.plugin.forget_run(run), context=scheduler.context)
         await asyncio.wait({close}, timeout=SETTLE_S)
         require(close.done(), "the run is not forgotten in time")
         close.result()
+        await self._leave()
         await asyncio.sleep(SETTLE_S)
-        for worker in list(self.cluster.workers.values()):
+        for worker in list(cluster.workers.values()):
             if worker.is_dead:
-                self.cluster.lose(worker)
+                cluster.lose(worker)
         self.truth.check_nothing_left(self.run_dir)
+        require(not scheduler.plugin.drivers, "the scheduler keeps the run")
         failures = [it for it in self.loop.failures if "never retrieved" not in it["message"]]
         require(not failures, f"an exception nobody handles: {failures[:1]}")
-        for worker in self.cluster.everyone:
-            self.cluster.die(worker)
-        self.cluster.end_scheduler()
-        if ended["reason"] == "error" and not (self.run_dir / run_dirs.RUN_FILE).exists():
-            return "ended"  # it failed before its first merge, and has left no directory
-        return ended["reason"] if ended["reason"] in ("error", "stopped") else "ended"
+        for worker in cluster.everyone:
+            cluster.die(worker)
+        cluster.end_scheduler()
+        return "ended" if is_whole and reason not in STOPPED else reason
 
-    def _require_lawful(self, ended: dict[str, Any]) -> None:
-        text = str(revive(ended["error"]))
+    def _judge(self, user: User) -> None:
+        """Check what a user has got: a result, or an error that the faults explain."""
+        error = user.error
+        if isinstance(error, DaskxmlError):
+            self._require_lawful(str(error), "")
+        elif isinstance(error, KeyboardInterrupt):
+            require(self._struck["interrupt"] > 0, "nobody has pressed Ctrl-C")
+        elif error is not None:
+            trace = "".join(traceback.format_exception(error))
+            raise Violated(f"a user gets a traceback\n{trace}")
+        elif isinstance(user.result, Run):
+            rows = [json.dumps(row) for row in user.result.history]
+            missing = f"{len(rows)} of {len(self.truth.rows)} rows, or others"
+            require(rows == self.truth.rows, f"the result of a run has {missing}")
+
+    def _require_lawful(self, text: str, details: str) -> None:
         least = [kinds for words, kinds in LAWFUL.items() if words in text]
         is_lawful = any(self._struck[it] >= n for kinds in least for it, n in kinds.items())
-        require(is_lawful, f"the run failed: {text}\n{ended['details']}")
+        require(is_lawful, f"the run failed: {text}\n{details}")
 
     @property
     def digest(self) -> str:
@@ -343,6 +425,7 @@ def _config(strategy: str, overlap: bool, epochs: int, checkpoint_every: int) ->
         model = {"hidden": [4], "output": "partitioned"}
     return load_run_config(
         {
+            "data": {"train": [clients.ROWS]},
             "training": {"epochs": epochs},
             "strategy": rules,
             "combine": {"overlap": overlap},
@@ -396,6 +479,10 @@ def _seams(simulation: Simulation) -> Any:
             (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
             (tree_worker, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
             (partitioned_programs, {"step_program": counting.step_slowly}),
+            (runs, {"running_cluster": lambda client, _: nullcontext(client),
+                    "defer_signals": nullcontext}),  # signals are none of this process
+            (trainings, {"connection": lambda client, *_: nullcontext(client),
+                         "_new_name": lambda: f"run{simulation.starts}"}),
             (run_dirs, {"describe": lambda: {"machine": "virtual"}, "lock_folder": machines.lock}),
         ):  # fmt: skip
             stack.enter_context(mock.patch.multiple(module, **names))
