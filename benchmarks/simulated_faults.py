@@ -8,8 +8,9 @@ fault that was not found yet and whose statement it has reached. Needs greenlet 
 
     PYTHONPATH=tests python benchmarks/simulated_faults.py 1000 [--seed 0] [--planted] [--result]
 
-``--minutes`` ends it early. Planted faults are then looked for from where the result file ends, if
-the simulation is still the one that wrote it.
+``--minutes`` ends it early. With ``--result`` both go on where the result file ends: runs as a new
+stretch, with the commit that it was made of, and planted faults if the simulation is still the one
+that wrote the file.
 """
 
 from __future__ import annotations
@@ -51,32 +52,34 @@ def main() -> int:
 
 
 def _simulate_all(seeds: range, until_s: float, *, writes: bool) -> int:
-    counted: dict[str, Counter[str]] = {}
-    began_s, faults, runs = time.process_time(), Counter[str](), 0
-    for seed in seeds:
-        if time.monotonic() > until_s:
-            break
+    before = _read("simulated_faults") if writes else {}
+    stretches = before.get("stretches", [])
+    faults = Counter[str](before.get("faults", {}))
+    counted = {row.pop("strategy"): Counter[str](row) for row in before.get("rows", [])}
+    first, problem = seeds.start + sum(it["runs"] for it in stretches), ""
+    began_s, seed = time.process_time(), first
+    while seed < seeds.stop and not problem and time.monotonic() < until_s:
         case = draw_case(seed)
         outcome = simulate(case)
-        if outcome.problem:
-            print(explain(case, outcome.problem))
-            return 1
-        runs += 1
+        problem = outcome.problem and explain(case, outcome.problem)
         faults.update(fault.kind for fault in case.faults)
         name = case.strategy + ", overlapping" * case.overlap + ", pools" * bool(case.pools)
-        sizes = {"runs": 1, "faults": len(case.faults), "starts": outcome.starts}
-        sizes |= {"merges": outcome.merges, "steps": outcome.steps}
+        sizes = {"runs": 1, "followed": int(case.follows), "faults": len(case.faults)}
+        sizes |= {"starts": outcome.starts, "merges": outcome.merges, "steps": outcome.steps}
         counted.setdefault(name, Counter()).update(sizes)
+        seed += 1
     took_s = time.process_time() - began_s
-    rows = [{"strategy": name, **sizes} for name, sizes in sorted(counted.items())]
-    rate = f"{took_s:.0f} s of one core"
-    print(f"{runs} runs from seed {seeds.start}: no invariant violated; {rate}")
+    print(f"{seed - first} runs from seed {first}: {took_s:.0f} s of one core")
+    print(problem or "no invariant violated")
     if writes:
+        rows = [{"strategy": name, **sizes} for name, sizes in sorted(counted.items())]
+        stretch = {"first_seed": first, "runs": seed - first, "commit": machine()["commit"]}
+        stretch |= {"processor_s": round(took_s), "found": problem.partition("\n")[0]}
         write_result(
-            "simulated_faults", rows, runs=runs, first_seed=seeds.start, found=0,
-            faults=dict(sorted(faults.items())), processor_s=took_s,
+            "simulated_faults", rows, runs=seed - seeds.start,
+            faults=dict(sorted(faults.items())), stretches=[*stretches, stretch],
         )  # fmt: skip
-    return 0
+    return int(bool(problem))
 
 
 def explain(case: Case, problem: str) -> str:
@@ -144,10 +147,15 @@ def _identity() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
+def _read(name: str) -> dict[str, Any]:
+    """Return a result file."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def _before(simulation: str, first_seed: int) -> dict[str, Any]:
     """Return the result file, if this simulation has written it."""
-    path = RESULTS / f"{WRITTEN}.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    found = _read(WRITTEN)
     made_of = found.get("simulation"), found.get("first_seed")
     return found if made_of == (simulation, first_seed) else {}
 
