@@ -44,11 +44,11 @@ def series_of(add_events: Callable[[EventLog], None], **sections: Any) -> RunSer
     return asyncio.run(work())
 
 
-def started(event_log: EventLog, workers: Iterable[str] = WORKERS) -> None:
-    """Add the event that training begins."""
+def started(event_log: EventLog, workers: Iterable[str] = WORKERS, **more: Any) -> None:
+    """Add the event that training begins; ``more`` goes into it."""
     event_log.event(
         "started", run="ab12cd34", strategy="adaptive-sgd", rows=2000, test_rows=200, features=300,
-        labels=60, workers=[*workers], pools={},
+        labels=60, workers=[*workers], pools={}, **more,
     )  # fmt: skip
 
 

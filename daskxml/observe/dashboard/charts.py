@@ -71,6 +71,7 @@ for (const name of names) {
 target.setv({data: lines}, {sync: false})
 """
 Columns = dict[str, Any]
+Titles = Mapping[str, tuple[str, str]]
 Floats = NDArray[np.floating[Any]]
 
 DRAWN_WORKERS, DRAWN_WORK = 32, 2000  # workers with lines, and pieces of work
@@ -81,6 +82,17 @@ WEIGHT = list(WORKER_VALUES).index("weight")
 WORK = ("training", "training together", "merge", "evaluation", "checkpoint", "start")
 # The names of tasks on Dask's dashboard, to their place in ``WORK``.
 TASKS = {"lease": 0, "gang": 1, "merge": 2, "eval": 3, "save": 4, "start": 5, "load": 5}
+
+
+def worker_titles(unit: str) -> Titles:
+    """Return the titles of the workers' charts, and how their numbers are written.
+
+    Examples
+    --------
+    >>> worker_titles("pieces")["rows_per_s"]
+    ('Throughput (pieces a second)', '0,0')
+    """
+    return {name: (text.replace("rows", unit), how) for name, (text, how) in WORKER_TITLES.items()}
 
 
 def worker_names(series: RunSeries) -> list[str]:

@@ -23,9 +23,9 @@ from daskxml.observe.dashboard.charts import (
     MEMORY_TITLES,
     OTHER_RUNS,
     SENT,
-    WORKER_TITLES,
     Charts,
     Columns,
+    Titles,
     colors,
     learning_columns,
     memory_columns,
@@ -37,6 +37,7 @@ from daskxml.observe.dashboard.charts import (
     worker_columns,
     worker_count,
     worker_names,
+    worker_titles,
 )
 from daskxml.observe.dashboard.folding import folded
 from daskxml.observe.dashboard.series import RunSeries
@@ -217,7 +218,10 @@ class Page:
         charts.perturbed.data = perturbed_columns(series)
         lines = worker_columns(series, self._workers)
         charts.workers.sent.data = lines | {"color": colors(len(self._workers))}
-        self._fold("of_workers", lines, WORKER_TITLES)
+        titles = worker_titles(series.view.unit)
+        for name, (title, _) in titles.items():
+            charts.charts[name].title.text = title
+        self._fold("of_workers", lines, titles)
         self._fold_learning()
 
     def _fold_learning(self) -> None:
@@ -231,7 +235,7 @@ class Page:
         sent = folded({SENT: charts.learning.data["sent_mib"][None]}, [""], {})
         self._show("sent", sent, ("sent_mib",))
 
-    def _fold(self, place: str, lines: Columns, titles: Mapping[str, tuple[str, str]]) -> None:
+    def _fold(self, place: str, lines: Columns, titles: Titles) -> None:
         """Show charts of the workers only where they show more than numbers do."""
         found = folded({name: lines[name] for name in titles}, self._workers, WRITTEN)
         for name in titles:

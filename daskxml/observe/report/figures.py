@@ -30,7 +30,7 @@ def comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> l
     charts = []
     for quantity, y_label, value, target in (
         (metric, metric, lambda row: row["metrics"].get(metric), level),
-        ("Loss", "mean loss of the mega-batch's rows", lambda row: row.get("loss"), None),
+        ("Loss", "mean loss of the mega-batch's rows", _loss, None),
     ):
         for axis, x_label, places in (
             ("time", TIME, lambda run: elapsed(run.history)),
@@ -48,6 +48,11 @@ def comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> l
                 )
             )
     return [*charts, phases_chart(runs), busy_chart(runs), *frequency_charts(runs)]
+
+
+def _loss(row: Row) -> float | None:
+    """Return the mean loss; None for label trees, which tell none: they have 0 there."""
+    return row.get("loss") or None
 
 
 def _megabatches(run: StoredRun) -> list[float]:

@@ -234,10 +234,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         logging.disable()  # of thread pools, whose threads end as no thread does
         for thread in list(self.threads):
             thread.throw()
+        asyncio._set_running_loop(self)  # else what they still start would be in another, for ever
         for task in self._tasks:
             if not task.done():
                 with suppress(Exception):  # it would wait where it cleans up
                     task.get_coro().close()
+        asyncio._set_running_loop(None)
         logging.disable(logging.NOTSET)
         self.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def test_metrics_lie_over_each_other_at_their_times(runs):
         sum(row["train_s"] + row["merge_s"] for row in runs[1].history)
     )
     assert len(chart(charts, "loss_time").series[0].points) == 6
+
+
+def test_label_trees_have_no_loss_beside_those_of_networks(runs):
+    tree = replace(runs[0], history=tuple({**row, "loss": 0.0} for row in runs[0].history))
+    found = chart(figures.comparison([tree, runs[1]], "P@1", None), "loss_time")
+    assert [len(line.points) for line in found.series] == [0, 6]
 
 
 def test_phases_are_all_of_the_time(runs):
