@@ -14,7 +14,7 @@ from simulations import History, run_all
 from study import ALGORITHMS, DATA, RESULTS, SPEEDS, Job
 from variants import base_job
 
-SETS = ("bibtex", "delicious")
+SETS = ("bibtex", "delicious", "stackex4-2k")
 RULES = ("adaptive-paper", "adaptive-sgd")
 COLORS = ("tab:red", "tab:orange", "tab:green", "tab:blue")
 

@@ -15,7 +15,7 @@ from output import draw_tree, panels
 from simulations import History, run_all
 from study import ALGORITHMS, DATA, Job
 
-SETS = ("bibtex", "delicious")
+SETS = ("bibtex", "delicious", "stackex4-2k")
 COMPARED = ("adaptive-sgd", "elastic", "crossbow", "mirrored", "slide")
 COUNTS = (1, 2, 4)
 NEAR = 0.9

@@ -20,7 +20,7 @@ from output import arguments, table_lines, write_csv, write_measured
 from simulations import History, run_all
 from study import RESULTS, Job, with_changes
 
-SETS = ("bibtex", "delicious")
+SETS = ("bibtex", "delicious", "stackex4-2k")
 SEEDS = (0, 1, 2)
 PAIRS = {
     "momentum 0.9": ("adaptive-sgd", "elastic"),

@@ -18,7 +18,7 @@ from output import arguments, write_csv, write_measured
 from simulations import History, run_all
 from study import ALGORITHMS, DATA, RESULTS, Job
 
-SETS = ("bibtex", "delicious")
+SETS = ("bibtex", "delicious", "stackex4-2k")
 
 
 def row_of(job: Job, history: History, target: float) -> dict[str, Any]:
