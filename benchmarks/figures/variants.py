@@ -13,7 +13,7 @@ from output import draw_tree, panels, save, table_lines, write_csv, write_measur
 from simulations import History, run_all
 from study import DATA, RESULTS, Job, with_changes
 
-SETS = ("bibtex", "delicious")
+SETS = ("bibtex", "delicious", "stackex4-2k")
 COLORS = ("tab:green", "tab:blue", "tab:red", "tab:purple", "tab:brown")
 
 
