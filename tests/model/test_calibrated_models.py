@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
 import daskxml
-from daskxml.api.train_here import train_here
 from daskxml.cli import main
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.data.rows import to_scipy
@@ -24,6 +23,7 @@ from daskxml.model.decisions import (
     fit_threshold,
 )
 from harness.naive_decisions import naive_cuts, naive_f1, naive_isotonic, naive_thresholds
+from harness.small_models import network_and_trees
 
 ROWS = SyntheticSpec(rows=600, test_rows=400, features=60, labels=40, seed=2)
 KINDS = ("mlp", "tree", "mixture")
@@ -39,12 +39,7 @@ def parts():
 
 @pytest.fixture(scope="module")
 def models(parts):
-    matrices = daskxml.Matrices(*(to_scipy(half) for half in (parts[0].features, parts[0].labels)))
-    overrides = {"training.epochs": 4, "run.seed": 3}
-    network, trees = (
-        train_here(name, train=matrices, overrides=overrides).model
-        for name in ("adaptive-sgd", "trees")
-    )
+    network, trees = network_and_trees(parts[0])
     mixed = daskxml.mix([trees, network], weights=(0.5, 0.5))
     return dict(zip(KINDS, (network, trees, mixed), strict=True))
 

@@ -9,10 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 import daskxml
-from daskxml.api.train_here import train_here
 from daskxml.cli import main
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels.quantised import Quantised, quantise
 from daskxml.model.compression import DROPS, choose_drop
@@ -23,6 +21,7 @@ from daskxml.model.tensors import read_tensors, write_tensors
 from daskxml.model.trained import Model
 from daskxml.model.tree.forest import ARRAYS
 from daskxml.model.tree.pruning import pruned, smallest_kept
+from harness.small_models import network_and_trees
 
 ROWS = SyntheticSpec(rows=300, test_rows=120, features=60, labels=40, seed=2)
 
@@ -34,12 +33,7 @@ def parts():
 
 @pytest.fixture(scope="module")
 def models(parts):
-    matrices = daskxml.Matrices(*(to_scipy(half) for half in (parts[0].features, parts[0].labels)))
-    overrides = {"training.epochs": 4, "run.seed": 3}
-    network, trees = (
-        train_here(name, train=matrices, overrides=overrides).model
-        for name in ("adaptive-sgd", "trees")
-    )
+    network, trees = network_and_trees(parts[0])
     return {"mlp": network, "trees": trees, "mixture": daskxml.mix([trees, network], parts[1])}
 
 
