@@ -118,8 +118,9 @@ class HistoryWriter:
 
     def cancel(self) -> None:
         """Stop writing, as the scheduler ends."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._locking):
+            if task is not None:
+                task.cancel()
 
     async def _write(self, history: list[Mapping[str, Any]]) -> None:
         try:
