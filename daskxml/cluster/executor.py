@@ -8,6 +8,7 @@ all workers together (norms, merges, gangs) are in `daskxml.cluster.collectives`
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -267,7 +268,8 @@ class Executor:
             if self.session.strategy.partitions:
                 return await self._checkpoint_parts(command, worker, session)
             session["local"] = await self._store_local(run_dir, command)
-            args = (self.group.run, run_dir, command.megabatch, session, keep)
+            # As text: Dask would look for futures in each row of the history.
+            args = (self.group.run, run_dir, command.megabatch, json.dumps(session), keep)
             path = await self.group.ask(worker, "save", tasks.store_checkpoint, *args)
             self.stored = (session, path)
         except DaskxmlError as error:
@@ -281,7 +283,7 @@ class Executor:
         assert self.store is not None
         run_dir, keep = self.store
         session["local"] = {}
-        written = self.group, writer, run_dir, command.megabatch, session, keep
+        written = self.group, writer, run_dir, command.megabatch, json.dumps(session), keep
         path = await parts.write_checkpoint(*written, misses_owner=self._parts.misses_owner)
         self.stored = (session, path)
         return CheckpointWritten()

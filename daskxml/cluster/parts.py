@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from daskxml.cluster.worker_group import (
     WorkerGroup,
@@ -23,7 +22,7 @@ ATTEMPTS = 4  # at letting all write, each ended by the loss of a worker
 
 async def write_checkpoint(
     group: WorkerGroup, writer: WorkerHandle, run_dir: str, megabatch: int,
-    session: dict[str, Any], keep: int, *, misses_owner: bool,
+    session: str, keep: int, *, misses_owner: bool,
 ) -> str:  # fmt: skip
     """Write a checkpoint of the parts of all workers, assembled by ``writer``; return its path."""
     models = (assembly.CURRENT, assembly.BEST)
@@ -84,9 +83,7 @@ def write_held(
     assembly.write_held(_worker(run), folder, number, models, with_copies=with_copies)
 
 
-def assemble_checkpoint(
-    run: str, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
-) -> str:
+def assemble_checkpoint(run: str, run_dir: str, megabatch: int, session: str, keep: int) -> str:
     """Assemble a checkpoint; return its path."""
     return assembly.assemble_checkpoint(_worker(run), run_dir, megabatch, session, keep)
 

@@ -294,9 +294,7 @@ def store_local(run: str, run_dir: str, megabatch: int, number: int) -> bool:
     return bool(state)
 
 
-def store_checkpoint(
-    run: str, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
-) -> str:
+def store_checkpoint(run: str, run_dir: str, megabatch: int, session: str, keep: int) -> str:
     """Write a checkpoint; return its path."""
     _, models = run_worker(run).host_models()
     return str(checkpoint.write_checkpoint(run_dir, megabatch, models, session, keep))

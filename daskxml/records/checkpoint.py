@@ -9,7 +9,6 @@ written before the file that completes the checkpoint, whose session maps worker
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ def write_checkpoint(
     run_dir: str | Path,
     megabatch: int,
     models: dict[str, Array],
-    session: dict[str, Any],
+    session: str,
     keep: int,
 ) -> Path:
     """Write one, then remove all but the newest ``keep``.
@@ -44,7 +43,7 @@ def write_checkpoint(
     models
         The worker's arrays by name: ``current`` and ``previous``, or those of trees.
     session
-        JSON values, see ``Session.plain``.
+        JSON text of ``Session.plain``.
 
     Raises
     ------
@@ -59,8 +58,8 @@ def write_checkpoint(
     return path
 
 
-def _metadata(session: dict[str, Any]) -> dict[str, str]:
-    return {"format": FORMAT_VERSION, "session": json.dumps(session)}
+def _metadata(session: str) -> dict[str, str]:
+    return {"format": FORMAT_VERSION, "session": session}
 
 
 def _prune(run_dir: str | Path, keep: int) -> None:
@@ -89,7 +88,7 @@ def _drop_later(run_dir: str | Path, megabatch: int) -> None:
 
 @contextlib.contextmanager
 def assembling_checkpoint(
-    run_dir: str | Path, megabatch: int, shapes: Shapes, session: dict[str, Any], keep: int
+    run_dir: str | Path, megabatch: int, shapes: Shapes, session: str, keep: int
 ) -> Iterator[dict[str, Array]]:
     """Yield the arrays of a checkpoint, zero at first, to be filled from the workers' own arrays.
 

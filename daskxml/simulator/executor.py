@@ -16,6 +16,7 @@ first.
 from __future__ import annotations
 
 import heapq
+import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -346,7 +347,7 @@ class Executor:
                     checkpoint.write_local(run_dir, command.megabatch, number, state)
                     session["local"][name] = number
             _, models = self.workers[command.worker].training.host_models()
-            written = run_dir, command.megabatch, models, session, keep
+            written = run_dir, command.megabatch, models, json.dumps(session), keep
             self.stored = session, checkpoint.write_checkpoint(*written)
         except ModelError as error:
             checkpoint.drop_local(run_dir, command.megabatch)
@@ -362,7 +363,7 @@ class Executor:
                 models, misses = (CURRENT, BEST), self._parts.misses_owner
                 write_held(worker.parts_worker, folder, number, models, with_copies=misses)
             writer = self.workers[command.worker].parts_worker
-            written = writer, str(run_dir), command.megabatch, session, keep
+            written = writer, str(run_dir), command.megabatch, json.dumps(session), keep
             self.stored = session, Path(assemble_checkpoint(*written))
         except ModelError as error:
             checkpoint.drop_local(run_dir, command.megabatch)

@@ -10,7 +10,6 @@ import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
@@ -130,7 +129,7 @@ def _read_held(folder: str) -> list[Held]:
 
 
 def assemble_checkpoint(
-    writer: PartitionedWorker, run_dir: str, megabatch: int, session: dict[str, Any], keep: int
+    writer: PartitionedWorker, run_dir: str, megabatch: int, session: str, keep: int
 ) -> str:
     """Write the checkpoint from the files of the workers; return its path."""
     layout, held = Layout(writer.spec), _read_held(parts_folder(run_dir, megabatch))

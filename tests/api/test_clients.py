@@ -63,7 +63,7 @@ def test_a_client_that_is_closed_and_workers_that_are_restarted(
         follower = RunFollower(client, print, RunDir(tmp_path, None))
         with pytest.raises(daskxml.ClusterError, match=r"^the client of the run was closed$"):
             follower.read("a run")
-        write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, {}, keep=1)
+        write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, "{}", keep=1)
         with pytest.raises(daskxml.ClusterError, match="closed; go on with --resume /"):
             follower.read("a run")
         with pytest.raises(daskxml.ClusterError, match=r"cancelled .* as client.restart\(\) does"):

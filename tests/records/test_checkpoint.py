@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,7 @@ SESSION = {
     "history": [{"rows": 3, "loss": 1 / 3}],
     "lease_count": 7,
 }
+TEXT = json.dumps(SESSION)
 
 
 def models(value=1.0):
@@ -39,7 +42,7 @@ def refusal(path):
 
 
 def test_what_is_written_is_read(tmp_path):
-    path = write_checkpoint(tmp_path, 12, models(), SESSION, keep=2)
+    path = write_checkpoint(tmp_path, 12, models(), TEXT, keep=2)
     assert path == latest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "000012.safetensors"
     read, session = read_checkpoint(path)
     assert session == SESSION
@@ -49,14 +52,14 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_only_the_newest_are_kept(tmp_path):
     for megabatch in (999_998, 999_999, 1_000_000, 1_000_001):
-        write_checkpoint(tmp_path, megabatch, models(), SESSION, keep=3)
+        write_checkpoint(tmp_path, megabatch, models(), TEXT, keep=3)
     names = [path.stem for path in checkpoints(tmp_path)]
     assert names == ["999999", "1000000", "1000001"]
 
 
 def test_a_checkpoint_of_the_same_megabatch_is_replaced(tmp_path):
-    write_checkpoint(tmp_path, 1, models(), SESSION, keep=2)
-    path = write_checkpoint(tmp_path, 1, models(9.0), SESSION, keep=2)
+    write_checkpoint(tmp_path, 1, models(), TEXT, keep=2)
+    path = write_checkpoint(tmp_path, 1, models(9.0), TEXT, keep=2)
     assert checkpoints(tmp_path) == [path]
     assert read_checkpoint(path)[0]["current"][-1] == 9.0
 
@@ -64,8 +67,8 @@ def test_a_checkpoint_of_the_same_megabatch_is_replaced(tmp_path):
 def test_checkpoints_of_a_history_that_was_given_up_go(tmp_path):
     """A run that has gone back writes fewer mega-batches: it is resumed from those."""
     for megabatch in (2, 5, 6):
-        write_checkpoint(tmp_path, megabatch, models(), SESSION, keep=3)
-    path = write_checkpoint(tmp_path, 3, models(9.0), SESSION, keep=3)
+        write_checkpoint(tmp_path, megabatch, models(), TEXT, keep=3)
+    path = write_checkpoint(tmp_path, 3, models(9.0), TEXT, keep=3)
     assert latest_checkpoint(tmp_path) == path
     assert [each.stem for each in checkpoints(tmp_path)] == ["000002", "000003"]
 
@@ -78,13 +81,13 @@ def test_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("kept_bytes", [0, 5, 100, -1])
 def test_a_file_cut_off_is_refused(tmp_path, kept_bytes):
-    path = write_checkpoint(tmp_path, 1, models(), SESSION, keep=2)
+    path = write_checkpoint(tmp_path, 1, models(), TEXT, keep=2)
     path.write_bytes(path.read_bytes()[:kept_bytes])
     refusal(path)
 
 
 def test_a_flipped_bit_is_noticed(tmp_path):
-    path = write_checkpoint(tmp_path, 1, models(), SESSION, keep=2)
+    path = write_checkpoint(tmp_path, 1, models(), TEXT, keep=2)
     content = bytearray(path.read_bytes())
     content[-9] ^= 4
     path.write_bytes(content)
@@ -111,7 +114,7 @@ def test_a_missing_file_and_a_place_that_cannot_be_written(tmp_path):
     refusal(tmp_path / "000001.safetensors")
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(ModelError, match="cannot be made"):
-        write_checkpoint(tmp_path, 1, models(), SESSION, keep=2)
+        write_checkpoint(tmp_path, 1, models(), TEXT, keep=2)
 
 
 # ------------------------------------------------------------------------ local state
@@ -124,7 +127,7 @@ def local(value):
 def store(tmp_path, megabatch, keep=2):
     for number in range(2):
         write_local(tmp_path, megabatch, number, local(10 * megabatch + number))
-    return write_checkpoint(tmp_path, megabatch, models(), SESSION, keep=keep)
+    return write_checkpoint(tmp_path, megabatch, models(), TEXT, keep=keep)
 
 
 def test_local_states_are_read_by_their_number(tmp_path):

@@ -54,7 +54,7 @@ def test_every_start_of_a_run_is_recorded(tmp_path):
         place.begin(CONFIG)
     assert len(read_starts(out)) == 1
     model = {"current": np.zeros(3, np.float32), "previous": np.zeros(3, np.float32)}
-    write_checkpoint(out, 2, model, {"history": []}, keep=5)
+    write_checkpoint(out, 2, model, '{"history": []}', keep=5)
     with RunDir.open(None, out) as place:
         place.begin(CONFIG)
     assert [start["daskxml"] for start in read_starts(out)] == [daskxml.__version__] * 2

@@ -32,7 +32,7 @@ def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", None) as place:
         place.begin(CONFIG)
         place.append({"megabatch": 1})
-    write_checkpoint(tmp_path / "run", 1, {"current": np.zeros(3, np.float32)}, {}, keep=1)
+    write_checkpoint(tmp_path / "run", 1, {"current": np.zeros(3, np.float32)}, "{}", keep=1)
     with pytest.raises(ModelError, match="--resume"):
         RunDir.open(tmp_path / "run", None)
     assert read_history(tmp_path / "run" / "history.jsonl") == [{"megabatch": 1}]
@@ -74,7 +74,7 @@ def test_resume_takes_the_newest_checkpoint_of_a_run(tmp_path: Path) -> None:
         RunDir.open(None, out)
     model = {"current": np.zeros(3, np.float32), "previous": np.zeros(3, np.float32)}
     for megabatch in (2, 4):
-        write_checkpoint(out, megabatch, model, {"history": []}, keep=5)
+        write_checkpoint(out, megabatch, model, '{"history": []}', keep=5)
     resumed = RunDir.open(out, out)
     assert resumed.checkpoint is not None
     assert Path(resumed.checkpoint).stem == "000004"
