@@ -89,6 +89,7 @@ class Truth:
         self.rows: list[str] = []  # of the history, as JSON
         self._before: list[list[str]] = []  # the rows before each restart: the journal lags behind
         self.models: dict[int, Model] = {}  # by generation, of the session that is under way
+        self._given_up: dict[int, list[Model]] = {}  # of sessions that were gone back before
         self.stored = 0  # mega-batches in the last checkpoint that was acknowledged
         self._last_stored: Any = None
         self._has_gone_back = False  # since then
@@ -142,6 +143,9 @@ class Truth:
         session = getattr(driver, "session", None)
         if session is not None and session is not self._session:
             self._session, self._dealt, begun = session, None, len(session.history)
+            for n, model in self.models.items():
+                if n > begun:  # a checkpoint of it may be there, which nobody acknowledged
+                    self._given_up.setdefault(n, []).append(model)
             self.models = {n: model for n, model in self.models.items() if n <= begun}
 
     def check(self) -> None:
@@ -326,9 +330,9 @@ class Truth:
             models, session = read_checkpoint(path)
             history = session["history"]
             self._require_same(history, path.name)
-            is_current = not _first_difference(history, self.rows)  # not of before it went back
-            if is_current and len(history) in self.models:
-                is_it = self._is_model(models, self.models[len(history)])
+            if len(history) in self.models:
+                known = [self.models[len(history)], *self._given_up.get(len(history), ())]
+                is_it = any(self._is_model(models, model) for model in known)
                 require(is_it, f"{path.name}: not the model of merge {len(history)}")
 
     def check_end(self, driver: RunDriver, run_dir: Path) -> None:
