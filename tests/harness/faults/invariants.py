@@ -101,7 +101,13 @@ class Truth:
     def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
         """Begin with a new scheduler."""
         self._read, self._spec = 0, driver.config.model_spec(ROWS, LABELS)
-        history = [] if checkpoint is None else read_checkpoint(checkpoint)[1]["history"]
+        history = []
+        if checkpoint is not None:
+            stored, session = read_checkpoint(checkpoint)
+            history = session["history"]
+            for model in self._given_up.get(len(history), ()):
+                if self._is_model(stored, model):
+                    self.models = {len(history): model}
         self._require_same(history, "the checkpoint to resume from")
         self.rows = [json.dumps(row) for row in history]
         self._seen = [Counter(chain(*self._rows_of(row).values())) for row in history]
