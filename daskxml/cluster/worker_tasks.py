@@ -103,7 +103,7 @@ def open_shared(run: str, donors: Sequence[str]) -> SharedModel:
         If no donor sends its handle, or it cannot be opened.
     """
     problem = "it is over there"
-    for donor in [*donors, *donors]:  # one broken connection is no reason to end the run
+    for donor in 3 * [*donors]:  # a broken connection is no reason to end the run
         try:
             answer = get_worker().rpc(donor).daskxml_handle(run=run)
             handle = _on_loop(asyncio.wait_for(answer, HANDLE_S))["handle"]

@@ -27,6 +27,7 @@ from typing import IO, Any
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import LOCK_FILE, lock_folder, replacing
+from daskxml.core.signals import defer_signals
 from daskxml.core.text import parse_json
 from daskxml.model.tensors import read_tensors
 from daskxml.records.checkpoint import checkpoints, latest_checkpoint, parse_session
@@ -84,7 +85,12 @@ class RunDir:
 
     def __enter__(self) -> RunDir:
         """Make the directory and lock it."""
-        self.lock()
+        try:
+            with defer_signals():  # else Ctrl-C could come when nobody knows of the lock
+                self.lock()
+        except BaseException:
+            self.release(has_failed=True)
+            raise
         return self
 
     def __exit__(

@@ -101,16 +101,21 @@ class Truth:
     def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
         """Begin with a new scheduler."""
         self._read, self._spec = 0, driver.config.model_spec(ROWS, LABELS)
-        history = []
+        models, history = {}, []
         if checkpoint is not None:
-            stored, session = read_checkpoint(checkpoint)
+            models, session = read_checkpoint(checkpoint)
             history = session["history"]
-            for model in self._given_up.get(len(history), ()):
-                if self._is_model(stored, model):
-                    self.models = {len(history): model}
-        self._require_same(history, "the checkpoint to resume from")
+        if (model := self._found_given_up(models, history)) is not None:
+            self.models = {len(history): model}
+        else:
+            self._require_same(history, "the checkpoint to resume from")
         self.rows = [json.dumps(row) for row in history]
         self._seen = [Counter(chain(*self._rows_of(row).values())) for row in history]
+
+    def _found_given_up(self, models: Mapping[str, Any], history: list[Any]) -> Model | None:
+        """Return the model of a checkpoint that nobody acknowledged, before the run went back."""
+        known = self._given_up.get(len(history), ())
+        return next((model for model in known if self._is_model(models, model)), None)
 
     def _require_same(self, history: list[Any], what: str) -> None:
         """Check that a checkpoint holds what was published, and perhaps a row more.
@@ -173,6 +178,7 @@ class Truth:
         if stored is not None and stored is not self._last_stored:
             self.stored = len(stored[0]["history"])
             self._last_stored, self._has_gone_back = stored, False
+            self._given_up.clear()
 
     def _check_leases(self, driver: RunDriver) -> None:
         executor, group = driver.executor, driver.group
@@ -335,10 +341,11 @@ class Truth:
         for path in found:
             models, session = read_checkpoint(path)
             history = session["history"]
+            if self._found_given_up(models, history) is not None:
+                continue
             self._require_same(history, path.name)
             if len(history) in self.models:
-                known = [self.models[len(history)], *self._given_up.get(len(history), ())]
-                is_it = any(self._is_model(models, model) for model in known)
+                is_it = self._is_model(models, self.models[len(history)])
                 require(is_it, f"{path.name}: not the model of merge {len(history)}")
 
     def check_end(self, driver: RunDriver, run_dir: Path) -> None:
@@ -367,7 +374,8 @@ class Truth:
     def _is_model(self, stored: Mapping[str, Array], known: Model) -> bool:
         """Whether a checkpoint, or the stored model, is a model that was committed."""
         if self._pieces:
-            return all(np.array_equal(stored[name], known[name]) for name in stored)
+            same = (np.array_equal(stored[name], known.get(name, ())) for name in stored)
+            return all(same)
         if "current" in known:
             return np.array_equal(stored["current"], known["current"])
         views = Layout(self._spec).views(stored["current"])

@@ -281,5 +281,5 @@ PLANTS = (
     Plant("two evaluations at once share a replica", "cluster.worker_tasks:evaluate_pieces",
           "with queue_of(run).evaluation:", "if True:"),
     Plant("a shared model is asked for once", "cluster.worker_tasks:open_shared",
-          "[*donors, *donors]", "donors"),
+          "3 * [*donors]", "donors"),
 )
