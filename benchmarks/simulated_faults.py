@@ -4,7 +4,8 @@ Each run has a seed, from which its settings, its faults and all chance follow: 
 `tests/harness/faults`. The first run in which an invariant does not hold ends it, with the line
 that repeats it and the least of its faults that leads to it, in words. With ``--planted`` the
 product is changed, one fault at a time: each run is made once as it is, and once more with each
-fault that was not found yet and whose statement it has reached. Needs greenlet (``daskxml[test]``).
+fault that was not found yet and whose statement it has reached. As many runs go on at once as there
+are cores. Needs greenlet (``daskxml[test]``).
 
     PYTHONPATH=tests python benchmarks/simulated_faults.py 1000 [--seed 0] [--planted] [--result]
 
@@ -19,10 +20,14 @@ import argparse
 import hashlib
 import json
 import math
+import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,7 @@ from harness.faults.simulation import simulate
 from machine import RESULTS, machine, write_result
 
 WRITTEN = "planted_faults"
+CHUNK = 25  # runs that a process makes before it asks for more
 
 
 def main() -> int:
@@ -57,18 +63,14 @@ def _simulate_all(seeds: range, until_s: float, *, writes: bool) -> int:
     faults = Counter[str](before.get("faults", {}))
     counted = {row.pop("strategy"): Counter[str](row) for row in before.get("rows", [])}
     first, problem = seeds.start + sum(it["runs"] for it in stretches), ""
-    began_s, seed = time.process_time(), first
-    while seed < seeds.stop and not problem and time.monotonic() < until_s:
-        case = draw_case(seed)
-        outcome = simulate(case)
-        problem = outcome.problem and explain(case, outcome.problem)
-        faults.update(fault.kind for fault in case.faults)
-        name = case.strategy + ", overlapping" * case.overlap + ", pools" * bool(case.pools)
-        sizes = {"runs": 1, "followed": int(case.follows), "faults": len(case.faults)}
-        sizes |= {"starts": outcome.starts, "merges": outcome.merges, "steps": outcome.steps}
+    took_s, seed = 0.0, first
+    for struck, name, sizes, run_s, problem in _in_order(_simulated, range(first, seeds.stop)):
+        faults.update(struck)
         counted.setdefault(name, Counter()).update(sizes)
+        took_s += run_s
         seed += 1
-    took_s = time.process_time() - began_s
+        if problem or time.monotonic() > until_s:
+            break
     print(f"{seed - first} runs from seed {first}: {took_s:.0f} s of one core")
     print(problem or "no invariant violated")
     if writes:
@@ -80,6 +82,28 @@ def _simulate_all(seeds: range, until_s: float, *, writes: bool) -> int:
             faults=dict(sorted(faults.items())), stretches=[*stretches, stretch],
         )  # fmt: skip
     return int(bool(problem))
+
+
+def _simulated(seed: int) -> tuple[Counter[str], str, dict[str, int], float, str]:
+    """Return the faults of a run, its kind, its sizes, its processor time, and what it violated."""
+    began_s, case = time.process_time(), draw_case(seed)
+    outcome = simulate(case)
+    name = case.strategy + ", overlapping" * case.overlap + ", pools" * bool(case.pools)
+    sizes = {"runs": 1, "followed": int(case.follows), "faults": len(case.faults)}
+    sizes |= {"starts": outcome.starts, "merges": outcome.merges, "steps": outcome.steps}
+    problem = outcome.problem and explain(case, outcome.problem)
+    struck = Counter(fault.kind for fault in case.faults)
+    return struck, name, sizes, time.process_time() - began_s, problem
+
+
+def _in_order(run: Callable[[int], Any], seeds: Sequence[int]) -> Iterator[Any]:
+    """Yield what comes of each seed, in their order, as one run follows on another in each core."""
+    with _pool() as pool:
+        yield from pool.imap(run, seeds, chunksize=CHUNK)
+
+
+def _pool() -> Pool:
+    return multiprocessing.get_context("spawn").Pool(os.cpu_count())
 
 
 def explain(case: Case, problem: str) -> str:
@@ -104,28 +128,22 @@ def _look_for_all(seeds: range, until_s: float, *, writes: bool) -> int:
     rows |= {row["planted"]: row for row in before.get("rows", []) if row["planted"] in rows}
     runs = before.get("runs", 0)
     left = [plant for plant in PLANTS if rows[plant.name]["found in run"] is None]
-    for seed in seeds[runs:]:
-        if not left or time.monotonic() > until_s:
-            break
-        case = draw_case(seed)
-        with watched(left) as reached:
-            problem = _problem_of(case)
-        if problem:
-            print(f"without a planted fault: {explain(case, problem)}")
-            return 1
-        for plant in [plant for plant in left if plant.name in reached]:
-            if time.monotonic() > until_s:
-                break
-            rows[plant.name]["reached"] += 1
-            with plant.planted():
-                problem = _problem_of(case)
-            if problem:
-                by = problem.partition("\n")[0][:100]
-                rows[plant.name] |= {"found in run": runs + 1, "by": by}
-                left.remove(plant)
-                print(f"run {runs + 1}, {plant.name}: {by}", flush=True)
-        else:
-            runs += 1
+    with _pool() as pool:
+        while left and runs < len(seeds) and time.monotonic() < until_s:
+            some = seeds[runs : runs + CHUNK]
+            tasks = [(seed, [plant.name for plant in left]) for seed in some]
+            for without, found in pool.imap(_planted, tasks):
+                runs += 1
+                if without:
+                    print(f"without a planted fault: {without}")
+                    return 1
+                for plant in [plant for plant in left if plant.name in found]:
+                    rows[plant.name]["reached"] += 1
+                    if problem := found[plant.name]:
+                        by = problem.partition("\n")[0][:100]
+                        rows[plant.name] |= {"found in run": runs, "by": by}
+                        left.remove(plant)
+                        print(f"run {runs}, {plant.name}: {by}", flush=True)
     found = len(PLANTS) - len(left)
     print(f"{found} of {len(PLANTS)} planted faults found in {runs} runs")
     print("\n".join(f"not found: {plant.name}" for plant in left))
@@ -133,6 +151,21 @@ def _look_for_all(seeds: range, until_s: float, *, writes: bool) -> int:
         sizes = {"found": found, "planted": len(rows), "runs": runs, "simulation": simulation}
         write_result(WRITTEN, [*rows.values()], first_seed=seeds.start, **sizes)
     return 0
+
+
+def _planted(task: tuple[int, Sequence[str]]) -> tuple[str, dict[str, str]]:
+    """Return what a run violates, and what it does with each fault whose statement it reaches."""
+    seed, names = task
+    case, plants = draw_case(seed), [plant for plant in PLANTS if plant.name in names]
+    with watched(plants) as reached:
+        problem = _problem_of(case)
+    if problem:
+        return explain(case, problem), {}
+    found = dict[str, str]()
+    for plant in [plant for plant in plants if plant.name in reached]:
+        with plant.planted():
+            found[plant.name] = _problem_of(case)
+    return "", found
 
 
 def _row(plant: Plant) -> dict[str, Any]:

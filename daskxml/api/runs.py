@@ -31,7 +31,7 @@ from daskxml.observe.dashboard import DashboardPlugin
 from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
 from daskxml.records.checkpoint import checkpoints
-from daskxml.records.run_dir import HISTORY_FILE, RunDir, read_history
+from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import STOP
 
 NOWHERE = RunDir(None, None)
@@ -236,6 +236,11 @@ def raise_failure(ended: Mapping[str, Any]) -> None:
         raise revive(ended["error"])
 
 
+def _with_lists(row: Any) -> Any:
+    """Return a row, or several, with lists where Dask's messages make tuples of them."""
+    return json.loads(json.dumps(row))
+
+
 class RunFollower:
     """Reads a run's event log, passes events on, and writes the run's directory.
 
@@ -259,13 +264,18 @@ class RunFollower:
         config: RunConfig | None = None,
     ) -> None:
         self.client, self.on_event, self.place, self.config = client, on_event, place, config
-        self.history = place.history()
+        self.out, self.history = str(place.path or ""), place.history()
         self.events, self.version = 0, -1  # read so far; of the last state
         self.state = ""
         self.page = ""  # path of the run's page on the scheduler
         self.ended: Mapping[str, Any] | None = None
         self.has_started = False  # the data is loaded, so there will be a model
         self._has_asked_to_stop = False
+
+    def leave_directory(self) -> None:
+        """Let a worker write the directory from now on."""
+        self.place.unlock()
+        self.place = NOWHERE
 
     def read(self, run: str) -> None:
         """Wait for new events of a run, and pass them on."""
@@ -303,21 +313,11 @@ class RunFollower:
         if run_dir is None or not Path(run_dir).is_dir():
             return Run(self._fetch_model(run, run_dir), self.history, None, reason)
         out = Path(run_dir)
-        return Run(Model.load(out), [*self._rows_before(out), *self.history], out, reason)
-
-    def _rows_before(self, out: Path) -> list[dict[str, Any]]:
-        """Return the mega-batches before those that were read: this follower may have attached.
-
-        The file may lack the last ones: the client that writes it need not have read them yet.
-        """
-        first = self.history[0]["megabatch"] if self.history else None
-        if self.place.path or first == 1 or not (out / HISTORY_FILE).exists():
-            return []
-        return read_history(out / HISTORY_FILE)[: first and first - 1]
+        return Run(Model.load(out), self.history, out, reason)
 
     def _handle(self, event: dict[str, Any]) -> None:
         if event["kind"] == "megabatch":
-            event["row"] = json.loads(json.dumps(event["row"]))  # messages make tuples of lists
+            event["row"] = _with_lists(event["row"])
             self.history.append(event["row"])
             self.place.append(event["row"])
         elif event["kind"] == "rewound":
@@ -332,9 +332,9 @@ class RunFollower:
         elif event["kind"] == "started":
             self.has_started = True
             event |= {"dashboard": page_link(self.client.dashboard_link, self.page)}
-            event["out"] = str(self.place.path or event.get("out", ""))
+            event["out"] = self.out or str(event.get("out", ""))
         elif event["kind"] == "ready":
-            self._rewrite_directory()
+            self._begin(event["history"])
         elif event["kind"] == "ended":
             self.ended = event
 
@@ -344,9 +344,11 @@ class RunFollower:
             self._has_asked_to_stop = True
             call(self.client, "daskxml_stop", run=run, reason=STOP.value)
 
-    def _rewrite_directory(self) -> None:
+    def _begin(self, history: list[Any]) -> None:
         """Return a resumed run's directory to its checkpoint, which the workers have read now."""
-        if self.place.checkpoint is not None and self.config is not None:
+        if self.place.path is None:
+            self.history = _with_lists(history)
+        elif self.place.checkpoint is not None and self.config is not None:
             self.place.begin(self.config)
             self.place.rewrite(self.history)
 

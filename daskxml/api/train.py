@@ -368,7 +368,7 @@ def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Giv
     run = _new_name()
     try:
         _start(follower, run, config, matrices, scattered, is_detached=True)
-        follower.place.unlock()
+        follower.leave_directory()
         while not (follower.has_started or (follower.state == "loading" and not scattered)):
             follower.read(run)
             if follower.ended is not None:

@@ -21,7 +21,7 @@ from daskxml.cluster.worker_plugin import RunStorage, worker_plugin
 from daskxml.cluster.worker_tasks import model_arrays
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array
-from daskxml.core.errors import ClusterError, DaskxmlError, ModelError
+from daskxml.core.errors import ClusterError, ModelError
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, RunDir, extend_history
 
 KEEPERS = 2  # workers that keep the model of a run without a directory
@@ -63,6 +63,7 @@ class HistoryWriter:
         self._infos, self._on_error = infos, on_error
         self._worker: WorkerHandle | None = None
         self._locking: asyncio.Task[None] | None = None
+        self._asked: dict[str, WorkerHandle] = {}  # to lock the directory; by address
         self._refused = 0  # attempts at locking the directory
         self._ends: list[int] = []  # of each row, in bytes
         self._written = 0  # events
@@ -71,8 +72,8 @@ class HistoryWriter:
 
     def worker_removed(self, address: str) -> None:
         """Note that a worker was lost."""
-        if self._worker is not None and self._worker.address == address:
-            self._worker.lost.set()
+        if address in self._asked:
+            self._asked[address].lost.set()
 
     async def open(self) -> None:
         """Lock the directory, once the client has unlocked it.
@@ -106,15 +107,20 @@ class HistoryWriter:
             self._task = None
         if self._locking is not None:  # `open` may have been cancelled
             await asyncio.wait({self._locking})
-        if self._worker is not None and not self._worker.is_lost:
-            release = self._group.ask(
-                self._worker, "write", release_directory, self._group.run, has_failed
-            )
-            with contextlib.suppress(WorkerGone, DaskxmlError):  # a lock ends with its process
-                await release
+        await self._release(has_failed)
         self._worker, error, self._error = None, self._error, None
         if error is not None and not has_failed:
             raise error
+
+    async def _release(self, has_failed: bool) -> None:
+        """Unlock the directory, also where Dask let the next worker at an address lock it."""
+        for info in self._infos():
+            if info.address in self._asked and self._asked[info.address].is_lost:
+                self._asked[info.address] = WorkerHandle(info)
+        owners = [worker for worker in self._asked.values() if not worker.is_lost]
+        # Nothing is raised: a lock ends with its process.
+        await self._group.ask_all(owners, "write", release_directory, self._group.run, has_failed)
+        self._asked = {}
 
     def cancel(self) -> None:
         """Stop writing, as the scheduler ends."""
@@ -177,6 +183,7 @@ class HistoryWriter:
     async def _lock(self) -> WorkerHandle:
         """Let some worker lock the directory."""
         worker = self._worker = WorkerHandle(await self._next_worker())
+        self._asked[worker.address] = worker
         args = (self._group.run, self._run_dir, self._checkpoint)
         ask = self._group.ask(worker, "write", lock_directory, *args)
         self._locking = asyncio.create_task(ask)

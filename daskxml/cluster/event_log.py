@@ -60,10 +60,11 @@ class EventLog:
     """The events of a run so far, and its current state.
 
     Events are dictionaries of plain values with ``"kind"``: ``started``, ``ready`` (workers hold
-    the initial model), ``megabatch`` (with ``row``, see `daskxml.session.history`), ``worker``,
-    ``equipment`` (with ``workers``, their hardware by name), ``stages`` (how the rows came to the
-    workers: the fields of each `daskxml.core.stages.StageRecord`), ``memory``, ``rewound``,
-    ``page`` (with the ``path`` of the dashboard's page), ``warning`` and ``ended``.
+    the model to begin with; its ``history`` if the run is resumed), ``megabatch`` (with ``row``,
+    see `daskxml.session.history`), ``worker``, ``equipment`` (with ``workers``, their hardware by
+    name), ``stages`` (how the rows came to the workers: the fields of each
+    `daskxml.core.stages.StageRecord`), ``memory``, ``rewound``, ``page`` (with the ``path`` of the
+    dashboard's page), ``warning`` and ``ended``.
     """
 
     def __init__(self) -> None:

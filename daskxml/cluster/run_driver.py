@@ -370,11 +370,12 @@ class RunDriver:
         """Allow changes of a resumed run's directory: its workers have read the checkpoint."""
         if not self._is_ready:
             self._is_ready = True
-            self.event_log.event("ready")
+            history = self.stored[0]["history"] if self.stored else []
+            self.event_log.event("ready", history=history)
             stages = [asdict(stage) for stage in self.data.stages()]
             self.event_log.event("stages", stages=[*self._stages_before, *stages])
             if self.detached is not None:
-                self.detached.begin(self.stored[0]["history"] if self.stored else [])
+                self.detached.begin(history)
 
     def _new_history_writer(self, run_dir: str) -> HistoryWriter:
         return HistoryWriter(

@@ -125,7 +125,9 @@ def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[st
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder and return it.
+    """Make the folder of the checkpoints, or one in it, and return it.
+
+    The run's directory is not made again: a user who left the run may have removed it.
 
     Raises
     ------
@@ -133,7 +135,9 @@ def make_folder(folder: Path) -> Path:
         If that is not possible.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if folder.parent.name == FOLDER:
+            folder.parent.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
     except OSError as error:
         raise ModelError(f"{folder}: cannot be made ({error.strerror})") from error
     return folder

@@ -26,10 +26,11 @@ from typing import IO, Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import LOCK_FILE, lock_folder, replacing
+from daskxml.core.files import LOCK_FILE, flush, lock_folder, replacing
 from daskxml.core.signals import defer_signals
 from daskxml.core.text import parse_json
 from daskxml.model.tensors import read_tensors
+from daskxml.records.checkpoint import FOLDER as CHECKPOINTS
 from daskxml.records.checkpoint import checkpoints, latest_checkpoint, parse_session
 from daskxml.records.environment import (
     ENVIRONMENT_FILE,
@@ -69,7 +70,9 @@ class RunDir:
             path = Path(resume).absolute()
             if not (path / RUN_FILE).exists():
                 raise ModelError(f"{path}: no run to resume here (there is no {RUN_FILE})")
-            return cls(path, str(latest_checkpoint(path)))
+            checkpoint = latest_checkpoint(path)
+            flush(checkpoint.parent)  # who wrote it may have died before that
+            return cls(path, str(checkpoint))
         if out is None:
             return cls(None, None)
         path = Path(out).absolute()
@@ -132,7 +135,7 @@ class RunDir:
 
     def _has_results(self) -> bool:
         assert self.path is not None
-        return (self.path / HISTORY_FILE).exists() or bool(checkpoints(self.path))
+        return any((self.path / name).exists() for name in (HISTORY_FILE, CHECKPOINTS))
 
     def begin(self, config: RunConfig) -> None:
         """Write the resolved run file, and the environment of this start.

@@ -117,6 +117,31 @@ TWO_EVALUATIONS = Case(
 )  # fmt: skip
 
 
+STAYS_LOCKED = Case(
+    7056, "static", False, True, workers=3, epochs=1, checkpoint_every=2, slots=3, pools=1,
+    faults=(
+        replace(fault("kill here", "", at=6, lasts_s=0.7848, returns_s=0.0), pick=3),
+        replace(fault("stop", "", at=6, lag=16), pick=3),
+    ),
+)  # fmt: skip
+
+
+WRITES_BESIDE = Case(
+    19862, "label-tree", False, True, workers=1, epochs=2, checkpoint_every=3, machines=2,
+    transport="tcp", faults=(fault("slow disk", "daskxml_read", at=10, lasts_s=0.001, lag=16),),
+)  # fmt: skip
+
+
+BROUGHT_BACK = Case(
+    23927, "static", False, True, workers=2, epochs=1, checkpoint_every=1, follows=True,
+    faults=(
+        fault("interrupt", "store_local", at=16),
+        fault("interrupt", "store_local", at=37),
+        fault("interrupt", "store_local", at=37, lag=4),
+    ),
+)  # fmt: skip
+
+
 def users(
     *faults: Fault, strategy: str = "adaptive-sgd", follows: bool = False, seed: int = 2
 ) -> Case:
@@ -141,10 +166,6 @@ def users(
             case(fault("full", "rename model.safetensors.partial", lasts_s=5.0)),
         ),
         (
-            "asking a worker for a directory leaves something there",
-            case(fault("kill here", "record_workers", returns_s=0.0), workers=2, seed=2),
-        ),
-        (
             "a directory that Dask let the next worker at an address lock ends the run",
             LOCKED,
         ),
@@ -159,11 +180,35 @@ def users(
         ),
         (
             "who attaches gets the rows that the run's user has written",
-            users(fault("attach", "store_model"), fault("client", "store_model"), follows=True),
+            users(fault("power", "store_model"), fault("attach", "load_checkpoint"), follows=True),
+        ),
+        (
+            "a directory that Dask let the next worker at an address lock stays locked",
+            STAYS_LOCKED,
+        ),
+        ("a user who has launched a run writes beside the worker", WRITES_BESIDE),
+        ("a checkpoint brings a directory back that a user has removed", BROUGHT_BACK),
+        (
+            "a directory with a checkpoint under way is removed",
+            replace(
+                users(
+                    fault("slow disk", "open 00", lasts_s=0.3),
+                    fault("interrupt", "open 00"),
+                    fault("interrupt", "open 00", lag=3),
+                    follows=True,
+                ),
+                checkpoint_every=1,
+            ),
+        ),
+        (
+            "a checkpoint that may not be on the disk is resumed from",
+            users(
+                fault("scheduler", "fsync folder checkpoints"), fault("power", "load_checkpoint")
+            ),
         ),
         (
             "Ctrl-C while a directory is locked leaves it locked",
-            users(fault("interrupt", "lock_directory")),
+            users(fault("interrupt", "exists", lag=2), seed=11),
         ),
         (
             "Ctrl-C while a run is started leaves it there",

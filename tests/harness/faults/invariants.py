@@ -109,6 +109,7 @@ class Truth:
             self.models = {len(history): model}
         else:
             self._require_same(history, "the checkpoint to resume from")
+        self._before.append(self.rows)  # what the journal holds until the run is ready
         self.rows = [json.dumps(row) for row in history]
         self._seen = [Counter(chain(*self._rows_of(row).values())) for row in history]
 
