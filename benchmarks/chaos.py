@@ -4,7 +4,8 @@ Each process has a network namespace of its own where this user may make one (ro
 and the client share one, with the bridge between all. Nothing of it is reachable from outside. The
 run's directory is on a small disk of its own. Of each strategy first a run without faults, then the
 same under them. What strikes comes at random intervals, one loss a minute on average unless
-``--every`` says otherwise, and only while all workers are there, so that with four three live:
+``--every`` says otherwise, several at once if it is so, and only a worker beside three others that
+are there and sound:
 
 =============  ===================================================================
 ``kill``       SIGKILL of a worker, which is started again at once
@@ -16,9 +17,10 @@ same under them. What strikes comes at random intervals, one loss a minute on av
 ``scheduler``  SIGKILL of the scheduler, which is started again, and the run resumed
 =============  ===================================================================
 
-After 60 s without a merge the stacks of all processes are written beside the results, by py-spy.
-A stretch ends after ``--minutes``; each appends its runs to the results, which hold how many rows
-were merged a second, the longest time between two merges, and what `daskxml verify` says.
+The last two strike a fifth as often as each of the others: the run begins anew. After 60 s without
+a merge the stacks of all processes are written beside the results, by py-spy. A stretch ends after
+``--minutes``; each appends its runs to the results, which hold how many rows were merged a second,
+the longest time between two merges, and what `daskxml verify` says.
 
     python benchmarks/chaos.py bibtex.train.txt bibtex.test.txt [--minutes 14] [--every 60]
 """
@@ -38,13 +40,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from machine import RESULTS, write_result
 
 KINDS = ("kill", "stop", "cut", "slow", "full", "client", "scheduler")
+SOUND = 3  # workers, at least, beside those that are struck
+RESTARTS = ("client", "scheduler")
 LOSSES = ("kill",)  # what goodput is measured under, unless others are asked for
 SILENCE_S, POLL_S, DISK_MIB = 60.0, 0.2, 64
 STARTS = 30  # of one run, at most
@@ -184,11 +188,11 @@ class Machines:
             if worker.poll() is not None:
                 self.workers[number] = self._start_worker(number)
 
-    def is_whole(self) -> bool:
-        """Return whether every worker has found the scheduler."""
+    def registered(self) -> set[int]:
+        """Return the numbers of the workers that have found the scheduler."""
         logs = [self._folder / f"worker{number}.log" for number in range(len(self.workers))]
         parts = [log.read_bytes()[begin:] for log, begin in zip(logs, self._logged, strict=True)]
-        return all(b"Registered to" in part for part in parts)
+        return {number for number, part in enumerate(parts) if b"Registered to" in part}
 
     def kill(self, process: subprocess.Popen[bytes] | None) -> None:
         """Kill a process."""
@@ -253,7 +257,8 @@ class Run:
         self.machines, self.network, self.disk = machines, network, disk
         self.kinds, self.every_s, self.rng = kinds, every_s, rng
         self.struck = Counter[str]()
-        self._undo: list[tuple[float, Any]] = []  # when, and what ends a fault
+        # Faults that last: when each ends, by what, and the worker; None: the disk.
+        self._undo: list[tuple[float, Callable[[], Any], int | None]] = []
         self.starts = self.silences = 0
         self.longest_s = 0.0
 
@@ -272,8 +277,8 @@ class Run:
                 shutil.rmtree(out)
             self.machines.start_client(*place, "--scheduler", self.machines.address)
             is_done = self._watch(out, until_s)
-        for _, action in self._undo:
-            action()
+        for _, end, _ in self._undo:
+            end()
         self._undo = []
         self.machines.kill(self.machines.client)
         spent_s = max(self.moved_s - self.begun_s, 0.0)
@@ -291,11 +296,9 @@ class Run:
                 self._undo.remove(due)
                 due[1]()
             self.machines.keep_alive()
-            if self.kinds and self.begun_s and not self._undo and now_s >= self.next_s:
-                if not self.next_s:
-                    self.next_s = now_s + self.rng.expovariate(1.0 / self.every_s)
-                elif self.machines.is_whole():
-                    self._strike(self.rng.choice(self.kinds), now_s)
+            if self.kinds and self.begun_s and now_s >= self.next_s:
+                sound = self.machines.registered() - {number for *_, number in self._undo}
+                if not self.next_s or self._strike(sorted(sound), now_s):
                     self.next_s = now_s + self.rng.expovariate(1.0 / self.every_s)
         return client.poll() == 0
 
@@ -312,8 +315,12 @@ class Run:
             with (RESULTS / "chaos_stacks.txt").open("a") as file:
                 file.write(f"{out.name}, after merge {self._rows}\n{self.machines.stacks()}\n")
 
-    def _strike(self, kind: str, now_s: float) -> None:
-        number = self.rng.randrange(len(self.machines.workers))
+    def _strike(self, sound: Sequence[int], now_s: float) -> bool:
+        """Let one of the workers be struck, or what all share; return whether that was possible."""
+        if len(sound) <= SOUND:
+            return False
+        weights = [0.2 if kind in RESTARTS else 1.0 for kind in self.kinds]
+        (kind,), number = self.rng.choices(self.kinds, weights), self.rng.choice(sound)
         worker, machines = self.machines.workers[number], self.machines
         lasts_s = now_s + self.rng.uniform(1.0, 8.0)
         match kind:
@@ -321,20 +328,22 @@ class Run:
                 machines.kill(worker)
             case "stop":
                 worker.send_signal(signal.SIGSTOP)
-                self._undo.append((lasts_s, lambda: worker.send_signal(signal.SIGCONT)))
+                self._undo.append((lasts_s, lambda: worker.send_signal(signal.SIGCONT), number))
             case "cut" if self.network.is_split:
                 self.network.cut(number, is_cut=True)
-                self._undo.append((lasts_s, lambda: self.network.cut(number, is_cut=False)))
+                self._undo.append((lasts_s, lambda: self.network.cut(number, is_cut=False), number))
             case "slow" if self.network.is_split:
                 self.network.slow(number, is_slow=True)
-                self._undo.append((lasts_s, lambda: self.network.slow(number, is_slow=False)))
-            case "full" if os.path.ismount(self.disk):
+                self._undo.append(
+                    (lasts_s, lambda: self.network.slow(number, is_slow=False), number)
+                )
+            case "full" if os.path.ismount(self.disk) and not (self.disk / "filler").exists():
                 filler = self.disk / "filler"
                 with filler.open("wb") as file, contextlib.suppress(OSError):
                     while True:
                         file.write(bytes(1 << 16))
                         file.flush()
-                self._undo.append((lasts_s, lambda: filler.unlink(missing_ok=True)))
+                self._undo.append((lasts_s, lambda: filler.unlink(missing_ok=True), None))
             case "client":
                 machines.kill(machines.client)
             case "scheduler":
@@ -343,8 +352,9 @@ class Run:
                     machines.kill(each)
                 machines.kill(machines.client)
             case _:
-                return
+                return False
         self.struck[kind] += 1
+        return True
 
     def _row(self, out: Path, *, is_done: bool, spent_s: float, in_all_s: float) -> dict[str, Any]:
         history = _history(out)

@@ -27,6 +27,7 @@ from daskxml.kernels.compilation import telling_of_compilation
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas
 from daskxml.transport.communicator import Communicator, ProcessGroup
+from daskxml.transport.handshake import CollectiveId
 from daskxml.worker.create import AnyWorker
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.shared_model import LocalStore, SharedModel
@@ -172,6 +173,8 @@ class RunWorkerPlugin(WorkerPlugin):
         self.removals: Counter[str] = Counter()  # by run: how often it was removed
         self._lock = threading.Lock()
         self.storage: dict[str, RunStorage] = {}  # by run
+        # The last merge of each run: its result may be asked for twice.
+        self._merges: dict[str, tuple[CollectiveId, asyncio.Future[ProgramResult[Means]]]] = {}
         self.communicator = Communicator(worker)
         self._open = ExitStack()
         told = {"compiling": worker.address}
@@ -223,6 +226,7 @@ class RunWorkerPlugin(WorkerPlugin):
         with self._lock:
             self.removals[run] += 1
             queue = self.queues.pop(run, None)
+            self._merges.pop(run, None)
         if queue is not None:
             queue.close()
 
@@ -248,8 +252,15 @@ class RunWorkerPlugin(WorkerPlugin):
     async def merge(
         self, run: str, peers: ProcessGroup, command: MergeReplicas, rank: int
     ) -> dict[str, Any]:
-        """Take part in a merge; see `take_part`."""
-        return {"result": to_serialize(await self.take_part(peers, command, rank))}
+        """Take part in a merge; see `take_part`.
+
+        The message comes twice if the connection breaks before it is answered.
+        """
+        number, result = self._merges.get(run, (None, None))
+        if result is None or number != peers.id:
+            result = asyncio.ensure_future(self.take_part(peers, command, rank))
+            self._merges[run] = peers.id, result
+        return {"result": to_serialize(await asyncio.shield(result))}
 
     async def take_part(
         self, peers: ProcessGroup, command: MergeReplicas, rank: int

@@ -201,6 +201,10 @@ def users(
             ),
         ),
         (
+            "the result of a merge is sent once",
+            users(*(fault("cut", "daskxml_merge", lag=8 * number) for number in range(12))),
+        ),
+        (
             "a checkpoint that may not be on the disk is resumed from",
             users(
                 fault("scheduler", "fsync folder checkpoints"), fault("power", "load_checkpoint")
