@@ -25,7 +25,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -38,7 +38,7 @@ from harness.faults.simulation import simulate
 from machine import RESULTS, machine, write_result
 
 WRITTEN = "planted_faults"
-CHUNK = 25  # runs that a process makes before it asks for more
+CHUNK = 25  # seeds that are handed out at once
 
 
 def main() -> int:
@@ -64,13 +64,15 @@ def _simulate_all(seeds: range, until_s: float, *, writes: bool) -> int:
     counted = {row.pop("strategy"): Counter[str](row) for row in before.get("rows", [])}
     first, problem = seeds.start + sum(it["runs"] for it in stretches), ""
     took_s, seed = 0.0, first
-    for struck, name, sizes, run_s, problem in _in_order(_simulated, range(first, seeds.stop)):
-        faults.update(struck)
-        counted.setdefault(name, Counter()).update(sizes)
-        took_s += run_s
-        seed += 1
-        if problem or time.monotonic() > until_s:
-            break
+    with _pool() as pool:
+        runs = pool.imap(_simulated, range(first, seeds.stop), chunksize=CHUNK)
+        for struck, name, sizes, run_s, problem in runs:
+            faults.update(struck)
+            counted.setdefault(name, Counter()).update(sizes)
+            took_s += run_s
+            seed += 1
+            if problem or time.monotonic() > until_s:
+                break
     print(f"{seed - first} runs from seed {first}: {took_s:.0f} s of one core")
     print(problem or "no invariant violated")
     if writes:
@@ -94,12 +96,6 @@ def _simulated(seed: int) -> tuple[Counter[str], str, dict[str, int], float, str
     problem = outcome.problem and explain(case, outcome.problem)
     struck = Counter(fault.kind for fault in case.faults)
     return struck, name, sizes, time.process_time() - began_s, problem
-
-
-def _in_order(run: Callable[[int], Any], seeds: Sequence[int]) -> Iterator[Any]:
-    """Yield what comes of each seed, in their order, as one run follows on another in each core."""
-    with _pool() as pool:
-        yield from pool.imap(run, seeds, chunksize=CHUNK)
 
 
 def _pool() -> Pool:

@@ -345,7 +345,10 @@ class RunFollower:
             call(self.client, "daskxml_stop", run=run, reason=STOP.value)
 
     def _begin(self, history: list[Any]) -> None:
-        """Return a resumed run's directory to its checkpoint, which the workers have read now."""
+        """Begin with the history of a resumed run, whose checkpoint the workers have read now.
+
+        Whoever writes its directory knows the history, and returns the directory to it.
+        """
         if self.place.path is None:
             self.history = _with_lists(history)
         elif self.place.checkpoint is not None and self.config is not None:

@@ -256,8 +256,8 @@ class RunWorkerPlugin(WorkerPlugin):
 
         The message comes twice if the connection breaks before it is answered.
         """
-        number, result = self._merges.get(run, (None, None))
-        if result is None or number != peers.id:
+        merge, result = self._merges.get(run, (None, None))
+        if result is None or merge != peers.id:
             result = asyncio.ensure_future(self.take_part(peers, command, rank))
             self._merges[run] = peers.id, result
         return {"result": to_serialize(await asyncio.shield(result))}

@@ -125,9 +125,9 @@ def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[st
 
 
 def make_folder(folder: Path) -> Path:
-    """Make the folder of the checkpoints, or one in it, and return it.
+    """Make a folder of a run's directory, or of its folder of checkpoints, and return it.
 
-    The run's directory is not made again: a user who left the run may have removed it.
+    The directory itself is not made again: a user who left the run may have removed it.
 
     Raises
     ------

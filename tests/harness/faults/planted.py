@@ -273,7 +273,7 @@ PLANTS = (
     Plant("a directory with a checkpoint under way is removed",
           "records.run_dir:RunDir._has_results", "(HISTORY_FILE, CHECKPOINTS)", "(HISTORY_FILE,)"),
     Plant("the result of a merge is sent once", "cluster.worker_plugin:RunWorkerPlugin.merge",
-          "number != peers.id", "True"),
+          "merge != peers.id", "True"),
     Plant("a checkpoint that may not be on the disk is resumed from", "records.run_dir:RunDir.open",
           "flush(checkpoint.parent)", "pass"),
     Plant("Ctrl-C while a directory is locked leaves it locked",
