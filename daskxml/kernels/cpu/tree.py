@@ -29,6 +29,7 @@ from daskxml.kernels.tree import (
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
+_VECTOR = 8  # children that are computed together; the last few one by one would cost as much as 50
 _ROW_GRAIN = 16  # rows that take about as long as waking a thread
 
 
@@ -155,12 +156,14 @@ def gather_node(
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def fit_dual(
-    weight: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
-    order: Any, key: Any, passes: int, diagonal: Any,
+    weight: Any, sign: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any,
+    y_indices: Any, order: Any, key: Any, passes: int, diagonal: Any,
 ) -> None:  # fmt: skip
-    """Passes of dual coordinate descent on the squared hinge, all children of a row at once."""
+    """Passes of dual coordinate descent on the squared hinge, all children of a row at once.
+
+    ``sign`` is -1 for a child, 0 for a column of padding, whose weights stay 0.
+    """
     score = np.empty(weight.shape[1], np.float32)
-    sign = np.full(weight.shape[1], -_ONE, np.float32)
     drawn = 0
     for _ in range(passes):
         drawn = _shuffle(order, key, drawn)
@@ -185,12 +188,14 @@ def fit_dual(
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def fit_sgd(
-    weight: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
+    weight: Any, sign: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
     order: Any, key: Any, passes: int, lr: Any, last: Any,
 ) -> None:  # fmt: skip
-    """Passes of SGD on the squared hinge; the rate falls from ``lr`` to ``last`` times that."""
+    """Passes of SGD on the squared hinge; the rate falls from ``lr`` to ``last`` times that.
+
+    ``sign`` is as for `fit_dual`.
+    """
     score = np.empty(weight.shape[1], np.float32)
-    sign = np.full(weight.shape[1], -_ONE, np.float32)
     steps = passes * order.shape[0]
     done = drawn = 0
     for _ in range(passes):
@@ -213,12 +218,12 @@ def fit_sgd(
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def fit_weighted_dual(
-    weight: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
-    order: Any, key: Any, passes: int, diagonal: Any, row_weights: Any, child_weights: Any,
+    weight: Any, sign: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any,
+    y_indices: Any, order: Any, key: Any, passes: int, diagonal: Any, row_weights: Any,
+    child_weights: Any,
 ) -> None:  # fmt: skip
     """As `fit_dual`, with the cost of a row times its weight, and its own children's."""
     score = np.empty(weight.shape[1], np.float32)
-    sign = np.full(weight.shape[1], -_ONE, np.float32)
     counts = np.empty(weight.shape[1], np.float32)
     drawn = 0
     for _ in range(passes):
@@ -256,12 +261,11 @@ def _count_row(counts: Any, row_weight: Any, child_weights: Any, positive: Any) 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def fit_weighted_sgd(
-    weight: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
+    weight: Any, sign: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
     order: Any, key: Any, passes: int, lr: Any, last: Any, row_weights: Any, child_weights: Any,
 ) -> None:  # fmt: skip
     """As `fit_sgd`, with as many steps on a row as it counts, in one."""
     score = np.empty(weight.shape[1], np.float32)
-    sign = np.full(weight.shape[1], -_ONE, np.float32)
     counts = np.empty(weight.shape[1], np.float32)
     steps = passes * order.shape[0]
     done = drawn = 0
@@ -286,13 +290,13 @@ def fit_weighted_sgd(
 
 
 @njit(nogil=True, cache=True)
-def count_kept(weight: Any, smallest: Any) -> Any:
+def count_kept(weight: Any, children: int, smallest: Any) -> Any:
     """The features that keep a weight, and the weights kept; the bias's row is not counted."""
     features = 0
     kept = 0
     for f in range(1, weight.shape[0]):
         before = kept
-        for c in range(weight.shape[1]):
+        for c in range(children):
             if abs(weight[f, c]) >= smallest:
                 kept += 1
         if kept > before:
@@ -303,14 +307,14 @@ def count_kept(weight: Any, smallest: Any) -> Any:
 @njit(nogil=True, cache=True)
 def keep_large(
     out_features: Any, out_counts: Any, out_children: Any, out_values: Any, weight: Any,
-    features: Any, smallest: Any,
+    children: int, features: Any, smallest: Any,
 ) -> None:  # fmt: skip
     """Write out the weights that are kept, by feature; ``features[f]`` is the name of row f + 1."""
     row = 0
     place = 0
     for f in range(1, weight.shape[0]):
         before = place
-        for c in range(weight.shape[1]):
+        for c in range(children):
             if abs(weight[f, c]) >= smallest:
                 out_children[place] = c
                 out_values[place] = weight[f, c]
@@ -484,11 +488,13 @@ def node_rows(x: Csr, rows: Array) -> tuple[Csr, Array]:
 
 
 def fit_node(weight: Array, x: Csr, problem: NodeProblem, fit: Fit) -> None:
-    """Fit scores ``x @ weight``; ``weight`` ``(columns, children)`` is zero before.
+    """Fit scores ``x @ weight``; ``weight`` ``(columns, children or more)`` is zero before.
 
-    ``x`` has the problem's rows, from `node_rows`.
+    ``x`` has the problem's rows, from `node_rows`. Columns behind the children stay zero.
     """
     y = problem.children
+    sign = np.full(weight.shape[1], -_ONE, np.float32)
+    sign[y.columns :] = _ZERO
     order = np.arange(x.rows)
     operands = (x.indptr, x.indices, x.data, y.indptr, y.indices, order, np.uint64(problem.key))
     rows_count, child_weights = problem.row_weights, problem.child_weights
@@ -498,19 +504,21 @@ def fit_node(weight: Array, x: Csr, problem: NodeProblem, fit: Fit) -> None:
         dual = np.zeros((x.rows, weight.shape[1]), np.float32)
         diagonal = np.float32(0.5 / fit.cost)
         if is_weighted:
-            fit_weighted_dual(weight, dual, *operands, fit.passes, diagonal, *counts)
+            fit_weighted_dual(weight, sign, dual, *operands, fit.passes, diagonal, *counts)
         else:
-            fit_dual(weight, dual, *operands, fit.passes, diagonal)
+            fit_dual(weight, sign, dual, *operands, fit.passes, diagonal)
         return
     rates = np.float32(fit.lr), np.float32(fit.last_lr)
     if is_weighted:
-        fit_weighted_sgd(weight, *operands, fit.passes, *rates, *counts)
+        fit_weighted_sgd(weight, sign, *operands, fit.passes, *rates, *counts)
     else:
-        fit_sgd(weight, *operands, fit.passes, *rates)
+        fit_sgd(weight, sign, *operands, fit.passes, *rates)
 
 
-def prune(weight: Array, features: Array, smallest: float) -> tuple[Array, Array, Array, Array]:
-    """Return the weights of at least ``smallest``, without row 0: that is the bias.
+def prune(
+    weight: Array, children: int, features: Array, smallest: float
+) -> tuple[Array, Array, Array, Array]:
+    """Return the first columns' weights of at least ``smallest``, without row 0, the bias.
 
     Returns
     -------
@@ -521,12 +529,12 @@ def prune(weight: Array, features: Array, smallest: float) -> tuple[Array, Array
         uint16 and float32, row by row.
     """
     bound = np.float32(smallest)
-    rows, kept = count_kept(weight, bound)
+    rows, kept = count_kept(weight, children, bound)
     out = (
         np.empty(rows, np.int32), np.empty(rows, np.int32),
         np.empty(kept, np.uint16), np.empty(kept, np.float32),
     )  # fmt: skip
-    keep_large(*out, weight, features, bound)
+    keep_large(*out, weight, children, features, bound)
     return out
 
 
@@ -549,12 +557,14 @@ def shuffle_passes(orders: Any, key: Any) -> None:
 
 def _fit_problem(x: Csr, problem: NodeProblem, fit: Fit, smallest: float) -> FittedBlock:
     gathered, names = node_rows(x, problem.rows)
-    weight = np.zeros((gathered.columns, problem.children.columns), np.float32)
+    children = problem.children.columns
+    padded = -(-children // _VECTOR) * _VECTOR
+    weight = np.zeros((gathered.columns, padded), np.float32)
     if problem.rows.shape[0]:
         fit_node(weight, gathered, problem, fit)
     else:
         weight[0] = NO_ROWS_BIAS
-    return FittedBlock(weight[0].copy(), *prune(weight, names, smallest))
+    return FittedBlock(weight[0, :children].copy(), *prune(weight, children, names, smallest))
 
 
 class CpuTree:

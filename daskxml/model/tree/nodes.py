@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import TreeSpec
 
 _NODE_ORDER = 3  # keeps the random choices of a run apart
-_GATHER_CHILDREN = 16  # gathering a row for a node takes about as long as scoring so many children
-_LEAST_WIDTH = 32  # of a block, in children: each block gathers its node's rows again
+_ROW_CHILDREN = 50  # reading a row of a block takes about as long as scoring so many children
+_MEAN_WIDTH = 24  # of a node's blocks, at least, in children: each reads the node's rows again
 
 
 _DTYPES = ("float32", "int32", "int32", "uint16", "float32")  # of the fields of `FittedBlock`
@@ -161,18 +162,17 @@ def plan_pieces(
     [(1, 1, 0, 2)]
     [(1, 0, 0, 2)]
     """
-    costs = _node_costs(shape, position_rows, rows)
-    share = sum(cost.sum() for cost in costs) / pieces
+    node_rows = _node_rows(shape, position_rows, rows)
+    widths = [np.diff(shape.child_starts(level)) for level in range(shape.levels)]
+    works = [_work(*pair) for pair in zip(node_rows, widths, strict=True)]
+    share = sum(work.sum() for work in works) / pieces
     blocks: list[tuple[float, NodeBlock]] = []
-    for level, cost in enumerate(costs):
-        widths = np.diff(shape.child_starts(level))
-        for node in np.flatnonzero(widths):
-            width = int(widths[node])
-            parts = int(min(max(1, width // _LEAST_WIDTH), max(1, -(-cost[node] // share))))
-            cuts = [width * part // parts for part in range(parts + 1)]
-            for start, stop in itertools.pairwise(cuts):
-                work = float(cost[node]) * (stop - start) / width
-                blocks.append((work, NodeBlock(level, int(node), start, stop)))
+    for level, work in enumerate(works):
+        for node, width in enumerate(widths[level].tolist()):
+            parts = min(width // _MEAN_WIDTH, math.ceil(work[node] / share))
+            for start, stop in itertools.pairwise(_cuts(width, max(1, parts))):
+                block = NodeBlock(level, node, start, stop)
+                blocks.append((float(_work(node_rows[level][node], stop - start)), block))
     blocks.sort(key=lambda item: (-item[0], item[1]))
     filled: list[tuple[float, int, list[NodeBlock]]] = [(0.0, i, []) for i in range(pieces)]
     for work, block in blocks:
@@ -182,15 +182,28 @@ def plan_pieces(
     return [piece for _, _, piece in largest_first if piece]
 
 
-def _node_costs(shape: TreeShape, position_rows: Array, rows: int) -> list[Array]:
-    """The products of a pass over each node's rows, up to a factor."""
+def _cuts(width: int, parts: int) -> list[int]:
+    """Cut children into parts, each smaller than the one before: those that come last are short.
+
+    Examples
+    --------
+    >>> _cuts(60, 3)
+    [0, 30, 50, 60]
+    """
+    shares = np.concatenate([[0], np.cumsum(np.arange(parts, 0, -1))])
+    cuts: list[int] = (width * shares // shares[-1]).tolist()
+    return cuts
+
+
+def _node_rows(shape: TreeShape, position_rows: Array, rows: int) -> list[Array]:
+    """The rows that each node sees, by level; one with several labels below counts as several."""
     ends = np.concatenate([[0], np.cumsum(position_rows)])
-    costs = []
-    for level in range(shape.levels):
-        node_rows = np.minimum(np.diff(ends[shape.bounds[level]]), rows)
-        children = np.diff(shape.child_starts(level))
-        costs.append(node_rows * (children + _GATHER_CHILDREN) + 1.0)
-    return costs
+    return [np.minimum(np.diff(ends[bounds]), rows) for bounds in shape.bounds[:-1]]
+
+
+def _work(rows: Any, children: Any) -> Any:
+    """The products of a pass over a block's rows, up to a factor; empty blocks have some, too."""
+    return rows * (children + _ROW_CHILDREN) + 1.0
 
 
 def fit_blocks(
@@ -221,12 +234,9 @@ def piece_work(
     shape: TreeShape, position_rows: Array, rows: int, piece: Sequence[NodeBlock]
 ) -> float:
     """Return the work of a piece: products of a pass over its nodes' rows, up to a factor."""
-    costs = _node_costs(shape, position_rows, rows)
-    total = 0.0
-    for level, node, start, stop in piece:
-        children = shape.child_starts(level)
-        total += float(costs[level][node]) * (stop - start) / (children[node + 1] - children[node])
-    return total
+    node_rows = _node_rows(shape, position_rows, rows)
+    works = [_work(node_rows[level][node], stop - start) for level, node, start, stop in piece]
+    return float(sum(works))
 
 
 def pack_blocks(blocks: Sequence[FittedBlock]) -> Array:

@@ -32,8 +32,8 @@ CANDIDATES: tuple[dict[str, Any], ...] = (  # the gentlest first
     {"solver": "dual", "lr": 1.0, "passes": 8, "cost": 3.0},
 )
 _FIRST = 1  # of the candidates
-_ENTRIES = 12_000  # labels of rows, at most about so many are looked at
-_ROWS = 12_000
+_ENTRIES = 24_000  # labels of rows, at most about so many are looked at
+_ROWS = 24_000
 _HELD_OUT = 5  # one row of so many
 _KS = (1, 3, 5)
 _NOISE = 0.004  # of the mean precision: a gain of less is none
@@ -63,7 +63,7 @@ def sample_labels(orders: Array, counts: Array, spec: TreeSpec) -> Array:
     Examples
     --------
     >>> spec = TreeSpec(features=1, labels=8, leaf_labels=2)
-    >>> sample_labels(np.arange(8)[None], np.full(8, 4000), spec).tolist()
+    >>> sample_labels(np.arange(8)[None], np.full(8, 8000), spec).tolist()
     [0, 1]
     """
     bounds, order = TreeShape.of(spec).bounds[-2], orders[0]

@@ -12,7 +12,7 @@ from daskxml.kernels.tree import Fit
 from daskxml.model.spec import check_names
 
 AUTO = "auto"
-MAX_BITS = 5  # of a level: a node above the leaves has at most 32 children
+FIRST_BRANCHING = 32  # of trees that were stored before it could be chosen
 MAX_CHILDREN = 1 << 16  # of a node: children are stored in 16 bits
 
 
@@ -28,7 +28,10 @@ class TreeSpec:
         Rows of tree ``t`` are their values to the power ``powers[t % len(powers)]``, scaled to
         unit length again: trees that see rows differently err differently.
     leaf_labels
-        Labels of a leaf's parent, about.
+        Labels of a leaf's parent, about. More of them rank better, as fewer levels do, and take
+        longer to fit.
+    branching
+        Most children of a node above those parents, rounded down to a power of two.
     solver
         How the scores of a node are fitted: ``dual``, by dual coordinate descent (Hsieh et al.,
         ICML 2008), or ``sgd``. What is ``auto``, here and below, is chosen on held-out rows of a
@@ -58,7 +61,9 @@ class TreeSpec:
     Examples
     --------
     >>> TreeSpec(features=500, labels=21_764).level_bits
-    (4, 3)
+    (6,)
+    >>> TreeSpec(features=500, labels=670_091).level_bits
+    (6, 5)
     >>> TreeSpec(features=500, labels=159).level_bits
     ()
     """
@@ -68,7 +73,8 @@ class TreeSpec:
     kind: ClassVar[str] = "tree"
     parameter_count: ClassVar[int] = 0  # not known before the rows are
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
-    leaf_labels: int = bounded(200, low=1, high=MAX_CHILDREN)
+    leaf_labels: int = bounded(400, low=1, high=MAX_CHILDREN)
+    branching: int = bounded(256, low=2, high=MAX_CHILDREN)
     solver: Literal["auto", "sgd", "dual"] = "auto"
     passes: int | Literal["auto"] = bounded(AUTO, low=1, high=10_000, words=(AUTO,))
     cost: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
@@ -104,7 +110,7 @@ class TreeSpec:
         """Logarithm of the children of a node, by level; the leaves' parents are not among them."""
         parents = -(-self.labels // self.leaf_labels)
         bits = min((parents - 1).bit_length(), self.labels.bit_length() - 1)
-        levels = -(-bits // MAX_BITS)
+        levels = -(-bits // (self.branching.bit_length() - 1))
         return tuple(bits // levels + (level < bits % levels) for level in range(levels))
 
     def power_of(self, tree: int) -> float:
@@ -132,4 +138,4 @@ class TreeSpec:
         """
         values = {name: value for name, value in values.items() if name != "kind"}
         check_names(values, {field.name for field in fields(cls)})
-        return cls(**values)
+        return cls(**{"branching": FIRST_BRANCHING, **values})

@@ -34,8 +34,9 @@ from harness.small_data import random_rows
 FIT: dict[str, Any] = {"solver": "sgd", "passes": 4, "lr": 0.5, "cost": 1.0}
 modest = settings(max_examples=30, deadline=None)
 specs = st.builds(
-    TreeSpec, features=st.just(20), labels=st.integers(1, 400), leaf_labels=st.integers(1, 60)
-)
+    TreeSpec, features=st.just(20), labels=st.integers(1, 400), leaf_labels=st.integers(1, 60),
+    branching=st.integers(2, 300),
+)  # fmt: skip
 
 
 def some_part(rng: np.random.Generator, rows: int, features: int, labels: int) -> Partition:
@@ -56,6 +57,7 @@ def test_every_label_is_a_leaf_of_one_node(spec: TreeSpec) -> None:
         assert (np.diff(bounds) >= 1).all()
         assert (np.diff(starts) >= 1).all()
         assert starts[-1] == shape.bounds[level + 1].shape[0] - 1
+        assert level == shape.levels - 1 or np.diff(starts).max() <= spec.branching
     leaves = np.diff(shape.bounds[-2])
     assert leaves.max() - leaves.min() <= shape.levels * 5
     assert leaves.max() <= max(2 * spec.leaf_labels, 2)
@@ -81,7 +83,7 @@ def test_every_child_is_in_one_piece(spec: TreeSpec, pieces: int, seed: int) -> 
     assert sorted(expected) == covered
     works = [piece_work(shape, counts, 100, piece) for piece in plan]
     whole = plan_pieces(shape, counts, 100, 1)
-    assert sum(works) == pytest.approx(piece_work(shape, counts, 100, whole[0]))
+    assert sum(works) >= 0.999 * piece_work(shape, counts, 100, whole[0])  # blocks read rows again
     assert works == sorted(works, reverse=True)
 
 
@@ -234,3 +236,11 @@ def test_each_tree_has_its_own_seed() -> None:
     orders = find_label_orders([part], TreeSpec(features=12, labels=40, leaf_labels=4), 2, 0)
     assert (orders[0] != orders[1]).any()
     assert derive_key(0, 4, 0) != derive_key(0, 4, 1)
+
+
+def test_trees_stored_before_branching_could_be_chosen_keep_their_shape() -> None:
+    spec = TreeSpec(features=2, labels=21_764, leaf_labels=200)
+    values = spec.as_dict()
+    del values["branching"]
+    assert TreeSpec.from_dict(values).level_bits == (4, 3)
+    assert TreeSpec.from_dict(spec.as_dict()).level_bits == (7,)
