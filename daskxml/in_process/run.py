@@ -47,6 +47,7 @@ from daskxml.session.setup import (
     make_session,
     model_header,
 )
+from daskxml.strategies.label_tree import LabelTrees
 from daskxml.strategies.protocol import Measured, WorkerDevice
 from daskxml.worker.create import AnyWorker, new_worker
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
@@ -56,6 +57,7 @@ from daskxml.worker.training_worker import TrainingWorker
 from daskxml.worker.tree_worker import TreeWorker
 
 NAME = "0"  # of the worker, in the history
+_TREE_PIECES = 8  # steps in which one worker fits a tree; nobody shares them
 OnEvent = Callable[[Mapping[str, Any]], Any]
 
 
@@ -96,6 +98,7 @@ class InProcessRun:
         start: Model | None = None,
         names: ColumnNames = NO_NAMES,
     ) -> None:
+        config = _for_one_worker(config)
         self.config, self.rows, self._publish_event = config, share_rows(rows), publish
         self.history: list[dict[str, Any]] = []
         self._start, self._names = start, names
@@ -217,6 +220,17 @@ class _Nobody:
     def admit(self, generation: int, may_join: bool) -> Iterable[Participant]:
         """Let no worker join."""
         return ()
+
+
+def _for_one_worker(config: RunConfig) -> RunConfig:
+    """Return the run file, with label trees in few pieces: each reads rows that others read, too.
+
+    The trees are the same, bit for bit.
+    """
+    if not isinstance(config.strategy, LabelTrees.Config):
+        return config
+    pieces = min(config.strategy.pieces, _TREE_PIECES)
+    return replace(config, strategy=replace(config.strategy, pieces=pieces))
 
 
 class InProcessExecutor:
