@@ -1,12 +1,13 @@
-"""Accuracy against processor time: label trees and mixtures beside omikuji and PECOS.
+"""Accuracy against processor time: label trees and mixtures beside other trees.
 
     python benchmarks/tree_curves.py FOLDER --peers PYTHON [--sets bibtex,delicious]
 
 Every point is a model that is trained from the start by one thread, as in `trees.py`: one tree and
-more of daskxml (the run file ``trees``) and of omikuji, models of PECOS with other seeds averaged,
-and on the smaller sets a mixture of ``trees`` and the network ``best``, with the weights that
-`mixtures.py` chose on held-out rows. Writes ``results/tree_curves.json`` after every point, and
-``results/tree_curves.png``. Points that are there are not measured again; each has its commit.
+more of daskxml (the run file ``trees``), of omikuji and of napkinXC, models of PECOS with other
+seeds averaged, and on the smaller sets a mixture of ``trees`` and the network ``best``, with the
+weights that `mixtures.py` chose on held-out rows. Writes ``results/tree_curves.json`` after every
+point, and ``results/tree_curves.png``. Points that are there are not measured again; each has its
+commit.
 """
 
 from __future__ import annotations
@@ -29,9 +30,14 @@ from mixtures import PARTS, trained
 from trees import SETS, K, ours, peer, precision, read
 
 OURS, MIXTURE = "daskxml, trees", "daskxml, trees and network"
-CURVES = {OURS: (1, 2, 4, 8), "omikuji": (1, 3), "PECOS": (1, 3)}  # how many trees
+CURVES = {  # how many trees
+    OURS: (1, 2, 4, 8), "omikuji": (1, 3), "PECOS": (1, 3), "napkinXC": (1, 3)
+}  # fmt: skip
 MIXED = ("bibtex", "delicious")  # the network takes minutes on the others
-COLORS = {OURS: "#0b6e99", MIXTURE: "#7b4fa3", "omikuji": "#c2571a", "PECOS": "#3f7d3a"}
+COLORS = {
+    OURS: "#0b6e99", MIXTURE: "#7b4fa3", "omikuji": "#c2571a", "PECOS": "#3f7d3a",
+    "napkinXC": "#8a6d1b",
+}  # fmt: skip
 Point = dict[str, Any]
 
 
@@ -110,7 +116,7 @@ def main() -> None:
     """Measure what is missing, then draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--peers", required=True, help="the Python that has omikuji and libpecos")
+    parser.add_argument("--peers", required=True, help="the Python that has the other tools")
     parser.add_argument("--sets", default=SETS)
     options = parser.parse_args()
     path = RESULTS / "tree_curves.json"

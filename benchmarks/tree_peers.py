@@ -87,6 +87,27 @@ def pecos(folder: Path, T: Any, trees: int) -> tuple[Any, dict[str, float]]:
     return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, **each}
 
 
+def napkinxc(folder: Path, T: Any, trees: int) -> tuple[Any, dict[str, float]]:
+    """Train a probabilistic label tree with its defaults; several are an ensemble."""
+    from napkinxc.models import PLT
+
+    X, Y = (scipy.sparse.load_npz(folder / f"{name}.npz") for name in "XY")
+    begun_s = time.process_time()
+    model = PLT(str(folder / "napkinxc"), threads=1, ensemble=trees if trees > 1 else 0)
+    model.fit(X, Y)
+    train_s = time.process_time() - begun_s
+    model.load()
+    begun_s = time.process_time()
+    ranked = model.predict(T, top_k=K)
+    rank_s = time.process_time() - begun_s
+    ids = np.full((T.shape[0], K), -1, np.int32)
+    for row, labels in enumerate(ranked):
+        ids[row, : len(labels)] = labels
+    rows = [T[i] for i in range(min(T.shape[0], SINGLE_ROWS))]
+    each = row_times(lambda i: model.predict(rows[i], top_k=K), T.shape[0])
+    return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, **each}
+
+
 def row_times(predict: Callable[[int], object], rows: int) -> dict[str, float]:
     """Return the median and the 99th percentile of the times of single rows, by the clock."""
     times = []
@@ -98,7 +119,11 @@ def row_times(predict: Callable[[int], object], rows: int) -> dict[str, float]:
     return {"row_ms": 1e3 * float(median), "row_p99_ms": 1e3 * float(slow)}
 
 
-TOOLS = {"omikuji": (omikuji, "omikuji"), "PECOS": (pecos, "libpecos")}
+TOOLS = {
+    "omikuji": (omikuji, "omikuji"),
+    "PECOS": (pecos, "libpecos"),
+    "napkinXC": (napkinxc, "napkinxc"),
+}
 
 
 def main() -> None:

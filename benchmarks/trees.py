@@ -1,10 +1,10 @@
-"""Label trees beside omikuji and PECOS: accuracy on the test rows, and processor seconds.
+"""Label trees beside omikuji, PECOS and napkinXC: accuracy on the test rows, and processor seconds.
 
 Each tool trains with one thread; what counts is the processor time from rows in memory (omikuji:
 from text) to the model, so that what else the machine does matters little. All have their default
 settings. Peers are left out unless ``--peers`` names the Python of an environment that has them:
 
-    python -m venv PLACE && PLACE/bin/pip install omikuji libpecos
+    python -m venv PLACE && PLACE/bin/pip install omikuji libpecos napkinxc
     python benchmarks/trees.py FOLDER --peers PLACE/bin/python [--sets bibtex,delicious]
         [--generated 200000]
 
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--sets", default=SETS)
     parser.add_argument("--tools", default=";".join([*OURS, *PEERS]))
     parser.add_argument("--generated", default="", help="numbers of labels")
-    parser.add_argument("--peers", help="the Python that has omikuji and libpecos")
+    parser.add_argument("--peers", help="the Python that has the other tools")
     options = parser.parse_args()
     tools = [tool for tool in options.tools.split(";") if options.peers or tool not in PEERS]
     results, is_warm = _rows_of_before(), False
@@ -186,7 +186,7 @@ def _write(results: dict[tuple[str, str], Found]) -> None:
     rows = sorted(results.values(), key=place)
     write_result("trees", rows)
     lines = [
-        "# Label trees beside omikuji and PECOS",
+        "# Label trees beside omikuji, PECOS and napkinXC",
         "",
         "Written by `python benchmarks/trees.py`: processor seconds of one thread, from",
         "rows in memory to the model; milliseconds of one row alone by the clock, median and 99th",
