@@ -3,24 +3,29 @@
 Each process has a network namespace of its own where this user may make one (root); the scheduler
 and the client share one, with the bridge between all. Nothing of it is reachable from outside. The
 run's directory is on a small disk of its own. Of each strategy first a run without faults, then the
-same under them. What strikes comes at random intervals, one loss a minute on average unless
-``--every`` says otherwise, several at once if it is so, and only a worker beside three others that
-are there and sound:
+same under them, and so on with the next seed until the stretch is over. What strikes comes at
+random intervals, one loss a minute on average unless ``--every`` says otherwise, several at once if
+it is so, and only a worker beside three others that are there and sound:
 
 =============  ===================================================================
-``kill``       SIGKILL of a worker, which is started again at once
-``stop``       SIGSTOP of a worker for some seconds
-``cut``        a worker's link is down for some seconds
-``slow``       a worker's link has 1 Mbit/s for some seconds
-``full``       the disk of the run's directory is full for some seconds
+``kill``       SIGKILL of a worker, which is started again at once; every second
+               one has a name and an address of its own that it comes back to
+``stop``       SIGSTOP of a worker for a while
+``cut``        a worker's link is down for a while
+``slow``       a worker's link has 1 Mbit/s for a while
+``full``       the disk of the run's directory is full for a while
+``stall``      nobody can write to that disk for a while: who does so waits
 ``client``     SIGKILL of the client; the run is resumed by another
-``scheduler``  SIGKILL of the scheduler, which is started again, and the run resumed
+``scheduler``  SIGKILL of the scheduler and all workers, which are started again,
+               and of the client; the run is resumed
 =============  ===================================================================
 
-The last two strike a fifth as often as each of the others: the run begins anew. After 60 s without
-a merge the stacks of all processes are written beside the results, by py-spy. A stretch ends after
-``--minutes``; each appends its runs to the results, which hold how many rows were merged a second,
-the longest time between two merges, and what `daskxml verify` says.
+A while is 0.2 to 8 s, short ones more often. The last two are rarer than the others: the run begins
+anew. After 60 s without a merge the stacks of all processes are written beside the results, by
+py-spy, with the last faults. After ``--minutes`` nothing strikes any more, and the run under way
+may end. Each run is a row of the results: how many rows were merged a second, the longest time
+between two merges, the metrics, and whether `daskxml verify` agrees. ``--keep`` names a folder for
+the directory and the logs of runs that have not ended or do not agree.
 
     python benchmarks/chaos.py bibtex.train.txt bibtex.test.txt [--minutes 14] [--every 60]
 """
@@ -29,7 +34,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import math
 import os
 import random
 import shutil
@@ -39,19 +46,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import RESULTS, write_result
+from machine import RESULTS, machine, write_result
 
-KINDS = ("kill", "stop", "cut", "slow", "full", "client", "scheduler")
+KINDS = ("kill", "stop", "cut", "slow", "full", "stall", "client", "scheduler")
+WEIGHTS = {"full": 0.15, "client": 0.1, "scheduler": 0.03}  # after these a run begins anew
+OF_THE_DISK = "the disk"  # what a fault strikes beside workers
 SOUND = 3  # workers, at least, beside those that are struck
-RESTARTS = ("client", "scheduler")
 LOSSES = ("kill",)  # what goodput is measured under, unless others are asked for
 SILENCE_S, POLL_S, DISK_MIB = 60.0, 0.2, 64
-STARTS = 30  # of one run, at most
+SHORTEST_S, LONGEST_S = 0.2, 8.0  # of faults that last
+GRACE_S = 90.0  # for the run that is under way when the stretch is over
+STARTS = 200  # of one run, at most
+WORKER_PORT = 9000  # of workers that come back to their address, each in a namespace of its own
 SLOW = ("tbf", "rate", "1mbit", "burst", "16k", "latency", "400ms")
 COMMAND = (sys.executable, "-m", "daskxml")
 DASK = (sys.executable, "-m", "dask")
@@ -139,10 +150,12 @@ class Machines:
         Where they are.
     workers
         How many.
+    pools
+        How many of them are pools of two threads.
     """
 
-    def __init__(self, folder: Path, network: Network, workers: int) -> None:
-        self._folder, self._network = folder, network
+    def __init__(self, folder: Path, network: Network, workers: int, pools: int) -> None:
+        self._folder, self._network, self._pools = folder, network, pools
         self.port = _free_port()
         self.address = f"tcp://{network.host}:{self.port}"
         self.client: subprocess.Popen[bytes] | None = None
@@ -165,11 +178,15 @@ class Machines:
     def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
         log = self._folder / f"worker{number}.log"
         self._logged[number] = log.stat().st_size if log.exists() else 0
+        place = ["--host", self._network.address(number)]
+        if number % 2 == 0 and self._network.is_split:
+            place += ["--name", f"worker{number}", "--worker-port", str(WORKER_PORT)]
+        if number < self._pools:
+            place += ["--resources", "cpu-pool=2"]
         return self._start(
             f"worker{number}", number, *DASK, "worker", self.address, "--no-nanny",
             "--nthreads", "1", "--memory-limit", "0", "--no-dashboard", "--death-timeout", "300",
-            "--host", self._network.address(number),
-            "--local-directory", str(self._folder / "scratch"),
+            "--local-directory", str(self._folder / "scratch"), *place,
         )  # fmt: skip
 
     def start_client(self, *arguments: str) -> None:
@@ -194,16 +211,17 @@ class Machines:
         parts = [log.read_bytes()[begin:] for log, begin in zip(logs, self._logged, strict=True)]
         return {number for number, part in enumerate(parts) if b"Registered to" in part}
 
-    def kill(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Kill a process."""
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait()
+    def end_client(self) -> None:
+        """End the client, if there is one."""
+        if self.client is not None:
+            self.client.kill()
+            self.client.wait()
 
     def close(self) -> None:
         """End everything."""
         for process in self.everyone():
-            self.kill(process)
+            process.kill()
+            process.wait()
 
     def stacks(self) -> str:
         """Return the stacks of all processes."""
@@ -224,17 +242,56 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """Yield a folder on a disk of its own, where this user may mount one."""
-    folder.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)]
-    done = subprocess.run(["mount", *options], check=False, capture_output=True)
-    try:
-        yield folder
-    finally:
-        if not done.returncode:
-            subprocess.run(["umount", "--lazy", str(folder)], check=False)
+class Disk:
+    """A small disk with a folder for the run's directory, where this user may mount one.
+
+    Parameters
+    ----------
+    folder
+        Where; beside it is the file that has the disk's contents.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._filler = folder, folder / "filler"
+        self._image = folder.with_suffix(".image")
+
+    def __enter__(self) -> Disk:
+        """Make it."""
+        self.folder.mkdir()
+        with self._image.open("wb") as file:
+            file.truncate(DISK_MIB << 20)
+        commands = (  # without a journal: what is removed can be written to at once
+            ["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(self._image)],
+            ["mount", "-o", "loop,noatime", str(self._image), str(self.folder)],
+        )
+        with contextlib.suppress(OSError):  # no such command
+            all(not subprocess.run(it, check=False, capture_output=True).returncode
+                for it in commands)  # fmt: skip
+        self.is_own = self.folder.is_mount()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Remove it."""
+        if self.is_own:
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=False)
+
+    def fill(self) -> None:
+        """Let it be full."""
+        with contextlib.suppress(OSError), self._filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(self.folder).free - (1 << 18))
+            file.seek(0, os.SEEK_END)
+            while True:
+                file.write(bytes(1 << 12))
+                file.flush()
+
+    def empty(self) -> None:
+        """Let there be space again."""
+        self._filler.unlink(missing_ok=True)
+
+    def stall(self, *, is_stalled: bool) -> None:
+        """Let all that is written to it wait, or no more."""
+        action = "--freeze" if is_stalled else "--unfreeze"
+        subprocess.run(["fsfreeze", action, str(self.folder)], check=True)
 
 
 class Run:
@@ -248,27 +305,29 @@ class Run:
         Faults, and the seconds between two on average; none: undisturbed.
     rng
         Chooses among them.
+    until_s
+        When nothing strikes any more.
     """
 
     def __init__(
-        self, machines: Machines, network: Network, disk: Path, kinds: Sequence[str],
-        every_s: float, rng: random.Random,
+        self, machines: Machines, network: Network, disk: Disk, kinds: Sequence[str],
+        every_s: float, rng: random.Random, until_s: float,
     ) -> None:  # fmt: skip
         self.machines, self.network, self.disk = machines, network, disk
-        self.kinds, self.every_s, self.rng = kinds, every_s, rng
+        self.kinds, self.every_s, self.rng, self.until_s = kinds, every_s, rng, until_s
         self.struck = Counter[str]()
-        # Faults that last: when each ends, by what, and the worker; None: the disk.
-        self._undo: list[tuple[float, Callable[[], Any], int | None]] = []
+        self._last = deque[str](maxlen=20)  # faults, in words
+        # Faults that last: when each ends, by what, and what it strikes: a worker, or the disk.
+        self._undo: list[tuple[float, Callable[[], Any], int | str]] = []
         self.starts = self.silences = 0
         self.longest_s = 0.0
-
-    def train(self, out: Path, arguments: Sequence[str], until_s: float) -> dict[str, Any]:
-        """Train; return a row of the results. ``until_s``: when the stretch ends, at the latest."""
         self.begun_s = self.moved_s = self.next_s = 0.0  # of the first merge, the last, a fault
-        self._rows = self._silent_at = 0
-        began_s = time.monotonic()
-        is_done = False
-        while not is_done and time.monotonic() < until_s and self.starts < STARTS:
+        self._merges = self._silent_at = 0
+
+    def train(self, out: Path, arguments: Sequence[str]) -> dict[str, Any]:
+        """Train; return a row of the results."""
+        began_s, is_done = time.monotonic(), False
+        while not is_done and self._may_go_on() and self.starts < STARTS:
             self.starts += 1
             place = ["--out", str(out), *arguments]
             if (out / "run.toml").exists() and any((out / "checkpoints").glob("*.safetensors")):
@@ -276,19 +335,23 @@ class Run:
             elif out.exists():
                 shutil.rmtree(out)
             self.machines.start_client(*place, "--scheduler", self.machines.address)
-            is_done = self._watch(out, until_s)
+            is_done = self._watch(out)
         for _, end, _ in self._undo:
             end()
         self._undo = []
-        self.machines.kill(self.machines.client)
-        spent_s = max(self.moved_s - self.begun_s, 0.0)
-        return self._row(out, is_done=is_done, spent_s=spent_s, in_all_s=time.monotonic() - began_s)
+        self.machines.end_client()
+        if not is_done:
+            self.longest_s = max(self.longest_s, time.monotonic() - (self.moved_s or began_s))
+        return self._row(out, is_done=is_done, in_all_s=time.monotonic() - began_s)
 
-    def _watch(self, out: Path, until_s: float) -> bool:
+    def _may_go_on(self) -> bool:
+        return time.monotonic() < self.until_s + GRACE_S
+
+    def _watch(self, out: Path) -> bool:
         """Wait for the client's end, and strike meanwhile; return whether the run has ended."""
         client = self.machines.client
         assert client is not None
-        while client.poll() is None and time.monotonic() < until_s:
+        while client.poll() is None and self._may_go_on():
             time.sleep(POLL_S)
             self._note_progress(out)
             now_s = time.monotonic()
@@ -296,68 +359,89 @@ class Run:
                 self._undo.remove(due)
                 due[1]()
             self.machines.keep_alive()
-            if self.kinds and self.begun_s and now_s >= self.next_s:
-                sound = self.machines.registered() - {number for *_, number in self._undo}
+            if self.kinds and self.begun_s and self.next_s <= now_s < self.until_s:
+                sound = self.machines.registered() - {what for *_, what in self._undo}
                 if not self.next_s or self._strike(sorted(sound), now_s):
                     self.next_s = now_s + self.rng.expovariate(1.0 / self.every_s)
         return client.poll() == 0
 
     def _note_progress(self, out: Path) -> None:
-        now_s, rows = time.monotonic(), len(_history(out))
-        if rows != self._rows or not self.begun_s:
+        now_s, merges = time.monotonic(), _merges(out)
+        if merges != self._merges or not self.begun_s:
             if self.begun_s:
                 self.longest_s = max(self.longest_s, now_s - self.moved_s)
-            self._rows, self.moved_s = rows, now_s
-            self.begun_s = self.begun_s or (now_s if rows else 0.0)
-        elif now_s - self.moved_s > SILENCE_S and self._silent_at != self._rows:
-            self._silent_at = self._rows
+            self._merges, self.moved_s = merges, now_s
+            self.begun_s = self.begun_s or (now_s if merges else 0.0)
+        elif now_s - self.moved_s > SILENCE_S and self._silent_at != self._merges:
+            self._silent_at = self._merges
             self.silences += 1
             with (RESULTS / "chaos_stacks.txt").open("a") as file:
-                file.write(f"{out.name}, after merge {self._rows}\n{self.machines.stacks()}\n")
+                file.write(f"{out.name}, {time.ctime()}, after merge {self._merges}; struck: ")
+                file.write(f"{', '.join(self._last)}\n{self.machines.stacks()}\n")
 
     def _strike(self, sound: Sequence[int], now_s: float) -> bool:
         """Let one of the workers be struck, or what all share; return whether that was possible."""
         if len(sound) <= SOUND:
             return False
-        weights = [0.2 if kind in RESTARTS else 1.0 for kind in self.kinds]
+        weights = [WEIGHTS.get(kind, 1.0) for kind in self.kinds]
         (kind,), number = self.rng.choices(self.kinds, weights), self.rng.choice(sound)
-        worker, machines = self.machines.workers[number], self.machines
-        lasts_s = now_s + self.rng.uniform(1.0, 8.0)
+        if kind in ("full", "stall"):
+            done = self._strike_disk(kind, now_s)
+        elif kind in ("client", "scheduler"):
+            done = self._restart(kind)
+        else:
+            done = self._strike_worker(kind, number, now_s)
+        if done:
+            self.struck[kind] += 1
+            self._last.append(f"{time.strftime('%X')} {kind} {number}")
+        return done
+
+    def _strike_worker(self, kind: str, number: int, now_s: float) -> bool:
+        worker, network = self.machines.workers[number], self.network
         match kind:
             case "kill":
-                machines.kill(worker)
+                worker.kill()
             case "stop":
                 worker.send_signal(signal.SIGSTOP)
-                self._undo.append((lasts_s, lambda: worker.send_signal(signal.SIGCONT), number))
-            case "cut" if self.network.is_split:
-                self.network.cut(number, is_cut=True)
-                self._undo.append((lasts_s, lambda: self.network.cut(number, is_cut=False), number))
-            case "slow" if self.network.is_split:
-                self.network.slow(number, is_slow=True)
-                self._undo.append(
-                    (lasts_s, lambda: self.network.slow(number, is_slow=False), number)
-                )
-            case "full" if os.path.ismount(self.disk) and not (self.disk / "filler").exists():
-                filler = self.disk / "filler"
-                with filler.open("wb") as file, contextlib.suppress(OSError):
-                    while True:
-                        file.write(bytes(1 << 16))
-                        file.flush()
-                self._undo.append((lasts_s, lambda: filler.unlink(missing_ok=True), None))
-            case "client":
-                machines.kill(machines.client)
-            case "scheduler":
-                machines.kill(machines.scheduler)
-                for each in machines.workers:  # they would wait for a scheduler of the old identity
-                    machines.kill(each)
-                machines.kill(machines.client)
+                self._later(now_s, lambda: worker.send_signal(signal.SIGCONT), number)
+            case "cut" if network.is_split:
+                network.cut(number, is_cut=True)
+                self._later(now_s, lambda: network.cut(number, is_cut=False), number)
+            case "slow" if network.is_split:
+                network.slow(number, is_slow=True)
+                self._later(now_s, lambda: network.slow(number, is_slow=False), number)
             case _:
                 return False
-        self.struck[kind] += 1
         return True
 
-    def _row(self, out: Path, *, is_done: bool, spent_s: float, in_all_s: float) -> dict[str, Any]:
-        history = _history(out)
+    def _strike_disk(self, kind: str, now_s: float) -> bool:
+        if not self.disk.is_own or any(what == OF_THE_DISK for *_, what in self._undo):
+            return False
+        if kind == "full":
+            self.disk.fill()
+            self._later(now_s, self.disk.empty, OF_THE_DISK)
+        else:
+            self.disk.stall(is_stalled=True)
+            self._later(now_s, lambda: self.disk.stall(is_stalled=False), OF_THE_DISK)
+        return True
+
+    def _restart(self, kind: str) -> bool:
+        machines = self.machines
+        if kind == "scheduler":
+            machines.scheduler.kill()
+            for each in machines.workers:  # they would wait for a scheduler of the old identity
+                each.kill()
+        if machines.client is not None:
+            machines.client.kill()
+        return True
+
+    def _later(self, now_s: float, end: Callable[[], Any], what: int | str) -> None:
+        """End a fault after a while."""
+        spread = math.log(SHORTEST_S), math.log(LONGEST_S)
+        self._undo.append((now_s + math.exp(self.rng.uniform(*spread)), end, what))
+
+    def _row(self, out: Path, *, is_done: bool, in_all_s: float) -> dict[str, Any]:
+        history, spent_s = _history(out), max(self.moved_s - self.begun_s, 0.0)
         rows = history[-1]["rows"] - history[0]["rows"] if history else 0
         metrics: dict[str, Any] = next(
             (it["metrics"] for it in reversed(history) if it.get("metrics")), {}
@@ -374,8 +458,22 @@ class Run:
             "silences": self.silences,
             "P@1": metrics.get("P@1"),
             "verified": verified.returncode == 0,
+            "problem": "" if not verified.returncode else _last_line(verified),
             "seconds": in_all_s,
         }
+
+
+def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:
+    lines = (ended.stdout + ended.stderr).decode(errors="replace").splitlines()
+    return lines[-1][:200] if lines else f"exit status {ended.returncode}"
+
+
+def _merges(out: Path) -> int:
+    """Return how many rows a run's history has, without reading them."""
+    try:
+        return (out / "history.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 def _history(out: Path) -> list[dict[str, Any]]:
@@ -388,52 +486,82 @@ def _history(out: Path) -> list[dict[str, Any]]:
     return []
 
 
-def main() -> None:
-    """Train under faults until the stretch is over, and append to the results."""
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("train")
     parser.add_argument("test")
     parser.add_argument("--strategies", nargs="+", default=["adaptive-sgd"], help="run files")
     parser.add_argument("--minutes", type=float, default=14.0, help="of the stretch")
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--pools", type=int, default=0, help="so many of them are pools of threads")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=LOSSES)
     parser.add_argument("--checkpoint-every", type=int, default=2, help="mega-batches")
     parser.add_argument("--only-faults", action="store_true", help="no run without them first")
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
+    parser.add_argument("--no-faults", action="store_true", help="only runs without them")
+    parser.add_argument("--seed", type=int, default=0, help="of the first runs")
+    parser.add_argument("--runs", type=int, default=0, help="of each run file, at most; 0: any")
+    parser.add_argument("--keep", type=Path, help="folder for what is left of runs that failed")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train under faults until the stretch is over, and append to the results."""
+    chosen = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # leaves nothing behind
     until_s = time.monotonic() + 60.0 * chosen.minutes
     path = RESULTS / "chaos.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
-    data = ["--train", str(Path(chosen.train).absolute())]
-    data += ["--test", str(Path(chosen.test).absolute())]
-    settings = [f"training.epochs={chosen.epochs}", f"checkpoint.every={chosen.checkpoint_every}"]
-    settings += ["cluster.threads=1", f"run.seed={chosen.seed}"]
-    sets = [word for setting in settings for word in ("--set", setting)]
+    described = machine()
+    same = {"workers": chosen.workers, "pools": chosen.pools, "epochs": chosen.epochs}
+    same |= {"checkpoint_every": chosen.checkpoint_every}
     with (
         tempfile.TemporaryDirectory(prefix="chaos-") as name,
-        small_disk(Path(name) / "disk") as disk,
+        Disk(Path(name) / "disk") as disk,
         Network(chosen.workers) as network,
     ):
-        machines = Machines(Path(name), network, chosen.workers)
+        machines = Machines(Path(name), network, chosen.workers, chosen.pools)
         try:
-            for strategy in chosen.strategies:
-                for kinds in ((), tuple(chosen.kinds))[chosen.only_faults :]:
-                    if time.monotonic() > until_s:
-                        break
-                    rng = random.Random(f"{chosen.seed} {strategy}")
-                    run = Run(machines, network, disk, kinds, chosen.every, rng)
-                    out = disk / f"{strategy}{'-faults' if kinds else ''}"
-                    row = run.train(out, [strategy, *data, *sets], until_s)
-                    every = chosen.every if kinds else None
-                    rows.append({"strategy": strategy, "every_s": every, **row})
-                    write_result("chaos", rows, workers=chosen.workers, settings=settings)
-                    shutil.rmtree(out, ignore_errors=True)
+            for seed, strategy, kinds in _planned(chosen):
+                if time.monotonic() > until_s:
+                    break
+                rng = random.Random(f"{seed} {strategy}")
+                run = Run(machines, network, disk, kinds, chosen.every, rng, until_s)
+                out = disk.folder / f"{strategy}-{seed}{'-faults' if kinds else ''}"
+                row = run.train(out, _arguments(chosen, strategy, seed))
+                every_s = chosen.every if kinds else None
+                made = {"commit": described["commit"][:8], "load": os.getloadavg()[0]}
+                rows.append({"strategy": strategy, "seed": seed, "every_s": every_s,
+                             **row, **same, **made})  # fmt: skip
+                write_result("chaos", rows)
+                if chosen.keep and not (row["is_done"] and row["verified"]):
+                    kept = chosen.keep / f"{out.name}-{len(rows)}"
+                    shutil.copytree(out, kept / "run", dirs_exist_ok=True)
+                    for log in Path(name).glob("*.log"):
+                        shutil.copy(log, kept)
+                shutil.rmtree(out, ignore_errors=True)
         finally:
             machines.close()
-            for log in sorted(Path(name).glob("*.log")):
-                print(f"== {log.name}\n" + log.read_text()[-1500:], file=sys.stderr)
+
+
+def _planned(chosen: argparse.Namespace) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the runs of a stretch: seed, run file, and kinds of faults."""
+    kinds = [*[()] * (not chosen.only_faults), *[tuple(chosen.kinds)] * (not chosen.no_faults)]
+    seeds = itertools.count(chosen.seed)
+    for seed in itertools.islice(seeds, chosen.runs or None):
+        for strategy in chosen.strategies:
+            for those in kinds:
+                yield seed, strategy, those
+
+
+def _arguments(chosen: argparse.Namespace, strategy: str, seed: int) -> list[str]:
+    settings = [f"training.epochs={chosen.epochs}", f"checkpoint.every={chosen.checkpoint_every}"]
+    settings += ["cluster.threads=1", f"run.seed={seed}"]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    data = ("--train", chosen.train, "--test", chosen.test)
+    paths = [it if it.startswith("--") else str(Path(it).absolute()) for it in data]
+    return [strategy, *paths, *sets]
 
 
 if __name__ == "__main__":

@@ -459,7 +459,9 @@ class RunDriver:
     async def close(self) -> None:
         """Release everything."""
         if self.detached is not None:
-            await self.detached.end(has_failed=not self.event_log.is_over)
+            # What could not be written is no error any more: the run has failed, or is given up.
+            has_failed = self.event_log.has_failed or not self.event_log.is_over
+            await self.detached.end(has_failed)
             await self.detached.forget()
         await self._remove_from_workers()
         self._holders.shared.release(self.run)

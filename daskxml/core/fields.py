@@ -7,6 +7,7 @@ may be written as text, such as ``"16MiB"``.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import operator
 import re
 from collections.abc import Mapping
@@ -67,6 +68,8 @@ def bounded(
 def check_ranges(section: Any) -> None:
     """Refuse a dataclass with a field outside the range of `bounded`, or none of its `Literal`.
 
+    A field of type int takes whole numbers only, and no field a truth value for a number.
+
     Raises
     ------
     ConfigError
@@ -91,6 +94,10 @@ def check_ranges(section: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if number in field.metadata.get("words", ()):
                 continue
+            if "low" in field.metadata and not _is_of(hint, number):
+                whole = "" if _takes_fractions(hint) else "whole "
+                problem = f"{field.name} = {value!r:.60}: must be a {whole}number"
+                raise ConfigError(f"{problem}, {_allowed(field.metadata)}", field.name)
             if "low" in field.metadata and not _within(number, field.metadata):
                 shown = repr(value) if isinstance(value, str) else value
                 is_finite = isinstance(number, str) or abs(number) < float("inf")
@@ -102,6 +109,16 @@ def check_ranges(section: Any) -> None:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+def _is_of(hint: Any, number: Any) -> bool:
+    """Whether a value is a number of a field's type; a text is judged by the field's words."""
+    kind = numbers.Real if _takes_fractions(hint) else numbers.Integral
+    return isinstance(number, str) or (isinstance(number, kind) and not isinstance(number, bool))
+
+
+def _takes_fractions(hint: Any) -> bool:
+    return float in (hint, *get_args(hint))
 
 
 def _within(number: float, limits: Mapping[str, Any]) -> bool:

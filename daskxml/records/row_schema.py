@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-LARGEST_INTEGER = 2**63 - 1
+from daskxml.session.trace import LARGEST_INTEGER
+
 LARGEST_FLOAT = 1e12  # far above any time, rate or metric
 
 _ROW = {

@@ -22,6 +22,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from daskxml.strategies import protocol
 
 FORMAT = 1  # of traces
+LARGEST_INTEGER = 2**63 - 1  # that a history may hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,8 @@ def _read(hint: Any, value: Any) -> Any:
         return _read_dataclass(hint, value)  # type: ignore[arg-type]
     is_number = hint is float and type(value) is int
     if hint is not Any and not is_number and type(value) is not hint:
+        raise TypeError
+    if type(value) is int and abs(value) > LARGEST_INTEGER:
         raise TypeError
     return value
 

@@ -1,13 +1,49 @@
-"""Sizes in bytes as text; ranges of fields are tested with the sections of a run file."""
+"""Sizes in bytes as text, numbers of another type; ranges are tested with a run file's sections."""
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import parse_size, size_text
+from daskxml.core.fields import bounded, check_ranges, parse_size, size_text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Oven:
+    """A section of settings."""
+
+    shelves: int = bounded(2, low=1)
+    minutes: float | Literal["auto"] = bounded("auto", above=0, words=("auto",))
+    heats: tuple[int, ...] = bounded((200,), low=50)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"shelves": True}, "shelves = True: must be a whole number, at least 1"),
+        ({"shelves": 2.5}, "shelves = 2.5: must be a whole number, at least 1"),
+        ({"shelves": None}, "shelves = None: must be a whole number, at least 1"),
+        ({"minutes": True}, "minutes = True: must be a number, above 0, or 'auto'"),
+        ({"minutes": [1]}, r"minutes = \[1\]: must be a number, above 0, or 'auto'"),
+        ({"heats": (200, False)}, "heats = .200, False.: must be a whole number, at least 50"),
+    ],
+)
+def test_what_is_no_number_of_the_field_is_refused(values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Oven(**values)
+
+
+def test_a_number_of_the_field_is_taken() -> None:
+    assert Oven(shelves=3, minutes=5, heats=(50, 60)).minutes == 5
+    assert Oven(minutes=0.5).minutes == 0.5
 
 
 @settings(max_examples=50, deadline=None)

@@ -142,6 +142,18 @@ BROUGHT_BACK = Case(
 )  # fmt: skip
 
 
+STAYS_ON_WORKERS = Case(
+    54457, "adaptive-hogbatch", False, True, workers=1, epochs=3, checkpoint_every=1, machines=2,
+    faults=(
+        fault("full", "open history", lasts_s=2.4),
+        replace(fault("join", "", at=7), pick=2),
+        replace(fault("kill here", "batch", at=15, lasts_s=0.0009, returns_s=5.0, lag=2), pick=1),
+        fault("client", "", at=24, lasts_s=1.0),
+        fault("full", "", at=24, lasts_s=2.28, lag=4),
+    ),
+)  # fmt: skip
+
+
 def users(
     *faults: Fault, strategy: str = "adaptive-sgd", follows: bool = False, seed: int = 2
 ) -> Case:
@@ -228,6 +240,7 @@ def users(
         ),
         ("a checkpoint with rows of two epochs is refused", TWO_EPOCHS),
         ("two evaluations at once share a replica", TWO_EVALUATIONS),
+        ("a failed run whose directory cannot be written stays on its workers", STAYS_ON_WORKERS),
         (
             "a shared model is asked for once",
             replace(users(fault("early", "daskxml_handle"), strategy="hogbatch"), pools=1),

@@ -220,6 +220,11 @@ def other_loss(rows: list[Row]) -> None:
     event["rows_returned"] += 1
 
 
+def enormous_momentum(rows: list[Row]) -> None:
+    """Let the row have a number beyond all floats."""
+    rows[1]["momentum"] = 10**400
+
+
 def late_correction(rows: list[Row]) -> None:
     """Let a replica be corrected after more batches than its worker did."""
     rows[1]["workers"]["0"]["corrected_after"] = 99
@@ -242,6 +247,7 @@ def unknown_worker(rows: list[Row]) -> None:
             late_correction,
             "worker 0: corrected_after is 99 in the record, by the rules 0 to",
         ),
+        (enormous_momentum, "mega-batch 2: momentum is 1000"),
         (unknown_worker, "the strategy cannot take (KeyError: 'nobody') is ['LeaseDone', 'nobody'"),
     ],
 )
@@ -339,6 +345,10 @@ def cut(copied: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def enormous_seconds(row: Row) -> None:
+    entries(row, "LeaseDone")[0][0][4] = 10**400
+
+
 def other_format(copied: Path) -> None:
     path = copied / "history.jsonl"
     path.write_text(path.read_text().replace('["Setup", 1,', '["Setup", 2,', 1))
@@ -367,6 +377,10 @@ BAD = {
     "an event of texts": (
         edited(lambda row: entries(row, "Merged")[0].append(["Lease", "0", "x", 1, 0.1])),
         "(Lease.rows = 'x')",
+    ),
+    "an event of an enormous number": (
+        edited(enormous_seconds),
+        "(LeaseDone.busy_s = 1000",
     ),
     "a short event": (
         edited(lambda row: entries(row, "Merged")[0].append(["Lease", "0"])),

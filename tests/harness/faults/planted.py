@@ -283,6 +283,8 @@ PLANTS = (
     Plant("a run begins after its user is gone",
           "cluster.scheduler_plugin:RunSchedulerPlugin.start_run",
           " or owner not in self.scheduler.clients", ""),
+    Plant("a failed run whose directory cannot be written stays on its workers",
+          "cluster.run_driver:RunDriver.close", "self.event_log.has_failed or ", ""),
     Plant("a run that is being forgotten waits for a lost worker",
           "cluster.scheduler_plugin:RunSchedulerPlugin.remove_worker",
           "(*self.drivers.values(), *self._closing)", "self.drivers.values()"),

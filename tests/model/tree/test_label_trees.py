@@ -224,7 +224,7 @@ def test_damaged_arrays_are_named(name: str) -> None:
 
 @pytest.mark.parametrize(
     "values", [{"powers": ()}, {"powers": (0.0,)}, {"leaf_labels": 0}, {"passes": 0}, {"cost": 0.0},
-               {"solver": "newton"}, {"beam": 0}, {"labels": 0}],
+               {"solver": "newton"}, {"beam": 0}, {"beam": True}, {"labels": 0}],
 )  # fmt: skip
 def test_settings_out_of_range(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
