@@ -305,16 +305,17 @@ class Run:
         Faults, and the seconds between two on average; none: undisturbed.
     rng
         Chooses among them.
-    until_s
-        When nothing strikes any more.
+    until_s, most
+        When nothing strikes any more, and after how many faults.
     """
 
     def __init__(
         self, machines: Machines, network: Network, disk: Disk, kinds: Sequence[str],
-        every_s: float, rng: random.Random, until_s: float,
+        every_s: float, rng: random.Random, until_s: float, most: int,
     ) -> None:  # fmt: skip
         self.machines, self.network, self.disk = machines, network, disk
-        self.kinds, self.every_s, self.rng, self.until_s = kinds, every_s, rng, until_s
+        self.kinds, self.every_s, self.rng = kinds, every_s, rng
+        self.until_s, self.most = until_s, most
         self.struck = Counter[str]()
         self._last = deque[str](maxlen=20)  # faults, in words
         # Faults that last: when each ends, by what, and what it strikes: a worker, or the disk.
@@ -359,11 +360,15 @@ class Run:
                 self._undo.remove(due)
                 due[1]()
             self.machines.keep_alive()
-            if self.kinds and self.begun_s and self.next_s <= now_s < self.until_s:
+            if self._may_strike() and self.next_s <= now_s:
                 sound = self.machines.registered() - {what for *_, what in self._undo}
                 if not self.next_s or self._strike(sorted(sound), now_s):
                     self.next_s = now_s + self.rng.expovariate(1.0 / self.every_s)
         return client.poll() == 0
+
+    def _may_strike(self) -> bool:
+        is_over = time.monotonic() >= self.until_s or self.struck.total() >= self.most
+        return bool(self.kinds and self.begun_s) and not is_over
 
     def _note_progress(self, out: Path) -> None:
         now_s, merges = time.monotonic(), _merges(out)
@@ -448,7 +453,7 @@ class Run:
         )
         verified = subprocess.run([*COMMAND, "verify", str(out)], capture_output=True, check=False)
         return {
-            "faults": sum(self.struck.values()),
+            "faults": self.struck.total(),
             **{kind: self.struck[kind] for kind in KINDS},
             "starts": self.starts,
             "is_done": is_done,
@@ -494,8 +499,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=14.0, help="of the stretch")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--pools", type=int, default=0, help="so many of them are pools of threads")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=20, help="or trees")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
+    parser.add_argument("--faults", type=int, default=sys.maxsize, help="of one run, at most")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=LOSSES)
     parser.add_argument("--checkpoint-every", type=int, default=2, help="mega-batches")
     parser.add_argument("--only-faults", action="store_true", help="no run without them first")
@@ -527,7 +533,7 @@ def main() -> None:
                 if time.monotonic() > until_s:
                     break
                 rng = random.Random(f"{seed} {strategy}")
-                run = Run(machines, network, disk, kinds, chosen.every, rng, until_s)
+                run = Run(machines, network, disk, kinds, chosen.every, rng, until_s, chosen.faults)
                 out = disk.folder / f"{strategy}-{seed}{'-faults' if kinds else ''}"
                 row = run.train(out, _arguments(chosen, strategy, seed))
                 every_s = chosen.every if kinds else None
