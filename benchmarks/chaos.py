@@ -321,7 +321,12 @@ class Run:
         # Faults that last: when each ends, by what, and what it strikes: a worker, or the disk.
         self._undo: list[tuple[float, Callable[[], Any], int | str]] = []
         self.starts = self.silences = 0
-        self.longest_s = 0.0
+        self.longest = {
+            "longest_s": 0.0,
+            "faults_in_it": 0,
+            "starts_in_it": 0,
+        }  # time without a merge
+        self._moved_at = (0, 0)  # faults and starts at the last merge
         self.begun_s = self.moved_s = self.next_s = 0.0  # of the first merge, the last, a fault
         self._merges = self._silent_at = 0
 
@@ -342,7 +347,7 @@ class Run:
         self._undo = []
         self.machines.end_client()
         if not is_done:
-            self.longest_s = max(self.longest_s, time.monotonic() - (self.moved_s or began_s))
+            self._note_pause(time.monotonic() - (self.moved_s or began_s))
         return self._row(out, is_done=is_done, in_all_s=time.monotonic() - began_s)
 
     def _may_go_on(self) -> bool:
@@ -374,8 +379,9 @@ class Run:
         now_s, merges = time.monotonic(), _merges(out)
         if merges != self._merges or not self.begun_s:
             if self.begun_s:
-                self.longest_s = max(self.longest_s, now_s - self.moved_s)
+                self._note_pause(now_s - self.moved_s)
             self._merges, self.moved_s = merges, now_s
+            self._moved_at = self.struck.total(), self.starts
             self.begun_s = self.begun_s or (now_s if merges else 0.0)
         elif now_s - self.moved_s > SILENCE_S and self._silent_at != self._merges:
             self._silent_at = self._merges
@@ -383,6 +389,15 @@ class Run:
             with (RESULTS / "chaos_stacks.txt").open("a") as file:
                 file.write(f"{out.name}, {time.ctime()}, after merge {self._merges}; struck: ")
                 file.write(f"{', '.join(self._last)}\n{self.machines.stacks()}\n")
+
+    def _note_pause(self, pause_s: float) -> None:
+        """Note a time without a merge, if it is the longest: what struck in it explains it."""
+        if pause_s > self.longest["longest_s"]:
+            faults, starts = (
+                self.struck.total() - self._moved_at[0],
+                self.starts - self._moved_at[1],
+            )
+            self.longest = {"longest_s": pause_s, "faults_in_it": faults, "starts_in_it": starts}
 
     def _strike(self, sound: Sequence[int], now_s: float) -> bool:
         """Let one of the workers be struck, or what all share; return whether that was possible."""
@@ -459,7 +474,7 @@ class Run:
             "is_done": is_done,
             "merges": len(history),
             "rows/s": rows / spent_s if spent_s else 0.0,
-            "longest_s": self.longest_s,
+            **self.longest,
             "silences": self.silences,
             "P@1": metrics.get("P@1"),
             "verified": verified.returncode == 0,
