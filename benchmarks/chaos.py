@@ -305,22 +305,28 @@ class Run:
         Faults, and the seconds between two on average; none: undisturbed.
     rng
         Chooses among them.
-    until_s
-        When nothing strikes any more.
+    until_s, most
+        When nothing strikes any more, and after how many faults.
     """
 
     def __init__(
         self, machines: Machines, network: Network, disk: Disk, kinds: Sequence[str],
-        every_s: float, rng: random.Random, until_s: float,
+        every_s: float, rng: random.Random, until_s: float, most: int,
     ) -> None:  # fmt: skip
         self.machines, self.network, self.disk = machines, network, disk
-        self.kinds, self.every_s, self.rng, self.until_s = kinds, every_s, rng, until_s
+        self.kinds, self.every_s, self.rng = kinds, every_s, rng
+        self.until_s, self.most = until_s, most
         self.struck = Counter[str]()
         self._last = deque[str](maxlen=20)  # faults, in words
         # Faults that last: when each ends, by what, and what it strikes: a worker, or the disk.
         self._undo: list[tuple[float, Callable[[], Any], int | str]] = []
         self.starts = self.silences = 0
-        self.longest_s = 0.0
+        self.longest = {
+            "longest_s": 0.0,
+            "faults_in_it": 0,
+            "starts_in_it": 0,
+        }  # time without a merge
+        self._moved_at = (0, 0)  # faults and starts at the last merge
         self.begun_s = self.moved_s = self.next_s = 0.0  # of the first merge, the last, a fault
         self._merges = self._silent_at = 0
 
@@ -341,7 +347,7 @@ class Run:
         self._undo = []
         self.machines.end_client()
         if not is_done:
-            self.longest_s = max(self.longest_s, time.monotonic() - (self.moved_s or began_s))
+            self._note_pause(time.monotonic() - (self.moved_s or began_s))
         return self._row(out, is_done=is_done, in_all_s=time.monotonic() - began_s)
 
     def _may_go_on(self) -> bool:
@@ -359,18 +365,23 @@ class Run:
                 self._undo.remove(due)
                 due[1]()
             self.machines.keep_alive()
-            if self.kinds and self.begun_s and self.next_s <= now_s < self.until_s:
+            if self._may_strike() and self.next_s <= now_s:
                 sound = self.machines.registered() - {what for *_, what in self._undo}
                 if not self.next_s or self._strike(sorted(sound), now_s):
                     self.next_s = now_s + self.rng.expovariate(1.0 / self.every_s)
         return client.poll() == 0
 
+    def _may_strike(self) -> bool:
+        is_over = time.monotonic() >= self.until_s or self.struck.total() >= self.most
+        return bool(self.kinds and self.begun_s) and not is_over
+
     def _note_progress(self, out: Path) -> None:
         now_s, merges = time.monotonic(), _merges(out)
         if merges != self._merges or not self.begun_s:
             if self.begun_s:
-                self.longest_s = max(self.longest_s, now_s - self.moved_s)
+                self._note_pause(now_s - self.moved_s)
             self._merges, self.moved_s = merges, now_s
+            self._moved_at = self.struck.total(), self.starts
             self.begun_s = self.begun_s or (now_s if merges else 0.0)
         elif now_s - self.moved_s > SILENCE_S and self._silent_at != self._merges:
             self._silent_at = self._merges
@@ -378,6 +389,15 @@ class Run:
             with (RESULTS / "chaos_stacks.txt").open("a") as file:
                 file.write(f"{out.name}, {time.ctime()}, after merge {self._merges}; struck: ")
                 file.write(f"{', '.join(self._last)}\n{self.machines.stacks()}\n")
+
+    def _note_pause(self, pause_s: float) -> None:
+        """Note a time without a merge, if it is the longest: what struck in it explains it."""
+        if pause_s > self.longest["longest_s"]:
+            faults, starts = (
+                self.struck.total() - self._moved_at[0],
+                self.starts - self._moved_at[1],
+            )
+            self.longest = {"longest_s": pause_s, "faults_in_it": faults, "starts_in_it": starts}
 
     def _strike(self, sound: Sequence[int], now_s: float) -> bool:
         """Let one of the workers be struck, or what all share; return whether that was possible."""
@@ -448,13 +468,13 @@ class Run:
         )
         verified = subprocess.run([*COMMAND, "verify", str(out)], capture_output=True, check=False)
         return {
-            "faults": sum(self.struck.values()),
+            "faults": self.struck.total(),
             **{kind: self.struck[kind] for kind in KINDS},
             "starts": self.starts,
             "is_done": is_done,
             "merges": len(history),
             "rows/s": rows / spent_s if spent_s else 0.0,
-            "longest_s": self.longest_s,
+            **self.longest,
             "silences": self.silences,
             "P@1": metrics.get("P@1"),
             "verified": verified.returncode == 0,
@@ -494,8 +514,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=14.0, help="of the stretch")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--pools", type=int, default=0, help="so many of them are pools of threads")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=20, help="or trees")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
+    parser.add_argument("--faults", type=int, default=sys.maxsize, help="of one run, at most")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=LOSSES)
     parser.add_argument("--checkpoint-every", type=int, default=2, help="mega-batches")
     parser.add_argument("--only-faults", action="store_true", help="no run without them first")
@@ -527,7 +548,7 @@ def main() -> None:
                 if time.monotonic() > until_s:
                     break
                 rng = random.Random(f"{seed} {strategy}")
-                run = Run(machines, network, disk, kinds, chosen.every, rng, until_s)
+                run = Run(machines, network, disk, kinds, chosen.every, rng, until_s, chosen.faults)
                 out = disk.folder / f"{strategy}-{seed}{'-faults' if kinds else ''}"
                 row = run.train(out, _arguments(chosen, strategy, seed))
                 every_s = chosen.every if kinds else None
