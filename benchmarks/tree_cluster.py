@@ -1,13 +1,15 @@
 """Label trees on workers of different speeds, in virtual time, and on two processes beside one.
 
     python benchmarks/tree_cluster.py FOLDER [--sets bibtex,...] [--processes stackex4-2k]
+        [--unequal nvd-product]
 
 By set: the share of the time that workers of speeds 1, 1, 1/2 and 1/4 are busy while the run file
 ``tree`` is fitted, in the simulator, whose virtual seconds follow the work of the pieces. Then
 ``trees`` on one local process and on two, of a thread each: the processor seconds of each from the
 files to the model, which do not depend on what else the machine does. ``times`` is what two would
-gain if each had a core: one's seconds by those of the busier of the two. Writes
-``results/tree_cluster.json``.
+gain if each had a core: one's seconds by those of the busier of the two. At last ``trees`` on four
+processes of those speeds: Linux lets them have these shares of 0.6 of a core, where this user may
+say so (root). Writes ``results/tree_cluster.json``.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 import argparse
+import atexit
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +33,26 @@ from machine import write_result
 from trees import SETS
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
+FASTEST = 0.6  # of a core: all four together have 1.65, beside the scheduler
+PERIOD_US = 10_000  # in which a process has its share
 
 
 def simulated(files: Mapping[str, Path]) -> dict[str, Any]:
     """Return how busy the workers of different speeds are, and the pieces of each."""
-    run = daskxml.simulate("tree", SPEEDS, **files)
-    workers = [worker for row in run.history for worker in row["workers"].values()]
+    return shares(daskxml.simulate("tree", SPEEDS, **files).history)
+
+
+def shares(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how busy the workers of a run were, and how many pieces each has fitted."""
+    workers = [worker for row in history for worker in row["workers"].values()]
     busy_s, idle_s = (sum(worker[key] for worker in workers) for key in ("busy_s", "idle_s"))
+    pieces = Counter[str]()
+    for row in history:
+        pieces.update({name: worker["updates"] for name, worker in row["workers"].items()})
     return {
         "busy": round(busy_s / (busy_s + idle_s), 3),
-        "pieces": [worker["updates"] for worker in workers],
-        "seconds": round(sum(row["train_s"] for row in run.history), 2),
+        "pieces": [*pieces.values()],
+        "seconds": round(sum(row["train_s"] for row in history), 2),
     }
 
 
@@ -56,12 +69,42 @@ def on_processes(files: Mapping[str, Path], processes: int) -> list[float]:
     return [round(after[worker] - before[worker], 2) for worker in after]
 
 
+def on_unequal_processes(files: Mapping[str, Path]) -> dict[str, Any]:
+    """Return how busy four local processes of different speeds are, and the pieces of each."""
+    with (
+        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        daskxml.train("tree", client=client, **files)  # compiles
+        for (name, pid), speed in zip(client.run(os.getpid).items(), SPEEDS, strict=True):
+            limit(pid, FASTEST * speed)
+            print(f"{name} has {FASTEST * speed:g} of a core")
+        return shares(daskxml.train("trees", client=client, **files).history)
+
+
+def limit(pid: int, cores: float) -> None:
+    """Let a process have so much of a core, by a control group of its own."""
+    groups = Path("/sys/fs/cgroup")
+    quota = str(round(cores * PERIOD_US))
+    if (groups / "cpu").exists():
+        group = groups / "cpu" / f"tree_cluster-{pid}"
+        limits = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": quota}
+    else:
+        group, limits = groups / f"tree_cluster-{pid}", {"cpu.max": f"{quota} {PERIOD_US}"}
+    group.mkdir()
+    for name, text in limits.items():
+        (group / name).write_text(text)
+    (group / "cgroup.procs").write_text(str(pid))
+    atexit.register(group.rmdir)  # it is empty when its process has ended
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", default=SETS)
     parser.add_argument("--processes", default="stackex4-2k")
+    parser.add_argument("--unequal", default="nvd-product")
     options = parser.parse_args()
 
     def files(name: str) -> dict[str, Path]:
@@ -73,7 +116,10 @@ def main() -> None:
         (one,), two = on_processes(files(name), 1), on_processes(files(name), 2)
         processes[name] = {"one_cpu_s": one, "two_cpu_s": two, "times": round(one / max(two), 2)}
         print(name, processes[name])
-    write_result("tree_cluster", rows, speeds=SPEEDS, processes=processes)
+    unequal = {name: on_unequal_processes(files(name)) for name in options.unequal.split(",")}
+    print(unequal)
+    facts = {"speeds": SPEEDS, "processes": processes, "unequal_processes": unequal}
+    write_result("tree_cluster", rows, **facts, load=os.getloadavg()[0])
 
 
 if __name__ == "__main__":
