@@ -260,6 +260,8 @@ def optimizer_cases(draw: Operands) -> list[Case]:
              lambda k, o: k.momentum_rows(o.w, o.m, grad(o), 0.1, 0.9, 0.5, True)),
         Case("adam_rows", held, ("w", "m", "v"),
              lambda k, o: k.adam_rows(o.w, o.m, o.v, grad(o), ADAM)),
+        Case("row_rms_rows", held, ("w", "v"),
+             lambda k, o: k.row_rms_rows(o.w, o.v, grad(o), ADAM)),
         Case("lamb_moments and trust", held, ("m", "v", "norms", "trust"), trust),
         Case("lamb_rows", held, ("w",),
              lambda k, o: k.lamb_rows(o.w, o.m, o.v, grad(o), ADAM, o.given)),

@@ -168,6 +168,14 @@ class OptimKernels(Protocol):
     ) -> None:
         """Update both moments, and ``weight = keep * weight - lr * m / (sqrt(v) + epsilon)``."""
 
+    def row_rms_rows(
+        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        """``second[:, 0]`` follows the mean of a row's ``g**2``; other columns are not used.
+
+        ``weight = keep * weight - lr * g / (sqrt(v) + epsilon)``, ``v`` corrected as Adam's.
+        """
+
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
         adam: AdamStep,

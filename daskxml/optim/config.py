@@ -8,7 +8,7 @@ from typing import Literal
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
 
-NAMES = ("sgd", "momentum", "nesterov", "adam", "lamb")
+NAMES = ("sgd", "momentum", "nesterov", "adam", "lamb", "row-rms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +19,12 @@ class OptimizerConfig:
     ----------
     name
         ``sgd``, ``momentum``, ``nesterov``, ``adam`` (Kingma and Ba 2015; with weight decay it is
-        the AdamW of Loshchilov and Hutter 2019) or ``lamb`` (You et al. 2020).
+        the AdamW of Loshchilov and Hutter 2019), ``lamb`` (You et al. 2020) or ``row-rms`` (one
+        second moment for each row of weights, no first moment; for output layers: a label each).
     momentum
         Of ``momentum`` and ``nesterov``.
     beta1, beta2, epsilon
-        Of ``adam`` and ``lamb``.
+        Of ``adam`` and ``lamb``; ``row-rms`` has no ``beta1``.
     weight_decay
         Share of a weight that a step removes, times the learning rate. It is decoupled from the
         gradient and its moments, and does not apply to biases.

@@ -15,11 +15,13 @@ from daskxml.kernels import Drop, InPlace, Kernels, RowGradient, RowSums
 from daskxml.optim.adam import Adam, Lamb
 from daskxml.optim.config import OptimizerConfig, is_output
 from daskxml.optim.gradient import GradientArrays, SparseGradient
+from daskxml.optim.row_rms import RowRms
 from daskxml.optim.rule import ParameterSlice, Rule, as_rows
 from daskxml.optim.sgd import Momentum, Nesterov, Sgd
 
 OPTIMIZERS: dict[str, type[Rule]] = {
     "sgd": Sgd, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lamb": Lamb,
+    "row-rms": RowRms,
 }  # fmt: skip
 FIRST_LAYER = "hidden0.weight"  # its rows are features: skipped where their gradient is zero
 Views = Callable[[Array], Mapping[str, Array]]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-MOMENTS = {"sgd": (), "momentum": ("b",), "nesterov": ("b",), "adam": "mv", "lamb": "mv"}
+MOMENTS = {"sgd": (), "momentum": ("b",), "nesterov": ("b",), "adam": "mv", "lamb": "mv",
+           "row-rms": "v"}  # fmt: skip
 
 
 class Reference:
@@ -46,10 +47,20 @@ class Reference:
             update = g
         elif rule == "adam":
             update = self._adam(state, g)
+        elif rule == "row-rms":
+            update = self._row_rms(state["v"], g)
         else:
             state["b"] = config.momentum * state["b"] + g
             update = g + config.momentum * state["b"] if rule == "nesterov" else state["b"]
         self.weights[name][moving] = w - lr * update - lr * decay * w
+
+    def _row_rms(self, v, g):
+        """``v`` of a matrix is in its first column."""
+        config, is_matrix = self.config, g.ndim > 1
+        square, held = (np.mean(g**2, axis=1), v[:, 0]) if is_matrix else (g**2, v)
+        held[:] = config.beta2 * held + (1 - config.beta2) * square
+        root = np.sqrt(held / (1 - config.beta2**self.steps)) + config.epsilon
+        return g / (root[:, None] if is_matrix else root)
 
     def _adam(self, state, g):
         config = self.config

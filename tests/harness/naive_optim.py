@@ -34,6 +34,15 @@ class NaiveOptim:
             move = _adam_move(first[row], second[row], adam)
             weight[row] -= adam.lr * (move + adam.weight_decay * weight[row])
 
+    def row_rms_rows(
+        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        for row, g in _moving_rows(gradient):
+            second[row, 0] = adam.beta2 * second[row, 0] + (1.0 - adam.beta2) * np.mean(g**2)
+            v = second[row, 0] / (1.0 - adam.beta2**adam.step)
+            move = g / (np.sqrt(v) + adam.epsilon)
+            weight[row] -= adam.lr * (move + adam.weight_decay * weight[row])
+
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
         adam: AdamStep,

@@ -71,6 +71,7 @@ RUNS = {
     "momentum": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, False),
     "nesterov": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, True),
     "adam": lambda k, w, m, v, g: k.adam_rows(w, m, v, g, ADAM),
+    "row-rms": lambda k, w, m, v, g: k.row_rms_rows(w, v, g, ADAM),
     "lamb": lambda k, w, m, v, g: k.lamb_rows(w, m, v, g, ADAM, np.array([0.7])),
     "lamb moments": lambda k, w, m, v, g: k.lamb_moments(norms_of(k, g), w, m, v, g, ADAM),
 }

@@ -71,7 +71,7 @@ def train(kernels, steps=3, **settings):
         {"batch_rows": 9, "loss": "sigmoid", "budget": 16 * 40 * 4, "optimizer": "adam"},
         {"dropout": 0.3, "feature_dropout": 0.2},
         {"hidden": ()},
-        *({"optimizer": name} for name in ("momentum", "nesterov", "adam", "lamb")),
+        *({"optimizer": name} for name in ("momentum", "nesterov", "adam", "lamb", "row-rms")),
     ],
     ids=str,
 )
@@ -103,11 +103,11 @@ def test_any_order_of_threads_has_the_same_bits(settings):
 
 
 FORMS = [
-    *({"optimizer": name} for name in ("sgd", "momentum", "nesterov", "adam", "lamb")),
+    *({"optimizer": name} for name in ("sgd", "momentum", "nesterov", "adam", "lamb", "row-rms")),
     {"optimizer": "sgd", "weight_decay": 0.1},
     {"optimizer": "adam", "loss": "sigmoid", "dropout": 0.3, "feature_dropout": 0.2},
     {"budget": 16 * 40 * 4},
-    *({"optimizer": name, "output_dtype": "bfloat16"} for name in ("sgd", "adam")),
+    *({"optimizer": name, "output_dtype": "bfloat16"} for name in ("sgd", "adam", "row-rms")),
     *({"optimizer": name, "output_dtype": "float16"} for name in ("sgd", "lamb")),
     *({"optimizer": name, "output_dtype": "float16", "hidden": (64,)} for name in ("sgd", "adam")),
     {"loss": "sigmoid", "output_dtype": "float16", "budget": 16 * 40 * 4},
@@ -136,7 +136,7 @@ NARROW = [
     {},
     {"budget": 16 * 40 * 4, "batch_rows": 13},
     {"loss": "sigmoid", "weight_decay": 0.1},
-    *({"optimizer": name} for name in ("momentum", "nesterov", "adam")),
+    *({"optimizer": name} for name in ("momentum", "nesterov", "adam", "row-rms")),
 ]
 
 

@@ -112,7 +112,7 @@ def scores(group, target=0):
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("budget", [1 << 20, TINY_BUDGET])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "row-rms"])
 def test_parts_step_as_one_worker_does(loss, budget, optimizer):
     spec = replace(SPEC, loss=loss, dropout=0.2)
     group = make_parts(3, spec, budget=budget, optimizer=optimizer)

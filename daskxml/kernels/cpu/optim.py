@@ -90,6 +90,27 @@ def adam_step(
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+def row_rms_step(
+    weight: Any, second: Any, grad: Any, ids: Any, has_ids: bool, skips: bool, scale: Any,
+    start: int, stop: int, lr: Any, keep: Any, beta2: Any, rest2: Any, root: Any, epsilon: Any,
+) -> None:  # fmt: skip
+    """A row's mean of ``g**2``, then ``w = keep * w - lr * g / (root * sqrt(v) + epsilon)``."""
+    for k in range(start, stop):
+        g = grad[k]
+        if skips and _is_zero(g):
+            continue
+        row = ids[k] if has_ids else k
+        w, total = weight[row], _ZERO
+        for c in range(g.shape[0]):
+            total += g[c] * g[c]
+        square = beta2 * second[row, 0] + rest2 * (scale * scale * total / f32(g.shape[0]))
+        second[row, 0] = square
+        rate = lr * scale / (root * sqrt(square) + epsilon)
+        for c in range(g.shape[0]):
+            w[c] = keep * w[c] - rate * g[c]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
 def lamb_moments(
     norms: Any, weight: Any, first: Any, second: Any, grad: Any, ids: Any, has_ids: bool,
     skips: bool, scale: Any, start: int, stop: int, factor: Any, decay: Any, beta1: Any,
@@ -151,6 +172,12 @@ class CpuOptim:
     ) -> None:
         rates = f32(adam.lr * adam.first_factor), f32(adam.keep), *_constants(adam)
         self._step(adam_step, (weight, first, second), gradient, *rates)
+
+    def row_rms_rows(
+        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        rates = f32(adam.lr), f32(adam.keep), *_constants(adam)[2:]
+        self._step(row_rms_step, (weight, second), gradient, *rates)
 
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,

@@ -37,6 +37,18 @@ class CudaOptim:
         rates = f32(adam.lr * adam.first_factor), f32(adam.keep), *_constants(adam)
         self._step("adam", gradient, (weight, first, second), *rates)
 
+    def row_rms_rows(
+        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        count, width = (int(size) for size in gradient.values.shape)
+        is_bfloat16 = weight.dtype == np.uint16
+        self._device.launch(
+            "row_rms_bfloat16" if is_bfloat16 else "row_rms", (-(-count // 8),), (THREADS,),
+            weight, second, gradient.values, *self._rows(gradient), f32(gradient.scale),
+            np.int32(width), np.int64(count), np.uint64(gradient.rounding_key),
+            f32(adam.lr), f32(adam.keep), *_constants(adam)[2:],
+        )  # fmt: skip
+
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
         adam: AdamStep,

@@ -84,6 +84,42 @@ __device__ inline void step_adam(
     }
 }
 
+// The mean square of a row in the first column of `second`, and a step: one warp for a row.
+template <class W>
+__device__ inline void step_row_rms(
+    W* weight, float* second, const float* grad, const int* ids, const unsigned char* skipped,
+    float scale, int width, int64 count, uint64 key, float lr, float keep, float beta2,
+    float rest2, float root, float epsilon) {
+    int64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+    if (row >= count || (skipped && skipped[row])) return;
+    const float* slopes = grad + row * width;
+    int64 first = (ids ? (int64)ids[row] : row) * width;
+    float total = 0.0f, held = second[first];
+    for (int c = threadIdx.x % 32; c < width; c += 32) total += slopes[c] * slopes[c];
+    total = warp_sum(total);
+    float square = beta2 * held + rest2 * (scale * scale * total / width);
+    float rate = lr * scale / (root * sqrtf(square) + epsilon);
+    for (int c = threadIdx.x % 32; c < width; c += 32)
+        store(weight, first + c, keep * load(weight, first + c) - rate * slopes[c], key);
+    if (threadIdx.x % 32 == 0) second[first] = square;
+}
+
+KERNEL row_rms(
+    float* weight, float* second, const float* grad, const int* ids, const unsigned char* skipped,
+    float scale, int width, int64 count, uint64 key, float lr, float keep, float beta2,
+    float rest2, float root, float epsilon) {
+    step_row_rms(weight, second, grad, ids, skipped, scale, width, count, key, lr, keep, beta2,
+        rest2, root, epsilon);
+}
+
+KERNEL row_rms_bfloat16(
+    unsigned short* weight, float* second, const float* grad, const int* ids,
+    const unsigned char* skipped, float scale, int width, int64 count, uint64 key, float lr,
+    float keep, float beta2, float rest2, float root, float epsilon) {
+    step_row_rms(weight, second, grad, ids, skipped, scale, width, count, key, lr, keep, beta2,
+        rest2, root, epsilon);
+}
+
 KERNEL sgd(
     float* weight, const float* grad, const int* ids, const unsigned char* skipped, float scale,
     int width, int64 n, uint64 key, float lr, float keep) {
