@@ -4,10 +4,9 @@
 
 Every point is a model that is trained from the start by one thread, as in `trees.py`: one tree and
 more of daskxml (the run file ``trees``), of omikuji and of napkinXC, models of PECOS with other
-seeds averaged, and on the smaller sets a mixture of ``trees`` and the network ``best``, with the
-weights that `mixtures.py` chose on held-out rows. Writes ``results/tree_curves.json`` after every
-point, and ``results/tree_curves.png``. Points that are there are not measured again; each has its
-commit.
+seeds averaged, and a mixture of ``trees`` and a network, with the weights that `mixtures.py` chose
+on held-out rows. Writes ``results/tree_curves.json`` after every point, and
+``results/tree_curves.png``. Points that are there are not measured again; each has its commit.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ import numpy as np
 from daskxml import mix
 from daskxml.data.rows import to_scipy
 from machine import RESULTS, machine, write_result
-from mixtures import PARTS, trained
+from mixtures import TREES, trained
 from trees import SETS, K, ours, peer, precision, read
 
 OURS, MIXTURE = "daskxml, trees", "daskxml, trees and network"
 CURVES = {  # how many trees
     OURS: (1, 2, 4, 8), "omikuji": (1, 3), "PECOS": (1, 3), "napkinXC": (1, 3)
 }  # fmt: skip
-MIXED = ("bibtex", "delicious")  # the network takes minutes on the others
+NETWORKS = {"bibtex": "best", "delicious": "best"}  # of mixtures; for more labels "sampled"
 COLORS = {
     OURS: "#0b6e99", MIXTURE: "#7b4fa3", "omikuji": "#c2571a", "PECOS": "#3f7d3a",
     "napkinXC": "#8a6d1b",
@@ -43,13 +42,13 @@ Point = dict[str, Any]
 
 def mixture(folder: Path, name: str, rows: Any) -> tuple[Any, float]:
     """Train both parts on all rows; return the labels ranked and the CPU seconds of both."""
+    network = NETWORKS.get(name, "sampled")
+    parts, key = (TREES, network), {"data": name, "seed": 0, "network": network}.items()
     found = json.loads((RESULTS / "mixtures.json").read_text())["rows"]
-    chosen = {
-        row["model"]: row["weight"] for row in found if (row["data"], row["seed"]) == (name, 0)
-    }
+    chosen = {row["model"]: row["weight"] for row in found if row.items() >= key}
     files = {f"data.{part}": [str(folder / f"{name}.{part}.txt.gz")] for part in ("train", "test")}
-    whole = [trained(part, files, 0, 0.0) for part in PARTS]
-    model = mix([model for model, _, _ in whole], weights=[chosen[part] for part in PARTS])
+    whole = [trained(part, files, 0, 0.0) for part in parts]
+    model = mix([model for model, _, _ in whole], weights=[chosen[part] for part in parts])
     ids, _ = model.predict_top_k(to_scipy(rows.test[0].features), k=K)
     return ids, sum(cpu_s for _, _, cpu_s in whole)
 
@@ -57,7 +56,7 @@ def mixture(folder: Path, name: str, rows: Any) -> tuple[Any, float]:
 def points(name: str, done: list[Point]) -> list[tuple[str, int]]:
     """Return what is yet to be measured of a set: tool and number of trees."""
     wanted = [(tool, trees) for tool, numbers in CURVES.items() for trees in numbers]
-    wanted += [(MIXTURE, 4)] if name in MIXED else []
+    wanted.append((MIXTURE, 4))
     there = {(row["tool"], row["trees"]) for row in done if row["data"] == name}
     return [point for point in wanted if point not in there]
 
