@@ -100,7 +100,9 @@ def main() -> None:
             for part in ("train", "test")
         }
         counts = (options.trainings, options.rows)
-        found += measured("here", lambda: train_here(SETTINGS, **paths), None, *counts)
+        for row in measured("here", lambda: train_here(SETTINGS, **paths), None, *counts):
+            found.append(row)
+            write_result("repeated", found, settings=SETTINGS)
         with (
             LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
             Client(cluster) as client,

@@ -278,13 +278,16 @@ class _UserEvents:
             self._late = []
             return
         left, losses = [*self._late, *own], iter(returned)
-        resumed = [n for n, e in enumerate(row.trace) if _is_resumption(e.event)]
+        resumed = max((n for n, e in enumerate(row.trace) if _is_resumption(e.event)), default=0)
+        before = [*self._late] if resumed else left  # the same worker may join again afterwards
+        left = [*own] if resumed else left
         for number, entry in enumerate(row.trace):
             if isinstance(entry.event, tuple(_KINDS)):
                 rows = next(losses) if isinstance(entry.event, WorkerLost) else 0
-                self._match(entry.event, left, rows, may_lack=number < max(resumed, default=0))
+                is_before = number < resumed
+                self._match(entry.event, before if is_before else left, rows, may_lack=is_before)
         for event in left:
-            if not (resumed or any(event is other for other in own)):
+            if not any(event is other for other in own):
                 worker = event.get("worker", "")
                 self._findings.add(worker, f"the event {event['kind']!r}", "present", "absent")
         self._late = [] if is_last else [e for e in left if any(e is other for other in own)]

@@ -341,6 +341,16 @@ def test_damaged_npz_arrays_are_refused(tmp_path) -> None:
         read(tmp_path / "X.npz", Dialect())
 
 
+def test_npz_arrays_longer_than_any_file_are_refused(tmp_path) -> None:
+    WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
+    good, indptr = (tmp_path / "X.npz").read_bytes(), np.array([0, 2, 3, 3]).tobytes()
+    for last in (1 << 20, 1 << 60, (1 << 63) - 1):
+        wrong = np.array([0, 2, 3, last]).tobytes()
+        (tmp_path / "X.npz").write_bytes(good.replace(indptr, wrong))
+        with pytest.raises(InputError, match="its arrays end early"):
+            read(tmp_path / "X.npz", Dialect())
+
+
 def test_npz_files_that_do_not_fit(tmp_path) -> None:
     matrix = sp.csr_array(np.eye(3))
     sp.save_npz(tmp_path / "rows.npz", matrix)

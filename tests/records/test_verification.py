@@ -128,6 +128,29 @@ def test_a_resumed_run_agrees_also_with_other_settings(
     )
 
 
+def test_a_worker_that_joins_before_a_run_is_resumed_and_again_afterwards_agrees(
+    data: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """What it did before is an event of no row, as nothing was merged by then."""
+    out = tmp_path / "run"
+    simulated(load_run_config("adaptive-sgd", SMALL), data, out)
+    simulated(
+        out / "run.toml", data, out, resume=out, changes=[Arrival(0.01, "2")],
+        overrides={"training.megabatches": 7},
+    )  # fmt: skip
+    rows = history(out)
+    assert problems(out, rows) == []
+    trace = rows[4]["trace"]
+    joined = next(entry[0] for entry in trace if entry[0][0] == "WorkerJoined")
+    setup = next(number for number, entry in enumerate(trace) if entry[0][0] == "Setup")
+    trace[setup:setup] = [[joined], [["WorkerLost", "2"]]]
+    assert problems(out, rows) == []
+    rows[4]["events"] = [event for event in rows[4]["events"] if event["kind"] != "joined"]
+    assert problems(out, rows) == [
+        "mega-batch 5, worker 2: the event 'joined' is absent in the record, by the rules present"
+    ]
+
+
 def test_a_run_that_went_back_to_its_checkpoint_agrees(
     data: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ saved with ``compressed=False`` are read range by range; others are one block.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import zipfile
@@ -152,8 +153,12 @@ class _Matrix:
         version = np.lib.format.read_magic(self.file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
         _, _, dtype = (read or np.lib.format.read_array_header_2_0)(self.file)
-        self.file.seek(start * dtype.itemsize, 1)
-        return np.frombuffer(self.file.read((stop - start) * dtype.itemsize), dtype)
+        first = self.file.tell() + start * dtype.itemsize
+        wanted_bytes = (stop - start) * dtype.itemsize
+        if first + wanted_bytes > self.file.seek(0, os.SEEK_END):  # by a number that is damaged
+            raise ValueError("its arrays end early")
+        self.file.seek(first)
+        return np.frombuffer(self.file.read(wanted_bytes), dtype)
 
 
 @contextmanager
