@@ -51,7 +51,7 @@ def case(
 
 
 CASES: dict[str, tuple[int, tuple[int, ...], tuple[Case, ...]]] = {  # labels of a batch, seeds
-    "stackex4-2k": (400, (0, 1), (
+    "stackex4-2k": (400, (0, 1, 2), (
         case(4, dropout=0.6), case(3), case(3, "sgd", 300.0), case(3, "row-rms", 0.3),
         case(3, start="directions"), case(3, start="both"),
         case(3, "row-rms", 0.3, "directions"), case(3, "row-rms", 0.3, "both"),
