@@ -27,7 +27,7 @@ from daskxml.model.tree.shape import TreeShape
 from daskxml.model.tree.spec import AUTO, TreeSpec
 
 CANDIDATES: tuple[dict[str, Any], ...] = (  # the gentlest first
-    {"solver": "sgd", "lr": 0.25, "passes": 4, "cost": 0.2},
+    {"solver": "dual", "lr": 0.25, "passes": 8, "cost": 0.2},
     {"solver": "sgd", "lr": 0.5, "passes": 4, "cost": 0.4},
     {"solver": "dual", "lr": 1.0, "passes": 8, "cost": 3.0},
 )
