@@ -181,7 +181,8 @@ class Audit:
             self._check_worker(name, row.workers[name], closed.workers.get(name, WorkerCount()))
             for measured in row.of_kind(Measured)[-1:]:  # taken back ones come before
                 if "norm" in row.workers[name] and name in measured.squared_norms:
-                    norm = math.sqrt(measured.squared_norms[name])
+                    squared = measured.squared_norms[name]
+                    norm = math.sqrt(squared) if squared >= 0.0 else math.nan
                     compare(name, "norm", row.workers[name]["norm"], norm)
         for one in fields(Merge):
             if one.name in row.values:  # what the row says of the merge has the same name

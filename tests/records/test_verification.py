@@ -248,6 +248,12 @@ def enormous_momentum(rows: list[Row]) -> None:
     rows[1]["momentum"] = 10**400
 
 
+def negative_norm(rows: list[Row]) -> None:
+    """Let the square of a norm be negative."""
+    norms = entries(rows[1], "Measured")[-1][0][1]
+    norms["0"] = -norms["0"]
+
+
 def late_correction(rows: list[Row]) -> None:
     """Let a replica be corrected after more batches than its worker did."""
     rows[1]["workers"]["0"]["corrected_after"] = 99
@@ -270,6 +276,7 @@ def unknown_worker(rows: list[Row]) -> None:
             late_correction,
             "worker 0: corrected_after is 99 in the record, by the rules 0 to",
         ),
+        (negative_norm, "worker 0: norm is"),
         (enormous_momentum, "mega-batch 2: momentum is 1000"),
         (unknown_worker, "the strategy cannot take (KeyError: 'nobody') is ['LeaseDone', 'nobody'"),
     ],
