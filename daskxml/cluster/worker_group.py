@@ -236,7 +236,8 @@ class WorkerGroup:
                     return result
             except OSError:  # the connection broke; a peer notices a loss before the scheduler
                 pass
-            await loss_of_any([worker], NOTICE_S)
+            if await loss_of_any([worker], NOTICE_S):  # also after the last attempt
+                raise WorkerGone(worker.name)
         raise ClusterError(f"worker {worker.name} at {worker.address} does not answer")
 
     async def call_all(

@@ -154,6 +154,19 @@ STAYS_ON_WORKERS = Case(
 )  # fmt: skip
 
 
+LOST_AT_LAST = Case(
+    97199, "hogbatch", False, False, workers=2, epochs=1, checkpoint_every=2, slots=3,
+    faults=(
+        fault("power", "", at=23, lasts_s=0.0008526016621664985),
+        replace(fault("power", "store_local", at=98, lag=8), pick=2),
+        fault("cut", "", at=242),
+        replace(fault("kill here", "", at=242, lasts_s=0.4954630042034762, lag=2), pick=3,
+                returns_s=0.0, same_address=False),
+        fault("early", "", at=242),
+    ),
+)  # fmt: skip
+
+
 def users(
     *faults: Fault, strategy: str = "adaptive-sgd", follows: bool = False, seed: int = 2
 ) -> Case:
@@ -241,6 +254,7 @@ def users(
         ("a checkpoint with rows of two epochs is refused", TWO_EPOCHS),
         ("two evaluations at once share a replica", TWO_EVALUATIONS),
         ("a failed run whose directory cannot be written stays on its workers", STAYS_ON_WORKERS),
+        ("a worker that is lost after the last message to it ends the run", LOST_AT_LAST),
         (
             "a shared model is asked for once",
             replace(users(fault("early", "daskxml_handle"), strategy="hogbatch"), pools=1),
