@@ -1,15 +1,15 @@
 """Label trees on workers of different speeds, in virtual time, and on two processes beside one.
 
     python benchmarks/tree_cluster.py FOLDER [--sets bibtex,...] [--processes stackex4-2k]
-        [--unequal nvd-product]
+        [--unequal nvd-product,generated-200000]
 
 By set: the share of the time that workers of speeds 1, 1, 1/2 and 1/4 are busy while the run file
 ``tree`` is fitted, in the simulator, whose virtual seconds follow the work of the pieces. Then
-``trees`` on one local process and on two, of a thread each: the processor seconds of each from the
-files to the model, which do not depend on what else the machine does. ``times`` is what two would
-gain if each had a core: one's seconds by those of the busier of the two. At last ``trees`` on four
-processes of those speeds: Linux lets them have these shares of 0.6 of a core, where this user may
-say so (root). Writes ``results/tree_cluster.json``.
+``trees`` on one local process and on two, of a thread each: the seconds of training by the clock,
+which are those of idle cores or none, and the processor seconds of each process from the files to
+the model. At last ``trees`` on four processes of those speeds: Linux lets them have these shares of
+0.6 of a core, where this user may say so (root). ``generated-200000`` has so many labels and
+Amazon-670k's shape otherwise, and one tree is fitted. Writes ``results/tree_cluster.json``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_T
 
 import argparse
 import atexit
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from distributed import Client, LocalCluster
 
 import daskxml
 from machine import write_result
-from trees import SETS
+from trees import SETS, write_generated
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 FASTEST = 0.6  # of a core: all four together have 1.65, beside the scheduler
@@ -56,20 +57,23 @@ def shares(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def on_processes(files: Mapping[str, Path], processes: int) -> list[float]:
-    """Return the processor seconds of each of some local processes."""
+def on_processes(files: Mapping[str, Path], processes: int) -> dict[str, Any]:
+    """Return the seconds of training, and the processor seconds of each local process."""
     with (
         LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         daskxml.train("tree", client=client, **files)  # compiles
         before = client.run(time.process_time)
-        daskxml.train("trees", client=client, **files)
+        run = daskxml.train("trees", client=client, **files)
         after = client.run(time.process_time)
-    return [round(after[worker] - before[worker], 2) for worker in after]
+    return {
+        "train_s": round(sum(row["train_s"] for row in run.history), 2),
+        "cpu_s": [round(after[worker] - before[worker], 2) for worker in after],
+    }
 
 
-def on_unequal_processes(files: Mapping[str, Path]) -> dict[str, Any]:
+def on_unequal_processes(run_file: str, files: Mapping[str, Path]) -> dict[str, Any]:
     """Return how busy four local processes of different speeds are, and the pieces of each."""
     with (
         LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -79,7 +83,7 @@ def on_unequal_processes(files: Mapping[str, Path]) -> dict[str, Any]:
         for (name, pid), speed in zip(client.run(os.getpid).items(), SPEEDS, strict=True):
             limit(pid, FASTEST * speed)
             print(f"{name} has {FASTEST * speed:g} of a core")
-        return shares(daskxml.train("trees", client=client, **files).history)
+        return shares(daskxml.train(run_file, client=client, **files).history)
 
 
 def limit(pid: int, cores: float) -> None:
@@ -103,21 +107,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", default=SETS)
-    parser.add_argument("--processes", default="stackex4-2k")
-    parser.add_argument("--unequal", default="nvd-product")
+    parser.add_argument("--processes", default="stackex4-2k,nvd-product")
+    parser.add_argument("--unequal", default="nvd-product,generated-200000")
     options = parser.parse_args()
 
-    def files(name: str) -> dict[str, Path]:
-        return {part: options.folder / f"{name}.{part}.txt.gz" for part in ("train", "test")}
+    def files(name: str, folder: Path = options.folder) -> dict[str, Path]:
+        return {part: folder / f"{name}.{part}.txt.gz" for part in ("train", "test")}
 
-    rows = [{"data": name, **simulated(files(name))} for name in options.sets.split(",")]
+    rows = [
+        {"data": name, **simulated(files(name))} for name in filter(None, options.sets.split(","))
+    ]
     processes = {}
     for name in options.processes.split(","):
-        (one,), two = on_processes(files(name), 1), on_processes(files(name), 2)
-        processes[name] = {"one_cpu_s": one, "two_cpu_s": two, "times": round(one / max(two), 2)}
+        one, two = (on_processes(files(name), count) for count in (1, 2))
+        times = round(one["train_s"] / two["train_s"], 2)
+        processes[name] = {"one": one, "two": two, "times": times}
         print(name, processes[name])
-    unequal = {name: on_unequal_processes(files(name)) for name in options.unequal.split(",")}
-    print(unequal)
+    unequal = {}
+    with tempfile.TemporaryDirectory() as made:
+        for name in options.unequal.split(","):
+            run_file, folder = "trees", options.folder
+            if name.startswith("generated-"):
+                run_file, folder = "tree", Path(made)
+                write_generated(folder, name, int(name.partition("-")[2]))
+            unequal[name] = on_unequal_processes(run_file, files(name, folder))
+            print(name, unequal[name])
     facts = {"speeds": SPEEDS, "processes": processes, "unequal_processes": unequal}
     write_result("tree_cluster", rows, **facts, load=os.getloadavg()[0])
 
