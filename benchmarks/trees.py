@@ -179,9 +179,9 @@ def _rows_of_before() -> dict[tuple[str, str], Found]:
 def _write(results: dict[tuple[str, str], Found]) -> None:
     names, tools = SETS.split(","), [*OURS, *PEERS]
 
-    def place(row: Found) -> tuple[int, int]:
+    def place(row: Found) -> tuple[int, str, int]:
         name = names.index(row["data"]) if row["data"] in names else len(names)
-        return name, tools.index(row["tool"])
+        return name, row["data"], tools.index(row["tool"])
 
     rows = sorted(results.values(), key=place)
     write_result("trees", rows)
