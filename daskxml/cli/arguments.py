@@ -47,7 +47,8 @@ def build_parser() -> Parser:
 _TRAIN_MORE = """\
 run files that come along:
   quickstart                         to begin with: good, in a short time
-  best                               for quality
+  best                               a network, for quality
+  sampled                            a network of a thousand labels and more, on CPUs
   tree trees mixture                 label trees, and both kinds together
   adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers
   partitioned                        labels cut among workers that cannot hold all
