@@ -46,7 +46,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         """Register the handlers for clients."""
         self.scheduler = scheduler
         self.drivers: dict[str, RunDriver] = {}
-        self._closing = set[RunDriver]()  # of runs that are being forgotten
+        self._closing: dict[RunDriver, asyncio.Event] = {}  # runs that are being forgotten
         self.owners: dict[str, str] = {}  # by run: the client that it ends with; "": which is gone
         self.watchers: list[Callable[[RunDriver], None]] = []  # called with every new run
         self.shared, self.keepers = SharedRows(), set[str]()  # rows, and clients that keep theirs
@@ -104,6 +104,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
             client = await self._own_client()
             capabilities = await probe_workers(client)
             await client.register_plugin(RunWorkerPlugin())  # also for later workers
+        if run_dir is not None:
+            await self._forget_orphans(run_dir)
         if run in self._given_up or owner not in self.scheduler.clients:
             self._given_up.discard(run)
             raise ClusterError("the client that started the run has left it")
@@ -195,13 +197,27 @@ class RunSchedulerPlugin(SchedulerPlugin):
         if driver is None:
             self._given_up.add(run)
             return
-        self._closing.add(driver)
+        closed = self._closing[driver] = asyncio.Event()
         try:
             await self._cancel(run)
             with dask.annotate(span=SPAN):
                 await driver.close()
         finally:
-            self._closing.remove(driver)
+            del self._closing[driver]
+            closed.set()
+
+    async def _forget_orphans(self, run_dir: str) -> None:
+        """Forget the runs whose clients wrote a directory: who starts another has locked it.
+
+        So those clients are gone, which the scheduler may not know yet. Their runs would go on to
+        the next merge, and write a checkpoint beside those of the new one.
+        """
+        for run, driver in list(self.drivers.items()):
+            if driver.run_dir == run_dir and driver.detached is None:
+                await self.forget_run(run)
+        for driver, closed in list(self._closing.items()):
+            if driver.run_dir == run_dir:
+                await closed.wait()
 
     async def keep_rows(self, owner: str, keep: bool) -> None:
         """Let a client hold the rows of the runs that it starts from now on, or release all."""

@@ -173,6 +173,33 @@ def test_a_cluster_forgets_the_run_of_a_client_that_is_killed(
     replay.check_ledger(resumed.history, 1500)
 
 
+def test_a_run_is_resumed_at_once_where_that_of_a_killed_client_goes_on(
+    client: Client, run_file: Path, data: Data, tmp_path: Path
+) -> None:
+    out, address = tmp_path / "run", client.scheduler.address
+    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
+    seen = list[int]()
+
+    def count_runs(event: Mapping[str, Any]) -> None:
+        if event["kind"] == "started":
+            runs = client.run_on_scheduler(lambda dask_scheduler: len(
+                dask_scheduler.plugins["daskxml"].drivers))  # fmt: skip
+            seen.append(runs)
+
+    with train(run_file, *arguments, *ENDLESS) as command:
+        command.wait_for("mega-batch 3 ")
+        command.process.kill()
+        command.process.join()
+        resumed = daskxml.train(
+            out / "run.toml", client=client, resume=out, on_event=count_runs,
+            overrides={"training.megabatches": 40},
+        )  # fmt: skip
+        command.end()
+    assert seen == [1]
+    assert [row["megabatch"] for row in resumed.history] == list(range(1, 41))
+    replay.check_ledger(resumed.history, 1500)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_a_full_disk(
     run_file: Path, data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]

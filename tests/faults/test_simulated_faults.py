@@ -64,11 +64,12 @@ def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
         "a row is leased twice at the end of a lease",
         "all replicas are merged with one weight",
         "a lost worker's lease stays open",
+        "a gang that was undone does not rewind",
     ],
 )
 def test_a_planted_fault_is_found(name: str) -> None:
     with PLANTED[name].planted():
-        assert any(simulate(draw_case(seed)).problem for seed in range(20))
+        assert any(simulate(draw_case(seed)).problem for seed in range(220))
 
 
 def fault(
@@ -244,6 +245,14 @@ def users(
             users(fault("interrupt", "open environment"), follows=True, seed=4),
         ),
         ("a run begins after its user is gone", users(fault("client", "daskxml_start"))),
+        (
+            "a run whose user is gone goes on beside the one that resumes it",
+            replace(
+                users(fault("client", "evaluate_pieces", at=100, lasts_s=1.0, lag=8), follows=True),
+                epochs=2,
+                checkpoint_every=1,
+            ),
+        ),
         (
             "a run that is being forgotten waits for a lost worker",
             users(

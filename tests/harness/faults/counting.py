@@ -73,10 +73,10 @@ class CountingReplica(Replica):
         return WorkStats(len(numbers), 1, 0.5 * len(numbers), len(numbers), LABELS)
 
     def gradient(self, batch: Sequence[Segment], buffer: Any, key: int) -> WorkStats:
-        """Subtract a share of 1 from the gradient of the batch's rows."""
+        """Subtract 1 from the gradient of the batch's rows."""
         numbers = _numbers(batch)
         self._work(len(numbers))
-        np.add.at(buffer.flat, numbers, -1.0 / len(numbers))
+        np.add.at(buffer.flat, numbers, -1.0)
         return WorkStats(len(numbers), 1, 0.5 * len(numbers), len(numbers), LABELS)
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:

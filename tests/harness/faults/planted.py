@@ -28,12 +28,15 @@ class Plant:
         Module and function, as ``cluster.executor:Executor.remove``.
     old, new
         Text of its source, and what takes its place.
+    matters
+        An expression of the function's names: whether what takes its place does anything else.
     """
 
     name: str
     where: str
     old: str
     new: str
+    matters: str = "True"
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -82,7 +85,7 @@ class Plant:
 
 @contextmanager
 def watched(plants: Sequence[Plant]) -> Iterator[set[str]]:
-    """Yield what becomes the names of those plants whose statements have run.
+    """Yield what becomes the names of those plants whose statements have run where they matter.
 
     A run that reaches no statement of a fault is the same with it: it need not be made.
     """
@@ -96,7 +99,8 @@ def watched(plants: Sequence[Plant]) -> Iterator[set[str]]:
             module = ast.parse(source)
             for plant in those:
                 line = source[: source.index(plant.old)].count("\n") + 1
-                _insert_before(module.body, line, ast.parse(f"{_REACHED}({plant.name!r})").body[0])
+                marker = f"if {plant.matters}: {_REACHED}({plant.name!r})"
+                _insert_before(module.body, line, ast.parse(marker).body[0])
             function.__globals__[_REACHED] = reached.add
             code = those[0]._compiled(function, ast.unparse(module))
             before[function], function.__code__ = function.__code__, code
@@ -147,7 +151,7 @@ PLANTS = (
     Plant("nobody writes the checkpoint of a lost worker", "session.session:Session._reassign",
           "self._checkpoint() if lost == self._writer else []", "[]"),
     Plant("a stopped run waits for a lost worker's rows", "session.session:Session._worker_lost",
-          "self.inform(protocol.Drain())", "pass"),
+          "self.inform(protocol.Drain())", "pass", matters="rows and not self.state.is_draining"),
     Plant("a resumed run publishes its history again", "session.session:Session._restore",
           "self.closed_rows = len(self.history)", "self.closed_rows = 0"),
     Plant("stale weights after a loss in an overlapping merge", "session.overlapped:reweighed",
@@ -161,8 +165,6 @@ PLANTS = (
           "losses.append(event)", "losses[:] = [event]"),
     Plant("a lease of a lost worker is kept", "cluster.executor:Executor.remove",
           "self.lease_ended(lease)", "pass"),
-    Plant("a merge that all have is merged again", "cluster.collectives:Collectives._merge",
-          "if self._merged[0] != generation:", "if True:"),
     Plant("a failed merge is not aborted", "cluster.collectives:Collectives._together",
           "if pending or any(", "if False and any("),
     Plant("a broken merge is not tried again", "cluster.collectives:Collectives._combine",
@@ -170,10 +172,12 @@ PLANTS = (
     Plant("a message is not repeated", "cluster.worker_group:WorkerGroup.call",
           "for _ in range(CALLS):", "for _ in range(1):"),
     Plant("a lost worker hides the next one at its address", "cluster.worker_group:WorkerGroup.at",
-          "remaining(self.workers.values())", "self.workers.values()"),
+          "remaining(self.workers.values())", "self.workers.values()",
+          matters="len(list(remaining(self.workers.values()))) < len(self.workers)"),
     Plant("a worker joins under a name that is taken", "cluster.membership:Membership.admit",
           "ready = [worker for worker in waiting if worker.name not in names]",
-          "ready = list(waiting)"),
+          "ready = list(waiting)",
+          matters="any(worker.name in names for worker in waiting)"),
     Plant("a worker joins with an old model", "cluster.membership:Membership.admit",
           "fresh = [worker for worker in ready if worker.generation == generation]",
           "fresh = list(ready)"),
@@ -202,7 +206,8 @@ PLANTS = (
     Plant("connections outlive their run", "transport.communicator:Communicator.forget",
           "self._dismiss(lambda key: key.run == run)", "pass"),
     Plant("a stale collective is taken part in", "transport.communicator:Communicator._is_stale",
-          "return self._is_closed or collective.number < lowest", "return False"),
+          "return self._is_closed or collective.number < lowest", "return False",
+          matters="self._is_closed or collective.number < lowest"),
     Plant("a pool's threads outlive their run", "worker.training_worker:TrainingWorker.close",
           "self.runner.close()", "pass"),
     Plant("a thread of a pool leaves out its part", "worker.pool:Pool.run",
@@ -213,21 +218,16 @@ PLANTS = (
           "np.copyto(self.shared.flat, current)", "pass"),
     Plant("a merge keeps a worker's own pieces only", "worker.tree_worker:TreeWorker.commit",
           "self._pieces |= self.gathered", "self._pieces |= self.fitted"),
-    Plant("pieces of a tree outlive their merge", "worker.tree_worker:TreeWorker.commit",
-          "self.generation, self.fitted, self.gathered = generation, {}, {}",
-          "self.generation, self.gathered = generation, {}"),
     Plant("nobody keeps a copy of another worker's labels",
           "worker.partitioned_programs:keep_copies", "worker.staged = copies",
           "worker.staged = {}"),
-    Plant("a gang goes on with labels of before",
-          "worker.partitioned_programs:partitioned_gang",
-          "if command.begins or command.rewinds or", "if command.begins or"),
     Plant("arrays are overwritten before they are read",
           "transport.channels.shared_memory:ShmSender.flush",
           "while not self._wait_until(self._is_own_read, STALL_S):", "while False:"),
     Plant("memory of a dead process is taken for another's",
           "worker.shared_model:_check",
-          "if not name.startswith(handle.name or _PREFIX) or", "if"),
+          "if not name.startswith(handle.name or _PREFIX) or", "if",
+          matters="not name.startswith(handle.name or _PREFIX)"),
     # ------------------------------------------------------------------------- the record
     Plant("a file is renamed before it is flushed", "core.files:replace_durably",
           "flush(source)", "pass"),
@@ -256,9 +256,11 @@ PLANTS = (
           "with replacing(self.path / RUN_FILE) as partial:",
           "for partial in [self.path / RUN_FILE]:"),
     Plant("a directory that Dask let the next worker at an address lock ends the run",
-          "cluster.detached:HistoryWriter._next_worker", "self._refused % len(infos)", "0"),
+          "cluster.detached:HistoryWriter._next_worker", "self._refused % len(infos)", "0",
+          matters="self._refused"),
     Plant("workers that are all lost have room for no label",
-          "cluster.membership:Membership._create", "if shares and self", "if self"),
+          "cluster.membership:Membership._create", "if shares and self", "if self",
+          matters="not shares"),
     Plant("checkpoints of a history that was given up stay", "records.checkpoint:_drop_later",
           "> megabatch", "> megabatch + 9999"),
     Plant("who attaches gets the rows that the run's user has written",
@@ -269,11 +271,13 @@ PLANTS = (
           "cluster.detached:HistoryWriter._release", "self._asked[info.address].is_lost", "False"),
     Plant("a checkpoint brings a directory back that a user has removed",
           "records.checkpoint:make_folder", "        folder.mkdir(exist_ok",
-          "        folder.mkdir(parents=True, exist_ok"),
+          "        folder.mkdir(parents=True, exist_ok",
+          matters="not folder.parent.exists()"),
     Plant("a directory with a checkpoint under way is removed",
           "records.run_dir:RunDir._has_results", "(HISTORY_FILE, CHECKPOINTS)", "(HISTORY_FILE,)"),
     Plant("the result of a merge is sent once", "cluster.worker_plugin:RunWorkerPlugin.merge",
-          "merge != peers.id", "True"),
+          "merge != peers.id", "True",
+          matters="result is not None and merge == peers.id"),
     Plant("a checkpoint that may not be on the disk is resumed from", "records.run_dir:RunDir.open",
           "flush(checkpoint.parent)", "pass"),
     Plant("Ctrl-C while a directory is locked leaves it locked",
@@ -282,7 +286,12 @@ PLANTS = (
           "cluster.scheduler_plugin:RunSchedulerPlugin.start_run", "run in self._given_up or ", ""),
     Plant("a run begins after its user is gone",
           "cluster.scheduler_plugin:RunSchedulerPlugin.start_run",
-          " or owner not in self.scheduler.clients", ""),
+          " or owner not in self.scheduler.clients", "",
+          matters="owner not in self.scheduler.clients"),
+    Plant("a run whose user is gone goes on beside the one that resumes it",
+          "cluster.scheduler_plugin:RunSchedulerPlugin.start_run",
+          "await self._forget_orphans(run_dir)", "pass",
+          matters="any(it.run_dir == run_dir for it in (*self.drivers.values(), *self._closing))"),
     Plant("a failed run whose directory cannot be written stays on its workers",
           "cluster.run_driver:RunDriver.close", "self.event_log.has_failed or ", ""),
     Plant("a worker that is lost after the last message to it ends the run",
@@ -295,7 +304,8 @@ PLANTS = (
     Plant("a checkpoint with rows of two epochs is refused", "records.row_schema:_check_leases",
           "<= epoch + 1", "<= epoch"),
     Plant("two evaluations at once share a replica", "cluster.worker_tasks:evaluate_pieces",
-          "with queue_of(run).evaluation:", "if True:"),
+          "with queue_of(run).evaluation:", "if True:",
+          matters="not queue_of(run).evaluation._value"),
     Plant("a shared model is asked for once", "cluster.worker_tasks:open_shared",
           "3 * [*donors]", "donors"),
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 LEASING = ("adaptive-sgd", "elastic", "static")  # whose merges may overlap with training
 SHARING = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")  # one model
 TOGETHER = ("mirrored", "central", "asynchronous", "crossbow", "adasum")
+ADDING = ("mirrored", "central")  # gradients, where the rule is not their mean
 WHOLE = ("partitioned", "label-tree")  # which need all rows on every worker
 STRATEGIES = (*LEASING, *SHARING, *TOGETHER, *WHOLE)
 STEPS = 300  # of a run, about
@@ -74,7 +75,8 @@ class Fault:
     pick, amount
         Which worker, and how long.
     returns_s, same_address
-        When a worker that died is back, -1 for never, and whether at its old address.
+        When a worker that died is back, -1 for never, and whether at its old address; whether the
+        run of a client that died is resumed at once.
     """
 
     at: int
@@ -94,6 +96,8 @@ class Fault:
             where = "at its old address" if self.same_address else "at a new address"
             back = f"back after {self.returns_s:.3g} s {where}"
             text += f", {back if self.returns_s >= 0 else 'and stays away'}"
+        elif self.kind == "client" and self.same_address:
+            text += "; the run is resumed at once"
         return text
 
 
@@ -112,6 +116,8 @@ class Case:
         How many of the first workers are pools of two threads.
     follows
         Whether the run's user follows it, and writes its directory; else it is detached.
+    rule
+        How what workers exchange is combined.
     """
 
     seed: int
@@ -127,9 +133,11 @@ class Case:
     transport: str = "tls"
     pools: int = 0
     follows: bool = False
+    rule: str = "auto"
 
     def __str__(self) -> str:
         how = ", overlapping merges" if self.overlap else ""
+        how += ", gradients are added" if self.rule == "sum" else ""
         rows = "all rows on each worker" if self.is_replicated else "sharded rows"
         pools = f", the first {self.pools} of them pools" if self.pools else ""
         left = "followed by its user" if self.follows else "detached"
@@ -166,6 +174,7 @@ def draw_case(seed: int) -> Case:
         transport=rng.choice(["tls", "tcp"]),
         pools=rng.choice([0, 0, 1, 2]) if takes_pools else 0,
         follows=rng.random() < 0.5,
+        rule=rng.choice(["auto", "sum"]) if strategy in ADDING else "auto",
     )
 
 

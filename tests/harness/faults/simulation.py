@@ -72,6 +72,7 @@ LAWFUL = {
     "before its first tree was complete": {"stop": 1, "interrupt": 1, "client": 1},
     "stopped before the first mega-batch": {"stop": 1},
     "the scheduler does not answer any more": {"scheduler": 1},
+    "a run is under way in this directory": {"client": 1},  # which a worker has locked
     "on this scheduler": {"stop": 1, "attach": 1},  # no such run any more
     "free space": {"full": 1},
     "cannot be made": {"full": 1},
@@ -128,8 +129,11 @@ class Simulation:
         self.owner: User
         self.visitors: list[User] = []
         self._lost_power, self._has_lost_disk = asyncio.Event(), False
+        self._resumes_at_once = False
         self._problem: Exception | None = None
-        self.config = _config(case.strategy, case.overlap, case.epochs, case.checkpoint_every)
+        self.config = _config(
+            case.strategy, case.overlap, case.epochs, case.checkpoint_every, case.rule
+        )
         self._keep_account()
 
     # ------------------------------------------------------------------- steps
@@ -248,6 +252,7 @@ class Simulation:
     def _kill_client(self, fault: Fault) -> None:
         user, scheduler = self.owner, self.cluster.scheduler
         if not user.ended.done():
+            self._resumes_at_once = fault.same_address
             user.die()
 
             def lose() -> None:
@@ -331,6 +336,10 @@ class Simulation:
     def _user(self, work: Callable[..., Any]) -> User:
         return User(self.cluster, f"user {next(self._users)}", work)
 
+    def new_name(self) -> str:
+        """Return the name of a run: another one for each start, and each user that resumes it."""
+        return f"run{self.starts}-{len(self.visitors)}"
+
     def _begin(self, driver: RunDriver) -> None:
         """Note the run that a scheduler has begun."""
         self.cluster.driver = driver
@@ -340,6 +349,8 @@ class Simulation:
     async def _until_over(self, scheduler: Scheduler) -> None:
         """Wait until the user has left the run, and the run is over."""
         await self.owner.ended
+        while self._resumes_at_once and self.owner.is_dead and self._resume():
+            await self.owner.ended
         while self.owner.is_dead and self.owner.id in scheduler.plugin.owners.values():
             await asyncio.sleep(NOTICE_S)
         tasks = scheduler.plugin._tasks
@@ -347,6 +358,19 @@ class Simulation:
             await asyncio.wait(under_way)
         for task in tasks.values():
             task.result()
+
+    def _resume(self) -> bool:
+        """Let another user resume the run of one that died, on this scheduler, if it can be."""
+        with self.disk.idle():
+            try:
+                RunDir.open(None, self.run_dir)
+            except ModelError:  # there is no checkpoint yet
+                return False
+        self.visitors.append(self.owner)
+        work = train if self.case.follows else launch
+        self.owner = self._user(partial(work, self.config, resume=self.run_dir))
+        self._resumes_at_once = False
+        return True
 
     async def _leave(self) -> None:
         """Let all users see that there is no scheduler any more."""
@@ -414,7 +438,9 @@ class Simulation:
 
 
 @cache
-def _config(strategy: str, overlap: bool, epochs: int, checkpoint_every: int) -> RunConfig:
+def _config(
+    strategy: str, overlap: bool, epochs: int, checkpoint_every: int, rule: str
+) -> RunConfig:
     rules: dict[str, Any] = {"name": strategy, "batch_max": 4, "megabatch_batches": 4}
     model: dict[str, Any] = {"hidden": [1]}
     if strategy == "label-tree":
@@ -428,7 +454,7 @@ def _config(strategy: str, overlap: bool, epochs: int, checkpoint_every: int) ->
             "data": {"train": [clients.ROWS]},
             "training": {"epochs": epochs},
             "strategy": rules,
-            "combine": {"overlap": overlap},
+            "combine": {"overlap": overlap, "rule": rule},
             "checkpoint": {"every": checkpoint_every, "keep": 2},
             "evaluation": {"k": [1]},
             "model": model,
@@ -483,8 +509,9 @@ def _seams(simulation: Simulation) -> Any:
             (runs, {"running_cluster": lambda client, _: nullcontext(client),
                     "defer_signals": nullcontext}),  # signals are none of this process
             (trainings, {"connection": lambda client, *_: nullcontext(client),
-                         "_new_name": lambda: f"run{simulation.starts}"}),
-            (run_dirs, {"describe": lambda: {"machine": "virtual"}, "lock_folder": machines.lock}),
+                         "_new_name": simulation.new_name}),
+            (run_dirs, {"describe": lambda: {"machine": "virtual"},
+                        "lock_folder": machines.lock}),
         ):  # fmt: skip
             stack.enter_context(mock.patch.multiple(module, **names))
         yield
