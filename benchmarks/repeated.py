@@ -50,9 +50,10 @@ def shared_of(pids: list[int]) -> set[str]:
 
 
 def spans_of(dask_scheduler: Scheduler) -> int:
-    """Return how many spans and task groups Dask keeps."""
+    """Return how many spans and task groups Dask keeps, and notes of where tasks came from."""
     spans = dask_scheduler.extensions["spans"].spans.values()
-    return sum(1 + len(span.groups) for span in spans)
+    notes = sum(len(span.metadata["collections"]) for span in spans if span.metadata)
+    return notes + sum(1 + len(span.groups) for span in spans)
 
 
 def state(client: Client | None) -> dict[str, Any]:

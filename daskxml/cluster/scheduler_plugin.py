@@ -277,10 +277,15 @@ class RunSchedulerPlugin(SchedulerPlugin):
             self._forget_groups(self.scheduler.tasks[key].group)
 
     def _forget_groups(self, newest: TaskGroup) -> None:
-        """Remove groups whose tasks are all forgotten, but for one: Dask shows its times."""
-        groups = self.scheduler.extensions["spans"].spans[newest.span_id].groups
-        known = self.scheduler.task_groups
+        """Remove groups whose tasks are all forgotten, but for one: Dask shows its times.
+
+        Dask also notes for each task that it came from a future, which nobody asks for.
+        """
+        span = self.scheduler.extensions["spans"].spans[newest.span_id]
+        known, groups = self.scheduler.task_groups, span.groups
         groups -= {it for it in groups if it is not newest and known.get(it.name) is not it}
+        if span.metadata is not None:
+            span.metadata["collections"].clear()
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Pass on the result of a lease, and that a worker compiles kernels."""

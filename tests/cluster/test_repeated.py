@@ -18,6 +18,7 @@ def kept(dask_scheduler: Scheduler) -> dict[str, int]:
     return {
         "spans": len(spans),
         "groups": sum(len(span.groups) for span in spans.values()),
+        "notes": sum(len(span.metadata["collections"]) for span in spans.values() if span.metadata),
         "runs": len(dask_scheduler.plugins["daskxml"].drivers),
         "threads": threading.active_count(),
     }
