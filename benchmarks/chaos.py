@@ -24,7 +24,7 @@ A while is 0.2 to 8 s, short ones more often. The last two are rarer than the ot
 anew. After 60 s without a merge the stacks of all processes are written beside the results, by
 py-spy, with the last faults. After ``--minutes`` nothing strikes any more, and the run under way
 may end. Each run is a row of the results: how many rows were merged a second, the longest time
-between two merges, the metrics, and whether `daskxml verify` agrees. ``--keep`` names a folder for
+between two merges, P@1 at the end and in the last five evaluations, and whether `daskxml verify` agrees. ``--keep`` names a folder for
 the directory and the logs of runs that have not ended or do not agree.
 
     python benchmarks/chaos.py bibtex.train.txt bibtex.test.txt [--minutes 14] [--every 60]
@@ -58,6 +58,7 @@ WEIGHTS = {"full": 0.15, "client": 0.1, "scheduler": 0.03}  # after these a run 
 OF_THE_DISK = "the disk"  # what a fault strikes beside workers
 SOUND = 3  # workers, at least, beside those that are struck
 LOSSES = ("kill",)  # what goodput is measured under, unless others are asked for
+LAST = 5  # evaluations whose lowest and highest P@1 are noted: it swings from one to the next
 SILENCE_S, POLL_S, DISK_MIB = 60.0, 0.2, 64
 SHORTEST_S, LONGEST_S = 0.2, 8.0  # of faults that last
 GRACE_S = 90.0  # for the run that is under way when the stretch is over
@@ -463,9 +464,7 @@ class Run:
     def _row(self, out: Path, *, is_done: bool, in_all_s: float) -> dict[str, Any]:
         history, spent_s = _history(out), max(self.moved_s - self.begun_s, 0.0)
         rows = history[-1]["rows"] - history[0]["rows"] if history else 0
-        metrics: dict[str, Any] = next(
-            (it["metrics"] for it in reversed(history) if it.get("metrics")), {}
-        )
+        ranked = [it["metrics"]["P@1"] for it in history if it.get("metrics")][-LAST:]
         verified = subprocess.run([*COMMAND, "verify", str(out)], capture_output=True, check=False)
         return {
             "faults": self.struck.total(),
@@ -476,7 +475,9 @@ class Run:
             "rows/s": rows / spent_s if spent_s else 0.0,
             **self.longest,
             "silences": self.silences,
-            "P@1": metrics.get("P@1"),
+            "P@1": ranked[-1] if ranked else None,
+            "lowest": min(ranked, default=None),
+            "highest": max(ranked, default=None),
             "verified": verified.returncode == 0,
             "problem": "" if not verified.returncode else _last_line(verified),
             "seconds": in_all_s,
