@@ -102,6 +102,7 @@ class RunDriver:
         self.stored: tuple[dict[str, Any], str] | None = None
         self.executor: Executor | None = None
         self.membership: Membership | None = None
+        self._ending: list[Membership | Executor] = []  # of a session that is over
         self.is_loading, self._is_ready = True, False
         self._told_compiling = False
         self._stop_reason = ""
@@ -468,10 +469,11 @@ class RunDriver:
 
     async def _remove_from_workers(self) -> None:
         """Stop the session, and remove the run from its workers."""
-        ending = [it for it in (self.membership, self.executor) if it is not None]
+        self._ending += [it for it in (self.membership, self.executor) if it is not None]
         self.membership = self.executor = None  # new workers are for the next session
-        for part in ending:
-            await part.close()
+        while self._ending:  # it stays there if this is cancelled, and is closed by the next call
+            await self._ending[0].close()
+            del self._ending[0]
         workers = [*self.group.workers.values(), *self.group.candidates.values()]
         await self.group.call_all(workers, "daskxml_close")  # ends leases that wait
         await self.group.ask_all(workers, "end", tasks.remove_worker, self.run)

@@ -1,0 +1,40 @@
+"""A run's driver, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from daskxml.cluster.data_loading import ScatteredRows
+from daskxml.cluster.run_driver import RunDriver
+from daskxml.config import load_run_config
+
+
+class Part:
+    """What a session has to close."""
+
+    def __init__(self) -> None:
+        self.may_close, self.is_closed = asyncio.Event(), False
+
+    async def close(self) -> None:
+        """Close, as soon as it may."""
+        await self.may_close.wait()
+        self.is_closed = True
+
+
+def test_a_run_that_is_forgotten_while_it_closes_a_session_closes_all_of_it() -> None:
+    async def forget() -> list[bool]:
+        client: Any = None
+        config = load_run_config({"training": {"epochs": 1}})
+        driver: Any = RunDriver(client, "run", config, ScatteredRows())
+        first, second = driver.membership, driver.executor = Part(), Part()
+        second.may_close.set()
+        closing = asyncio.ensure_future(driver._remove_from_workers())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        first.may_close.set()
+        await driver._remove_from_workers()
+        return [first.is_closed, second.is_closed]
+
+    assert asyncio.run(forget()) == [True, True]
