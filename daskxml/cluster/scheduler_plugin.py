@@ -207,14 +207,24 @@ class RunSchedulerPlugin(SchedulerPlugin):
             closed.set()
 
     async def _forget_orphans(self, run_dir: str) -> None:
-        """Forget the runs whose clients wrote a directory: who starts another has locked it.
+        """Forget runs of clients that are gone, which were to write this directory.
 
-        So those clients are gone, which the scheduler may not know yet. Their runs would go on to
-        the next merge, and write a checkpoint beside those of the new one.
+        They would go on to their next merge, and write a checkpoint beside those of the new run.
+
+        Raises
+        ------
+        ClusterError
+            If a client that is there writes it: from another machine, which does not see the lock.
         """
         for run, driver in list(self.drivers.items()):
-            if driver.run_dir == run_dir and driver.detached is None:
-                await self.forget_run(run)
+            if driver.run_dir != run_dir or driver.detached is not None:
+                continue
+            if self.owners.get(run) in self.scheduler.clients:
+                raise ClusterError(
+                    f"{run_dir}: run {run} of another client writes there: choose another folder, "
+                    f"or end it with 'daskxml stop {run}'"
+                )
+            await self.forget_run(run)
         for driver, closed in list(self._closing.items()):
             if driver.run_dir == run_dir:
                 await closed.wait()

@@ -24,6 +24,8 @@ from distributed import Client, LocalCluster
 import daskxml
 import harness.replay as replay
 from daskxml.cli.main import main
+from daskxml.core.errors import ClusterError
+from daskxml.core.files import LOCK_FILE
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.records.checkpoint import checkpoints
 from harness.clusters import PROTOCOL
@@ -198,6 +200,21 @@ def test_a_run_is_resumed_at_once_where_that_of_a_killed_client_goes_on(
     assert seen == [1]
     assert [row["megabatch"] for row in resumed.history] == list(range(1, 41))
     replay.check_ledger(resumed.history, 1500)
+
+
+def test_a_run_of_another_client_that_does_not_see_the_lock_is_left_alone(
+    client: Client, run_file: Path, data: Data, tmp_path: Path
+) -> None:
+    out, address = tmp_path / "run", client.scheduler.address
+    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
+    with train(run_file, *arguments, *ENDLESS) as command:
+        command.wait_for("mega-batch 3 ")
+        (out / LOCK_FILE).unlink()  # as on a machine with another disk at this path
+        with pytest.raises(ClusterError, match="of another client writes there"):
+            daskxml.train(out / "run.toml", client=client, resume=out)
+        command.wait_for("mega-batch 9 ")
+        command.interrupt()
+        assert command.end()[0] == 130
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

@@ -73,6 +73,7 @@ LAWFUL = {
     "stopped before the first mega-batch": {"stop": 1},
     "the scheduler does not answer any more": {"scheduler": 1},
     "a run is under way in this directory": {"client": 1},  # which a worker has locked
+    "of another client writes there": {"client": 1},  # which the scheduler takes to be alive
     "on this scheduler": {"stop": 1, "attach": 1},  # no such run any more
     "free space": {"full": 1},
     "cannot be made": {"full": 1},
