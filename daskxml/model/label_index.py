@@ -91,7 +91,7 @@ def index_problem(parameters: Mapping[str, Any], labels: int, units: int) -> str
         if not isinstance(array, kind) or (array.shape, str(array.dtype)) != (shape, dtype):
             return f"array '{_PREFIX}{name}' is not {dtype} of the shape {shape}"
     order, probes = found[f"{_PREFIX}order"], found[f"{_PREFIX}probes"]
-    if order.min() < 0 or not (np.bincount(order, minlength=labels) == 1).all():
+    if not np.array_equal(np.sort(order), np.arange(labels)):
         return f"'{_PREFIX}order' does not hold every label once"
     if not ((probes > 0).all() and probes[0] <= groups and probes[1] <= clusters):
         return (

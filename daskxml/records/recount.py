@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,9 @@ from daskxml.strategies.protocol import (
 )
 
 # ------------------------------------------------------------------------- decisions
+
+# What a state machine raises for an event or a state that it has not written.
+_UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Replay:
@@ -78,13 +82,8 @@ class Replay:
         if isinstance(entry.event, Setup):
             self._set_up(entry.event)
         elif self.strategy is not None and self._state is not None:
-            try:
+            with self._finding(f"event {number}", entry.event):
                 self._step(self.strategy, number, entry)
-            except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
-                reason = f"{type(error).__name__}: {error}"
-                event = f"event {number}, which the strategy cannot take ({reason})"
-                self._findings.add("", event, entry.event, "another")
-                self.forget()
 
     def _set_up(self, setup: Setup) -> None:
         strategy = self.strategy = self._make_strategy(setup.strategy)
@@ -94,7 +93,19 @@ class Replay:
         if self._state is not None:
             expected = plain(strategy.plain(self._state))
             self._findings.compare("", "the checkpoint's state", setup.state, expected)
-        self._state = strategy.restore(dict(setup.state))
+        with self._finding("the checkpoint's state", setup.state):
+            self._state = strategy.restore(dict(setup.state))
+
+    @contextmanager
+    def _finding(self, what: str, written: Any) -> Iterator[None]:
+        """Note what the strategy cannot take, and begin anew at the next `Setup`."""
+        try:
+            yield
+        except _UNFIT as error:
+            reason = f"{type(error).__name__}: {error}"
+            what = f"{what}, which the strategy cannot take ({reason})"
+            self._findings.add("", what, written, "another")
+            self.forget()
 
     def _step(self, strategy: Strategy, number: int, entry: Entry) -> None:
         event, before = entry.event, self._state

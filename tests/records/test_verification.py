@@ -289,6 +289,16 @@ def test_what_was_changed_is_named(run: Path, change: Any, found: str) -> None:
     assert all("\n" not in line and len(line) < 320 for line in said)
 
 
+def test_a_state_that_no_strategy_has_written_is_named(run: Path) -> None:
+    for state in ({}, {"members": []}, {"members": 5}, {"members": {}, "more": 1}):
+        rows = history(run)
+        setup = next(entry for entry in rows[0]["trace"] if entry[0][0] == "Setup")
+        at = setup[0].index(None)  # that of a run that begins anew
+        setup[0][at] = state
+        said = problems(run, rows)
+        assert any("the checkpoint's state, which the strategy cannot take" in it for it in said)
+
+
 def test_norms_that_would_have_decided_otherwise_are_named(run: Path) -> None:
     """Whether weights are perturbed depends on the norms of all replicas."""
     said = []

@@ -220,6 +220,11 @@ def test_damaged_arrays_are_named(name: str) -> None:
         wrong = arrays[key].copy()
         wrong[len(wrong) // 2] = 60_000
         assert "contradict" in tree_problem(spec, arrays | {key: wrong})
+    if name.endswith("_starts"):
+        wrong = arrays[key].copy()
+        wrong[1:3] = 1 << 62, -(1 << 62) - 1  # no difference is below 0, as some overflow
+        assert (np.diff(wrong) >= 0).all()
+        assert "contradict" in tree_problem(spec, arrays | {key: wrong})
 
 
 @pytest.mark.parametrize(
