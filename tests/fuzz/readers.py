@@ -58,6 +58,7 @@ NUMBERS = tuple(
     np.array(number, dtype).tobytes()
     for dtype, numbers in {
         "<f4": (np.nan, np.inf, -3e38, -1.0), "<i4": (0, 1, -1, 7, 2**31 - 1), "<u2": ([1, 65535],),
+        "<i8": (0, 3, 2**62, -(2**62) - 1, [2**62, -(2**62) - 1], 2**63 - 1),
     }.items() for number in numbers
 )  # fmt: skip
 
@@ -79,6 +80,21 @@ def damage_bytes(data: bytes, rng: random.Random) -> bytes:
             case _:
                 data = data[:at]
     return data
+
+
+def damage_numbers(data: bytes, rng: random.Random) -> bytes:
+    """Replace one to four numbers of four bytes, eight or two times eight."""
+    numbers = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        number = rng.choice(NUMBERS)
+        at = rng.randrange(max(1, len(data) // 4)) * 4
+        numbers[at : at + len(number)] = number
+    return bytes(numbers)
+
+
+def damage_binary(data: bytes, rng: random.Random) -> bytes:
+    """Damage bytes, or numbers."""
+    return rng.choice((damage_bytes, damage_numbers))(data, rng)
 
 
 def damage_value(value: Any, rng: random.Random) -> Any:
@@ -157,7 +173,7 @@ def _damage_model(data: bytes, rng: random.Random) -> bytes:
     """Damage the description, the names and shapes of the arrays, or numbers in them."""
     described, tensors = data.split(b"\n", 1)
     size = int.from_bytes(tensors[:8], "little")
-    names, numbers = tensors[8 : 8 + size], bytearray(tensors[8 + size :])
+    names, numbers = tensors[8 : 8 + size], tensors[8 + size :]
     match rng.randrange(4):
         case 0:
             described = json.dumps(damage_value(json.loads(described), rng)).encode()
@@ -166,9 +182,7 @@ def _damage_model(data: bytes, rng: random.Random) -> bytes:
         case 2:
             return described + b"\n" + damage_bytes(tensors, rng)
         case _:
-            for _ in range(rng.randint(1, 4)):
-                at = rng.randrange(len(numbers) // 4) * 4
-                numbers[at : at + 4] = rng.choice(NUMBERS)
+            numbers = damage_numbers(numbers, rng)
     return described + b"\n" + len(names).to_bytes(8, "little") + names + numbers
 
 
@@ -199,6 +213,7 @@ def _read_checkpoint(path: Path) -> None:
     read_checkpoint(path)
 
 
+DAMAGES = {"jsonl": damage_json} | dict.fromkeys(("arrow", "npz", "parquet"), damage_binary)
 BUNDLES = ("network", "8 bits", "trees", "mixture")
 READERS = {
     "text": Reader(b"\n".join(GOOD.splitlines()[1:13]), _text),
@@ -211,11 +226,11 @@ READERS = {
     "report": Reader(HISTORY_FILE, lambda path: read_run(path.parent, "run"), damage_json),
     "environment": Reader("environment.json", lambda path: read_starts(path.parent), damage_json),
     "model": Reader("model.json", lambda path: read_model(path.parent), damage_json),
-    "tensors": Reader("model.safetensors", lambda path: read_model(path.parent)),
+    "tensors": Reader("model.safetensors", lambda path: read_model(path.parent), damage_binary),
     "checkpoint": Reader("checkpoints", _read_checkpoint, _damage_checkpoint),
     **{name: Reader(name, _read_bundle, _damage_model) for name in BUNDLES},
     **{
-        name: Reader(name, _rows, damage_json if name.endswith(".jsonl") else damage_bytes)
+        name: Reader(name, _rows, DAMAGES.get(name.rpartition(".")[2], damage_bytes))
         for name in WRITERS
     },
 }
