@@ -342,6 +342,20 @@ def test_damaged_npz_arrays_are_refused(tmp_path) -> None:
             read(tmp_path / "X.npz", Dialect())
 
 
+@pytest.mark.parametrize("name", ["lists.parquet", "file.arrow", "stream.arrow", "X.npz"])
+def test_an_enormous_number_anywhere_is_read_or_refused(tmp_path, name) -> None:
+    WRITERS[name](tmp_path / name, FIXED)
+    good, refused = (tmp_path / name).read_bytes(), 0
+    number = (1 << 62).to_bytes(8, "little")
+    for at in range(0, len(good) - 8, 8):
+        (tmp_path / name).write_bytes(good[:at] + number + good[at + 8 :])
+        try:
+            read(tmp_path / name, Dialect())
+        except InputError:
+            refused += 1
+    assert refused > 0
+
+
 def test_npz_arrays_longer_than_any_file_are_refused(tmp_path) -> None:
     WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
     good, indptr = (tmp_path / "X.npz").read_bytes(), np.array([0, 2, 3, 3]).tobytes()

@@ -112,7 +112,7 @@ def _arrow(path: str) -> Iterator[Any]:
 def _errors_explained(pyarrow: Any, path: str, kind: str) -> Iterator[None]:
     try:
         yield
-    except MemoryError:
+    except (MemoryError, OverflowError):
         problem = f"a part of it is larger than the memory, or its {kind} is damaged"
         raise InputError(f"{problem}: write it in smaller parts", path) from None
     except (pyarrow.ArrowException, OSError) as error:
