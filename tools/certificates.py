@@ -31,6 +31,9 @@ YAML = """distributed:
       scheduler: {{cert: {folder}/cert.pem, key: {folder}/key.pem}}
       worker: {{cert: {folder}/cert.pem, key: {folder}/key.pem}}
       client: {{cert: {folder}/cert.pem, key: {folder}/key.pem}}
+  scheduler:
+    dashboard:
+      tls: {{cert: {folder}/cert.pem, key: {folder}/key.pem, ca-file: {folder}/ca.pem}}
 """
 
 

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
+import yaml
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
 import daskxml
+from harness.watched_run import until
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "certificates.py"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
     subprocess.run([sys.executable, SCRIPT, folder, "127.0.0.1"], check=True, capture_output=True)
     assert (folder / "key.pem").stat().st_mode & 0o077 == 0
-    own = {
-        f"tls_{who}_{kind}": str(folder / f"{kind}.pem")
-        for who in ("scheduler", "worker", "client")
-        for kind in ("cert", "key")
-    }
-    security = Security(tls_ca_file=str(folder / "ca.pem"), require_encryption=True, **own)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(certificates: Path) -> Iterator[Client]:
+    settings = yaml.safe_load((certificates / "tls.yaml").read_text())
     with (
+        dask.config.set(dask.config.merge(dask.config.config, settings)),
         LocalCluster(
             protocol="tls", n_workers=2, threads_per_worker=1, dashboard_address=":0",
-            security=security, local_directory=folder / "dask", silence_logs=50,
+            security=Security(), local_directory=certificates / "dask", silence_logs=50,
         ) as cluster,
         Client(cluster) as connected,
     ):  # fmt: skip
@@ -38,14 +45,52 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield connected
 
 
-@pytest.mark.parametrize("name", ["adaptive-sgd", "mirrored", "minibatch"])
-def test_merges_gangs_and_shared_models_over_tls(
-    client: Client, data: dict[str, Path], name: str
+@pytest.mark.parametrize("name", [
+    "adaptive-sgd", "elastic", "static", "mirrored", "central", "asynchronous", "crossbow", "adasum",
+    "hogbatch", "minibatch", "cpu-gpu-hogbatch", "adaptive-hogbatch", "partitioned", "trees",
+])  # fmt: skip
+def test_every_strategy_over_tls(
+    client: Client, data: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    workers = {"cluster.workers": 0} if name == "minibatch" else {}
+    settings = {"training.epochs": 1.0, "cluster.threads": 1}
+    if name != "trees":
+        settings |= {"model.hidden": [8]}
+    out = tmp_path / "run" if name == "partitioned" else None
     run = daskxml.train(
-        name, train=data["train"], test=data["test"], client=client,
-        overrides={"training.epochs": 1.0, "model.hidden": [8], **workers},
-    )  # fmt: skip
-    assert run.history[-1]["rows"] == 1500
+        name, train=data["train"], test=data["test"], client=client, overrides=settings, out=out
+    )
     assert set(run.history[-1]["workers"]) == {"0", "1"}
+    if name != "trees":
+        assert run.history[-1]["rows"] == 1500
+
+
+def test_a_run_is_left_followed_again_and_stopped_over_tls(
+    client: Client, data: dict[str, Path], tmp_path: Path
+) -> None:
+    out, settings = tmp_path / "run", {"training.megabatches": 100_000, "model.hidden": [8]}
+    name = daskxml.launch(
+        "adaptive-sgd", train=data["train"], client=client, out=out, overrides=settings
+    )
+    until(lambda: any(it.run == name and it.megabatches for it in daskxml.runs(client)))
+    daskxml.stop(name, client=client)
+    run = daskxml.attach(name, client=client)
+    assert run.reason == "stop"
+    assert daskxml.load(out).header.training["ended"] == "stop"
+
+
+def test_the_dashboard_and_its_page_are_encrypted(
+    client: Client, data: dict[str, Path], certificates: Path
+) -> None:
+    events = list[dict[str, object]]()
+    daskxml.train(
+        "adaptive-sgd", train=data["train"], client=client, on_event=events.append,
+        overrides={"training.epochs": 1.0, "model.hidden": [8], "run.name": "behind-tls"},
+    )  # fmt: skip
+    (link,) = (str(event["dashboard"]) for event in events if "dashboard" in event)
+    assert link.startswith("https://")
+    trusted = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    for page in (link, link.partition("/daskxml")[0] + "/metrics"):
+        with urllib.request.urlopen(page, context=trusted, timeout=20) as answer:
+            assert answer.status == 200
+    with pytest.raises(urllib.error.URLError, match="self-signed|self signed"):
+        urllib.request.urlopen(link, timeout=20)
