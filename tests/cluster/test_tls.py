@@ -45,10 +45,14 @@ def client(certificates: Path) -> Iterator[Client]:
         yield connected
 
 
-@pytest.mark.parametrize("name", [
-    "adaptive-sgd", "elastic", "static", "mirrored", "central", "asynchronous", "crossbow", "adasum",
-    "hogbatch", "minibatch", "cpu-gpu-hogbatch", "adaptive-hogbatch", "partitioned", "trees",
-])  # fmt: skip
+STRATEGIES = (
+    "adaptive-sgd", "elastic", "static", "mirrored", "central", "asynchronous", "crossbow",
+    "adasum", "hogbatch", "minibatch", "cpu-gpu-hogbatch", "adaptive-hogbatch", "partitioned",
+    "trees",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_over_tls(
     client: Client, data: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
@@ -92,5 +96,5 @@ def test_the_dashboard_and_its_page_are_encrypted(
     for page in (link, link.partition("/daskxml")[0] + "/metrics"):
         with urllib.request.urlopen(page, context=trusted, timeout=20) as answer:
             assert answer.status == 200
-    with pytest.raises(urllib.error.URLError, match="self-signed|self signed"):
+    with pytest.raises(urllib.error.URLError, match=r"self.signed certificate"):
         urllib.request.urlopen(link, timeout=20)
