@@ -75,8 +75,8 @@ class Fault:
     pick, amount
         Which worker, and how long.
     returns_s, same_address
-        When a worker that died is back, -1 for never, and whether at its old address; whether the
-        run of a client that died is resumed at once.
+        When a worker that died is back, -1 for never, and whether at its old address (then with
+        another name where ``pick`` is 3); whether the run of a client that died is resumed at once.
     """
 
     at: int
@@ -94,6 +94,7 @@ class Fault:
         text = f"step {self.at}{self.when and f', {self.when}'}{later}: {what}"
         if self.kind.startswith("kill"):
             where = "at its old address" if self.same_address else "at a new address"
+            where += ", with another name" if self.same_address and self.pick == 3 else ""
             back = f"back after {self.returns_s:.3g} s {where}"
             text += f", {back if self.returns_s >= 0 else 'and stays away'}"
         elif self.kind == "client" and self.same_address:

@@ -242,13 +242,14 @@ class Simulation:
         if returns_s < 0.0 and not cluster.living():
             returns_s = 5.0
         if returns_s >= 0.0:
-            args = worker, fault.same_address, cluster.scheduler
-            self._later(noticed_s + returns_s, self._revive, *args)
+            address = worker.address if fault.same_address else ""
+            is_other = fault.same_address and fault.pick == 3  # `dask worker --name`
+            name = str(next(self._names)) if is_other else worker.name
+            self._later(noticed_s + returns_s, self._revive, name, address, cluster.scheduler)
 
-    def _revive(self, worker: Worker, same_address: bool, scheduler: Process) -> None:
-        if self.cluster.scheduler is not scheduler:
-            return
-        self.cluster.add(worker.name, worker.address if same_address else "", self._speed())
+    def _revive(self, name: str, address: str, scheduler: Process) -> None:
+        if self.cluster.scheduler is scheduler:
+            self.cluster.add(name, address, self._speed())
 
     def _kill_client(self, fault: Fault) -> None:
         user, scheduler = self.owner, self.cluster.scheduler
