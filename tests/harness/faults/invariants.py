@@ -132,6 +132,10 @@ class Truth:
         self._has_gone_back = True
         del self.rows[megabatches:], self._seen[megabatches:]
 
+    def is_history(self, rows: list[str], *, may_be_old: bool) -> bool:
+        """Whether a user has got the run's rows, or those that it had before it was resumed."""
+        return rows == self.rows or (may_be_old and rows == self._before[-1])
+
     # ------------------------------------------------------- after every event
 
     def committed(self, worker: Worker, generation: int) -> None:
