@@ -78,7 +78,7 @@ LAWFUL = {
     "free space": {"full": 1},
     "cannot be made": {"full": 1},
     "cannot be written": {"full": 1},
-    "does not answer": {"freeze": 1, "suspend": 1, "cut": 3},
+    "does not answer": {"freeze": 1, "suspend": 1, "broken": 3},  # connections, in a row
 }
 WITHOUT_WORKERS = ("join", "full", "clock", "attach", "interrupt", "client", "freeze client")
 STOPPED = ("error", "stop", "interrupt", "client gone", "left")  # ends after which it is resumed
@@ -187,10 +187,9 @@ class Simulation:
                 self._later(fault.amount, worker.thaw, self.loop)
             case "slow":
                 cluster.slow[worker.name] = 0.05 * fault.amount
-            case "cut":
-                cluster.cuts[worker.name] = 1
-            case "early":
-                cluster.early[worker.name] = 1
+            case "cut" | "early":  # which break a connection under a message
+                self._struck["broken"] += 1
+                (cluster.cuts if kind == "cut" else cluster.early)[worker.name] = 1
             case "break":
                 worker.files.cut()
                 for comm in list(worker.comms):
