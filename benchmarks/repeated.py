@@ -1,8 +1,9 @@
 """Many trainings in one process: what grows of memory, descriptors, threads and shared memory.
 
 In turns without a cluster (``daskxml.api.train_here``, what `XMLClassifier` does) and on one local
-cluster of two worker processes, whose scheduler is in this process. Figures of this process and of
-the workers together, after a collection of garbage.
+cluster of two worker processes, whose scheduler is in this process; then on another one, in which
+Dask's own records of what happened lately are shorter. Figures of this process and of the workers
+together, after a collection of garbage.
 
     python benchmarks/repeated.py [--trainings 1000] [--rows 20]
 """
@@ -15,10 +16,11 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import dask
 import psutil
 from distributed import Client, LocalCluster, Scheduler
 
@@ -32,6 +34,11 @@ SETTINGS = {
     "strategy": {"batch_max": 16, "megabatch_batches": 4},
     "training": {"megabatches": 2},
     "cluster": {"threads": 1},
+}
+SHORT = {  # entries of Dask's records: by default 10,000, 1,000, and 7,200 for an hour
+    "distributed.admin.log-length": 50,
+    "distributed.admin.low-level-log-length": 50,
+    "distributed.admin.system-monitor.log-length": 50,
 }
 MIB = 1 << 20
 
@@ -87,6 +94,19 @@ def measured(
             yield {"trainings": done, "where": name, "seconds": round(spent_s), **state(client)}
 
 
+def measured_on_cluster(
+    name: str, records: Mapping[str, int], paths: Mapping[str, str], counts: tuple[int, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the results of a cluster with these settings of Dask's records."""
+    with (
+        dask.config.set(records),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        train = lambda: daskxml.train(SETTINGS, client=client, **paths)  # noqa: E731
+        yield from measured(name, train, client, *counts)
+
+
 def main() -> None:
     """Train, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -104,14 +124,8 @@ def main() -> None:
         for row in measured("here", lambda: train_here(SETTINGS, **paths), None, *counts):
             found.append(row)
             write_result("repeated", found, settings=SETTINGS)
-        with (
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-            Client(cluster) as client,
-        ):
-            rows = measured(
-                "cluster", lambda: daskxml.train(SETTINGS, client=client, **paths), client, *counts
-            )
-            for row in rows:
+        for name, records in (("cluster", {}), ("cluster, short records", SHORT)):
+            for row in measured_on_cluster(name, records, paths, counts):
                 found.append(row)
                 write_result("repeated", found, settings=SETTINGS)
 
