@@ -21,12 +21,12 @@ it is so, and only a worker beside three others that are there and sound:
 =============  ===================================================================
 
 A while is 0.2 to 8 s, short ones more often. The last two are rarer than the others: the run begins
-anew. After 60 s without a merge the stacks of all processes are written beside the results, by py-
-spy, with the last faults. After ``--minutes`` nothing strikes any more, and the run under way may
-end. Each run is a row of the results: how many rows were merged a second, the longest time between
-two merges, P@1 at the end and in the last five evaluations, and whether `daskxml verify` agrees.
-``--keep`` names a folder for the directory and the logs of runs that have not ended or do not
-agree.
+anew. After 60 s without a merge the stacks of all processes are written beside the results, by
+py-spy, with the last faults. After ``--minutes`` nothing strikes any more, and the run under way
+may end. Each run is a row of the results: how many rows were merged a second, the longest time
+between two merges, P@1 at the end and in the last five evaluations, and whether `daskxml verify`
+agrees. ``--keep`` names a folder for the directory and the logs of runs that have not ended or do
+not agree.
 
     python benchmarks/chaos.py bibtex.train.txt bibtex.test.txt [--minutes 14] [--every 60]
 """
