@@ -207,22 +207,24 @@ class RunSchedulerPlugin(SchedulerPlugin):
             closed.set()
 
     async def _forget_orphans(self, run_dir: str) -> None:
-        """Forget runs of clients that are gone, which were to write this directory.
+        """Forget runs under way of clients that are gone, which were to write this directory.
 
         They would go on to their next merge, and write a checkpoint beside those of the new run.
 
         Raises
         ------
         ClusterError
-            If a client that is there writes it: from another machine, which does not see the lock.
+            If the client is connected: the machine of one of both does not see the lock of the
+            directory, or that client has died with its machine, which was not noticed yet.
         """
         for run, driver in list(self.drivers.items()):
-            if driver.run_dir != run_dir or driver.detached is not None:
+            is_other = driver.run_dir != run_dir or driver.detached is not None
+            if is_other or driver.event_log.is_over:
                 continue
             if self.owners.get(run) in self.scheduler.clients:
                 raise ClusterError(
-                    f"{run_dir}: run {run} of another client writes there: choose another folder, "
-                    f"or end it with 'daskxml stop {run}'"
+                    f"{run_dir}: run {run} of another client writes there: end it with "
+                    f"'daskxml stop {run}', or choose another folder"
                 )
             await self.forget_run(run)
         for driver, closed in list(self._closing.items()):

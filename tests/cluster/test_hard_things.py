@@ -30,6 +30,7 @@ from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.records.checkpoint import checkpoints
 from harness.clusters import PROTOCOL
 from harness.commands import WITHIN_S, Command
+from harness.watched_run import until
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -64,6 +65,20 @@ def history(out: Path) -> list[dict[str, Any]]:
 
 def train(*arguments: object) -> Command:
     return Command("train", *arguments)
+
+
+def train_on(client: Client, run_file: Path, data: Data, out: Path) -> Command:
+    """Train without an end on the cluster of a client."""
+    place = ("--out", out, "--scheduler", client.scheduler.address)
+    return train(run_file, "--train", data["train"], *place, *ENDLESS)
+
+
+def resume_on(client: Client, out: Path, megabatches: int, **arguments: Any) -> None:
+    """Go on with a run on a cluster to so many mega-batches; its ledger is exact."""
+    goal = {"training.megabatches": megabatches}
+    run = daskxml.train(out / "run.toml", client=client, resume=out, overrides=goal, **arguments)
+    assert [row["megabatch"] for row in run.history] == list(range(1, megabatches + 1))
+    replay.check_ledger(run.history, 1500)
 
 
 def resume(out: Path, megabatches: int) -> list[dict[str, Any]]:
@@ -152,9 +167,8 @@ def test_a_client_that_is_killed_leaves_no_process_and_a_checkpoint(
 def test_a_cluster_forgets_the_run_of_a_client_that_is_killed(
     client: Client, run_file: Path, data: Data, tmp_path: Path
 ) -> None:
-    out, address = tmp_path / "run", client.scheduler.address
-    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
-    with train(run_file, *arguments, *ENDLESS) as command:
+    out = tmp_path / "run"
+    with train_on(client, run_file, data, out) as command:
         command.wait_for("mega-batch 3 ")
         command.process.kill()
         command.end()
@@ -167,54 +181,44 @@ def test_a_cluster_forgets_the_run_of_a_client_that_is_killed(
     while client.run_on_scheduler(held) != (0, 0):
         assert time.monotonic() < deadline_s
     assert daskxml.load(out).header.training["ended"] == "client gone"
-    done = int(checkpoints(out)[-1].stem)
-    resumed = daskxml.train(
-        out / "run.toml", client=client, resume=out, overrides={"training.megabatches": done + 2}
-    )
-    assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 3))
-    replay.check_ledger(resumed.history, 1500)
+    resume_on(client, out, int(checkpoints(out)[-1].stem) + 2)
 
 
 def test_a_run_is_resumed_at_once_where_that_of_a_killed_client_goes_on(
     client: Client, run_file: Path, data: Data, tmp_path: Path
 ) -> None:
-    out, address = tmp_path / "run", client.scheduler.address
-    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
-    seen = list[int]()
+    out, runs = tmp_path / "run", list[int]()
 
     def count_runs(event: Mapping[str, Any]) -> None:
         if event["kind"] == "started":
-            runs = client.run_on_scheduler(lambda dask_scheduler: len(
-                dask_scheduler.plugins["daskxml"].drivers))  # fmt: skip
-            seen.append(runs)
+            runs.append(len(daskxml.runs(client)))
 
-    with train(run_file, *arguments, *ENDLESS) as command:
+    with train_on(client, run_file, data, out) as command:
         command.wait_for("mega-batch 3 ")
         command.process.kill()
         command.process.join()
-        resumed = daskxml.train(
-            out / "run.toml", client=client, resume=out, on_event=count_runs,
-            overrides={"training.megabatches": 40},
-        )  # fmt: skip
+        resume_on(client, out, 100, on_event=count_runs)
         command.end()
-    assert seen == [1]
-    assert [row["megabatch"] for row in resumed.history] == list(range(1, 41))
-    replay.check_ledger(resumed.history, 1500)
+    assert runs == [1]
 
 
-def test_a_run_of_another_client_that_does_not_see_the_lock_is_left_alone(
+def test_a_run_of_a_connected_client_is_left_alone_until_it_is_stopped(
     client: Client, run_file: Path, data: Data, tmp_path: Path
 ) -> None:
-    out, address = tmp_path / "run", client.scheduler.address
-    arguments = ("--train", data["train"], "--out", out, "--scheduler", address)
-    with train(run_file, *arguments, *ENDLESS) as command:
+    out = tmp_path / "run"
+    with train_on(client, run_file, data, out) as command:
         command.wait_for("mega-batch 3 ")
-        (out / LOCK_FILE).unlink()  # as on a machine with another disk at this path
+        os.kill(command.process.pid, signal.SIGSTOP)  # as if its machine had died just now
+        (out / LOCK_FILE).unlink()
         with pytest.raises(ClusterError, match="of another client writes there"):
             daskxml.train(out / "run.toml", client=client, resume=out)
-        command.wait_for("mega-batch 9 ")
-        command.interrupt()
-        assert command.end()[0] == 130
+        (record,) = daskxml.runs(client)
+        assert not record.is_over
+        daskxml.stop(record.run, client=client)
+        until(lambda: daskxml.runs(client)[0].is_over)
+        resume_on(client, out, int(checkpoints(out)[-1].stem) + 2)
+        command.process.kill()
+        command.end()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
