@@ -26,8 +26,8 @@ from distributed import Client, LocalCluster
 import daskxml
 from daskxml.api.simulate import simulate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.local.calibration import Fitted, fit_run
 from daskxml.records.run_dir import read_history
-from daskxml.simulator.calibration import Fitted, fit_run
 from machine import write_result
 
 ROWS = SyntheticSpec(rows=24_000, test_rows=1_000, features=5_000, labels=2_000, seed=3)

@@ -37,7 +37,7 @@ from daskxml.collectives.changed_mean import changed_mean
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import concatenate
-from daskxml.in_process import read_rows
+from daskxml.local import read_rows
 from machine import RESULTS, write_result
 
 HELD = 0.125

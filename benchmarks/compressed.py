@@ -31,10 +31,10 @@ from daskxml import Model, compress
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import to_scipy
-from daskxml.in_process import InProcessRun, read_rows
-from daskxml.model.spec import Layout, ModelSpec, initial_parameters
-from daskxml.model.store import ModelHeader, model_bytes
-from daskxml.model.tree.spec import TreeSpec
+from daskxml.local import InProcessRun, read_rows
+from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
+from daskxml.models.store import ModelHeader, model_bytes
+from daskxml.models.trees.spec import TreeSpec
 from machine import RESULTS, write_result
 
 SETS, SHAPES = "bibtex,nvd-product", "200000,670000"

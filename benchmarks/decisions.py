@@ -27,10 +27,10 @@ from daskxml.api.model_rows import read_rows as read_test_rows
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import concatenate
-from daskxml.in_process import InProcessRun, read_rows
+from daskxml.local import InProcessRun, read_rows
 from daskxml.metrics.decisions import calibration_error, f1_scores, find_hits
-from daskxml.model.calibration import calibrate
-from daskxml.model.trained import Model
+from daskxml.models.calibration import calibrate
+from daskxml.models.trained import Model
 from machine import RESULTS, machine, write_result
 
 SETS = "tree:bibtex,tree:delicious,tree:stackex4-2k,tree:nvd-product,best:bibtex,best:delicious"

@@ -21,10 +21,10 @@ import numpy as np
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Segment
 from daskxml.data.rows import concatenate
-from daskxml.in_process import InProcessRun, read_rows
 from daskxml.kernels import get_kernels
+from daskxml.local import InProcessRun, read_rows
 from daskxml.metrics import metric_sums
-from daskxml.model.tree.forest import Forest
+from daskxml.models.trees.forest import Forest
 from machine import write_result
 
 KS = (1, 3, 5)

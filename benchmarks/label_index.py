@@ -42,10 +42,10 @@ from daskxml.data.rows import concatenate, to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels.label_index import LabelIndex
 from daskxml.kernels.quantised import quantise
-from daskxml.model.indexing import recall_of
-from daskxml.model.label_index import index_arrays, index_of, node_bounds
-from daskxml.model.spec import Layout, ModelSpec
-from daskxml.model.store import ModelHeader, holds_model
+from daskxml.models.network.indexing import recall_of
+from daskxml.models.network.label_index import index_arrays, index_of, node_bounds
+from daskxml.models.network.spec import Layout, ModelSpec
+from daskxml.models.store import ModelHeader, holds_model
 from machine import RESULTS, write_result
 
 K, ASKED, TIMED, BATCH = 5, 1000, 100, 256

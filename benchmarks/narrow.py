@@ -26,9 +26,9 @@ from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.data.rows import concatenate
 from daskxml.kernels.cpu.gemm import gemm
 from daskxml.kernels.cpu.kernels import CpuKernels
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.local import read_rows
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
-from daskxml.simulator import read_rows
 from daskxml.worker.replica import Replica
 from machine import write_result
 

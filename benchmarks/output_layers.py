@@ -29,11 +29,11 @@ import numpy as np
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.rows import concatenate, to_scipy
-from daskxml.in_process import Rows
-from daskxml.model.spec import Layout, initial_parameters
-from daskxml.model.store import ModelHeader
-from daskxml.model.trained import Model
-from daskxml.model.tree.clustering import projection_of
+from daskxml.local import Rows
+from daskxml.models.network.spec import Layout, initial_parameters
+from daskxml.models.store import ModelHeader
+from daskxml.models.trained import Model
+from daskxml.models.trees.clustering import projection_of
 from machine import RESULTS, machine, write_result
 from shortlists import KS, Settings, sampled, train
 from trees import read

@@ -31,14 +31,14 @@ from daskxml.api.simulate import simulate
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.model.spec import ModelSpec
-from daskxml.simulator.cost import CostModel, Network, v100_cost
-from daskxml.simulator.partitioning import (
+from daskxml.local.cost import CostModel, Network, v100_cost
+from daskxml.local.partitioning import (
     Setting,
     crossing_labels,
     merged_batch,
     partitioned_batch,
 )
+from daskxml.models.network.spec import ModelSpec
 from daskxml.strategies.partitioned import PartitionedSgd
 from daskxml.strategies.protocol import Begin, Gang, GangDone, Merged, Started
 from machine import write_result

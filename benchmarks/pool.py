@@ -25,7 +25,7 @@ from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import get_kernels
 from daskxml.kernels.cpu.gemm import dot_rows
 from daskxml.kernels.cpu.thread_team import ThreadTeam
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.pool import Pool

@@ -68,10 +68,10 @@ def main() -> None:
 
 def generate(folder: Path, labels: int, bits: int = 32) -> None:
     """Write a model of random weights, compressed if ``bits`` is 16 or 8."""
-    from daskxml.model.compression import compress
-    from daskxml.model.spec import Layout, ModelSpec
-    from daskxml.model.store import ModelHeader
-    from daskxml.model.trained import Model
+    from daskxml.models.compression import compress
+    from daskxml.models.network.spec import Layout, ModelSpec
+    from daskxml.models.store import ModelHeader
+    from daskxml.models.trained import Model
 
     rng = np.random.default_rng(0)
     spec = ModelSpec(features=FEATURES, labels=labels, hidden=(HIDDEN,))
@@ -84,7 +84,7 @@ def generate(folder: Path, labels: int, bits: int = 32) -> None:
 
 def measure(folder: Path, bits: int, count: int) -> dict[str, Any]:
     """Return a row of the table."""
-    from daskxml.model.trained import Model
+    from daskxml.models.trained import Model
 
     before = anonymous_mib()
     load_ms, model = timed(lambda: Model.load(folder, threads=1, verify=False))

@@ -165,7 +165,7 @@ def loaded(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def replacer(folder: Path) -> Any:
     """Return what writes another model over the one that answers."""
-    from daskxml.model.trained import Model
+    from daskxml.models.trained import Model
 
     model = Model.load(folder)
     bias = model.parameters["output.bias"] + np.float32(1)

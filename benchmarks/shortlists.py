@@ -26,8 +26,8 @@ from typing import Any
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import concatenate
-from daskxml.in_process import InProcessRun, Rows, read_rows
-from daskxml.model.trained import Model
+from daskxml.local import InProcessRun, Rows, read_rows
+from daskxml.models.trained import Model
 from machine import RESULTS, machine, write_result
 from trees import read
 

@@ -35,10 +35,10 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.data.rows import concatenate, unit_rows
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import Lookup, get_kernels
-from daskxml.model.sampling import LabelTables, SamplingConfig, label_source
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.local import read_rows
+from daskxml.models.network.sampling import LabelTables, SamplingConfig, label_source
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
-from daskxml.simulator import read_rows
 from daskxml.worker.replica import Replica
 from machine import RESULTS, machine, write_result
 

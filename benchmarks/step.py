@@ -24,7 +24,7 @@ import numpy as np
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.cpu.gemm import blas_core
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
 

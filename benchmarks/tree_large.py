@@ -30,8 +30,8 @@ from daskxml import Matrices
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import generate
-from daskxml.in_process import InProcessRun, read_rows
-from daskxml.in_process.rows import prepared
+from daskxml.local import InProcessRun, read_rows
+from daskxml.local.rows import prepared
 from machine import write_result
 from trees import shape
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from daskxml.config import load_run_config
 from daskxml.data.rows import concatenate
-from daskxml.in_process import InProcessRun, read_rows
+from daskxml.local import InProcessRun, read_rows
 from machine import RESULTS, write_result
 from trees import SETS
 

@@ -38,8 +38,8 @@ import scipy.sparse
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.in_process.rows import Rows, prepared, read_rows
-from daskxml.in_process.run import InProcessRun
+from daskxml.local.rows import Rows, prepared, read_rows
+from daskxml.local.run import InProcessRun
 from daskxml.metrics import metric_sums
 from machine import RESULTS, machine, write_result
 from tree_peers import TOOLS as PEERS

@@ -22,6 +22,9 @@ from daskxml.core.errors import (
 from daskxml.core.kernel_cache import keep_private
 
 if TYPE_CHECKING:
+    from daskxml.api.estimators.classifier import XMLClassifier
+    from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
+    from daskxml.api.estimators.scorers import make_scorer
     from daskxml.api.mixtures import mix
     from daskxml.api.pipeline import Pipeline
     from daskxml.api.predict import Predicted, predict
@@ -32,14 +35,11 @@ if TYPE_CHECKING:
     from daskxml.api.train import launch, train
     from daskxml.api.vectorize import vectorize
     from daskxml.cluster.event_log import RunRecord
-    from daskxml.estimators.classifier import XMLClassifier
-    from daskxml.estimators.dask_classifier import DaskXMLClassifier
-    from daskxml.estimators.scorers import make_scorer
-    from daskxml.model.calibration import calibrate
-    from daskxml.model.compression import compress
-    from daskxml.model.indexing import index
-    from daskxml.model.onnx_export import export_onnx
-    from daskxml.model.trained import Model, load
+    from daskxml.models.calibration import calibrate
+    from daskxml.models.compression import compress
+    from daskxml.models.network.indexing import index
+    from daskxml.models.network.onnx_export import export_onnx
+    from daskxml.models.trained import Model, load
     from daskxml.records.verification import Verification, verify
     from daskxml.session.commands import STOP
 
@@ -87,24 +87,24 @@ __all__ = [
 # scikit-learn.
 _HOMES = {
     "STOP": "daskxml.session.commands",
-    "DaskXMLClassifier": "daskxml.estimators.dask_classifier",
+    "DaskXMLClassifier": "daskxml.api.estimators.dask_classifier",
     "Matrices": "daskxml.api.run",
-    "Model": "daskxml.model.trained",
+    "Model": "daskxml.models.trained",
     "Pipeline": "daskxml.api.pipeline",
     "Predicted": "daskxml.api.predict",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
     "SearchResult": "daskxml.api.search",
-    "XMLClassifier": "daskxml.estimators.classifier",
+    "XMLClassifier": "daskxml.api.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
-    "calibrate": "daskxml.model.calibration",
-    "export_onnx": "daskxml.model.onnx_export",
-    "compress": "daskxml.model.compression",
-    "index": "daskxml.model.indexing",
+    "calibrate": "daskxml.models.calibration",
+    "export_onnx": "daskxml.models.network.onnx_export",
+    "compress": "daskxml.models.compression",
+    "index": "daskxml.models.network.indexing",
     "launch": "daskxml.api.train",
-    "load": "daskxml.model.trained",
-    "make_scorer": "daskxml.estimators.scorers",
+    "load": "daskxml.models.trained",
+    "make_scorer": "daskxml.api.estimators.scorers",
     "mix": "daskxml.api.mixtures",
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",

@@ -20,7 +20,7 @@ from daskxml.cli.arguments import build_parser
 from daskxml.config import RunConfig
 from daskxml.config.space import SearchSection
 from daskxml.core.fields import range_text, size_text
-from daskxml.model.kinds import KINDS
+from daskxml.models.kinds import KINDS
 from daskxml.strategies import STRATEGIES
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file has

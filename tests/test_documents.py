@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from daskxml.bench import load_suite, packaged_suites
 from daskxml.cli.arguments import _COMMANDS, build_parser
+from daskxml.cli.bench import load_suite, packaged_suites
 from daskxml.config import load_run_config
 from daskxml.config.space import load_space
 

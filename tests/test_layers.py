@@ -14,14 +14,13 @@ import daskxml
 PACKAGE = Path(daskxml.__file__).parent
 # From the ground up; each imports only what stands before it. `_version` is on the ground as well.
 ROOMS = (
-    "core", "text", "data", "kernels", "collectives", "strategies", "metrics", "optim", "model",
-    "config", "session", "records", "worker", "in_process", "transport", "cluster", "simulator",
-    "observe",
-    "api", "estimators", "serving", "bench", "doctor", "cli", "__main__",
+    "core", "data", "kernels", "collectives", "strategies", "metrics", "optim", "models",
+    "config", "session", "records", "worker", "transport", "cluster", "local", "observe",
+    "api", "cli", "__main__",
 )  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)} | {"_version": 0}
 DASK = {"dask", "distributed", "tornado", "bokeh"}
-MAY_IMPORT_DASK = ("transport/", "cluster/", "observe/dashboard/", "api/", "estimators/dask_")
+MAY_IMPORT_DASK = ("transport/", "cluster/", "observe/dashboard/", "api/")
 MAY_IMPORT_CUPY = ("kernels/cuda/cupy",)
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
@@ -74,8 +73,8 @@ def test_a_model_answers_without_dask(tmp_path):
 import sys
 import numpy as np
 import daskxml
-from daskxml.model.spec import ModelSpec
-from daskxml.model.store import ModelHeader
+from daskxml.models.network.spec import ModelSpec
+from daskxml.models.store import ModelHeader
 arrays = {"output.weight": np.eye(2, dtype=np.float32), "output.bias": np.zeros(2, np.float32)}
 header = ModelHeader(spec=ModelSpec(features=2, labels=2, hidden=()), training_rows=1)
 daskxml.Model(header, arrays, np.ones(2, np.int64)).save(sys.argv[1])

@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse
 
 from daskxml.collectives.adasum import adasum_recursive
-from daskxml.simulator import read_rows
+from daskxml.local import read_rows
 from output import arguments, pyplot, save, write_csv
 from study import RESULTS, Job, resolve
 

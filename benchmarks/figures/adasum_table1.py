@@ -15,7 +15,7 @@ machine, and what it changed is combined with the other machine's by Adasum, lay
 The largest layers are dealt first, each to the GPU that has the least. Two machines of 4 GPUs;
 every GPU has a port of 12.5 GB/s in each direction (100 Gb/s InfiniBand; PCIe 3.0 is about as
 fast), which the messages within and between machines share, and 10 microseconds a message.
-Arithmetic is bound by memory, at 450 GB/s (`daskxml.simulator.cost`): Adam moves 7 numbers a
+Arithmetic is bound by memory, at 450 GB/s (`daskxml.local.cost`): Adam moves 7 numbers a
 parameter, Adasum 2.5, a sum 3. Forward and backward passes, and the host's time for every layer,
 are not in it. To save memory the arrays are a thousandth of the model, and all rates are;
 ``--quick``: a hundred-thousandth.
@@ -37,9 +37,9 @@ from daskxml.collectives.messages import Flush, Program, Receive, Send, Worked
 from daskxml.collectives.ring import ring_all_reduce
 from daskxml.core.arrays import Array
 from daskxml.kernels import get_kernels
-from daskxml.simulator import Network
-from daskxml.simulator.clock import run_programs
-from daskxml.simulator.cost import FLOAT_BYTES, V100_STREAM_BYTES_S
+from daskxml.local import Network
+from daskxml.local.clock import run_programs
+from daskxml.local.cost import FLOAT_BYTES, V100_STREAM_BYTES_S
 from output import table_lines, write_csv, write_measured
 from study import AMAZON_670K, RESULTS
 

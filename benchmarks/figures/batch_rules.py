@@ -4,7 +4,7 @@
 
 Workers have speeds at equal distances from 1 to 1 / spread, and 25 batches of b_max = 64 rows each
 in a mega-batch. At speed 1 a batch of b_max rows takes 45 ms, of which a share is fixed; each
-batch's time has a log-normal jitter. Nothing is computed (`daskxml.simulator.timing`), so it needs
+batch's time has a log-normal jitter. Nothing is computed (`daskxml.local.timing`), so it needs
 no data. Equal workers run for 200 mega-batches, unequal ones for 30; in a third study one of equal
 workers is half as fast from mega-batch 11 on. Writes batch_rules.csv, .md and .png.
 """
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from daskxml.simulator import CostModel
-from daskxml.simulator.timing import Speeds, TimedMegabatch, TimedRun
+from daskxml.local import CostModel
+from daskxml.local.timing import Speeds, TimedMegabatch, TimedRun
 from daskxml.strategies import AdaptiveSgd
 from daskxml.strategies.dispatch import DEFAULT_POLICY
 from daskxml.strategies.megabatch import MegabatchState, WorkerState, grant_leases

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.simulator import read_rows
-from daskxml.simulator.cost import jitter_factor
+from daskxml.local import read_rows
+from daskxml.local.cost import jitter_factor
 from output import arguments, panels, save, table_lines, write_csv, write_measured
 from study import DATA, RESULTS, SPEEDS, Job, cost_of, resolve
 

@@ -31,8 +31,8 @@ from typing import Any
 
 from curves import elapsed_s
 from daskxml.config import RunConfig, load_run_config
-from daskxml.simulator import CostModel, Network, Rows, read_rows
-from daskxml.simulator.cost import cost_by_epochs
+from daskxml.local import CostModel, Network, Rows, read_rows
+from daskxml.local.cost import cost_by_epochs
 from simulations import History, keep, run_all, run_file
 from study import RESULTS
 

@@ -11,7 +11,7 @@ as GPUs the ring is the all-reduce that daskxml's merges use, which is simulated
 
 A stream is an endpoint of its own; those of a GPU share its ports, so that one computes while
 another moves. Amazon-670k's model of 415 MB, 25 GB/s a port and direction, 10 microseconds a
-message; adding reads two arrays and writes one at 450 GB/s (`daskxml.simulator.cost`). To save
+message; adding reads two arrays and writes one at 450 GB/s (`daskxml.local.cost`). To save
 memory the arrays are a hundredth of the model, and all rates are.
 """
 
@@ -27,10 +27,10 @@ from daskxml.collectives import ring_all_reduce
 from daskxml.collectives.messages import Flush, Program, Receive, Send, Worked
 from daskxml.core.arrays import Array
 from daskxml.kernels import get_kernels
-from daskxml.model.spec import Layout
-from daskxml.simulator import Network
-from daskxml.simulator.clock import run_programs
-from daskxml.simulator.cost import FLOAT_BYTES, V100_STREAM_BYTES_S
+from daskxml.local import Network
+from daskxml.local.clock import run_programs
+from daskxml.local.cost import FLOAT_BYTES, V100_STREAM_BYTES_S
+from daskxml.models.network.spec import Layout
 from output import table_lines, write_csv, write_measured
 from study import AMAZON_670K, RESULTS
 

@@ -23,7 +23,7 @@ import daskxml
 from daskxml.api.simulate import simulate
 from daskxml.config import RunConfig
 from daskxml.core.errors import TrainingError
-from daskxml.simulator import Rows, read_rows
+from daskxml.local import Rows, read_rows
 from study import CACHE, DATA, Job, cost_of, network_of, resolve
 
 PROCESSES = len(os.sched_getaffinity(0))

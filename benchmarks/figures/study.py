@@ -10,7 +10,7 @@ What does not follow the paper: ``b_max`` and the number of rows are those of sm
 has 76 batches an epoch, so its mega-batch is 50 batches; learning rates are chosen for each
 algorithm and set, on an eighth of the training rows (see ``learning_rates.py``).
 
-Time is simulated, by the one cost model that daskxml has (`daskxml.simulator.cost.v100_cost`, with
+Time is simulated, by the one cost model that daskxml has (`daskxml.local.cost.v100_cost`, with
 the sources of its constants), and scaled so that the ratios of the paper's testbed hold on every
 set. On Amazon-670k a batch of 1,024 rows takes 106 ms on a V100: 75 for the three products of
 1,024 x 128 x 670,091, 31 for passes over the scores, less than one for rows of the first layer and
@@ -41,8 +41,8 @@ from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.model.spec import Layout, ModelSpec
-from daskxml.simulator import CostModel, Network, Rows, v100_cost
+from daskxml.local import CostModel, Network, Rows, v100_cost
+from daskxml.models.network.spec import Layout, ModelSpec
 
 ROOT = Path(__file__).parent.parent.parent
 PIPELINES = ROOT / "pipelines"

@@ -31,7 +31,7 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "tests"), str(HERE.p
 
 from daskxml.core.errors import ConfigError  # noqa: E402
 from daskxml.kernels import get_kernels  # noqa: E402
-from daskxml.model.blocked_output import logits_stride  # noqa: E402
+from daskxml.models.network.blocked_output import logits_stride  # noqa: E402
 from daskxml.worker.memory import candidate_budgets  # noqa: E402
 from gpu import Gpu  # noqa: E402
 from harness.naive_kernels import NaiveKernels  # noqa: E402

@@ -31,12 +31,12 @@ import daskxml
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition, Segment
 from daskxml.data.rows import to_scipy
-from daskxml.in_process.rows import Rows, read_rows, share_rows
 from daskxml.kernels import Kernels, get_kernels
+from daskxml.local.rows import Rows, read_rows, share_rows
 from daskxml.metrics import metric_sums
-from daskxml.model.tree.forest import Forest, assemble_tree
-from daskxml.model.tree.nodes import TreeRows, fit_blocks, plan_pieces
-from daskxml.model.tree.shape import TreeShape
+from daskxml.models.trees.forest import Forest, assemble_tree
+from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces
+from daskxml.models.trees.shape import TreeShape
 from made_up import random_rows
 from row_by_row import write_each
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from daskxml.core.arrays import Segment
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
 from made_up import planted_rows

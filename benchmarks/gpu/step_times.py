@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from daskxml.core.arrays import Partition, Segment
-from daskxml.model.spec import Layout, ModelSpec, initial_parameters
+from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
 from made_up import random_rows

@@ -21,13 +21,13 @@ from daskxml.core.files import lock_folder, replacing
 from daskxml.core.hardware import usable_cores
 from daskxml.data.matrices import label_csr
 from daskxml.data.rows import concatenate
-from daskxml.in_process import read_rows
 from daskxml.kernels import get_kernels
-from daskxml.model.kinds import MixtureParts, MixtureSpec
-from daskxml.model.mixture import choose_weights, joined_arrays, stacked
-from daskxml.model.store import ModelHeader
-from daskxml.model.trained import Model
-from daskxml.model.tree.forest import candidates
+from daskxml.local import read_rows
+from daskxml.models.kinds import MixtureParts, MixtureSpec
+from daskxml.models.mix.mixture import choose_weights, joined_arrays, stacked
+from daskxml.models.store import ModelHeader
+from daskxml.models.trained import Model
+from daskxml.models.trees.forest import candidates
 from daskxml.observe.run_view import worker_names
 from daskxml.records.checkpoint import checkpoints
 from daskxml.records.run_dir import RUN_FILE

@@ -10,7 +10,7 @@ from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block
 from daskxml.data.formats import FORMATS, declared, format_of, plan_files, read_pieces
 from daskxml.data.parse import Dialect
-from daskxml.model.trained import Model
+from daskxml.models.trained import Model
 
 BLOCK_BYTES = 16 << 20
 

@@ -83,14 +83,14 @@ from daskxml.core.files import lock_folder, replacing
 from daskxml.core.stages import DONE, FAILED, KEPT, SHARED, StageRecord
 from daskxml.core.text import parse_json
 from daskxml.data.blocks import stamp_files
+from daskxml.data.text import TextSettings
 from daskxml.metrics import MetricSums
-from daskxml.model.store import holds_model
-from daskxml.model.trained import Model
+from daskxml.models.store import holds_model
+from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.observe.report.pipeline import write_pipeline
 from daskxml.records.run_dir import HISTORY_FILE, read_history
 from daskxml.session.setup import ColumnNames, make_source
-from daskxml.text import TextSettings
 
 JOURNAL = "journal.jsonl"
 AnyStage = TypeVar("AnyStage", Rows, Value)
@@ -289,7 +289,7 @@ class Pipeline:
             Rows whose words, weights and labels are taken, for documents to evaluate on; labels
             that they do not have are left out.
         settings
-            Of `daskxml.text.TextSettings`, by scikit-learn's names.
+            Of `daskxml.data.text.TextSettings`, by scikit-learn's names.
 
         Raises
         ------

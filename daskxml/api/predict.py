@@ -27,10 +27,10 @@ from daskxml.core.files import lock_folder, replacing
 from daskxml.core.text import parse_json
 from daskxml.data.blocks import Block as FileBlock
 from daskxml.data.formats import plan_files
-from daskxml.model.spec import check_rank
-from daskxml.model.store import stored_arrays
-from daskxml.model.tensors import digest
-from daskxml.model.trained import Model, empty_rows
+from daskxml.models.network.spec import check_rank
+from daskxml.models.store import stored_arrays
+from daskxml.models.tensors import digest
+from daskxml.models.trained import Model, empty_rows
 
 PLAN_FILE = "plan.json"
 _BUSY = "another prediction to this file is under way"

@@ -28,7 +28,7 @@ from typing import IO, Any
 import scipy.sparse
 
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.model.trained import Ids, Model, Scores, named, scores_csr
+from daskxml.models.trained import Ids, Model, Scores, named, scores_csr
 
 STDOUT = "-"
 Block = tuple[Ids, Scores]  # of consecutive rows, ``(rows, k)`` each, best first

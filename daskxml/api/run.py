@@ -12,7 +12,7 @@ from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.matrices import feature_blocks, label_csr
-from daskxml.model.trained import Model
+from daskxml.models.trained import Model
 from daskxml.observe.notebook import run_html
 
 Paths = str | Path | Iterable[str | Path]

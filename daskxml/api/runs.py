@@ -24,8 +24,8 @@ from daskxml.cluster.worker_info import daskxml_version, explain_import
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ClusterError, ModelError
 from daskxml.core.signals import defer_signals
-from daskxml.model.store import ModelHeader, read_model
-from daskxml.model.trained import Model
+from daskxml.models.store import ModelHeader, read_model
+from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.dashboard import DashboardPlugin
 from daskxml.observe.loggers import Logger

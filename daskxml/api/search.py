@@ -54,9 +54,9 @@ from daskxml.config.toml import Tables, one_line_lists
 from daskxml.core.errors import ConfigError, ModelError, TrainingError
 from daskxml.core.files import lock_folder, replacing
 from daskxml.core.signals import defer_signals
-from daskxml.model.kinds import MixtureParts
-from daskxml.model.store import TENSORS_NAME
-from daskxml.model.trained import Model
+from daskxml.models.kinds import MixtureParts
+from daskxml.models.store import TENSORS_NAME
+from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.observe.report.search import (
     COMPLETE,

@@ -10,13 +10,13 @@ from typing import Any
 from daskxml.api.run import Run, resolve_run
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
-from daskxml.in_process.rows import Rows
+from daskxml.local.cost import Network, check_pools, v100_cost
+from daskxml.local.rows import Rows
+from daskxml.local.simulation import Costs, Simulation
+from daskxml.local.virtual_session import Arrival, Change, check_changes
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
-from daskxml.simulator.cost import Network, check_pools, v100_cost
-from daskxml.simulator.simulation import Costs, Simulation
-from daskxml.simulator.virtual_session import Arrival, Change, check_changes
 
 Speeds = Sequence[float] | Mapping[str, float]
 
@@ -55,7 +55,7 @@ def simulate(
         Seconds of a batch at speed 1, or a function of the model that returns them; those of
         messages.
     pools, pool_cost
-        Threads of the workers that are pools, by name, also virtual (`daskxml.simulator.worker`);
+        Threads of the workers that are pools, by name, also virtual (`daskxml.local.worker`);
         and `cost` of their batches if it is another (`cost_by_epochs` finds it from a ratio).
     rows, out
         The result of `read_rows`, to be shared by several runs; the run's directory, which also

@@ -18,7 +18,7 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.matrices import matrix_partition
 from daskxml.data.rows import take_rows, to_scipy
 from daskxml.metrics import MetricSums
-from daskxml.model.trained import Model, evaluate_partitions
+from daskxml.models.trained import Model, evaluate_partitions
 
 Function = Callable[..., Any]
 

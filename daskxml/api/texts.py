@@ -21,8 +21,7 @@ from daskxml.data.formats.frames import read_frame
 from daskxml.data.formats.tables import LABELS, columns_to_read
 from daskxml.data.parse import Dialect
 from daskxml.data.rows import to_scipy
-from daskxml.session.setup import ColumnNames
-from daskxml.text import (
+from daskxml.data.text import (
     CountedTexts,
     TextSettings,
     WordCounts,
@@ -30,7 +29,8 @@ from daskxml.text import (
     count_words,
     merge_counts,
 )
-from daskxml.text.counts import check_texts
+from daskxml.data.text.counts import check_texts
+from daskxml.session.setup import ColumnNames
 
 _DOCUMENTS = 2048  # of a list that are a partition
 BLOCK_BYTES = 4 << 20  # texts take longer than rows

@@ -20,12 +20,12 @@ from daskxml.cluster.connection import Warn, connection
 from daskxml.config import RunConfig, load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.model.kinds import MixtureParts
+from daskxml.data.text import TextSettings
+from daskxml.models.kinds import MixtureParts
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
 from daskxml.records.run_dir import RUN_FILE, RunDir
-from daskxml.text import TextSettings
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 

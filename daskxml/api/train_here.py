@@ -7,9 +7,10 @@ from typing import Any
 
 from daskxml.api.run import Run, resolve_run
 from daskxml.config import RunConfig
-from daskxml.in_process import InProcessRun, read_rows
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
-from daskxml.model.trained import Model
+from daskxml.local import read_rows
+from daskxml.local.run import InProcessRun
+from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir

@@ -20,12 +20,12 @@ from daskxml.data.inspection import inspect_file
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
-from daskxml.model.compression import choose_drop
-from daskxml.model.indexing import check_indexable, recall_of
-from daskxml.model.kinds import MixtureSpec
-from daskxml.model.label_index import index_of
-from daskxml.model.store import model_bytes
-from daskxml.model.trained import (
+from daskxml.models.compression import choose_drop
+from daskxml.models.kinds import MixtureSpec
+from daskxml.models.network.indexing import check_indexable, recall_of
+from daskxml.models.network.label_index import index_of
+from daskxml.models.store import model_bytes
+from daskxml.models.trained import (
     Ids,
     Model,
     Scores,
@@ -133,7 +133,7 @@ def _tell_unknown(unknown: int, texts: int) -> None:
 
 def export(options: Options) -> int:
     """Write a network as an ONNX graph."""
-    from daskxml.model.onnx_export import export_onnx
+    from daskxml.models.network.onnx_export import export_onnx
 
     path = export_onnx(Model.load(options.model), options.out)
     print(f"wrote {path.stat().st_size:,} bytes to {path}")

@@ -20,7 +20,7 @@ def doctor(options: Options) -> int:
     -------
     The exit status: 2 if there is a problem, else 0.
     """
-    from daskxml.doctor import examine
+    from daskxml.cli.doctor import examine
 
     report = examine()
     if options.json:
@@ -38,7 +38,7 @@ def bench(options: Options) -> int:
     -------
     The exit status: 1 if a cell failed or all were skipped, else 0.
     """
-    from daskxml.bench import TABLE_FILE, load_suite, run_suite
+    from daskxml.cli.bench import TABLE_FILE, load_suite, run_suite
 
     suite = load_suite(options.suite)
     out = Path(options.out or f"runs/bench-{suite.name}")

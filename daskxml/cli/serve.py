@@ -25,13 +25,13 @@ def serve(options: Options) -> int:
     try:
         import uvicorn
 
-        from daskxml.serving.app import ServingSettings, create_app
+        from daskxml.cli.serving.app import ServingSettings, create_app
     except ImportError as error:
         need = "serving needs FastAPI and uvicorn: pip install 'daskxml[serve]'"
         raise ConfigError(need) from error
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logging.getLogger("daskxml.serving").setLevel(logging.INFO)
+    logging.getLogger("daskxml.cli.serving").setLevel(logging.INFO)
     settings = ServingSettings(
         threads=options.threads or usable_cores(),
         batch_rows=options.batch_rows,

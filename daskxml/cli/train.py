@@ -18,8 +18,8 @@ from daskxml.config import RunConfig, as_toml, load_run_config, parse_size
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.cards import load_card
 from daskxml.data.synthetic import write_xml
-from daskxml.model.kinds import MixtureParts, MixtureSpec
-from daskxml.model.tree.spec import TreeSpec
+from daskxml.models.kinds import MixtureParts, MixtureSpec
+from daskxml.models.trees.spec import TreeSpec
 from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, print_metrics
 
 RUNS = Path("runs")
@@ -168,7 +168,7 @@ def free_directory(stem: str) -> str:
 
 def simulate(options: Options) -> int:
     """Simulate one run, or several beside each other, and print the outcome."""
-    from daskxml.simulator.calibration import fit_run
+    from daskxml.local.calibration import fit_run
 
     fitted = fit_run(options.calibrate) if options.calibrate else None
     if fitted is not None:
@@ -222,7 +222,7 @@ def _simulate(
 
 def _cost(options: Options, fitted: Any, spec: Any) -> Any:
     """Return the cost of batches: as given, else as fitted, else as on a V100."""
-    from daskxml.simulator import v100_cost
+    from daskxml.local import v100_cost
 
     if options.cost:
         return _given_cost(options.cost, options.jitter)
@@ -232,7 +232,7 @@ def _cost(options: Options, fitted: Any, spec: Any) -> Any:
 
 def _pool_cost(options: Options, fitted: Any, config: RunConfig) -> Any:
     """Return the cost of a pool's batches: as given, else by the ratio of epochs, else None."""
-    from daskxml.simulator import cost_by_epochs
+    from daskxml.local import cost_by_epochs
 
     if options.pool_cost:
         return _given_cost(options.pool_cost, options.jitter)
@@ -243,7 +243,7 @@ def _pool_cost(options: Options, fitted: Any, config: RunConfig) -> Any:
 
 
 def _given_cost(costs: Sequence[float], jitter: float | None) -> Any:
-    from daskxml.simulator import CostModel
+    from daskxml.local import CostModel
 
     fixed_s, per_row_s, per_nonzero_s = costs
     given = {"fixed_s": fixed_s, "per_row_s": per_row_s, "per_nonzero_s": per_nonzero_s}
@@ -252,7 +252,7 @@ def _given_cost(costs: Sequence[float], jitter: float | None) -> Any:
 
 def _network(options: Options, fitted: Any) -> Any:
     """Return the network: as given, else as fitted, else the default."""
-    from daskxml.simulator import Network
+    from daskxml.local import Network
 
     given = _without_none(latency_s=options.latency, message_s=options.message)
     if options.bandwidth is not None:

@@ -49,9 +49,9 @@ from daskxml.data.reading import (
 )
 from daskxml.data.rows import label_counts
 from daskxml.data.weights import row_weights
-from daskxml.model.kinds import AnySpec
-from daskxml.model.spec import Layout, ModelSpec
-from daskxml.model.tree.spec import TreeSpec
+from daskxml.models.kinds import AnySpec
+from daskxml.models.network.spec import Layout, ModelSpec
+from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
     DataLayout,

@@ -28,7 +28,7 @@ from daskxml.cluster.worker_group import (
     raise_first_failure,
 )
 from daskxml.core.errors import ClusterError, DaskxmlError
-from daskxml.model.store import ModelHeader
+from daskxml.models.store import ModelHeader
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
     BestKept,

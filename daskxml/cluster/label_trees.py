@@ -21,8 +21,8 @@ from distributed import Client, Future
 
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.rows import slice_rows
-from daskxml.model.tree import search
-from daskxml.model.tree.clustering import (
+from daskxml.models.trees import search
+from daskxml.models.trees.clustering import (
     feature_sums,
     label_sums,
     label_vectors,
@@ -31,8 +31,8 @@ from daskxml.model.tree.clustering import (
     random_projection,
     tree_seed,
 )
-from daskxml.model.tree.search import sample_labels, sample_rows
-from daskxml.model.tree.spec import TreeSpec
+from daskxml.models.trees.search import sample_labels, sample_rows
+from daskxml.models.trees.spec import TreeSpec
 
 BLOCK_ROWS = 16_384  # of a task over rows
 _ADDED = 4  # sums of blocks that a worker holds to add them up: each may have half a gigabyte

@@ -13,7 +13,7 @@ from daskxml.cluster.worker_group import (
 )
 from daskxml.cluster.worker_plugin import run_worker
 from daskxml.core.errors import ClusterError
-from daskxml.model.store import ModelHeader
+from daskxml.models.store import ModelHeader
 from daskxml.worker import assembly
 from daskxml.worker.partitioned_worker import PartitionedWorker
 

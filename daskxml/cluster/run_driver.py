@@ -30,7 +30,7 @@ from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError, ModelError
 from daskxml.kernels.compilation import TEXT
-from daskxml.model.store import ModelHeader
+from daskxml.models.store import ModelHeader
 from daskxml.session.commands import (
     Command,
     EndRun,

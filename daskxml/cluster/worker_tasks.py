@@ -25,7 +25,7 @@ from daskxml.core.room import room_bytes
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.data.rows import take_rows
 from daskxml.metrics import MetricSums
-from daskxml.model.store import ModelHeader, write_model
+from daskxml.models.store import ModelHeader, write_model
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
     Evaluate,

@@ -25,13 +25,13 @@ from daskxml.config.sections import (
 from daskxml.config.toml import Source, decode, encode, one_line_lists, read_source, suggestion
 from daskxml.core.errors import ConfigError
 from daskxml.data.cards import load_card
-from daskxml.model.kinds import AnySpec, MixtureParts, kind_named
-from daskxml.model.sampling import SamplingConfig
-from daskxml.model.spec import ModelSpec
+from daskxml.data.text.settings import TextSettings
+from daskxml.models.kinds import AnySpec, MixtureParts, kind_named
+from daskxml.models.network.sampling import SamplingConfig
+from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
-from daskxml.text.settings import TextSettings
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"

@@ -22,7 +22,7 @@ from daskxml.data.blocks import LINE_BYTES, Block, count_lines_before, pad_text,
 from daskxml.data.names import Names
 from daskxml.data.rows import tidy_rows
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
-from daskxml.text.vectorizer import Vectorizer
+from daskxml.data.text.vectorizer import Vectorizer
 
 VALUE = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)

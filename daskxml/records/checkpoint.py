@@ -18,7 +18,7 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
 from daskxml.core.files import flush, replacing
 from daskxml.core.text import parse_json
-from daskxml.model.tensors import Shapes, growing_tensors, read_tensors, write_tensors
+from daskxml.models.tensors import Shapes, growing_tensors, read_tensors, write_tensors
 from daskxml.records.row_schema import check_row
 
 FOLDER = "checkpoints"

@@ -29,7 +29,7 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import LOCK_FILE, flush, lock_folder, replacing
 from daskxml.core.signals import defer_signals
 from daskxml.core.text import parse_json
-from daskxml.model.tensors import read_tensors
+from daskxml.models.tensors import read_tensors
 from daskxml.records.checkpoint import FOLDER as CHECKPOINTS
 from daskxml.records.checkpoint import checkpoints, latest_checkpoint, parse_session
 from daskxml.records.environment import (

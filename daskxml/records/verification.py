@@ -15,7 +15,7 @@ from daskxml.config import load_run_config
 from daskxml.core.errors import ModelError
 from daskxml.core.files import is_locked
 from daskxml.core.text import parse_json
-from daskxml.model.store import HEADER_NAME
+from daskxml.models.store import HEADER_NAME
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Disagreement
 from daskxml.records.environment import read_starts

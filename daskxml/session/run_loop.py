@@ -1,7 +1,7 @@
 """The loop of a run: events in, a session's commands out to an executor.
 
 It has three backends: the workers of a Dask cluster (`daskxml.cluster`), workers on virtual clocks
-(`daskxml.simulator`) and one worker in this process (`daskxml.in_process`). Each decides when the
+(`daskxml.local`) and one worker in this process (`daskxml.local`). Each decides when the
 next event comes and drives the loop with it; what happens then is the same for all, and written
 here.
 """

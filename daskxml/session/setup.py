@@ -10,15 +10,15 @@ from daskxml.config import DataSection, RunConfig
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.data.names import read_names
 from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_key
-from daskxml.model.kinds import AnySpec
-from daskxml.model.store import ModelHeader, check_names
-from daskxml.model.tree.spec import TreeSpec
+from daskxml.data.text.vectorizer import Vectorizer
+from daskxml.models.kinds import AnySpec
+from daskxml.models.store import ModelHeader, check_names
+from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
 from daskxml.session.session import BarrierMerges, Session, ledger_streams
 from daskxml.session.stopping import StoppingRules, limits_of
 from daskxml.strategies.protocol import WorkerDevice
-from daskxml.text.vectorizer import Vectorizer
 
 SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
 

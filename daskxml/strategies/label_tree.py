@@ -1,7 +1,7 @@
 """Label trees: pieces of a tree are leased by measured speed, and nothing is averaged.
 
 The scores of different children do not depend on each other, so a tree is cut by labels into
-*pieces* of about the same work (`daskxml.model.tree.nodes`). A piece takes the place of a row: an
+*pieces* of about the same work (`daskxml.models.trees.nodes`). A piece takes the place of a row: an
 epoch is one tree, a mega-batch all pieces of one, and the merge gives every worker the pieces of
 all others. The worker that asks next gets the next pieces, largest first, so a slow worker gets
 fewer; those of a lost one since the last merge are leased again.

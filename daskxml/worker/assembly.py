@@ -13,10 +13,10 @@ from pathlib import Path
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
-from daskxml.model.partitioned import LabelOrder
-from daskxml.model.spec import Layout, ModelSpec
-from daskxml.model.store import ModelHeader, assembling_model
-from daskxml.model.tensors import read_tensors, write_tensors
+from daskxml.models.network.partitioned import LabelOrder
+from daskxml.models.network.spec import Layout, ModelSpec
+from daskxml.models.store import ModelHeader, assembling_model
+from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.records import checkpoint
 from daskxml.worker.partitioned_worker import PartitionedWorker
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels
-from daskxml.model.batch import BatchSegment
-from daskxml.model.partitioned import LabelOrder, PartitionedMlp, PartPass
-from daskxml.model.sampled_part import Part, RowPartPass, RowSampledPart, SampledPart
-from daskxml.model.sampling import LabelSource, LabelTables
-from daskxml.model.spec import Layout
+from daskxml.models.batch import BatchSegment
+from daskxml.models.network.partitioned import LabelOrder, PartitionedMlp, PartPass
+from daskxml.models.network.sampled_part import Part, RowPartPass, RowSampledPart, SampledPart
+from daskxml.models.network.sampling import LabelSource, LabelTables
+from daskxml.models.network.spec import Layout
 from daskxml.optim import Optimizer
 from daskxml.worker.settings import WorkerSettings
 
@@ -28,7 +28,8 @@ class LabelPart:
     Parameters
     ----------
     cuts
-        The first place of every part, and the end: see `daskxml.model.partitioned.cut_labels`.
+        The first place of every part, and the end: see
+        `daskxml.models.network.partitioned.cut_labels`.
     index
         The number of this part.
 

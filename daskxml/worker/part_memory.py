@@ -15,8 +15,8 @@ from typing import cast
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels
-from daskxml.model.partitioned import PartitionedOutput
-from daskxml.model.sampling import SamplingConfig
+from daskxml.models.network.partitioned import PartitionedOutput
+from daskxml.models.network.sampling import SamplingConfig
 from daskxml.session.setup import SHARDS_PER_WORKER
 from daskxml.strategies.partitioned import UNITS
 from daskxml.worker.label_part import LabelPart

@@ -22,8 +22,8 @@ from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.data.rows import slice_csr
 from daskxml.metrics import MetricSums
-from daskxml.model.batch import with_offsets
-from daskxml.model.partitioned import PartitionedOutput, cut_labels
+from daskxml.models.batch import with_offsets
+from daskxml.models.network.partitioned import PartitionedOutput, cut_labels
 from daskxml.session.commands import Evaluate, MergeReplicas, RunGang
 from daskxml.session.part_holders import buddies
 from daskxml.strategies.protocol import Partitioned

@@ -24,9 +24,9 @@ from daskxml.collectives.messages import Flush, Program, Receive, Send, Worked
 from daskxml.core.arrays import Array, Segment
 from daskxml.core.work_stats import WorkStats
 from daskxml.kernels import Kernels
-from daskxml.model.batch import batch_rows, with_offsets
-from daskxml.model.partitioned import PartPass
-from daskxml.model.sampled_part import RowPartPass
+from daskxml.models.batch import batch_rows, with_offsets
+from daskxml.models.network.partitioned import PartPass
+from daskxml.models.network.sampled_part import RowPartPass
 from daskxml.optim import Optimizer
 from daskxml.worker.label_part import LabelPart
 

@@ -19,10 +19,10 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import LossSum
-from daskxml.model.mlp import Mlp
-from daskxml.model.partitioned import LabelOrder
-from daskxml.model.sampling import label_source
-from daskxml.model.spec import Layout, initial_parameters
+from daskxml.models.network.mlp import Mlp
+from daskxml.models.network.partitioned import LabelOrder
+from daskxml.models.network.sampling import label_source
+from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.worker.label_part import LabelPart, Labels, MergePoint
 from daskxml.worker.memory import made_up_rows
 from daskxml.worker.part_memory import PartPlan, plan_part

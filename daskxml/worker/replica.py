@@ -10,10 +10,10 @@ from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import ConfigError, TrainingError
 from daskxml.core.work_stats import WorkStats
 from daskxml.kernels import Kernels, StepSizes
-from daskxml.model.batch import Updates, batch_rows
-from daskxml.model.mlp import Mlp, RowStep, takes_row_steps
-from daskxml.model.sampling import ALL_LABELS, LabelSource, SamplingConfig
-from daskxml.model.spec import Layout, ModelSpec
+from daskxml.models.batch import Updates, batch_rows
+from daskxml.models.network.mlp import Mlp, RowStep, takes_row_steps
+from daskxml.models.network.sampling import ALL_LABELS, LabelSource, SamplingConfig
+from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
 
 _NARROW = "output.weight"
@@ -42,7 +42,7 @@ class Weights:
     Examples
     --------
     >>> import numpy as np
-    >>> from daskxml.model.spec import ModelSpec
+    >>> from daskxml.models.network.spec import ModelSpec
     >>> from daskxml.kernels import get_kernels
     >>> kernels = get_kernels("cpu", 1)
     >>> layout = Layout(ModelSpec(features=1, labels=2, hidden=(1,)))
@@ -344,7 +344,7 @@ class Replica:
         return self._mlp.loss_sum(batch) if batch_rows(batch) else 0.0
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
-        """Rank labels; see `daskxml.model.mlp.Mlp.top_k`."""
+        """Rank labels; see `daskxml.models.network.mlp.Mlp.top_k`."""
         self.weights.begin(changes=False)
         return self._mlp.top_k(segments, k)
 

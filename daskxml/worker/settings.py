@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from daskxml.config import RunConfig
-from daskxml.model.kinds import AnySpec
-from daskxml.model.spec import ModelSpec
+from daskxml.models.kinds import AnySpec
+from daskxml.models.network.spec import ModelSpec
 from daskxml.strategies.protocol import Strategy, WorkerDevice
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import LossSum
-from daskxml.model.spec import Layout, ModelSpec, initial_parameters
+from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.session.commands import MergeReplicas, Piece
 from daskxml.worker.batch_runner import (

@@ -21,8 +21,8 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.metrics import LossSum
-from daskxml.model.tree.forest import ARRAYS, Forest, assemble_tree
-from daskxml.model.tree.nodes import (
+from daskxml.models.trees.forest import ARRAYS, Forest, assemble_tree
+from daskxml.models.trees.nodes import (
     NodeBlock,
     TreeRows,
     fit_blocks,
@@ -31,8 +31,8 @@ from daskxml.model.tree.nodes import (
     plan_pieces,
     unpack_blocks,
 )
-from daskxml.model.tree.shape import TreeShape
-from daskxml.model.tree.spec import TreeSpec
+from daskxml.models.trees.shape import TreeShape
+from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.ledger import Span
 from daskxml.worker.batch_runner import BatchBoundary, ignore_boundary
 from daskxml.worker.resident_rows import Batch, Fetched

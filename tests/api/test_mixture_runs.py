@@ -15,7 +15,7 @@ from distributed import Client
 import daskxml
 from daskxml.api.mixtures import begun
 from daskxml.core.files import lock_folder
-from daskxml.model.kinds import MixtureSpec
+from daskxml.models.kinds import MixtureSpec
 
 SMALL = """
 [training]

@@ -18,9 +18,9 @@ from distributed import Client
 import daskxml
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.model.spec import Layout, ModelSpec, initial_parameters
-from daskxml.model.store import ModelHeader
-from daskxml.model.trained import Model
+from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
+from daskxml.models.store import ModelHeader
+from daskxml.models.trained import Model
 
 ROWS = SyntheticSpec(rows=300, test_rows=200, features=50, labels=12, seed=5)
 

@@ -12,9 +12,9 @@ import scipy.sparse
 
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
-from daskxml.model.spec import Layout, ModelSpec, initial_parameters
-from daskxml.model.store import ModelHeader
-from daskxml.model.trained import Model
+from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
+from daskxml.models.store import ModelHeader
+from daskxml.models.trained import Model
 
 ROWS = SyntheticSpec(rows=50, test_rows=20, features=30, labels=5, seed=5)
 NAMES = ("plain", 'quoted "name"', "with, comma", "two\twords", "größe")

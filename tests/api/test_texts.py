@@ -26,7 +26,7 @@ from daskxml.api.mixtures import held_out_rows
 from daskxml.api.pipeline import Pipeline
 from daskxml.cli import main
 from daskxml.data.rows import to_scipy
-from daskxml.model.store import ModelHeader
+from daskxml.models.store import ModelHeader
 
 THINGS = {"apple": "fruit", "pear": "fruit", "plum": "fruit", "van": "car", "bus": "car"}
 COLOURS = ["red", "green", "blue"]

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, Worker
 
 import daskxml
 import harness.replay as replay
-from daskxml.model.spec import Layout
+from daskxml.models.network.spec import Layout
 from daskxml.records.checkpoint import checkpoints
 from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
 from harness.clusters import PROTOCOL

@@ -19,15 +19,15 @@ from harness.deaths import die_in
 Data = dict[str, Path]
 Values = dict[str, Any]
 PLACES = {
-    "forward": ("daskxml.model.mlp:Mlp", 20),
-    "join_parts": ("daskxml.model.partitioned:PartPass", 20),
-    "update_waiting": ("daskxml.model.partitioned:PartPass", 20),
+    "forward": ("daskxml.models.network.mlp:Mlp", 20),
+    "join_parts": ("daskxml.models.network.partitioned:PartPass", 20),
+    "update_waiting": ("daskxml.models.network.partitioned:PartPass", 20),
     "gather": ("daskxml.worker.partitioned_step:_GradientExchange", 20),
-    "backward": ("daskxml.model.mlp:Mlp", 20),
+    "backward": ("daskxml.models.network.mlp:Mlp", 20),
     "keep_best": ("daskxml.worker.partitioned_worker:PartitionedWorker", 1),
     "commit": ("daskxml.worker.partitioned_worker:PartitionedWorker", 2),
     "lower_of": ("daskxml.worker.label_part:LabelPart", 2),  # while copies are made
-    "rank": ("daskxml.model.partitioned:PartitionedOutput", 2),
+    "rank": ("daskxml.models.network.partitioned:PartitionedOutput", 2),
     "held_arrays": ("daskxml.worker.partitioned_worker:PartitionedWorker", 1),
     "pieces": ("daskxml.worker.label_part:MergePoint", 1),  # while labels move
 }

@@ -20,7 +20,7 @@ from daskxml.data.blocks import read_header
 from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect
 from daskxml.data.rows import to_scipy
-from daskxml.model.spec import Layout
+from daskxml.models.network.spec import Layout
 from daskxml.records.environment import describe_machine, read_starts
 from harness.clusters import PROTOCOL
 from harness.deaths import die_in

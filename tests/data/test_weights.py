@@ -15,8 +15,8 @@ from daskxml.core.errors import InputError
 from daskxml.data.reading import DataSource, read_here
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows
 from daskxml.data.weights import row_weights
-from daskxml.in_process import read_rows
 from daskxml.kernels import get_kernels
+from daskxml.local import read_rows
 
 
 def test_files_hold_what_arrays_hold(tmp_path):

@@ -31,9 +31,9 @@ from daskxml.data.cards import load_card
 from daskxml.data.formats import plan_files, read_block
 from daskxml.data.names import read_names
 from daskxml.data.parse import Dialect, parse_bytes
-from daskxml.model.store import read_model
-from daskxml.model.tensors import read_tensors, write_tensors
-from daskxml.model.trained import Model
+from daskxml.models.store import read_model
+from daskxml.models.tensors import read_tensors, write_tensors
+from daskxml.models.trained import Model
 from daskxml.observe.report.runs import read_run
 from daskxml.records.checkpoint import read_checkpoint
 from daskxml.records.environment import read_starts

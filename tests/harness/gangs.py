@@ -8,7 +8,7 @@ from daskxml.collectives import CombineConfig
 from daskxml.collectives.messages import run_together
 from daskxml.data.rows import label_counts
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.model.spec import ModelSpec
+from daskxml.models.network.spec import ModelSpec
 from daskxml.session.commands import MergeReplicas, RunGang
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program

@@ -20,7 +20,7 @@ from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect
 from daskxml.data.reading import Recipe, join_pieces, shuffle_key, split_block
 from daskxml.data.rows import to_scipy
-from daskxml.model.trained import Model
+from daskxml.models.trained import Model
 from daskxml.session.commands import MergeReplicas, RunGang
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.strategies.protocol import SyncPattern

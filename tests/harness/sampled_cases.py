@@ -4,8 +4,8 @@ import numpy as np
 
 from daskxml.core.arrays import Partition
 from daskxml.kernels import get_kernels
-from daskxml.model.sampling import label_source
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.models.network.sampling import label_source
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
 from harness.small_data import random_rows

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from daskxml.kernels import get_kernels
-from daskxml.model.spec import Layout, initial_parameters
+from daskxml.local.cost import whole_ticks
+from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.session.commands import RunLease
-from daskxml.simulator.cost import whole_ticks
 from daskxml.worker.replica import Replica
 from daskxml.worker.resident_rows import ResidentRows
 from harness.recording import commands_of

@@ -11,9 +11,9 @@ from daskxml.data.rows import slice_rows, take_rows, to_scipy
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cpu.tree import fit_node, node_rows, prune
 from daskxml.kernels.tree import Fit, FittedBlock, NodeProblem, TreeArrays
-from daskxml.model.tree.nodes import NodeBlock, TreeRows, fit_blocks, join_blocks
-from daskxml.model.tree.shape import TreeShape
-from daskxml.model.tree.spec import TreeSpec
+from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, join_blocks
+from daskxml.models.trees.shape import TreeShape
+from daskxml.models.trees.spec import TreeSpec
 from harness.cuda_on_host import emulated, needs_compiler
 from harness.kernel_cases import EVERY, EVERY_THREADS, modest, random_csr, seeds
 from harness.naive_tree import NaiveTree

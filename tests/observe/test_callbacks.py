@@ -8,9 +8,9 @@ import pytest
 
 from daskxml.api.simulate import simulate
 from daskxml.core.errors import CallbackWarning, ConfigError
+from daskxml.local import CostModel
 from daskxml.observe.loggers import make_logger
 from daskxml.records.run_dir import read_history
-from daskxml.simulator import CostModel
 from harness.small_data import data as data
 
 VALUES = {

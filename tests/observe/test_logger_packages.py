@@ -17,9 +17,9 @@ from daskxml.api.simulate import simulate
 from daskxml.cli import main
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError
+from daskxml.local import CostModel
 from daskxml.observe.loggers import RunFacts, make_logger
 from daskxml.records.run_dir import read_history
-from daskxml.simulator import CostModel
 from harness.small_data import data as data
 
 pytestmark = pytest.mark.filterwarnings("default")  # of the packages; ours are asserted

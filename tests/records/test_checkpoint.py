@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from daskxml.core.errors import ModelError
-from daskxml.model.tensors import write_tensors
+from daskxml.models.tensors import write_tensors
 from daskxml.records.checkpoint import (
     checkpoints,
     drop_local,

@@ -15,7 +15,7 @@ import daskxml
 from daskxml import ConfigError, ModelError
 from daskxml.cli import main
 from daskxml.config import load_run_config, packaged_run_files
-from daskxml.simulator import Arrival, CostModel, Loss, Network
+from daskxml.local import Arrival, CostModel, Loss, Network
 from harness.records import audited
 from harness.small_data import data as data
 

@@ -8,7 +8,7 @@ from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import from_scipy
 from daskxml.kernels import get_kernels
-from daskxml.model.spec import ModelSpec
+from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
 from harness.cuda_on_host import FORWARD, SHUFFLED, emulated, gpu_kernels, needs_compiler, needs_gpu

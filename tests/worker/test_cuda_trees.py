@@ -7,9 +7,9 @@ import daskxml
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.in_process.rows import read_rows
-from daskxml.in_process.run import InProcessRun
 from daskxml.kernels import registry
+from daskxml.local.rows import read_rows
+from daskxml.local.run import InProcessRun
 from harness.cuda_on_host import emulated, needs_compiler
 
 VALUES = {

@@ -9,7 +9,7 @@ from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import get_kernels, registry
-from daskxml.model.spec import ModelSpec
+from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.memory import candidate_budgets, choose_budget, fastest, plan_memory
 from daskxml.worker.settings import LOGITS_BYTES, DataFacts, WorkerSettings, WorkerSlot

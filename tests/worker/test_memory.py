@@ -9,7 +9,7 @@ from daskxml.core.errors import TrainingError
 from daskxml.data.rows import label_counts, to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import registry
-from daskxml.model.spec import ModelSpec
+from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.batch_runner import warm_up

@@ -18,7 +18,7 @@ from daskxml.data import order
 from daskxml.data.order import derive_key
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import KEEP_ALL, cpu, get_kernels
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OPTIMIZERS, OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.pool import Pool

@@ -13,7 +13,7 @@ import daskxml
 from daskxml.core.arrays import Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
-from daskxml.model.spec import ModelSpec, initial_parameters
+from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OPTIMIZERS, GradientBuffer, OptimizerConfig
 from daskxml.worker.replica import Replica
 from harness.naive_kernels import NaiveKernels

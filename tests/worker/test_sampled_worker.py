@@ -9,8 +9,8 @@ import pytest
 
 from daskxml.data.rows import label_counts
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.model.sampling import SamplingConfig
-from daskxml.model.spec import ModelSpec
+from daskxml.models.network.sampling import SamplingConfig
+from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.training_worker import TrainingWorker

@@ -12,7 +12,7 @@ from daskxml.core.errors import TrainingError
 from daskxml.data.rows import slice_rows
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.metrics import LossSum
-from daskxml.model.spec import ModelSpec
+from daskxml.models.network.spec import ModelSpec
 from daskxml.session.placement import split_pieces
 from daskxml.worker.training_worker import TrainingWorker
 from harness.worker_settings import make_settings

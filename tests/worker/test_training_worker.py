@@ -12,9 +12,9 @@ from daskxml.data.rows import label_counts, slice_rows, take_rows
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums
-from daskxml.model.spec import ModelSpec, initial_parameters
-from daskxml.model.store import ModelHeader
-from daskxml.model.trained import Model
+from daskxml.models.network.spec import ModelSpec, initial_parameters
+from daskxml.models.store import ModelHeader
+from daskxml.models.trained import Model
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.batch_runner import warm_up

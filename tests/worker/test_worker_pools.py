@@ -10,7 +10,7 @@ import pytest
 from daskxml.collectives.messages import run_together
 from daskxml.core.errors import ConfigError, TrainingError
 from daskxml.data.rows import take_rows
-from daskxml.model.spec import initial_parameters
+from daskxml.models.network.spec import initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.session.commands import MergeReplicas
 from daskxml.session.ledger import Span, cut_batches

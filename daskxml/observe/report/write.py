@@ -10,7 +10,8 @@ from typing import Any
 
 from daskxml.collectives import CombineConfig
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.model.spec import ModelSpec
+from daskxml.local.partitioning import StepCheck, check_steps
+from daskxml.models.network.spec import ModelSpec
 from daskxml.observe.chart import COLOURS, DASHES, Chart, Series, shorten
 from daskxml.observe.html import render
 from daskxml.observe.report.figures import comparison, worker_charts
@@ -26,7 +27,6 @@ from daskxml.observe.report.tables import (
 )
 from daskxml.observe.run_view import NEAR_BEST
 from daskxml.observe.wording import history_event
-from daskxml.simulator.partitioning import StepCheck, check_steps
 
 PAGE, TEMPLATE = "index.html", "page.html.jinja"
 _MOST_EVENTS = 100

@@ -20,7 +20,7 @@ from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.work_stats import WorkStats
 from daskxml.data.reading import Facts
 from daskxml.kernels import get_kernels
-from daskxml.model.tree.nodes import NodeBlock, TreeRows, fit_blocks
+from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks
 from daskxml.worker import partitioned_step
 from daskxml.worker.replica import Replica
 from harness.faults.loop import PROCESS, pause

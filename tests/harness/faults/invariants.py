@@ -14,9 +14,9 @@ import numpy as np
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.core.arrays import Array
 from daskxml.core.files import is_locked
-from daskxml.model.partitioned import LabelOrder
-from daskxml.model.spec import Layout
-from daskxml.model.store import read_model
+from daskxml.models.network.partitioned import LabelOrder
+from daskxml.models.network.spec import Layout
+from daskxml.models.store import read_model
 from daskxml.records.checkpoint import checkpoints, read_checkpoint
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.ledger import Span

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from daskxml.api.simulate import simulate
-from daskxml.simulator import Arrival, CostModel, Loss
+from daskxml.local import Arrival, CostModel, Loss
 from harness.small_data import data as data
 
 VALUES = {

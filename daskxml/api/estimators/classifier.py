@@ -1,0 +1,563 @@
+"""`XMLClassifier`: a scikit-learn estimator for rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+from scipy.special import expit, log_expit, logit, logsumexp, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
+from daskxml.api.estimators.scorers import DEFAULT_METRIC, measure
+from daskxml.api.estimators.settings import one_epoch, resolve_settings, with_class_weight
+from daskxml.api.estimators.stored import (
+    as_model,
+    estimator_text,
+    known_labels,
+    read_estimator,
+    write_estimator,
+)
+from daskxml.api.run import Matrices, Run
+from daskxml.api.train_here import train_here
+from daskxml.config import RunConfig
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.data.weights import row_weights
+from daskxml.models.calibration import calibrate
+from daskxml.models.explanation import contributions, strengths
+from daskxml.models.network.spec import ModelSpec
+from daskxml.models.trained import Model, scores_csr
+from daskxml.observe.notebook import notebook_progress
+from daskxml.observe.terminal import PlainProgress
+from daskxml.session.commands import STOP
+
+VALIDATION = "validation"  # the name of the evaluation rows in `evals_result_`
+_CHUNK_SCORES = 1 << 24  # logits that are held at a time
+
+
+class XMLClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier of sparse rows with many labels, or with one label a row.
+
+    Every parameter that is None has the value of the run file.
+
+    Parameters
+    ----------
+    run_file
+        A run file, the name of one that comes with daskxml, or a dictionary of its sections; None
+        is ``"best"``.
+    hidden
+        Units of each hidden layer: a number, or a list of them; ``()`` is a linear model.
+    loss
+        ``"sigmoid"`` or ``"softmax"``.
+    strategy
+        Name of a strategy, or the table ``[strategy]``.
+    optimizer, learning_rate, batch_size, epochs, dropout
+        Of the training.
+    validation_fraction
+        Share of the rows that is held out and scored after every epoch.
+    early_stopping_rounds
+        The run ends once so many evaluations, one an epoch, have not improved `eval_metric`.
+    eval_metric
+        ``"P@1"``, ``"nDCG@5"``, ``"PSP@3"``, ``"recall@10"`` and the like; also what `score` gives,
+        by default ``"P@1"``, which is the accuracy where rows have one label.
+    class_weight
+        What a row's own labels count in the loss: ``"balanced"``, ``"propensity"``, a weight for
+        each label of `classes_`, or a dictionary by label, where others have 1
+        (`daskxml.models.class_weights`).
+    top_k
+        The most labels that `predict` gives a row; None: no limit.
+    threshold
+        Probability above which `predict` gives a label. None: what `calibrate` has found, or else
+        one half, and with the softmax loss half of the probability of the row's best label.
+    n_workers
+        None trains in this process; a number on a local Dask cluster of so many processes.
+    device
+        ``"auto"``, ``"cpu"`` or ``"cuda"``.
+    random_state
+        Seed of every random choice: a number or a ``numpy.random.RandomState``.
+    callbacks
+        Functions that are called with every row of the history; one that returns `daskxml.STOP`
+        ends the training at the next merge, and exceptions are raised.
+    settings
+        ``{"section.key": value}`` for any other setting of a run file; they win.
+    verbose
+        Whether the progress of a fit is printed.
+
+    Attributes
+    ----------
+    classes_
+        ``(labels,)``: names or ids, in the order of the columns of predictions.
+    n_features_in_, feature_names_in_
+        Columns of X, and their names where X has such.
+    model_
+        The trained `daskxml.Model`.
+    history_
+        One dictionary a mega-batch.
+    evals_result_
+        ``{"validation": {"P@1": [...], ...}}``: every evaluation; empty without such rows.
+    best_iteration_
+        The evaluation, from 0, whose `eval_metric` is the best, and whose model `model_` is;
+        None without evaluations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, y = np.eye(4), [["a"], ["a", "b"], ["b"], ["c"]]
+    >>> classifier = XMLClassifier(hidden=16, batch_size=4, epochs=40).fit(X, y)
+    >>> classifier.predict_labels(X[:1], k=1)
+    [['a']]
+    """
+
+    _NOT_STORED: ClassVar[tuple[str, ...]] = ("callbacks",)  # parameters that are no values
+
+    def __init__(
+        self,
+        run_file: str | Path | Mapping[str, Any] | None = None,
+        *,
+        hidden: int | Sequence[int] | None = None,
+        loss: str | None = None,
+        strategy: str | Mapping[str, Any] | None = None,
+        optimizer: str | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        epochs: float | None = None,
+        dropout: float | None = None,
+        class_weight: Any = None,
+        validation_fraction: float | None = None,
+        early_stopping_rounds: int | None = None,
+        eval_metric: str | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+        n_workers: int | None = None,
+        device: str | None = None,
+        random_state: Any = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], Any]] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.run_file = run_file
+        self.hidden = hidden
+        self.loss = loss
+        self.strategy = strategy
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.dropout = dropout
+        self.class_weight = class_weight
+        self.validation_fraction = validation_fraction
+        self.early_stopping_rounds = early_stopping_rounds
+        self.eval_metric = eval_metric
+        self.top_k = top_k
+        self.threshold = threshold
+        self.n_workers = n_workers
+        self.device = device
+        self.random_state = random_state
+        self.callbacks = callbacks
+        self.settings = settings
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = True
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    # ---------------------------------------------------------------- training
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, model: Any = None
+    ) -> Self:
+        """Train on rows.
+
+        Parameters
+        ----------
+        X
+            ``(rows, features)``: SciPy sparse of any format, or dense.
+        y
+            One label a row; or a list of names, or of ids, for each row; or an indicator ``(rows,
+            labels)``, sparse or dense.
+        sample_weight
+            ``(rows,)``: what each row counts in the loss (`daskxml.data.weights`); None: 1.
+        eval_set
+            ``(X, y)`` that are scored after every epoch.
+        model
+            What to go on with: a fitted `XMLClassifier`, a `daskxml.Model`, or its directory.
+            Labels that are new follow its own, whose scores stay until they are trained.
+
+        Raises
+        ------
+        DaskxmlError, ValueError
+            With a message of one line: what is wrong, where, and what to do.
+        """
+        known = None if model is None else known_labels(model)
+        start = None if model is None else as_model(model)
+        return self._fit(X, y, known, start, eval_set, sample_weight)
+
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, classes: Any = None
+    ) -> Self:
+        """Train for one epoch on rows, on top of what was learned before.
+
+        The optimizer begins anew in every call, and the learning rate is constant.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`; new labels follow those that are known.
+        classes
+            All labels that are to come, if they are known.
+        """
+        known, start = None, None
+        if hasattr(self, "model_"):
+            known, start = self.labels_, self.model_
+        elif classes is not None:
+            known = _given_classes(read_labels(y).labels.form, classes)
+        calls = getattr(self, "_partial_fits", 0)
+        self._fit(X, y, known, start, None, sample_weight, one_epoch_of=calls)
+        self._partial_fits = calls + 1
+        return self
+
+    def _fit(
+        self, X: Any, y: Any, known: LabelSet | None, start: Model | None, eval_set: Any,
+        sample_weight: Any, one_epoch_of: int | None = None,
+    ) -> Self:  # fmt: skip
+        is_first = one_epoch_of is None or start is None
+        X = self._check_features(X, reset=is_first)
+        given = read_labels(y)
+        _check_rows(X, given.indicator)
+        labels = given.labels if known is None else known.grown(given.labels)
+        indicator = given.indicator if known is None else given.aligned(known)
+        test = self._eval_rows(eval_set, labels)
+        config = resolve_settings(self, X.shape[0], has_tests=test is not None)
+        if one_epoch_of is not None:
+            config = one_epoch(config, one_epoch_of)
+        config = with_class_weight(config, self.class_weight, labels)
+        rows = Matrices(X, indicator, _checked_weights(sample_weight, X.shape[0]))
+        run = self._train(config, rows, test, start)
+        if one_epoch_of is None:
+            self._partial_fits = 0
+        self._keep(run, labels, config)
+        return self
+
+    def _check_features(self, X: Any, *, reset: bool) -> Any:
+        dtypes = [np.float64, np.float32]
+        return validate_data(self, X, accept_sparse="csr", dtype=dtypes, reset=reset)
+
+    def _eval_rows(self, eval_set: Any, labels: LabelSet) -> Matrices | None:
+        if eval_set is None:
+            return None
+        pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
+        try:
+            X, y = pair
+        except (TypeError, ValueError) as error:
+            raise LabelsError("eval_set: give one pair (X, y)") from error
+        X, indicator = self._check_features(X, reset=False), labels.encode(y)
+        _check_rows(X, indicator)
+        return Matrices(X, indicator[:, : len(labels.classes)])
+
+    def _train(
+        self, config: RunConfig, rows: Matrices, test: Matrices | None, start: Model | None
+    ) -> Run:
+        with self._progress() as on_event:
+            given: dict[str, Any] = {"train": rows, "test": test, "on_event": on_event}
+            given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
+            if self.n_workers is None:
+                return train_here(config, start=start, **given)
+            if start is not None:
+                raise ConfigError(
+                    "model= and partial_fit train in this process: leave n_workers None"
+                )
+            from daskxml.api.train import train  # which imports Dask
+
+            return train(config, **given)
+
+    def _progress(self) -> Any:
+        return (notebook_progress() or PlainProgress()) if self.verbose else nullcontext()
+
+    def _call_back(self, row: Mapping[str, Any]) -> Any:
+        answers = [callback(dict(row)) for callback in self.callbacks or ()]
+        return STOP if any(answer is STOP for answer in answers) else None
+
+    def _keep(self, run: Run, labels: LabelSet, config: RunConfig) -> None:
+        """Set the attributes of a fit."""
+        columns = getattr(self, "feature_names_in_", None)
+        features = () if columns is None else tuple(map(str, columns))
+        self.model_ = run.model
+        self.model_.header = replace(
+            self.model_.header, label_names=labels.names, feature_names=features
+        )
+        self.labels_, self.classes_, self.history_ = labels, labels.classes, run.history
+        measured = [row["metrics"] for row in run.history if row["metrics"]]
+        self.evals_result_: dict[str, dict[str, list[float]]] = {}
+        self.best_iteration_: int | None = None
+        if measured:
+            by_metric = {name: [row[name] for row in measured] for name in measured[0]}
+            self.evals_result_ = {VALIDATION: by_metric}
+            self.best_iteration_ = int(np.argmax(by_metric[config.training.target_metric]))
+
+    def calibrate(
+        self, X: Any, y: Any, *, k: int | None = None, f1: Literal["macro", "micro"] = "macro"
+    ) -> Self:
+        """Calibrate the probabilities, and find the thresholds of `predict`, on held-out rows.
+
+        Afterwards `predict` gives the labels above their thresholds, unless the parameter
+        `threshold` is set, and `predict_proba` calibrated probabilities; the order of labels
+        stays. ``model_.header.decisions.measured`` tells what it brings. A later call replaces it,
+        and `fit` drops it.
+
+        Parameters
+        ----------
+        X, y
+            Rows that `fit` has not seen, not even as an ``eval_set``.
+        k, f1
+            See `daskxml.calibrate`.
+
+        Raises
+        ------
+        DaskxmlError, ValueError
+            If the rows do not fit, or have one label each.
+        """
+        X = self._checked(X)
+        if self.labels_.form == "single":
+            raise ConfigError(
+                "calibrate is for rows of several labels: for one label a row take scikit-learn's "
+                "CalibratedClassifierCV"
+            )
+        indicator = self.labels_.encode(y)
+        _check_rows(X, indicator)
+        known = indicator[:, : len(self.classes_)]  # no prediction hits the others
+        self.model_ = calibrate(self.model_, X, known, k=k, f1=f1)
+        return self
+
+    # -------------------------------------------------------------- prediction
+
+    def predict(self, X: Any) -> Any:
+        """Return labels.
+
+        Returns
+        -------
+        numpy.ndarray or scipy.sparse.csr_matrix
+            ``(rows,)`` labels where `fit` was given one label a row; else an indicator
+            ``(rows, labels)``: dense where y was dense, sparse where it was sparse or lists.
+        """
+        check_is_fitted(self)
+        if self._chooses:
+            blocks = [self._above_thresholds(self._checked(X))]
+        else:
+            blocks = list(map(self._chosen, self._scores(X)))
+        if self.labels_.form == "single":
+            return self.classes_[np.concatenate(blocks)]
+        indicator = scipy.sparse.vstack(blocks, format="csr").astype(self.labels_.dtype)
+        return indicator.toarray() if self.labels_.form == "dense" else indicator
+
+    def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
+        """Return the probability of each label.
+
+        Parameters
+        ----------
+        top_k
+            Score only so many labels of each row, the best ones.
+
+        Returns
+        -------
+        numpy.ndarray or scipy.sparse.csr_matrix
+            ``(rows, labels)`` float64; where rows have one label, a row adds up to 1. With
+            ``top_k`` a CSR matrix of float32 instead, as `daskxml.Model.predict` gives it. Both are
+            calibrated after `calibrate`, which only looks at the best labels of a row: what
+            others have is the calibration's continuation.
+        """
+        if top_k is not None:
+            return self.model_.predict(self._checked(X), top_k)
+        scores = np.concatenate(list(self._scores(X)))
+        is_sigmoid = self.labels_.form != "single" and self.model_.network.loss == "sigmoid"
+        found = expit(scores) if is_sigmoid else softmax(scores, axis=1)
+        made = self.model_.header.decisions
+        return found if made is None or self.labels_.form == "single" else made.probability(found)
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return a score of each label, ``(rows, labels)``, that grows with its probability.
+
+        It is the logit of the label. Where rows have one of two labels it is ``(rows,)``, above 0
+        for the second.
+        """
+        scores = np.concatenate(list(self._scores(X)))
+        is_binary = self.labels_.form == "single" and len(self.classes_) == 2
+        return scores[:, 1] - scores[:, 0] if is_binary else scores
+
+    def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
+        """Return the best ``k`` labels of each row, best first, by their names or ids."""
+        ids, _ = self.model_.predict_top_k(self._checked(X), min(k, len(self.classes_)))
+        return [self.classes_[row[row >= 0]].tolist() for row in ids]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return `eval_metric` on rows, by default P@1."""
+        return measure(self, self._checked(X), y, self.eval_metric or DEFAULT_METRIC)
+
+    def explain(self, X: Any, label: Any, top_k: int = 10) -> list[list[tuple[Any, float]]]:
+        """Return the features of each row that count most for or against a label.
+
+        Returns
+        -------
+        list
+            For each row up to ``top_k`` pairs of a feature, by its name if X had names, and what it
+            adds to the label's logit, or in label trees and mixtures to its probability
+            (`daskxml.models.explanation`), the largest first.
+        """
+        X, column, names = self._checked(X), self._column_of(label), self._feature_names()
+        explained = []
+        for row in range(X.shape[0]):
+            ids, added = contributions(self.model_, X[row : row + 1], column)
+            best = np.argsort(-np.abs(added), kind="stable")[:top_k]
+            explained.append([(names[ids[i]], float(added[i])) for i in best])
+        return explained
+
+    def keywords(self, label: Any, top_k: int = 10) -> list[tuple[Any, float]]:
+        """Return the features that count most for a label.
+
+        Returns
+        -------
+        list
+            Up to ``top_k`` pairs of a feature, by its name if X had names, and what it adds to the
+            label's logit, or in label trees and mixtures to its probability, in a row that holds
+            nothing else (`daskxml.models.explanation`), the largest first; those that add nothing
+            are left out.
+        """
+        check_is_fitted(self)
+        added, names = strengths(self.model_, self._column_of(label)), self._feature_names()
+        best = np.argsort(-added, kind="stable")[:top_k]
+        return [(names[i], float(added[i])) for i in best if added[i] > 0.0]
+
+    def _column_of(self, label: Any) -> int:
+        if label not in self.labels_.columns:
+            raise LabelsError(f"label {label!r}: is none of the {len(self.classes_):,} in classes_")
+        return self.labels_.columns[label]
+
+    def _feature_names(self) -> Any:
+        return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+
+    def _checked(self, X: Any) -> Any:
+        check_is_fitted(self)
+        if self.model_.header.vectorizer is not None and _are_texts(X):
+            return self.model_.text_rows(X)
+        return self._check_features(X, reset=False)
+
+    def _scores(self, X: Any) -> Iterator[npt.NDArray[np.float64]]:
+        """Yield the scores of blocks of rows: logits, or where rows have one label, its log."""
+        X = self._checked(X)
+        is_single_sigmoid = self.labels_.form == "single" and self.model_.network.loss == "sigmoid"
+        step = max(1, _CHUNK_SCORES // len(self.classes_))
+        for first in range(0, X.shape[0], step):
+            scores = self.model_.logits(X[first : first + step])
+            yield log_expit(scores) if is_single_sigmoid else scores
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether the model chooses labels among the best of a row: it has no other scores."""
+        if not isinstance(self.model_.spec, ModelSpec):
+            return True
+        return self.labels_.form != "single" and self.model_.header.decisions is not None
+
+    def _above_thresholds(self, X: Any) -> Any:
+        """Return what `predict` chooses by thresholds: columns, or an indicator."""
+        if self.labels_.form == "single":
+            return self.model_.predict_top_k(X, 1)[0][:, 0]
+        ids, _ = self.model_.choose(X, self.top_k, threshold=self.threshold)
+        return scores_csr(ids, np.ones(ids.shape, np.float32), len(self.classes_))
+
+    def _chosen(self, scores: npt.NDArray[np.float64]) -> Any:
+        """Return what `predict` chooses of a block: columns, or an indicator."""
+        if self.labels_.form == "single":
+            return np.argmax(scores, axis=1)
+        chosen = scores > self._bound(scores)
+        if self.top_k is not None and self.top_k < scores.shape[1]:
+            below = np.argpartition(-scores, self.top_k - 1, axis=1)[:, self.top_k :]
+            np.put_along_axis(chosen, below, False, axis=1)
+        return scipy.sparse.csr_matrix(chosen)
+
+    def _bound(self, scores: npt.NDArray[np.float64]) -> Any:
+        """Return the score above which a label is chosen, of each row or of all."""
+        threshold = self.threshold
+        if self.model_.network.loss == "sigmoid":
+            return 0.0 if threshold is None else logit(threshold)
+        if threshold is None:  # half of the best probability; a row's targets are alike
+            return scores.max(axis=1, keepdims=True) - np.log(2.0)
+        return np.log(threshold) + logsumexp(scores, axis=1, keepdims=True)
+
+    # ----------------------------------------------------------------- storing
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
+        """Write the model and the estimator to a directory, for `load`; callbacks are not stored.
+
+        `daskxml predict` and `daskxml.load` read the same directory.
+
+        Raises
+        ------
+        ModelError
+            If there is a model and ``overwrite`` is not set, or the disk is full.
+        ConfigError
+            If a parameter is no plain value.
+        """
+        check_is_fitted(self)
+        stored = self.get_params() | dict.fromkeys(self._NOT_STORED)
+        text = estimator_text(stored, self.labels_)
+        self.model_.save(directory, overwrite=overwrite)
+        write_estimator(directory, text)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Self:
+        """Read what `save` has written, or the model of any run of daskxml.
+
+        Raises
+        ------
+        ModelError
+            If there is no model, or it is damaged.
+        """
+        model = Model.load(directory)
+        params, labels = read_estimator(directory, model)
+        estimator = cls(**params)
+        estimator.model_, estimator.labels_, estimator.classes_ = model, labels, labels.classes
+        estimator.n_features_in_ = model.spec.features
+        if model.header.feature_names:
+            estimator.feature_names_in_ = np.array(model.header.feature_names, dtype=object)
+        estimator.history_, estimator.evals_result_, estimator.best_iteration_ = [], {}, None
+        return estimator
+
+
+def _are_texts(X: Any) -> bool:
+    return isinstance(X, list | tuple | np.ndarray) and len(X) > 0 and isinstance(X[0], str)
+
+
+def _given_classes(form: str, classes: Any) -> LabelSet:
+    listed = np.asarray(classes)
+    if listed.ndim != 1 or not listed.size:
+        raise LabelsError("classes: give a list of at least one label")
+    if len(set(listed.tolist())) < listed.size:
+        twice = next(label for label in listed.tolist() if listed.tolist().count(label) > 1)
+        raise LabelsError(f"classes: {twice!r} occurs twice; give each label once")
+    return LabelSet(form, np.unique(listed))
+
+
+def _checked_weights(sample_weight: Any, rows: int) -> Any:
+    if sample_weight is None:
+        return None
+    try:
+        return row_weights(sample_weight, rows, has_mean_one=False)
+    except InputError as error:
+        raise LabelsError(f"sample_weight: {error}") from None
+
+
+def _check_rows(X: Any, indicator: Any) -> None:
+    if X.shape[0] != indicator.shape[0]:
+        raise LabelsError(
+            f"X has {X.shape[0]:,} rows, y has {indicator.shape[0]:,}: give each row its labels"
+        )

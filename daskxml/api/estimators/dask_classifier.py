@@ -1,0 +1,338 @@
+"""`DaskXMLClassifier`: the estimator for Dask collections, after the habits of ``xgboost.dask``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import dask.array as da
+import numpy as np
+import scipy.sparse
+from dask import compute, delayed, is_dask_collection
+from distributed import Client
+from sklearn.utils.validation import check_is_fitted
+
+from daskxml.api.collections import DaskRows, find_dask_rows, row_blocks
+from daskxml.api.estimators.classifier import XMLClassifier
+from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
+from daskxml.api.estimators.settings import resolve_settings, with_class_weight
+from daskxml.api.stages import Rows
+from daskxml.api.train import train
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.session.setup import ColumnNames
+
+Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
+
+
+class DaskXMLClassifier(XMLClassifier):
+    """`XMLClassifier` for rows that lie on a Dask cluster, in blocks that stay there.
+
+    Predictions of Dask arrays and data frames are lazy Dask arrays; rows in memory are predicted
+    at once, as by `XMLClassifier`.
+
+    Parameters
+    ----------
+    run_file, **parameters
+        Those of `XMLClassifier`, but `n_workers`, which are the cluster's.
+    client
+        A Dask client; None is the current one. It is not stored with the estimator.
+
+    Examples
+    --------
+    ::
+
+        X = dask.array.random.random((10_000, 50), chunks=(1000, 50))
+        y = (X[:, :3] > 0.7).astype(int)
+        classifier = daskxml.DaskXMLClassifier(epochs=3).fit(X, y)
+        classifier.predict(X).compute()
+    """
+
+    _NOT_STORED = ("callbacks", "client")
+
+    def __init__(
+        self,
+        run_file: Any = None,
+        *,
+        client: Client | None = None,
+        **parameters: Any,
+    ) -> None:
+        super().__init__(run_file, **parameters)
+        self.client = client
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return sorted([*XMLClassifier._get_param_names(), "client"])
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy with the same client, which cannot be copied."""
+        parameters = copy.deepcopy({**self.get_params(deep=False), "client": None})
+        return type(self)(**{**parameters, "client": self.client})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "client": None}
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: Any = None,
+        model: Any = None,
+    ) -> Self:
+        """Train on rows of a cluster.
+
+        Parameters
+        ----------
+        X
+            ``(rows, features)``: a Dask array of sparse or dense blocks, or a Dask data frame of
+            numbers; or rows of `daskxml.vectorize` or of a `daskxml.Pipeline`, which have their
+            labels.
+        y
+            Labels in blocks of as many rows, each in a form that `XMLClassifier.fit` takes: a Dask
+            array of indicators ``(rows, labels)`` or of one label a row, or a series of labels
+            or of lists of them.
+        sample_weight
+            ``(rows,)``: what each row counts in the loss, in memory or as a Dask array; None: 1.
+        eval_set
+            ``(X, y)``, or rows of a pipeline, that are scored after every epoch.
+        model
+            Must be None: a run on a cluster begins anew.
+
+        Raises
+        ------
+        DaskxmlError, ValueError
+            With a message of one line: what is wrong, where, and what to do.
+        """
+        if model is not None:
+            raise ConfigError("model= goes on in one process: take XMLClassifier, and rows there")
+        if self.n_workers is not None:
+            raise ConfigError("n_workers is the cluster's number here: leave it None")
+        client = self.client or _current_client()
+        if isinstance(X, Rows):
+            given: Any = _without_others(X, y, sample_weight)
+            columns, labels, rows = _known_columns(client, X)
+        else:
+            columns = _columns(X, "X")
+            pairs, labels, rows = _encoded(client, X, y, "X")
+            blocks = find_dask_rows(pairs, "train")
+            assert isinstance(blocks, DaskRows)
+            given = replace(blocks, sample_weight=sample_weight)
+        tests = eval_set
+        if eval_set is not None and not isinstance(eval_set, Rows):
+            pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
+            _check_pair(pair)
+            tests, _, _ = _encoded(client, pair[0], pair[1], "eval_set", labels)
+        config = resolve_settings(self, rows, has_tests=tests is not None)
+        config = with_class_weight(config, self.class_weight, labels)
+        with self._progress() as on_event:
+            run = train(
+                config,
+                client=client,
+                train=given,
+                test=tests,
+                on_event=on_event,
+                on_megabatch=self._call_back,
+                raises=(Exception,),
+            )
+        self._set_columns(columns, run.model.spec.features)
+        self._keep(run, labels, config)
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, classes: Any = None
+    ) -> Self:
+        """Refuse: a run on a cluster begins anew.
+
+        Raises
+        ------
+        ConfigError
+            Always.
+        """
+        raise ConfigError("partial_fit trains in one process: take XMLClassifier")
+
+    def _set_columns(self, names: Sequence[str], features: int) -> None:
+        self.n_features_in_ = features
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        if names:
+            self.feature_names_in_: Any = np.array(names, dtype=object)
+
+    # -------------------------------------------------------------- prediction
+
+    def predict(self, X: Any) -> Any:
+        """Return labels as `XMLClassifier.predict` does; for Dask rows a lazy Dask array."""
+        check_is_fitted(self)
+        if not is_dask_collection(X):
+            return super().predict(X)
+        if self.labels_.form == "single":
+            return self._lazy("predict", X, None, self.classes_[:0])
+        columns, dtype = len(self.classes_), self.labels_.dtype
+        empty = np.zeros((0, columns), dtype)
+        is_dense = self.labels_.form == "dense"
+        meta = empty if is_dense else scipy.sparse.csr_matrix(empty)
+        return self._lazy("predict", X, columns, meta)
+
+    def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
+        """Return probabilities as `XMLClassifier.predict_proba`; of Dask rows lazily."""
+        check_is_fitted(self)
+        if not is_dask_collection(X):
+            return super().predict_proba(X, top_k)
+        columns = len(self.classes_)
+        if top_k is None:
+            return self._lazy("predict_proba", X, columns, np.zeros((0, columns)))
+        meta = scipy.sparse.csr_matrix((0, columns), dtype=np.float32)
+        return self._lazy("predict_proba", X, columns, meta, top_k)
+
+    def decision_function(self, X: Any) -> Any:
+        """Return scores as `XMLClassifier.decision_function` does; of Dask rows lazily."""
+        check_is_fitted(self)
+        if not is_dask_collection(X):
+            return super().decision_function(X)
+        is_binary = self.labels_.form == "single" and len(self.classes_) == 2
+        if is_binary:
+            return self._lazy("decision_function", X, None, np.zeros(0))
+        columns = len(self.classes_)
+        return self._lazy("decision_function", X, columns, np.zeros((0, columns)))
+
+    def calibrate(
+        self, X: Any, y: Any, *, k: int | None = None, f1: Literal["macro", "micro"] = "macro"
+    ) -> Self:
+        """Calibrate as `XMLClassifier.calibrate` does, on held-out rows in memory."""
+        if is_dask_collection(X) or is_dask_collection(y):
+            raise ConfigError("calibrate takes rows in memory, of which some thousands do: compute")
+        return super().calibrate(X, y, k=k, f1=f1)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return `eval_metric` on rows in memory; of Dask rows, give an ``eval_set`` to `fit`."""
+        if is_dask_collection(X):
+            raise ConfigError("score takes rows in memory; give fit an eval_set on the cluster")
+        return super().score(X, y)
+
+    def _lazy(self, method: str, X: Any, columns: int | None, meta: Any, *given: Any) -> da.Array:
+        """Return an array whose blocks are what a method gives for blocks of rows."""
+        blocks, sizes = row_blocks(self.client, X, "X")
+        plain = delayed(self._in_memory(), pure=False)
+        task = delayed(_call, pure=False)
+        shapes = [(size,) if columns is None else (size, columns) for size in sizes]
+        return da.concatenate([
+            da.from_delayed(task(plain, method, block, *given), shape, meta.dtype, meta)
+            for block, shape in zip(blocks, shapes, strict=True)
+        ])  # fmt: skip
+
+    def _in_memory(self) -> XMLClassifier:
+        """Return an estimator of rows in memory with the same model, for the workers."""
+        parameters = {name: getattr(self, name) for name in XMLClassifier._get_param_names()}
+        plain = XMLClassifier(**{**parameters, "callbacks": None})
+        for name in ("model_", "labels_", "classes_", "n_features_in_"):
+            setattr(plain, name, getattr(self, name))
+        return plain
+
+
+def _call(estimator: XMLClassifier, method: str, X: Any, *given: Any) -> Any:
+    """Call a method of an estimator on a block of rows."""
+    return getattr(estimator, method)(_plain(X), *given)
+
+
+def _plain(block: Any) -> Any:
+    """Return a SciPy matrix in the place of one of the package `sparse`."""
+    return block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block
+
+
+def _current_client() -> Client:
+    try:
+        return Client.current()
+    except ValueError as error:
+        need = "no Dask client: give client=, or make one (dask.distributed.Client) before"
+        raise ConfigError(need) from error
+
+
+def _check_pair(pair: Any) -> None:
+    if not (isinstance(pair, tuple) and len(pair) == 2):
+        raise LabelsError("eval_set: give one pair (X, y)")
+
+
+def _without_others(rows: Rows, y: Any, sample_weight: Any) -> Rows:
+    """Return rows of a pipeline, which have their labels and no weights."""
+    if y is not None:
+        raise LabelsError("y: these rows have their labels: leave y out")
+    if sample_weight is not None:
+        raise ConfigError("rows of a pipeline have no weights: give them to daskxml.train")
+    return rows
+
+
+def _known_columns(client: Client, rows: Rows) -> tuple[list[str], LabelSet, int]:
+    """Return the names of features, the labels, and the number of rows of a pipeline."""
+    first = rows.partitions[0]
+    assert rows.record is not None
+    names = ColumnNames() if rows.names is None else rows.names.result()
+    count = client.submit(_count_label_columns, first, pure=False).result()
+    labels = LabelSet("sparse", np.arange(count))
+    if names.labels:
+        labels = LabelSet("lists", np.array(names.labels))
+    return list(names.features), labels, rows.record.rows
+
+
+def _count_label_columns(partition: Partition) -> int:
+    return partition.labels.columns
+
+
+def _columns(X: Any, name: str) -> list[str]:
+    """Return the names of a data frame's columns; none for an array."""
+    if not is_dask_collection(X):
+        hint = "for rows in memory take XMLClassifier"
+        raise InputError(f"{name} is {type(X).__name__}: give a Dask array or data frame; {hint}")
+    return [str(column) for column in getattr(X, "columns", ())]
+
+
+def _label_blocks(y: Any, sizes: Sequence[int], name: str) -> list[Any]:
+    """Return delayed blocks of labels, of which there are as many as of rows."""
+    if not is_dask_collection(y):
+        raise LabelsError(f"{name}: X is on the cluster but y is not: give y as Dask blocks, too")
+    if hasattr(y, "chunks"):
+        if np.isnan(sum(y.chunks[0])):
+            raise LabelsError(f"{name}: y has blocks of unknown sizes: call compute_chunk_sizes()")
+        if sum(y.chunks[0]) != sum(sizes):
+            told = f"X has {sum(sizes):,} rows, y has {sum(y.chunks[0]):,}"
+            raise LabelsError(f"{told}: give each row its labels")
+        y = y.rechunk((tuple(sizes), *[-1] * (y.ndim - 1)))
+    blocks = list(np.ravel(y.to_delayed()))
+    if len(blocks) != len(sizes):
+        raise LabelsError(
+            f"{name}: {len(sizes)} blocks of X but {len(blocks)} of y: cut both alike"
+        )
+    return blocks
+
+
+def _encoded(
+    client: Client, X: Any, y: Any, name: str, known: LabelSet | None = None
+) -> tuple[list[Pair], LabelSet, int]:
+    """Return blocks of rows with the indicators of their labels, all labels, and how many rows.
+
+    Labels are found on the workers, block by block; only the different ones come here.
+    """
+    blocks, sizes = row_blocks(client, X, name)
+    targets = _label_blocks(y, sizes, name)
+    if known is None:
+        find = delayed(_find_labels, pure=False)
+        known, *others = compute(*[find(block) for block in targets], scheduler=client)
+        for other in others:
+            known = known.joined(other)
+        if not len(known.classes):
+            raise LabelsError("y: no row has a label, so there is nothing to learn")
+    encode = delayed(_encode, pure=False)
+    labels = delayed(known, pure=False)
+    pairs = [(delayed(_plain)(X), encode(y, labels)) for X, y in zip(blocks, targets, strict=True)]
+    return pairs, known, sum(sizes)
+
+
+def _find_labels(y: Any) -> LabelSet:
+    return read_labels(_plain(y), may_be_none=True).labels
+
+
+def _encode(y: Any, labels: LabelSet) -> Any:
+    indicator = read_labels(_plain(y), may_be_none=True).aligned(labels)
+    return indicator[:, : len(labels.classes)]

@@ -1,0 +1,209 @@
+"""Python and its packages: what is installed, whether versions fit, and whether modules load."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import socket
+import sys
+import tomllib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from daskxml._version import __version__
+from daskxml.cli.doctor.findings import Finding
+
+NAME = "daskxml"
+OLDEST = (3, 11)
+EXTRAS = ("cuda12", "cuda13", "ucx")  # for users; the others are for developers
+PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+IMPORTED = (
+    "bokeh", "dask", "distributed", "fsspec", "numba", "numpy", "rich", "safetensors", "scipy",
+    "threadpoolctl", "tomli-w",
+)  # fmt: skip
+MODULES = {"scipy": "scipy.linalg", "tomli-w": "tomli_w"}  # where not called as the package
+DASHBOARD = ("127.0.0.1", 8787)
+
+Installed = Callable[[str], "tuple[str, list[str]] | None"]
+
+
+def examine_python() -> Iterator[Finding]:
+    """Yield the interpreter and daskxml itself."""
+    text = f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}"
+    if sys.version_info < OLDEST:
+        yield Finding("Python", text, "problem", "install Python 3.11 or newer")
+    else:
+        yield Finding("Python", text)
+    yield Finding("daskxml", f"{__version__}, {Path(__file__).parents[2]}")
+
+
+def examine_packages() -> Iterator[Finding]:
+    """Yield versions, then what is missing, clashes, or does not load."""
+    versions = {name: found[0] for name in IMPORTED if (found := installed(name))}
+    present = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield Finding("packages", present or "none")
+    requirements = own_requirements()
+    if not requirements:
+        yield Finding("packages", "what daskxml requires is not known: not installed")
+    yield from check_requirements(requirements)
+    for name, version in versions.items():
+        yield from import_problems("packages", f"{name} {version}", MODULES.get(name, name), name)
+
+
+def examine_dashboard() -> Iterator[Finding]:
+    """Yield the address of a local run's Dask dashboard."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(DASHBOARD)
+            where = f"http://{DASHBOARD[0]}:{DASHBOARD[1]}/status"
+        except OSError:
+            where = f"port {DASHBOARD[1]} is taken; a run takes another and says which"
+    yield Finding("dashboard", where)
+
+
+def import_problems(topic: str, name: str, module: str, package: str) -> list[Finding]:
+    """Return the finding that a module cannot be imported; empty if it can."""
+    problem = load_problem(module)
+    remedy = f"pip install --force-reinstall {package}"
+    text = f"{name} does not load: {problem}"
+    return [Finding(topic, text, "problem", remedy)] if problem else []
+
+
+def load_problem(module: str) -> str:
+    """Return why a module cannot be imported; "" if it can.
+
+    Examples
+    --------
+    >>> load_problem("json"), load_problem("no_such_module")
+    ('', "ModuleNotFoundError: No module named 'no_such_module'")
+    """
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever a broken package raises
+        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return ""
+
+
+def installed(name: str) -> tuple[str, list[str]] | None:
+    """Return a package's version and what it requires; None if it is not installed."""
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    return found.version, found.requires or []
+
+
+def own_requirements() -> list[str]:
+    """Return what daskxml requires, also where it runs from its source and is not installed."""
+    found = installed(NAME)
+    if found is not None:
+        return found[1]
+    if not PROJECT.is_file():
+        return []
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].items()
+    optional = [_of_extra(text, extra) for extra, texts in extras for text in texts]
+    return [*project["dependencies"], *optional]
+
+
+def _of_extra(text: str, extra: str) -> str:
+    """Return an extra's requirement as the metadata of an installed package have it.
+
+    Examples
+    --------
+    >>> _of_extra("a>=1; platform_system == 'Linux'", "test")
+    "a>=1; (platform_system == 'Linux') and extra == 'test'"
+    """
+    wanted, _, marker = (part.strip() for part in text.partition(";"))
+    return f"{wanted}; " + (f"({marker}) and " if marker else "") + f"extra == '{extra}'"
+
+
+def check_requirements(texts: Iterable[str], installed: Installed = installed) -> Iterator[Finding]:
+    """Yield what is missing, and what clashes, among packages and their dependencies.
+
+    Parameters
+    ----------
+    texts
+        What daskxml requires; an extra counts if its first package is installed.
+    installed
+        Returns a package's version and requirements, or None.
+
+    Examples
+    --------
+    >>> have = {"dask": ("2026.8.0", []), "dask-cuda": ("26.10", ["dask==2026.7.1"])}
+    >>> found = check_requirements(["dask>=2026.7.1", "dask-cuda"], have.get)
+    >>> [(it.text, it.remedy) for it in found]
+    [('dask 2026.8.0 is installed, dask-cuda needs dask==2026.7.1', "pip install 'dask==2026.7.1'")]
+    """
+    texts = list(texts)
+    parse = _requirement_parser()
+    if parse is None:
+        yield from _check_names(texts, installed)
+        return
+    extras = _extras_in_use(texts, parse, installed)
+    queue = deque((text, NAME, extra) for text in texts for extra in extras)
+    seen: set[tuple[str, str]] = set()
+    reported: set[Finding] = set()
+    while queue:
+        text, by, extra = queue.popleft()
+        parsed = parse(text)
+        if parsed.marker is not None and not parsed.marker.evaluate({"extra": extra}):
+            continue
+        found = installed(parsed.name)
+        finding = _mismatch(parsed, by, found)
+        if finding is not None and finding not in reported:
+            reported.add(finding)
+            yield finding
+        for inner in ("", *sorted(parsed.extras)):
+            key = (parsed.name.lower(), inner)
+            if found is not None and finding is None and key not in seen:
+                seen.add(key)
+                queue.extend((more, parsed.name, inner) for more in found[1])
+
+
+def _check_names(texts: Iterable[str], installed: Installed) -> Iterator[Finding]:
+    """Yield what is missing where no versions can be compared."""
+    text = "versions were not compared: packaging is missing"
+    yield Finding("packages", text, "hint", "pip install packaging")
+    for wanted in (text for text in texts if "extra ==" not in text):
+        name = re.match(r"[\w.-]+", wanted)
+        if name and installed(name[0]) is None:
+            remedy = f"pip install '{wanted}'"
+            yield Finding("packages", f"{name[0]} is not installed", "problem", remedy)
+
+
+def _requirement_parser() -> Callable[[str], Any] | None:
+    """Return the parser of requirements: of packaging, which Dask needs, or of pip, or None."""
+    for module in ("packaging.requirements", "pip._vendor.packaging.requirements"):
+        try:
+            return importlib.import_module(module).Requirement
+        except ImportError:
+            continue
+    return None
+
+
+def _extras_in_use(
+    texts: Iterable[str], parse: Callable[[str], Any], installed: Installed
+) -> list[str]:
+    """Return "" and the extras whose first package is installed."""
+    first: dict[str, str] = {}
+    for text in texts:
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", text)
+        if extra and extra[1] in EXTRAS:
+            first.setdefault(extra[1], parse(text).name)
+    return ["", *(extra for extra, name in first.items() if installed(name))]
+
+
+def _mismatch(parsed: Any, by: str, found: tuple[str, list[str]] | None) -> Finding | None:
+    """Return the finding that a requirement is not met; None if it is."""
+    wanted = f"{parsed.name}{parsed.specifier}"
+    if found is None:
+        text = f"{parsed.name} is not installed, {by} needs {wanted}"
+    elif not parsed.specifier.contains(found[0], prereleases=True):
+        text = f"{parsed.name} {found[0]} is installed, {by} needs {wanted}"
+    else:
+        return None
+    return Finding("packages", text, "problem", f"pip install '{wanted}'")

@@ -1,0 +1,370 @@
+"""A session's commands executed in virtual time, in one process.
+
+A command takes a message to its worker, its work, and a message back. Leases of a worker follow one
+another, and one may wait at the worker while another runs. A batch is computed when it ends, so a
+worker that is lost before leaves nothing of it; a merge writes only scratch models until all
+workers have the result, so it is undone by forgetting it; a gang that is undone begins again from
+the global model (`RunGang.rewinds`). A merge that overlaps with training takes the replicas at the
+time of its command, and corrects each as soon as its worker is between two batches.
+
+A worker with a copy of a shared model computes a batch when it begins, from the model at that time,
+and its change is pending until the batch ends: other workers cannot read it before, and a loss of
+the worker drops it. At equal times batches end before others begin; otherwise earlier commands come
+first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from daskxml.collectives.messages import Worked
+from daskxml.core.errors import ModelError, TrainingError
+from daskxml.core.work_stats import WorkStats, merge_means, sum_stats
+from daskxml.local.clock import run_programs
+from daskxml.local.cost import Network, whole_ticks
+from daskxml.local.worker import VirtualWorker
+from daskxml.records import checkpoint
+from daskxml.session.commands import (
+    BestKept,
+    CheckpointWritten,
+    Command,
+    Evaluate,
+    EvaluationResult,
+    GangResult,
+    KeepBest,
+    LeaseResult,
+    MeasureNorms,
+    MergeReplicas,
+    MergeResult,
+    Result,
+    RunGang,
+    RunLease,
+    WriteCheckpoint,
+)
+from daskxml.session.part_holders import PartHolders
+from daskxml.session.session import Session
+from daskxml.strategies.protocol import Measured
+from daskxml.worker.assembly import BEST, CURRENT, assemble_checkpoint, parts_folder, write_held
+from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
+from daskxml.worker.merge_program import merge_program
+from daskxml.worker.partitioned_programs import evaluate_together
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work under way, a message included.
+
+    Attributes
+    ----------
+    end_s
+        When the session has the result, or a batch begins or ends.
+    worker
+        Name; None for collective work.
+    finish
+        Does the computation; returns the result, None where there is none yet.
+    settled_s
+        From then on a loss does not undo it.
+    """
+
+    end_s: float
+    worker: str | None
+    finish: Callable[[], Result | None]
+    settled_s: float = math.inf
+
+
+class Executor:
+    """Executes the commands of one session.
+
+    Parameters
+    ----------
+    session
+        The source of the commands, which is only read.
+    workers
+        By name; `daskxml.local.virtual_session` adds those that join.
+    network
+        Costs of messages.
+    row_bytes
+        Of a row that is fetched from another worker.
+    store
+        Run directory, and checkpoints to keep; None where nothing is written.
+    warn
+        Called with one line for the user.
+    now_s
+        When the session begins.
+
+    Attributes
+    ----------
+    now_s
+        The virtual time.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        workers: dict[str, VirtualWorker],
+        network: Network,
+        row_bytes: float,
+        store: tuple[Path, int] | None,
+        warn: Callable[[str], None],
+        now_s: float,
+    ) -> None:
+        self.session, self.workers, self.network = session, workers, network
+        self.now_s = now_s
+        self.stored: tuple[dict[str, Any], Path] | None = None  # last session and checkpoint
+        self._row_bytes, self._store, self._warn = row_bytes, store, warn
+        self._message_s = whole_ticks(network.message_s)
+        self._parts = PartHolders(workers)
+        self._tasks: list[tuple[float, bool, int, Task]] = []
+        self._started = 0
+
+    # ------------------------------------------------------------------- tasks
+
+    @property
+    def next_s(self) -> float:
+        """When the next task ends; infinite if none is under way."""
+        return self._tasks[0][0] if self._tasks else math.inf
+
+    def finish_next(self) -> Result | None:
+        """Finish the task that ends first; return its result, if it has one."""
+        return heapq.heappop(self._tasks)[-1].finish()
+
+    def settled_until(self, now_s: float) -> float:
+        """Return the end of the tasks that a loss at ``now_s`` cannot undo any more."""
+        ends = [task.end_s for *_, task in self._tasks if task.settled_s <= now_s]
+        return max(ends, default=now_s)
+
+    def remove(self, worker: str) -> bool:
+        """Forget a lost worker and its work; return whether the shared model is lost with it."""
+        del self.workers[worker]
+        self._tasks = [entry for entry in self._tasks if entry[-1].worker not in (None, worker)]
+        heapq.heapify(self._tasks)
+        left = [other.training.settings for other in self.workers.values()]
+        if self._parts.lose(worker) and self.session.strategy.partitions:
+            return True
+        shares_model = bool(left) and left[0].strategy.shares_model
+        return shares_model and not any(settings.slot.is_on_model_host for settings in left)
+
+    def _start(
+        self,
+        end_s: float,
+        worker: str | None,
+        finish: Callable[[], Result | None],
+        settled_s: float = math.inf,
+        *,
+        begins: bool = False,
+    ) -> None:
+        self._started += 1
+        task = Task(end_s, worker, finish, settled_s)
+        heapq.heappush(self._tasks, (end_s, begins, self._started, task))
+
+    # ---------------------------------------------------------------- commands
+
+    def execute(self, command: Command) -> None:
+        """Start a command."""
+        begins_s = self.now_s + self._message_s
+        match command:
+            case RunLease():
+                self._lease(command, begins_s)
+            case RunGang():
+                self._gang(command, begins_s)
+            case MeasureNorms():
+                self._start(begins_s + self._message_s, None, lambda: self._measure(command))
+            case MergeReplicas():
+                self._merge(command, begins_s)
+            case Evaluate():
+                self._evaluate(command, begins_s)
+            case WriteCheckpoint():
+                self._checkpoint(command, begins_s)
+            case KeepBest():
+                ends_s = begins_s + self._message_s
+                self._start(ends_s, None, lambda: self._keep_best(command), settled_s=self.now_s)
+
+    def _lease(self, command: RunLease, begins_s: float) -> None:
+        worker, done = self.workers[command.worker], list[WorkStats]()
+        begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
+        ends_s = []
+        for batch in command.batches:
+            work = partial(worker.work, batch, command.lr, done)
+            takes_s = worker.batch_s(batch, self.session.generation)
+            if worker.has_copy:
+                takes_s += self.network.transfer_s(worker.training.model_bytes)
+                self._start(end_s, worker.name, work, begins=True)
+            end_s += takes_s
+            ends_s.append(end_s)
+            self._start(end_s, worker.name, worker.release if worker.has_copy else work)
+        worker.free_s, busy_s = end_s, end_s - begun_s
+        worker.record_lease(begun_s, ends_s)
+
+        def finish() -> Result:
+            work = sum_stats(done)
+            work.busy_s = busy_s
+            return LeaseResult(command.lease, work)
+
+        self._start(end_s + self._message_s, worker.name, finish)
+
+    def _fetch_s(self, command: RunLease) -> float:
+        """Return the transfer time of rows that are resident on other workers."""
+        placement = self.session.placement
+        if placement.is_replicated:
+            return 0.0
+        own = set(placement.train_shards(command.worker))
+        spans = (span for batch in command.batches for span in batch)
+        rows = sum(span.rows for span in spans if span.stream not in own)
+        return self.network.transfer_s(round(rows * self._row_bytes))
+
+    def _measure(self, command: MeasureNorms) -> Result:
+        norms = {name: self.workers[name].network_worker.squared_norm() for name in command.workers}
+        if not all(map(math.isfinite, norms.values())):
+            raise TrainingError("the weights are not finite any more: lower strategy.lr")
+        return Measured(norms, self.session.parameters)
+
+    def _hosts(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self.workers[name].training.settings.slot.host for name in names)
+
+    def _merge(self, command: MergeReplicas, begins_s: float) -> None:
+        workers = [self.workers[name] for name in command.weights]
+        if command.overlaps:
+            for worker in workers:
+                worker.take_snapshot(command)
+        hosts = self._hosts(command.weights)
+        programs = [
+            merge_program(worker.training, command, rank, hosts)
+            for rank, worker in enumerate(workers)
+        ]
+        ends = run_programs(programs, lambda rank, batch: 0.0, self.network, begins_s)
+        means = merge_means(end.result for end in ends)
+        result = MergeResult(sum(end.sent_bytes for end in ends), means)
+        reduced_s = max(end.end_s for end in ends) + self._message_s
+        if command.overlaps:
+            arrived_s = reduced_s + self._message_s
+            correct = partial(self._correct, command, result, arrived_s)
+            self._start(arrived_s, None, correct, settled_s=reduced_s)
+            return
+
+        def finish() -> Result:
+            for worker in workers:
+                worker.training.commit(command.generation)
+            self._parts.merged(dict(zip(command.weights, hosts, strict=True)))
+            return result
+
+        self._start(reduced_s + 2 * self._message_s, None, finish, settled_s=reduced_s)
+
+    def _correct(self, command: MergeReplicas, result: MergeResult, arrived_s: float) -> None:
+        """Correct each replica between two batches; then report the merge."""
+        workers = {name: self.workers[name] for name in command.weights}
+        free_s = {name: worker.between_batches_s(arrived_s) for name, worker in workers.items()}
+        for name, worker in workers.items():
+            commit = partial(worker.training.commit, command.generation)
+            self._start(free_s[name], None, commit, settled_s=arrived_s)
+        done = {name: worker.batches_until(free_s[name]) for name, worker in workers.items()}
+        end_s = max(free_s.values()) + self._message_s
+        self._start(end_s, None, lambda: replace(result, corrected=done), settled_s=arrived_s)
+
+    def _gang(self, command: RunGang, begins_s: float) -> None:
+        workers = [self.workers[name] for name in command.workers]
+        hosts, megabatch = self._hosts(command.workers), self.session.generation
+        self._parts.begin_gang(command.workers)
+        programs = [
+            gang_program(worker.training, command, rank, hosts, {})
+            for rank, worker in enumerate(workers)
+        ]
+        machines = list(range(len(workers)))
+        if needs_server(command.pattern):
+            programs.append(server_program(workers[0].network_worker, command))
+            machines.append(0)
+
+        def work_s(rank: int, batch: Worked) -> float:
+            return workers[rank].work_s(batch, megabatch)
+
+        ends = run_programs(programs, work_s, self.network, begins_s, machines=machines)
+        ranks = [rank_stats([end]) for end in ends[: len(workers)]]
+        ranks[0] = rank_stats([ends[0], *ends[len(workers) :]])  # its process runs the server
+        result = GangResult(command.gang, tuple(ranks))
+        self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: result)
+
+    def _evaluate(self, command: Evaluate, begins_s: float) -> None:
+        if self.session.strategy.partitions:
+            return self._evaluate_together(command, begins_s)
+        worker = self.workers[command.worker]
+        end_s = begins_s + worker.evaluate_s(command) + self._message_s
+
+        def finish() -> Result:
+            sums = worker.training.evaluate(command.pieces, {})
+            loss = worker.training.training_loss(command.train_pieces, {})
+            return EvaluationResult(command.number, sums, loss)
+
+        self._start(end_s, command.worker, finish)
+
+    def _evaluate_together(self, command: Evaluate, begins_s: float) -> None:
+        workers = list(self.workers.values())
+        target = list(self.workers).index(command.worker)
+        programs = [
+            evaluate_together(worker.parts_worker, command, rank, len(workers), target)
+            for rank, worker in enumerate(workers)
+        ]
+
+        def work_s(rank: int, batch: Worked) -> float:
+            return workers[rank].ranking_s(batch)
+
+        ends = run_programs(programs, work_s, self.network, begins_s)
+        result = EvaluationResult(command.number, ends[target].result)
+        self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: result)
+
+    def _checkpoint(self, command: WriteCheckpoint, begins_s: float) -> None:
+        session, worker = self.session.plain(), self.workers[command.worker]
+        nbytes = worker.training.model_bytes
+        nbytes += sum(int(array.nbytes) for array in worker.training.local_state().values())
+        takes_s = whole_ticks(nbytes / worker.cost.storage_bytes_s)
+
+        def finish() -> Result:
+            self._write(command, session)
+            return CheckpointWritten()
+
+        self._start(begins_s + takes_s + self._message_s, command.worker, finish)
+
+    def _keep_best(self, command: KeepBest) -> Result:
+        for worker in self.workers.values():
+            worker.training.keep_best(command.megabatch)
+        return BestKept()
+
+    def _write(self, command: WriteCheckpoint, session: dict[str, Any]) -> None:
+        """Write a checkpoint, local states first; a full disk does not end the run."""
+        assert self._store is not None
+        run_dir, keep = self._store
+        session["local"] = {}
+        if self.session.strategy.partitions:
+            return self._assemble(command, session)
+        try:
+            for number, (name, worker) in enumerate(self.workers.items()):
+                if state := worker.training.local_state():
+                    checkpoint.write_local(run_dir, command.megabatch, number, state)
+                    session["local"][name] = number
+            _, models = self.workers[command.worker].training.host_models()
+            written = run_dir, command.megabatch, models, json.dumps(session), keep
+            self.stored = session, checkpoint.write_checkpoint(*written)
+        except ModelError as error:
+            checkpoint.drop_local(run_dir, command.megabatch)
+            self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
+
+    def _assemble(self, command: WriteCheckpoint, session: dict[str, Any]) -> None:
+        """Write a checkpoint of the parts of all workers."""
+        assert self._store is not None
+        run_dir, keep = self._store
+        folder = parts_folder(str(run_dir), command.megabatch)
+        try:
+            for number, worker in enumerate(self.workers.values()):
+                models, misses = (CURRENT, BEST), self._parts.misses_owner
+                write_held(worker.parts_worker, folder, number, models, with_copies=misses)
+            writer = self.workers[command.worker].parts_worker
+            written = writer, str(run_dir), command.megabatch, json.dumps(session), keep
+            self.stored = session, Path(assemble_checkpoint(*written))
+        except ModelError as error:
+            checkpoint.drop_local(run_dir, command.megabatch)
+            self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")

@@ -1,0 +1,156 @@
+"""The rows of a run in this process, read once and shared by all of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from daskxml.config import RunConfig
+from daskxml.core.arrays import Array, Partition
+from daskxml.data.reading import (
+    DataSource,
+    Facts,
+    count_block,
+    have_weights,
+    matrix_facts,
+    read_here,
+    shuffle_here,
+    weights_of,
+)
+from daskxml.data.rows import concatenate, label_counts
+from daskxml.data.weights import row_weights
+from daskxml.models.kinds import AnySpec
+from daskxml.models.trees.search import prepare_trees
+from daskxml.models.trees.spec import TreeSpec
+from daskxml.session.placement import Placement
+from daskxml.session.setup import (
+    DataLayout,
+    check_labels,
+    evaluation_recipe,
+    make_source,
+    place_rows,
+    source_like,
+    training_recipe,
+)
+
+Given = Any  # an object with `partitions()`, as `daskxml.Matrices` has
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a run.
+
+    Attributes
+    ----------
+    facts
+        Sizes of all training rows.
+    train, test
+        Partitions; the latter are the held-out rows where some are.
+    label_counts
+        ``(labels,)`` int64, of the rows that are trained on.
+    is_replicated
+        Every worker holds every row.
+    label_orders
+        ``(trees, labels)`` int32, see `find_label_orders`; None for models that are no trees.
+    tree_spec
+        Of trees, with what was "auto" chosen on held-out rows; None for other models.
+    """
+
+    facts: Facts
+    train: tuple[Partition, ...]
+    test: tuple[Partition, ...]
+    label_counts: Array
+    is_replicated: bool
+    label_orders: Array | None = None
+    tree_spec: TreeSpec | None = None
+
+    def model_spec(self, config: RunConfig) -> AnySpec:
+        """Return the model of a run with these rows."""
+        return self.tree_spec or config.model_spec(self.facts.features, self.facts.labels)
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a typical row."""
+        return self.facts.nbytes / self.facts.rows
+
+    def placement(self) -> Placement:
+        """Return a placement with no owners yet."""
+        train, test = (tuple(p.rows for p in parts) for parts in (self.train, self.test))
+        return Placement(self.is_replicated, train, test)
+
+
+def read_rows(
+    config: RunConfig,
+    workers: int,
+    train: Given | None = None,
+    test: Given | None = None,
+    placed: DataLayout | None = None,
+) -> Rows:
+    """Read the rows that a run file names, in the order and the partitions of a cluster.
+
+    Parameters
+    ----------
+    workers
+        How many there are, for the number of partitions.
+    train, test
+        Matrices that take the place of files.
+    placed
+        The layout of a run that continues.
+
+    Raises
+    ------
+    InputError
+        The first problem in the order of the files, training files first.
+    """
+    data = config.data
+    blocks, facts, shift = _blocks(make_source(data, data.train), train)
+    tests = None
+    if (data.test or test is not None) and not data.validation:
+        tests = _blocks(source_like(data, data.test, facts), test)
+    nbytes = facts.nbytes + (tests[1].nbytes if tests else 0)
+    placed = placed or place_rows(config, facts.rows, nbytes, workers)
+    check_labels(facts, data.train)
+    recipe = training_recipe(config, facts, shift, placed.parts)
+    given = None if train is None else train.sample_weight
+    weights = None
+    if given is None:
+        given = data.weights or None
+    if given is None and have_weights([count_block(block) for block in blocks]):
+        given = np.concatenate([weights_of(block) for block in blocks])
+    if given is not None:
+        of_networks = config.model.kind != "tree"
+        weights = row_weights(given, facts.rows, has_mean_one=of_networks)
+    parts = shuffle_here(blocks, recipe, weights)
+    kept, held = parts[: recipe.parts], parts[recipe.parts :]
+    if tests is not None:
+        held = shuffle_here(tests[0], evaluation_recipe(config, *tests[1:], placed.parts))
+    counts = sum(label_counts(part.labels, facts.labels) for part in kept)
+    rows = Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated)
+    return prepared(rows, config)
+
+
+def prepared(rows: Rows, config: RunConfig) -> Rows:
+    """Return the rows with what label trees need to know of them, if the model is of that kind."""
+    spec = config.model_spec(rows.facts.features, rows.facts.labels)
+    if not isinstance(spec, TreeSpec):
+        return rows
+    trees, seed = int(config.training.epochs), config.run.seed
+    spec, orders = prepare_trees(rows.train, rows.label_counts, spec, trees, seed)
+    return replace(rows, label_orders=orders, tree_spec=spec)
+
+
+def _blocks(source: DataSource, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:
+    if given is None:
+        return read_here(source)
+    blocks = given.partitions()
+    return blocks, matrix_facts([count_block(block) for block in blocks], source), 0
+
+
+def share_rows(rows: Rows) -> Rows:
+    """Return rows that workers can hold without a copy for each: one stream where replicated."""
+    if not rows.is_replicated or len(rows.train) == 1:
+        return rows
+    return replace(rows, train=(concatenate(rows.train),))

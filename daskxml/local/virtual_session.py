@@ -1,0 +1,281 @@
+"""One session in virtual time, from its first command to its last.
+
+The next event is the earliest of these: the end of something under way, a worker that is lost or
+arrives by the script, a candidate that has the model, the end of the time that the run may take. At
+equal times results come before losses, and losses before arrivals.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from daskxml.core.errors import ConfigError
+from daskxml.core.signals import defer_signals
+from daskxml.local.cost import TICK_S, whole_ticks
+from daskxml.local.executor import Executor
+from daskxml.local.worker import VirtualWorker, WorkerFactory
+from daskxml.session.commands import STOP, Command, StopRequest
+from daskxml.session.run_loop import RunLoop
+from daskxml.session.stopping import trained_s
+
+
+@dataclass(frozen=True)
+class Loss:
+    """``worker`` is lost at ``at_s`` virtual seconds.
+
+    Examples
+    --------
+    >>> Loss(1.5, "0").worker
+    '0'
+    """
+
+    at_s: float
+    worker: str
+
+    def __post_init__(self) -> None:
+        _check_time(self.at_s)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """``worker`` arrives at ``at_s`` virtual seconds."""
+
+    at_s: float
+    worker: str
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_time(self.at_s)
+        if not 0.0 < self.speed < math.inf:
+            raise ConfigError(f"worker {self.worker}: speed = {self.speed}: must be above 0")
+
+
+Change = Loss | Arrival
+
+
+def _check_time(at_s: float) -> None:
+    if not 0.0 <= at_s < math.inf:
+        raise ConfigError(f"at_s = {at_s}: must be at least 0")
+
+
+def check_changes(names: Collection[str], changes: Iterable[Change]) -> None:
+    """Refuse losses of nobody, and arrivals of workers that are there.
+
+    Raises
+    ------
+    ConfigError
+        Naming the worker.
+
+    Examples
+    --------
+    >>> check_changes(["0", "1"], [Loss(0.5, "1"), Arrival(0.6, "2")])
+    """
+    changes = tuple(changes)
+    arriving = [change.worker for change in changes if isinstance(change, Arrival)]
+    known = Counter([*names, *arriving])
+    for name in arriving:
+        if known[name] > 1:
+            raise ConfigError(f"worker {name} arrives, but there is one of this name: give another")
+    for change in changes:
+        if change.worker not in known:
+            raise ConfigError(f"worker {change.worker} is lost, but there is none of this name")
+
+
+_ORDER = {Loss: 0, Arrival: 1}
+
+
+class Script:
+    """Losses and arrivals that are still to happen, the earliest first."""
+
+    def __init__(self, changes: tuple[Change, ...]) -> None:
+        self._pushed = 0
+        self._heap: list[tuple[float, int, int, Change]] = []
+        for change in changes:
+            self.push(change, whole_ticks(change.at_s))
+
+    @property
+    def next_s(self) -> float:
+        """When the next change happens; infinite if there is none."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def push(self, change: Change, at_s: float) -> None:
+        """Schedule a change."""
+        self._pushed += 1
+        heapq.heappush(self._heap, (at_s, _ORDER[type(change)], self._pushed, change))
+
+    def pop(self) -> Change:
+        """Return the next change."""
+        return heapq.heappop(self._heap)[3]
+
+
+@dataclass
+class Candidate:
+    """A worker that prepares to join: it has the model of ``generation`` at ``ready_s``."""
+
+    worker: VirtualWorker
+    ready_s: float
+    generation: int = -1
+
+
+class Membership:
+    """Workers that arrive during a session, until they take part in it.
+
+    Parameters
+    ----------
+    factory
+        Creates them.
+    executor
+        Of the session.
+    """
+
+    def __init__(self, factory: WorkerFactory, executor: Executor) -> None:
+        self._factory, self._executor = factory, executor
+        self.candidates: list[Candidate] = []
+
+    def prepare(self, name: str, speed: float) -> None:
+        """Create a worker that arrives."""
+        worker = self._factory.create(name, speed)
+        self.candidates.append(Candidate(worker, self._executor.now_s))
+
+    def drop(self, name: str) -> None:
+        """Forget a candidate that is lost."""
+        self.candidates = [it for it in self.candidates if it.worker.name != name]
+
+    @property
+    def next_s(self) -> float:
+        """When the next candidate receives its model; those that have it wait for a merge."""
+        now_s = self._executor.now_s
+        times = (candidate.ready_s for candidate in self.candidates)
+        return min((ready_s for ready_s in times if ready_s > now_s), default=math.inf)
+
+    def has_candidates(self) -> bool:
+        """Whether a worker waits to join."""
+        return bool(self.candidates)
+
+    def admit(self, generation: int, may_join: bool) -> list[VirtualWorker]:
+        """Let candidates that hold the model of ``generation`` join; send it to others."""
+        admitted = []
+        for candidate in list(self.candidates):
+            if candidate.ready_s > self._executor.now_s:
+                continue
+            if candidate.generation != generation:
+                self._send_model(candidate, generation)
+            elif may_join:
+                self.candidates.remove(candidate)
+                self._join(candidate.worker)
+                admitted.append(candidate.worker)
+        return admitted
+
+    def _send_model(self, candidate: Candidate, generation: int) -> None:
+        nbytes, network = candidate.worker.training.model_bytes, self._executor.network
+        candidate.generation = generation
+        takes_s = network.transfer_s(nbytes) + whole_ticks(network.latency_s + network.message_s)
+        candidate.ready_s = self._executor.now_s + takes_s
+
+    def _join(self, worker: VirtualWorker) -> None:
+        donor = next(iter(self._executor.workers.values())).training
+        generation, models = donor.host_models()
+        worker.training.set_models(models, generation, donor.best)
+        self._executor.workers[worker.name] = worker
+
+
+class VirtualSession:
+    """Drives a run loop on a virtual clock, which is its executor's.
+
+    Parameters
+    ----------
+    loop, executor, membership
+        From the beginning of the run, or from a checkpoint.
+    script
+        Losses and arrivals; those that have happened are removed.
+    """
+
+    def __init__(
+        self, loop: RunLoop, executor: Executor, membership: Membership, script: Script
+    ) -> None:
+        self.session, self.executor = loop.session, executor
+        self._loop, self._membership, self._script = loop, membership, script
+        self._is_interrupted = False
+        self._timed_out = -1  # the mega-batch in which the time was up
+
+    def speeds(self) -> dict[str, float]:
+        """Return the speeds of all workers, candidates last."""
+        candidates = (candidate.worker for candidate in self._membership.candidates)
+        workers = [*self.executor.workers.values(), *candidates]
+        return {worker.name: worker.speed for worker in workers}
+
+    def run(self) -> str:
+        """Run until the session ends; return why.
+
+        Ctrl-C asks it to end at a merge; a second one interrupts it.
+        """
+        commands = self._loop.start(self.executor.workers, self.executor.now_s)
+        reason, interrupts = "", 0
+        while not reason:
+            try:
+                with defer_signals():
+                    reason = self._loop.execute(commands)
+                    commands = [] if reason else self._next_commands()
+            except KeyboardInterrupt:
+                interrupts += 1
+                if interrupts > 1:
+                    raise
+                self._is_interrupted = True
+        return reason
+
+    def _next_commands(self) -> list[Command]:
+        """Advance to the next event; return the commands that follow from it."""
+        executor, script = self.executor, self._script
+        if self._is_interrupted:
+            self._is_interrupted = False
+            return self._loop.handle(StopRequest("interrupt"), executor.now_s)
+        if self._loop.is_stop_asked:
+            self._loop.is_stop_asked = False
+            return self._loop.handle(StopRequest(STOP.value), executor.now_s)
+        times = [executor.next_s, script.next_s, self._membership.next_s, self._deadline_s()]
+        if min(times) == math.inf:
+            raise RuntimeError(f"nothing is under way in stage {self.session.stage!r}")
+        now_s = executor.now_s = max(executor.now_s, min(times))
+        commands: list[Command] = []
+        match times.index(min(times)):
+            case 0:
+                result = executor.finish_next()
+                commands = [] if result is None else self._loop.handle(result, now_s)
+            case 1:
+                commands = self._change(script.pop())
+            case 3:
+                self._timed_out = self.session.generation
+                commands = self.session.tick(now_s)
+        return [*commands, *self._loop.admit(now_s)]
+
+    def _deadline_s(self) -> float:
+        """Return when the run's time is up; infinite without a limit, or if it was up before."""
+        session = self.session
+        limit_s = session.rules.train_s
+        if not limit_s or session.stage != "train" or self._timed_out == session.generation:
+            return math.inf
+        due_s = session.log.unrecorded_since_s + limit_s - trained_s(session.history)
+        return math.ceil(due_s / TICK_S) * TICK_S  # a whole tick, not before it is up
+
+    def _change(self, change: Change) -> list[Command]:
+        match change:
+            case Arrival(_, name, speed):
+                self._membership.prepare(name, speed)
+            case Loss(_, name) if name in self.executor.workers:
+                return self._lose(change, name)
+            case Loss(_, name):
+                self._membership.drop(name)
+        return []
+
+    def _lose(self, loss: Loss, name: str) -> list[Command]:
+        """Handle a loss, after the end of what it cannot undo any more."""
+        now_s = self.executor.now_s
+        settled_s = self.executor.settled_until(now_s)
+        if settled_s > now_s:
+            self._script.push(loss, settled_s)
+            return []
+        return self._loop.lose(name, now_s)

@@ -1,0 +1,328 @@
+"""A worker of a simulated run: a real `TrainingWorker`, whose time is virtual.
+
+A pool's threads are virtual as well. Every batch is cut into one part for each thread, as a real
+pool cuts it, and the parts are stepped through one after the other when the batch ends: each reads
+the updates before it, and none is lost, the best outcome of races between real threads, and the
+same every time. A batch takes as long as if all parts were as long as the longest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from daskxml.collectives.messages import Worked
+from daskxml.config import RunConfig
+from daskxml.core.arrays import Array, Partition
+from daskxml.core.work_stats import WorkStats
+from daskxml.local.cost import CostModel, Devices, jitter_factor, whole_ticks
+from daskxml.local.rows import Rows
+from daskxml.models.kinds import AnySpec
+from daskxml.session.commands import Evaluate, MergeReplicas, Piece
+from daskxml.session.ledger import Span
+from daskxml.session.session import Session
+from daskxml.strategies.protocol import WorkerDevice
+from daskxml.worker.create import new_worker
+from daskxml.worker.memory import LogitsBudget
+from daskxml.worker.partitioned_worker import PartitionedWorker
+from daskxml.worker.resident_rows import part_of, span_rows
+from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
+from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
+from daskxml.worker.training_worker import TrainingWorker
+from daskxml.worker.tree_worker import TreeWorker
+
+_PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
+
+
+class VirtualWorker:
+    """One worker.
+
+    Parameters
+    ----------
+    name
+        In the strategy and the history.
+    speed
+        Batches take their cost over this; above 0.
+    settings, rows
+        Of its `TrainingWorker`; rows are shared with other workers, not copied.
+    cost
+        Of batches at speed 1.
+    shared
+        The shared model, if any; the first worker on its machine creates it.
+
+    Attributes
+    ----------
+    device
+        A replica or a pool.
+    has_copy
+        It steps on a copy of a shared model: from `work` to `release` its change is pending.
+    free_s
+        When its last lease ends.
+    """
+
+    def __init__(
+        self, name: str, speed: float, settings: WorkerSettings, rows: Rows, cost: CostModel,
+        shared: SharedModel | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.speed, self.cost = name, speed, cost
+        self.device = WorkerDevice(settings.slot.pool_threads)
+        self.free_s = 0.0
+        self._done: list[tuple[float, float, int]] = []  # from, until, batches; since a snapshot
+        self._batches = (-1, 0)  # a mega-batch, and the number of its last one
+        self.has_copy = settings.strategy.shares_model and not settings.steps_in_place
+        self._create(settings, shared)
+        self.training.initialize()
+        self._hold(rows)
+
+    def _create(self, settings: WorkerSettings, shared: SharedModel | None) -> None:
+        self._pending = PendingStore()
+        slot = replace(settings.slot, pool_threads=min(settings.slot.pool_threads, 1))
+        self.training = new_worker(
+            replace(settings, slot=slot),
+            shared if settings.slot.is_on_model_host else None,
+            self._pending if self.has_copy else None,
+        )
+        if self.has_copy:
+            found = shared or self.training.shared
+            assert found is not None
+            self._pending.bind(LocalStore(found, self.training.kernels))
+
+    def _hold(self, rows: Rows) -> None:
+        if rows.is_replicated:
+            self.training.rows.hold_all(rows.train, rows.test)
+        else:  # all shards: placement only affects the time
+            self.training.rows.hold(dict(enumerate(rows.train)), dict(enumerate(rows.test)))
+        self.training.count_labels(rows.label_counts)
+        if isinstance(self.training, TreeWorker):
+            self.training.orders = rows.label_orders
+
+    @property
+    def network_worker(self) -> TrainingWorker:
+        """Its `TrainingWorker`, in a run of networks."""
+        assert isinstance(self.training, TrainingWorker)
+        return self.training
+
+    @property
+    def parts_worker(self) -> PartitionedWorker:
+        """Its `PartitionedWorker`, in a run whose output layer is cut."""
+        assert isinstance(self.training, PartitionedWorker)
+        return self.training
+
+    @property
+    def autotune_event(self) -> dict[str, Any] | None:
+        """The history's event of its logits budget; None where there was no choice."""
+        return self.training.budget.event(self.name)
+
+    @property
+    def rows_per_s(self) -> float:
+        """Its speed on typical batches, for the placement of shards."""
+        settings = self.training.settings
+        rows = min(settings.max_batch_rows, 256)
+        return self.speed * rows / self.cost.batch_s(rows, rows * settings.data.row_nonzeros)
+
+    def work_s(self, work: Worked, megabatch: int) -> float:
+        """Return how long so much work takes, as its next batch of a mega-batch."""
+        before, number = self._batches
+        number = number + 1 if before == megabatch else 0
+        self._batches = megabatch, number
+        seed, cost = self.training.settings.config.run.seed, self.cost
+        rows, nonzeros = self._rounded(work.rows, work.nonzeros)
+        factor = jitter_factor(cost.jitter, seed, self.name, megabatch, number)
+        return whole_ticks(cost.batch_s(rows, nonzeros) * work.share / self.speed * factor)
+
+    def _rounded(self, rows: int, nonzeros: int) -> tuple[int, int]:
+        """Round a pool's batch up to as many rows for each thread as one has."""
+        threads = max(1, self.device.pool_threads)
+        all_rows = -(-rows // threads) * threads
+        return all_rows, nonzeros * all_rows // max(1, rows)
+
+    def batch_s(self, batch: Sequence[Span], megabatch: int) -> float:
+        """Return how long its next batch of a mega-batch takes."""
+        if isinstance(self.training, TreeWorker):
+            return self._pieces_s(self.training, batch, megabatch)
+        rows = sum(span.rows for span in batch)
+        return self.work_s(Worked(rows, self._nonzeros(batch)), megabatch)
+
+    def _pieces_s(self, worker: TreeWorker, batch: Sequence[Span], megabatch: int) -> float:
+        """Return how long pieces of a tree take: a product for each feature, child and pass."""
+        settings = worker.settings
+        numbers = [(span.epoch, n) for span in batch for n in range(span.start, span.stop)]
+        products = sum(worker.work_of(*number) for number in numbers) * settings.data.row_nonzeros
+        factor = jitter_factor(
+            self.cost.jitter, settings.config.run.seed, self.name, megabatch, numbers[0][1]
+        )
+        return whole_ticks(worker.spec.fit.passes * products / _PRODUCTS_S / self.speed * factor)
+
+    def _nonzeros(self, batch: Sequence[Span]) -> int:
+        total = 0
+        for span in batch:
+            part = self.training.rows.streams[span.stream]
+            rows = span_rows(span, part.rows, self.training.settings.config.run.seed)
+            total += self.training.kernels.nonzeros(part.features, rows)
+        return total
+
+    def work(self, batch: Sequence[Span], lr: float, done: list[WorkStats]) -> None:
+        """Step through a batch, a pool through its parts in turn; add the stats to ``done``."""
+        parts = self.device.pool_threads or 1
+        cut = [part_of(batch, part, parts) for part in range(parts)]
+        done.append(self.training.lease([part for part in cut if part], lr, {}))
+
+    def release(self) -> None:
+        """Add the pending change of the copy to the shared model."""
+        self._pending.release()
+
+    def take_snapshot(self, command: MergeReplicas) -> None:
+        """Copy the replica for a merge that overlaps with the next leases."""
+        if self.network_worker.snapshot.generation != command.generation:
+            self._done = []
+        self.network_worker.take_snapshot(command)
+
+    def record_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
+        """Record when a lease begins and when each of its batches ends, where merges overlap."""
+        if not self.training.settings.config.combine.overlap:
+            return
+        if self.device.is_pool:  # whose threads do not wait for each other between batches
+            self._done.append((begun_s, ends_s[-1], len(ends_s)))
+        else:
+            self._done += [(*at, 1) for at in itertools.pairwise((begun_s, *ends_s))]
+
+    def between_batches_s(self, at_s: float) -> float:
+        """Return when the batch under way ends; ``at_s`` if there is none."""
+        ends = (end_s for begun_s, end_s, _ in self._done if begun_s < at_s < end_s)
+        return next(ends, at_s)
+
+    def batches_until(self, at_s: float) -> int:
+        """Return the number of batches from the snapshot to ``at_s``."""
+        return sum(batches for _, end_s, batches in self._done if end_s <= at_s)
+
+    def ranking_s(self, work: Worked) -> float:
+        """Return how long it takes to rank labels of rows together with others."""
+        seconds = self.cost.batch_s(work.rows, work.nonzeros) * self.cost.evaluation_share
+        return whole_ticks(seconds / self.speed)
+
+    def evaluate_s(self, command: Evaluate) -> float:
+        """Return how long an evaluation takes."""
+        rows = self.training.rows
+        total_s = self._forward_s(command.pieces, rows.tests)
+        total_s += self._forward_s(command.train_pieces, rows.streams)
+        return whole_ticks(total_s * self.cost.evaluation_share / self.speed)
+
+    def _forward_s(self, pieces: Sequence[Piece], shards: Mapping[int, Partition]) -> float:
+        """Return the time of training steps on these rows, in an evaluation's batches."""
+        most, total_s = self.training.settings.config.evaluation.batch_rows, 0.0
+        for shard, start, stop in pieces:
+            features = shards[shard].features
+            for first in range(start, stop, most):
+                last = min(first + most, stop)
+                stored = self.training.kernels.nonzeros(features, np.arange(first, last))
+                total_s += self.cost.batch_s(last - first, stored)
+        return total_s
+
+
+class PendingStore:
+    """A `ModelStore` whose pushes are pending until `release`.
+
+    A batch is stepped through when it begins, with the model as it is then; the model contains its
+    change from the batch's end on. Pulls contain the pending changes, which are the worker's own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
+    >>> model, copy = SharedModel.create(1), np.empty(1, np.float32)
+    >>> store = PendingStore()
+    >>> store.bind(LocalStore(model))
+    >>> store.push(np.float32([2.0]))
+    >>> store.pull(copy)
+    >>> float(copy[0]), float(model.flat[0])
+    (2.0, 0.0)
+    >>> store.release()
+    >>> float(model.flat[0])
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self._change: Array | None = None
+
+    def bind(self, store: ModelStore) -> None:
+        """Set the model's store; to be called before the first pull."""
+        self._store = store
+
+    def pull(self, out: Array) -> None:
+        """Copy the model with the pending change."""
+        self._store.pull(out)
+        if self._change is not None:
+            out += self._change
+
+    def push(self, delta: Array) -> None:
+        """Add to the pending change."""
+        self._change = delta.copy() if self._change is None else self._change + delta
+
+    def release(self) -> None:
+        """Add the pending change to the model."""
+        if self._change is not None:
+            self._store.push(self._change)
+        self._change = None
+
+
+class WorkerFactory:
+    """Creates workers on machines.
+
+    Parameters
+    ----------
+    config, spec, rows, session
+        Of the run; every worker holds all ``rows``.
+    devices
+        Costs of batches, and which workers are pools.
+    """
+
+    def __init__(
+        self, config: RunConfig, spec: AnySpec, rows: Rows, devices: Devices, session: Session
+    ) -> None:
+        self._config, self._devices, self._rows = config, devices, rows
+        self._facts = DataFacts.of(spec, session.placement, rows.facts)
+        self._numbers, self._model_host = itertools.count(), ""
+        self._shared: SharedModel | None = None
+        self._budgets: dict[str, LogitsBudget] = {}
+
+    def create_first(self, speeds: Mapping[str, float]) -> dict[str, VirtualWorker]:
+        """Return the workers of the beginning, by name."""
+        machines = {name: self._next_machine() for name in speeds}
+        self._model_host = self._devices.model_host_of(machines)
+        # Workers on the model's machine come first, to create the shared model.
+        ordered = sorted(speeds, key=lambda name: machines[name] != self._model_host)
+        created = {name: self._create(name, speeds[name], machines[name]) for name in ordered}
+        return {name: created[name] for name in speeds}
+
+    def create(self, name: str, speed: float) -> VirtualWorker:
+        """Return a worker that arrives later, in the next place on the machines."""
+        return self._create(name, speed, self._next_machine())
+
+    def _next_machine(self) -> str:
+        return self._devices.network.machine_of(next(self._numbers))
+
+    def _create(self, name: str, speed: float, machine: str) -> VirtualWorker:
+        settings, cost = self._settings(name, machine), self._devices.cost_of(name)
+        device = settings.slot.device
+        if device in self._budgets:  # found by another worker on the same device
+            settings = self._budgets[device].given_to(settings)
+        worker = VirtualWorker(name, speed, settings, self._rows, cost, self._shared)
+        self._shared = self._shared or worker.training.shared
+        self._budgets.setdefault(device, worker.training.budget)
+        return worker
+
+    def _settings(self, name: str, machine: str) -> WorkerSettings:
+        cluster = self._config.cluster
+        slot = WorkerSlot(
+            device="cpu" if cluster.device == "auto" else cluster.device,
+            threads=cluster.threads_on(len(os.sched_getaffinity(0)), 1),
+            pool_threads=self._devices.device_of(name).pool_threads,
+            host=machine,
+            model_host=self._model_host,
+        )
+        return WorkerSettings.of(self._config, self._facts, slot)

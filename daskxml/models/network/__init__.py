@@ -1,0 +1,1 @@
+"""Networks: one flat array of parameters, layers over it, output layers, ranking."""

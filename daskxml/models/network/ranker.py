@@ -1,0 +1,105 @@
+"""A trained network that ranks labels on the CPU, for several callers at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Segment
+from daskxml.kernels import Kernels
+from daskxml.kernels.label_index import LabelIndex
+from daskxml.kernels.quantised import Quantised
+from daskxml.models.batch import batch_rows
+from daskxml.models.network.label_index import index_of, without_index
+from daskxml.models.network.mlp import Mlp
+from daskxml.models.network.spec import ModelSpec, check_rank
+
+_BATCH_ROWS = 512  # as in the evaluation of a run, so that both round alike
+_LOGITS_BYTES = 2**20  # of a thread: blocks of logits are used while they are in the cache
+
+
+class NetworkRanker:
+    """Ranks labels with parameters that are used where they are, and not copied.
+
+    Each call has buffers of its own, a few MiB, so that calls from several threads do not wait for
+    each other; they are kept for later calls.
+
+    Parameters
+    ----------
+    spec
+        Sizes and layers.
+    parameters
+        float32 arrays by name, of the shapes of ``Layout(spec)``, the weights of first and output
+        layer perhaps `Quantised`, and an index of the labels, if there is one; not changed.
+    kernels
+        Of the CPU.
+    """
+
+    def __init__(self, spec: ModelSpec, parameters: Mapping[str, Array], kernels: Kernels) -> None:
+        self._spec, self._kernels = spec, kernels
+        self._parameters = {
+            name: array if isinstance(array, Quantised) else np.ascontiguousarray(array, np.float32)
+            for name, array in without_index(parameters).items()
+        }
+        self._index = index_of(parameters)
+        self._idle: list[Mlp] = []
+
+    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
+        """Return ids and probabilities of the best ``k`` labels of every row; see `Mlp.top_k`.
+
+        An index finds them if it was made for so many.
+        """
+        check_rank(k, self._spec.labels)
+        with self._network() as network:
+            if self._index is not None and k <= self._index.k:
+                return self._rank_by_index(self._index, network.last_hidden(segments), k)
+            if batch_rows(segments) != 1:
+                return network.top_k(segments, k)
+            return self._rank_row(network.last_hidden(segments)[0], k)
+
+    def last_hidden(self, segments: Sequence[Segment]) -> Any:
+        """Return what the output layer takes, ``(rows, units)``; see `Mlp.last_hidden`."""
+        with self._network() as network:
+            return network.last_hidden(segments)
+
+    def _rank_row(self, hidden: Array, k: int) -> tuple[Any, Any]:
+        scores, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int32)
+        totals = np.empty((1, 2)) if self._spec.loss == "softmax" else None
+        total = None if totals is None else totals[0]
+        self._kernels.rank_row(hidden, *self._output, scores, ids, total)
+        return self._probabilities(scores, ids, totals)
+
+    def _rank_by_index(self, index: LabelIndex, hidden: Array, k: int) -> tuple[Any, Any]:
+        rows = hidden.shape[0]
+        scores, ids = np.empty((rows, k), np.float32), np.empty((rows, k), np.int32)
+        totals = np.empty((rows, 2)) if self._spec.loss == "softmax" else None
+        self._kernels.rank_by_index(index, hidden, *self._output, scores, ids, totals)
+        return self._probabilities(scores, ids, totals)
+
+    def _probabilities(self, scores: Array, ids: Array, totals: Array | None) -> tuple[Any, Any]:
+        """Turn logits into probabilities, in place; return ids and scores."""
+        if totals is None:
+            self._kernels.sigmoid_scores(scores, ids)
+        else:
+            peak = totals[:, 0].astype(np.float32)
+            self._kernels.softmax_scores(scores, ids, peak, totals[:, 1])
+        return ids, scores
+
+    @property
+    def _output(self) -> tuple[Any, Any]:
+        return self._parameters["output.weight"], self._parameters["output.bias"]
+
+    @contextlib.contextmanager
+    def _network(self) -> Iterator[Mlp]:
+        """Lend the layers with buffers that no other caller has."""
+        try:
+            network = self._idle.pop()
+        except IndexError:
+            budget = _LOGITS_BYTES * self._kernels.threads
+            arguments = self._spec, self._kernels, self._parameters, _BATCH_ROWS, budget
+            network = Mlp(*arguments)
+        yield network
+        self._idle.append(network)  # not one whose call failed

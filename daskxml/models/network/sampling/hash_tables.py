@@ -1,0 +1,261 @@
+"""Hash tables that find the labels whose weights lie near a row's last hidden layer.
+
+A label and a row that scores it high tend to share a key. `SimHash` (Charikar, "Similarity
+Estimation Techniques from Rounding Algorithms", STOC 2002): one bit for each of K random planes, so
+two vectors at the angle ``a`` share a key with probability ``(1 - a / pi) ** K``. `WinnerHash`
+(Chen and Shrivastava, "Densified Winner Take All (WTA) Hashing for Sparse Datasets", UAI 2018):
+which of 8 random coordinates is the largest. A logit is ``w . h + b``, so SimHash hashes ``(w, b)``
+and ``(h, 1)``; winners are those of ``w`` and ``h``.
+
+Weights move while the tables stay. The first rebuild comes after ``rebuild_every`` rows, each of
+the following after ``rebuild_growth`` times as many as the one before, as weights move less and
+less (SLIDE, section 4.2). A merge does not change the schedule: the merged model lies near the
+replicas. After `LabelTables.reset`, for another model, the next batch builds the tables. Several
+threads may share the tables: one of them builds, the others go on with the old ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from daskxml.core.arrays import Array
+from daskxml.kernels import Kernels, Lookup
+from daskxml.models.batch import BatchSegment
+from daskxml.models.network.sampling.config import WINNER_BITS, SamplingConfig
+from daskxml.models.network.sampling.source import LabelSource
+
+_BLOCK_ITEMS = 1 << 16  # read to hash a block of labels: too few to wake another thread
+_HASH_COORDINATES = 8  # the most that one hash function reads
+
+
+class HashFamily(Protocol):
+    """Hash functions with a fixed seed; ``buckets`` is the number of possible keys."""
+
+    buckets: int
+
+    def label_keys(self, kernels: Kernels, weight: Array, bias: Array, out: Array) -> None:
+        """Fill ``out (tables, count)`` int32 for ``weight (count, units)``, ``bias (count,)``."""
+
+    def row_keys(self, kernels: Kernels, hidden: Array, out: Array) -> None:
+        """Fill ``out (tables, rows)`` int32 for the last hidden layer ``(rows, units)``."""
+
+
+class SimHash:
+    """Signs of projections on random planes.
+
+    Parameters
+    ----------
+    units
+        Width of the vectors.
+    tables, bits
+        Keys for each vector, and bits of a key.
+    rng
+        Draws the planes.
+
+    Examples
+    --------
+    >>> from daskxml.kernels import get_kernels
+    >>> kernels, family = get_kernels("cpu", 1), SimHash(3, 2, 4, np.random.default_rng(0))
+    >>> keys = np.empty((2, 2), np.int32)
+    >>> weight = np.array([[1, 2, 3], [-1, -2, -3]], np.float32)
+    >>> family.label_keys(kernels, weight, np.zeros(2, np.float32), keys)
+    >>> family.buckets, (keys[:, 0] + keys[:, 1]).tolist()  # opposite vectors: opposite bits
+    (16, [15, 15])
+    """
+
+    def __init__(self, units: int, tables: int, bits: int, rng: np.random.Generator) -> None:
+        planes = rng.standard_normal((units + 1, tables * bits), dtype=np.float32)
+        self.planes, self.bias_weights = planes[:-1], planes[-1].copy()
+        self.buckets = 1 << bits
+
+    def label_keys(self, kernels: Kernels, weight: Array, bias: Array, out: Array) -> None:
+        """Hash ``(weight, bias)``."""
+        projected = kernels.empty((int(weight.shape[0]), int(self.planes.shape[1])))
+        kernels.gemm(projected, weight, self.planes)
+        kernels.sign_keys(out, projected, bias, self.bias_weights)
+
+    def row_keys(self, kernels: Kernels, hidden: Array, out: Array) -> None:
+        """Hash ``(hidden, 1)``."""
+        ones = kernels.empty((int(hidden.shape[0]),))
+        kernels.fill(ones, 1.0)
+        self.label_keys(kernels, hidden, ones, out)
+
+
+class WinnerHash:
+    """Winners among 8 coordinates, or 4 or 2 where there are no more.
+
+    Each random permutation of the coordinates is cut into bins. Zeros of a row do not compete, and
+    an empty bin borrows the winner of another (densification).
+
+    Examples
+    --------
+    >>> from daskxml.kernels import get_kernels
+    >>> kernels, family = get_kernels("cpu", 1), WinnerHash(16, 3, 2, np.random.default_rng(0))
+    >>> keys = np.empty((3, 2), np.int32)
+    >>> hidden = np.arange(16, dtype=np.float32) * np.array([[1], [7]], np.float32)
+    >>> family.row_keys(kernels, hidden, keys)
+    >>> family.buckets, bool((keys[:, 0] == keys[:, 1]).all())  # only the order counts
+    (64, True)
+    """
+
+    def __init__(self, units: int, tables: int, winners: int, rng: np.random.Generator) -> None:
+        size = 1 << min(WINNER_BITS, max(0, units.bit_length() - 1))
+        count, each = tables * winners, units // size
+        drawn = [rng.permutation(units)[: each * size] for _ in range(-(-count // each))]
+        bins = np.concatenate(drawn).reshape(-1, size)[:count]
+        self.bins = bins.reshape(tables, winners, size).astype(np.int32)
+        self.buckets = size**winners
+
+    def label_keys(self, kernels: Kernels, weight: Array, bias: Array, out: Array) -> None:
+        """Hash ``weight``; the bias, the same for all rows, changes no winner."""
+        kernels.winner_keys(out, weight, self.bins, skips_zeros=False)
+
+    def row_keys(self, kernels: Kernels, hidden: Array, out: Array) -> None:
+        """Hash ``hidden``."""
+        kernels.winner_keys(out, hidden, self.bins, skips_zeros=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The labels of every table sorted by key, in the form of `daskxml.kernels`; immutable."""
+
+    starts: Array
+    members: Array
+
+
+class LabelTables(LabelSource):
+    """Hash tables of one model's labels.
+
+    Parameters
+    ----------
+    config
+        Settings with a method that hashes.
+    labels, units
+        Shape of the output layer's weights.
+    seed
+        Of the hash functions: the run's.
+
+    Attributes
+    ----------
+    keys
+        ``(tables, labels)`` int32: those of the last build.
+
+    Examples
+    --------
+    >>> from daskxml.kernels import get_kernels
+    >>> kernels, config = get_kernels("cpu", 1), SamplingConfig(method="simhash", k=8, l=4)
+    >>> tables = LabelTables(config, labels=50, units=8, seed=0)
+    >>> weight = np.random.default_rng(1).standard_normal((50, 8), dtype=np.float32)
+    >>> tables.refresh(kernels, weight, np.zeros(50, np.float32), rows=256)
+    >>> votes = np.empty((1, 50), np.int32)
+    >>> tables.vote(kernels, 99 * weight[[33]], (), votes)
+    >>> int(votes[0].argmax()), int(votes[0].max())
+    (33, 4)
+    """
+
+    def __init__(self, config: SamplingConfig, labels: int, units: int, seed: int) -> None:
+        rng = np.random.default_rng([abs(seed), 11])
+        functions = config.functions(labels)
+        self._block = max(1, _BLOCK_ITEMS // (config.l * functions * _HASH_COORDINATES))
+        family = SimHash if config.method == "simhash" else WinnerHash
+        self.config, self.labels = config, labels
+        self.family: HashFamily = family(units, config.l, functions, rng)
+        self.keys = np.zeros((config.l, labels), np.int32)
+        # rows since the tables were built, rows until they are built again, times they were built
+        self._schedule = np.zeros(3, np.int64)
+        self._buckets: Buckets | None = None
+        self._counting, self._building = threading.Lock(), threading.Lock()
+
+    @property
+    def built(self) -> int:
+        """How often the tables have been built."""
+        return int(self._schedule[2])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and buckets."""
+        held = self._buckets
+        return int(self.keys.nbytes) + (0 if held is None else held.members.nbytes)
+
+    def refresh(self, kernels: Kernels, weight: Array, bias: Array, rows: int) -> None:
+        """Build the tables if that is due; ``rows`` are about to be looked up.
+
+        ``weight`` is ``(labels, units)`` and ``bias`` ``(labels,)``. While another thread builds,
+        this returns, unless there are no tables yet.
+        """
+        is_due = self.count(rows)
+        if not is_due or not self._building.acquire(blocking=self._buckets is None):
+            return
+        try:
+            if self._buckets is None or self._schedule[0] - rows >= self._schedule[1]:
+                self.hash_labels(kernels, weight, bias, self.keys)
+                self.build(kernels, rows)
+        finally:
+            self._building.release()
+
+    def count(self, rows: int) -> bool:
+        """Count rows that are about to be looked up; return whether tables are to be built first.
+
+        `refresh` does this, and all that follows, where all labels are here.
+        """
+        with self._counting:
+            is_due = self._buckets is None or self._schedule[0] >= self._schedule[1]
+            self._schedule[0] += rows
+        return bool(is_due)
+
+    def hash_labels(self, kernels: Kernels, weight: Array, bias: Array, keys: Array) -> None:
+        """Fill ``keys (tables, labels)`` int32 with those of some labels."""
+
+        def hash_block(lane: int, start: int, stop: int) -> None:
+            found = kernels.empty((self.config.l, stop - start), "int32")
+            self.family.label_keys(kernels, weight[start:stop], bias[start:stop], found)
+            keys[:, start:stop] = found
+
+        kernels.for_label_blocks(int(weight.shape[0]), self._block, hash_block)
+
+    def build(self, kernels: Kernels, rows: int) -> None:
+        """Build the tables of `keys`; ``rows`` are about to be looked up in them."""
+        self._buckets = self._sorted(kernels)
+        with self._counting:
+            growth = self.config.rebuild_growth**self.built
+            wait = min(self.config.rebuild_every * growth, 2.0**62)
+            self._schedule[:] = rows, int(wait), self.built + 1
+
+    def lookup(self, kernels: Kernels, hidden: Array, batch: Sequence[BatchSegment]) -> Lookup:
+        """Find the buckets of rows by their last hidden layer."""
+        buckets = self._buckets
+        assert buckets is not None, "refresh comes first"
+        keys = kernels.empty((self.config.l, int(hidden.shape[0])), "int32")
+        self.family.row_keys(kernels, hidden, keys)
+        return Lookup(keys, buckets.starts, buckets.members)
+
+    def reset(self) -> None:
+        """Discard the tables, for another model: the next batch builds them."""
+        self._buckets = None
+        self._schedule[:] = 0
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold to resume with the same bits.
+
+        Returns
+        -------
+        dict
+            ``keys`` ``(tables, labels)`` int32 of the labels, and ``schedule`` ``(3,)`` int64.
+            These are the tables' own arrays: write into them, then call `resume`.
+        """
+        return {"keys": self.keys, "schedule": self._schedule}
+
+    def resume(self, kernels: Kernels) -> None:
+        """Use what was written into `state`."""
+        self._buckets = self._sorted(kernels) if self.built else None
+
+    def _sorted(self, kernels: Kernels) -> Buckets:
+        starts = kernels.empty((self.config.l, self.family.buckets + 1), "int32")
+        members = kernels.empty(self.keys.shape, "int32")
+        kernels.fill_buckets(starts, members, self.keys)
+        return Buckets(starts, members)

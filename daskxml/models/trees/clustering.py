@@ -1,0 +1,162 @@
+"""How labels become a tree: similar labels share nodes (balanced spherical 2-means).
+
+A label's vector is the sum of its training rows, projected to a few dimensions and scaled to unit
+length (the positive instance feature aggregation of Prabhu et al., "Parabel", WWW 2018, section 4).
+Sums over rows are exact, so that they do not depend on how the rows lie on workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Partition
+from daskxml.data.order import derive_key
+from daskxml.kernels import get_kernels
+from daskxml.models.trees.shape import halved
+from daskxml.models.trees.spec import TreeSpec
+
+DIMENSIONS = 100
+_TREE = 4  # keeps the random choices of a run apart
+_ROUNDS = 20  # of 2-means; most nodes are stable after 5 to 10
+
+
+def random_projection(features: int, seed: int) -> Array:
+    """Return ``(features, DIMENSIONS)`` float32 of normal variables, the same for a seed.
+
+    Examples
+    --------
+    >>> random_projection(3, seed=1).shape
+    (3, 100)
+    """
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return generator.standard_normal((features, DIMENSIONS), dtype=np.float32)
+
+
+def label_sums(part: Partition, projection: Array) -> Array:
+    """Sum the projected rows of every label; see `daskxml.kernels.tree.TreeKernels`."""
+    return get_kernels("cpu", 1).label_sums(part, projection)
+
+
+def feature_sums(part: Partition, vectors: Array) -> Array:
+    """Sum the vectors of the labels of every feature's rows: a step of the power method.
+
+    It goes towards the directions in which labels differ most.
+    """
+    return get_kernels("cpu", 1).feature_sums(part, vectors)
+
+
+def projection_of(sums: Array) -> Array:
+    """Return orthonormal directions ``(features, dimensions)`` float32 of `feature_sums`.
+
+    They are found from the sums' products with each other, a twentieth of the work of a QR
+    decomposition; directions with less than 1e-12 of the largest variance are left out.
+
+    Examples
+    --------
+    >>> found = projection_of(np.array([[3.0, 1.0], [0.0, 2.0], [0.0, 0.0]]))
+    >>> np.abs(found.T @ found).round(5)
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    variances, directions = np.linalg.eigh(sums.T @ sums)
+    is_used = variances > 1e-12 * max(float(variances[-1]), 1e-300)
+    scales = np.where(is_used, 1.0 / np.sqrt(np.where(is_used, variances, 1.0)), 0.0)
+    projection: Array = (sums @ (directions * scales)).astype(np.float32)
+    return projection
+
+
+def label_vectors(sums: Array) -> Array:
+    """Scale label sums to unit length, ``(labels, dimensions)`` float32; zero stays zero.
+
+    Examples
+    --------
+    >>> label_vectors(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32)
+    """
+    norms = np.linalg.norm(sums, axis=1, keepdims=True)
+    return (sums / np.where(norms > 0.0, norms, 1.0)).astype(np.float32)
+
+
+def find_label_orders(parts: Sequence[Partition], spec: TreeSpec, trees: int, seed: int) -> Array:
+    """Return the labels in the order of each tree's leaves, ``(trees, labels)`` int32.
+
+    The bits are those of the same function in `daskxml.cluster.label_trees`.
+    """
+    projection = random_projection(spec.features, seed)
+    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
+    projection = projection_of(sum(feature_sums(part, vectors) for part in parts))
+    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
+    return np.stack([order_labels(vectors, spec, tree_seed(seed, tree)) for tree in range(trees)])
+
+
+def tree_seed(seed: int, tree: int) -> int:
+    """Return the seed of a tree's random choices."""
+    return derive_key(seed, _TREE, tree)
+
+
+def order_labels(vectors: Array, spec: TreeSpec, seed: int) -> Array:
+    """Return the labels in the order of a tree's leaves, ``(labels,)`` int32.
+
+    Every node of `daskxml.models.trees.shape.TreeShape` is cut in halves, again and again, so that
+    the labels of a half are similar.
+
+    Examples
+    --------
+    >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
+    >>> order = order_labels(vectors, TreeSpec(features=2, labels=4, leaf_labels=2), seed=1)
+    >>> sorted(map(sorted, (order[:2].tolist(), order[2:].tolist())))
+    [[0, 2], [1, 3]]
+    """
+    order = np.arange(spec.labels)
+    bounds = np.array([0, spec.labels])
+    for depth in range(sum(spec.level_bits)):
+        cut = halved(bounds)
+        for node in range(bounds.shape[0] - 1):
+            start, middle, stop = cut[2 * node : 2 * node + 3]
+            if stop - start > 1:
+                generator = np.random.default_rng([abs(seed), depth, node])
+                is_left = cut_in_two(vectors[order[start:stop]], middle - start, generator)
+                labels = order[start:stop]
+                order[start:stop] = np.concatenate([labels[is_left], labels[~is_left]])
+        bounds = cut
+    return order.astype(np.int32)
+
+
+def cut_in_two(vectors: Array, left: int, generator: np.random.Generator) -> Array:
+    """Balanced spherical 2-means: return which ``left`` of the vectors are in the first half.
+
+    Examples
+    --------
+    >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
+    >>> first = cut_in_two(vectors, 2, np.random.default_rng(1))
+    >>> bool(first[0] == first[2] and first[1] == first[3] and first[0] != first[1])
+    True
+    """
+    count = vectors.shape[0]
+    first, second = generator.choice(count, 2, replace=False)
+    direction = vectors[first] - vectors[second]
+    is_left, total = np.zeros(count, bool), vectors.sum(axis=0)
+    half = np.zeros_like(total)
+    for _ in range(_ROUNDS):
+        before, is_left = is_left, _largest(vectors @ direction, left)
+        if (is_left == before).all():
+            break
+        half += vectors[is_left & ~before].sum(axis=0) - vectors[before & ~is_left].sum(axis=0)
+        direction = _unit(half) - _unit(total - half)
+    return is_left
+
+
+def _largest(values: Array, count: int) -> Array:
+    """Return which are the ``count`` largest values, of equal ones the first."""
+    bound = np.partition(values, values.shape[0] - count)[values.shape[0] - count]
+    is_largest: Array = values > bound
+    is_largest[np.flatnonzero(values == bound)[: count - int(is_largest.sum())]] = True
+    return is_largest
+
+
+def _unit(vector: Array) -> Array:
+    """A vector scaled to unit length."""
+    return vector / max(float(np.linalg.norm(vector)), 1e-9)

@@ -1,0 +1,284 @@
+"""The rows of a node, the scores that are fitted to them, and the pieces into which a tree is cut.
+
+Scores of different children do not depend on each other: a piece of work is any set of *blocks*,
+each a range of the children of one node. So a tree is trained without a merge, and a piece that is
+lost is simply fitted again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.data.order import derive_key
+from daskxml.data.rows import from_scipy, to_scipy, unit_rows
+from daskxml.kernels import Kernels
+from daskxml.kernels.tree import FittedBlock, NodeProblem
+from daskxml.models.trees.shape import TreeShape
+from daskxml.models.trees.spec import TreeSpec
+
+_NODE_ORDER = 3  # keeps the random choices of a run apart
+_ROW_CHILDREN = 50  # reading a row of a block takes about as long as scoring so many children
+_MEAN_WIDTH = 24  # of a node's blocks, at least, in children: each reads the node's rows again
+
+
+_DTYPES = ("float32", "int32", "int32", "uint16", "float32")  # of the fields of `FittedBlock`
+
+
+class NodeBlock(NamedTuple):
+    """Children ``start`` to ``stop`` of a node, counted within the node."""
+
+    level: int
+    node: int
+    start: int
+    stop: int
+
+
+class TreeRows:
+    """Training rows as one tree sees them: values raised to its power, labels in its order.
+
+    Parameters
+    ----------
+    kernels
+        Of the device on which nodes are fitted.
+    part
+        The rows on the host, scaled to unit length.
+    order
+        ``(labels,)``: the label at every position, see `daskxml.models.trees.clustering`.
+    power
+        Values are raised to it, and rows scaled to unit length again.
+    label_weights
+        ``(labels,)``: what a row counts where a label is its own; None: 1.
+    negatives
+        ``(rows, count)``: labels, or -1, by which nodes see a row beside its own; None: no such.
+    """
+
+    def __init__(
+        self, kernels: Kernels, part: Partition, order: Array, power: float = 1.0,
+        label_weights: Array | None = None, negatives: Array | None = None,
+    ) -> None:  # fmt: skip
+        self.kernels, self.weights = kernels, part.weights
+        self.features = kernels.to_device(powered(part.features, power))
+        self._label_weights = None if label_weights is None else label_weights[order]
+        by_position = to_scipy(part.labels)[:, order].tocsc()
+        self._starts, self._rows = by_position.indptr, by_position.indices
+        self._negative_rows: tuple[Array, Array] | None = None  # starts and rows, by position
+        if negatives is not None:
+            self._negative_rows = _rows_by_position(negatives, order)
+
+    def problem(self, shape: TreeShape, block: NodeBlock, key: int) -> NodeProblem:
+        """Return what the children of a block are fitted to; ``key`` gives the order of rows."""
+        from scipy.sparse import csr_matrix
+
+        low, high = shape.bounds[block.level][block.node : block.node + 2]
+        first = shape.child_starts(block.level)[block.node]
+        bounds = shape.bounds[block.level + 1][first + block.start : first + block.stop + 1]
+        offset = self._starts[low]
+        own = self._rows[offset : self._starts[high]]
+        seen = own
+        if self._negative_rows is not None:
+            starts, others = self._negative_rows
+            seen = np.concatenate([own, others[starts[low] : starts[high]]])
+        rows, numbers = np.unique(seen, return_inverse=True)
+        start, stop = self._starts[bounds[0]] - offset, self._starts[bounds[-1]] - offset
+        lengths = np.diff(self._starts[bounds])
+        columns = np.repeat(np.arange(bounds.shape[0] - 1), lengths)
+        ones = np.ones(stop - start, np.float32)
+        matrix = csr_matrix(
+            (ones, (numbers[start:stop], columns)), shape=(rows.shape[0], bounds.shape[0] - 1)
+        )
+        return NodeProblem(
+            rows=rows.astype(np.int64),
+            children=from_scipy(matrix, ones=True),
+            key=key,
+            row_weights=None if self.weights is None else self.weights[rows],
+            child_weights=self._child_weights(shape, block),
+        )
+
+    def _child_weights(self, shape: TreeShape, block: NodeBlock) -> Array | None:
+        """What the rows with each of the block's children count: of labels alone."""
+        if self._label_weights is None or block.level < shape.levels - 1:
+            return None
+        first = shape.bounds[block.level][block.node]
+        return self._label_weights[first + block.start : first + block.stop]
+
+
+def _rows_by_position(labels: Array, order: Array) -> tuple[Array, Array]:
+    """Return where the rows of each position start, and the rows; ``labels`` may be -1."""
+    position_of = np.empty(order.shape[0], np.int64)
+    position_of[order] = np.arange(order.shape[0])
+    rows, columns = np.nonzero(labels >= 0)
+    positions = position_of[labels[rows, columns]]
+    counts = np.bincount(positions, minlength=order.shape[0])
+    by_position = np.argsort(positions, kind="stable")
+    return np.concatenate([[0], np.cumsum(counts)]), rows[by_position]
+
+
+def powered(features: Csr, power: float) -> Csr:
+    """Raise values to a power, with their sign, and scale the rows to unit length again.
+
+    Examples
+    --------
+    >>> row = Csr(np.array([0, 2]), np.array([0, 1], np.int32), np.float32([0.6, 0.8]), 2)
+    >>> powered(row, 1.0) is row, powered(row, 2.0).data.round(3)
+    (True, array([0.49 , 0.872], dtype=float32))
+    """
+    if power == 1.0:
+        return features
+    values = np.ones(features.nonzeros, np.float32) if features.data is None else features.data
+    raised = np.sign(values) * np.abs(values) ** np.float32(power)
+    return unit_rows(Csr(features.indptr, features.indices, raised, features.columns))
+
+
+def plan_pieces(
+    shape: TreeShape, position_rows: Array, rows: int, pieces: int
+) -> list[list[NodeBlock]]:
+    """Cut a tree into pieces of about the same work, the same for any number of workers.
+
+    Parameters
+    ----------
+    shape
+        The tree's shape.
+    position_rows
+        ``(labels,)``: rows with the label at each position.
+    rows
+        Training rows.
+    pieces
+        At most so many; each has a block at least.
+
+    Examples
+    --------
+    >>> shape = TreeShape.of(TreeSpec(features=1, labels=4, leaf_labels=2))
+    >>> for piece in plan_pieces(shape, np.array([5, 5, 10, 10]), rows=30, pieces=3):
+    ...     print([tuple(block) for block in piece])
+    [(0, 0, 0, 2)]
+    [(1, 1, 0, 2)]
+    [(1, 0, 0, 2)]
+    """
+    node_rows = _node_rows(shape, position_rows, rows)
+    widths = [np.diff(shape.child_starts(level)) for level in range(shape.levels)]
+    works = [_work(*pair) for pair in zip(node_rows, widths, strict=True)]
+    share = sum(work.sum() for work in works) / pieces
+    blocks: list[tuple[float, NodeBlock]] = []
+    for level, work in enumerate(works):
+        for node, width in enumerate(widths[level].tolist()):
+            parts = min(width // _MEAN_WIDTH, math.ceil(work[node] / share))
+            for start, stop in itertools.pairwise(_cuts(width, max(1, parts))):
+                block = NodeBlock(level, node, start, stop)
+                blocks.append((float(_work(node_rows[level][node], stop - start)), block))
+    blocks.sort(key=lambda item: (-item[0], item[1]))
+    filled: list[tuple[float, int, list[NodeBlock]]] = [(0.0, i, []) for i in range(pieces)]
+    for work, block in blocks:
+        total, number, piece = heapq.heappop(filled)
+        heapq.heappush(filled, (total + work, number, [*piece, block]))
+    largest_first = sorted(filled, key=lambda item: (-item[0], item[1]))
+    return [piece for _, _, piece in largest_first if piece]
+
+
+def _cuts(width: int, parts: int) -> list[int]:
+    """Cut children into parts, each smaller than the one before: those that come last are short.
+
+    Examples
+    --------
+    >>> _cuts(60, 3)
+    [0, 30, 50, 60]
+    """
+    shares = np.concatenate([[0], np.cumsum(np.arange(parts, 0, -1))])
+    cuts: list[int] = (width * shares // shares[-1]).tolist()
+    return cuts
+
+
+def _node_rows(shape: TreeShape, position_rows: Array, rows: int) -> list[Array]:
+    """The rows that each node sees, by level; one with several labels below counts as several."""
+    ends = np.concatenate([[0], np.cumsum(position_rows)])
+    return [np.minimum(np.diff(ends[bounds]), rows) for bounds in shape.bounds[:-1]]
+
+
+def _work(rows: Any, children: Any) -> Any:
+    """The products of a pass over a block's rows, up to a factor; empty blocks have some, too."""
+    return rows * (children + _ROW_CHILDREN) + 1.0
+
+
+def fit_blocks(
+    rows: TreeRows,
+    spec: TreeSpec,
+    shape: TreeShape,
+    blocks: Iterable[NodeBlock],
+    seed: int,
+    tree: int,
+) -> list[FittedBlock]:
+    """Fit the scores of blocks: the same bits whichever blocks are fitted together."""
+    starts: list[int] = []
+
+    def problems() -> Iterator[NodeProblem]:
+        for block in blocks:
+            starts.append(block.start)
+            key = derive_key(seed, _NODE_ORDER, tree, block.level, block.node)
+            yield rows.problem(shape, block, key)
+
+    fitted = rows.kernels.fit_nodes(rows.features, problems(), spec.fit, spec.smallest_weight)
+    return [
+        replace(block, children=block.children + np.uint16(start))
+        for block, start in zip(fitted, starts, strict=True)
+    ]
+
+
+def piece_work(
+    shape: TreeShape, position_rows: Array, rows: int, piece: Sequence[NodeBlock]
+) -> float:
+    """Return the work of a piece: products of a pass over its nodes' rows, up to a factor."""
+    node_rows = _node_rows(shape, position_rows, rows)
+    works = [_work(node_rows[level][node], stop - start) for level, node, start, stop in piece]
+    return float(sum(works))
+
+
+def pack_blocks(blocks: Sequence[FittedBlock]) -> Array:
+    """Pack fitted blocks into one array of bytes, ``(nbytes,)`` uint8; see `unpack_blocks`.
+
+    Examples
+    --------
+    >>> one = FittedBlock(np.float32([0.5]), *(np.empty(0, kind) for kind in _DTYPES[1:]))
+    >>> unpack_blocks(pack_blocks([one, one]), 2)[1].bias
+    array([0.5], dtype=float32)
+    """
+    arrays = [array for block in blocks for array in block.arrays()]
+    lengths = np.array([array.shape[0] for array in arrays], np.int64)
+    return np.concatenate([np.ascontiguousarray(a).view(np.uint8) for a in (lengths, *arrays)])
+
+
+def unpack_blocks(packed: Array, count: int) -> list[FittedBlock]:
+    """Return the ``count`` blocks of an array of `pack_blocks`."""
+    kinds = [np.dtype(kind) for kind in _DTYPES] * count
+    place = 8 * len(kinds)
+    arrays = []
+    for kind, length in zip(kinds, packed[:place].copy().view(np.int64).tolist(), strict=True):
+        stop = place + length * kind.itemsize
+        arrays.append(packed[place:stop].copy().view(kind))  # aligned
+        place = stop
+    width = len(_DTYPES)
+    return [FittedBlock(*arrays[i : i + width]) for i in range(0, len(arrays), width)]
+
+
+def join_blocks(blocks: Sequence[tuple[NodeBlock, FittedBlock]]) -> FittedBlock:
+    """Join the blocks of one node, in the order of their children."""
+    ordered = [fitted for _, fitted in sorted(blocks, key=lambda pair: pair[0].start)]
+    if len(ordered) == 1:
+        return ordered[0]
+    bias, features, counts, children, weights = (
+        np.concatenate(arrays)
+        for arrays in zip(*(block.arrays() for block in ordered), strict=True)
+    )
+    each = np.repeat(features, counts)
+    by_feature = np.argsort(each, kind="stable")
+    names, lengths = np.unique(each, return_counts=True)
+    return FittedBlock(
+        bias, names.astype(np.int32), lengths.astype(np.int32), children[by_feature],
+        weights[by_feature],
+    )  # fmt: skip

@@ -1,0 +1,111 @@
+"""Labels in every form against an obvious twin, and those that are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import daskxml
+from daskxml import XMLClassifier
+from daskxml.api.estimators.labels import read_labels
+
+SMALL = {"hidden": 4, "batch_size": 4, "epochs": 1}
+names = st.lists(st.sampled_from(["a", "b", "c", "é", " d"]), max_size=4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(names, min_size=1, max_size=6).filter(any), st.sampled_from([list, tuple, set]))
+def test_lists_of_names_become_an_indicator(rows, kind):
+    found = read_labels([kind(row) for row in rows])
+    classes = sorted({name for row in rows for name in row})
+    assert found.labels.classes.tolist() == classes
+    expected = [[float(name in row) for name in classes] for row in rows]
+    assert found.indicator.toarray().tolist() == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(names, min_size=1, max_size=5).filter(any), st.lists(names, min_size=1, max_size=5))
+def test_known_labels_keep_their_columns(known, rows):
+    labels = read_labels(known).labels
+    found = labels.encode(rows) if any(rows) else sp.csr_matrix((len(rows), 0))
+    new = sorted({name for row in rows for name in row} - set(labels.columns))
+    for row, listed in zip(found.toarray(), rows, strict=True):
+        order = [*labels.classes.tolist(), *new]
+        assert {order[column] for column in np.flatnonzero(row)} == set(listed)
+
+
+@pytest.mark.parametrize(
+    ("y", "form"),
+    [
+        ([[0, 1], [1, 0], [1, 1]], "dense"),  # as scikit-learn has it
+        ([[0, 1], [1, 0], [1]], "lists"),
+        ([[0, 1], [1, 2], [0, 2]], "lists"),
+        ([np.array([3]), np.array([7, 3]), []], "lists"),
+        (np.array([["a"], ["b", "c"], []], dtype=object), "lists"),
+        (["a", "b", "a"], "single"),
+        ([4, 7, 4], "single"),
+        (sp.eye_array(3), "sparse"),
+        (np.eye(3, dtype=bool), "dense"),
+    ],
+)
+def test_the_form_of_labels_is_recognized(y, form):
+    assert read_labels(y).labels.form == form
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([["a"], ["b"]], "X has 3 rows, y has 2"),
+        ([["a"], [2.5], ["b"]], r"y, row 1: label 2.5: give names \(texts\) or ids"),
+        ([["a"], [None], []], "y, row 1: label None"),
+        ([["a"], [""], []], "y, row 1: label ''"),
+        ([["a"], [True], []], "y, row 1: label True"),
+        ([["a"], [7], []], "y, row 1: names and ids are mixed"),
+        ([["a"], "b", []], "y, row 1: 'b' is no list of labels"),
+        ([[], [], []], "y: no row has a label"),
+        (None, "y to be passed"),
+        (np.array([0.5, 1.5, 2.5]), "Unknown label type"),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused_in_a_line(y, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        XMLClassifier(**SMALL).fit(np.eye(3), y)
+    if isinstance(raised.value, daskxml.DaskxmlError):
+        assert "\n" not in str(raised.value)
+
+
+def test_other_arguments_that_cannot_be_used_are_refused_in_a_line():
+    X, y = np.eye(3), [["a"], ["b"], ["a"]]
+    small = XMLClassifier(**SMALL)
+    for fit, message in [
+        ({"eval_set": (X,)}, r"eval_set: give one pair \(X, y\)"),
+        ({"eval_set": (X, y[:2])}, "X has 3 rows, y has 2"),
+        ({"model": 5}, "model: give a fitted XMLClassifier"),
+        ({"model": XMLClassifier(hidden=8, batch_size=4, epochs=1).fit(X, y)}, "hidden layers"),
+        ({"model": XMLClassifier(**SMALL).fit(np.eye(3), np.eye(3))}, "y is lists here, but dense"),
+        ({"model": "/no/such/model"}, "no such directory|holds no model"),
+    ]:
+        with pytest.raises(daskxml.DaskxmlError, match=message):
+            small.fit(X, y, **fit)
+    for own, message in [
+        ({"loss": "hinge"}, r"model.loss = 'hinge'|must be one of"),
+        ({"eval_metric": "F1"}, r"metric 'F1': must be one of"),
+        ({"strategy": "adaptive"}, "no such strategy"),
+        ({"settings": {"model.layers": 3}}, "unknown key 'layers'"),
+        ({"epochs": -1}, "epochs = -1"),
+    ]:
+        with pytest.raises(daskxml.ConfigError, match=message):
+            XMLClassifier(**{**SMALL, **own}).fit(X, y)
+    for classes, message in [(["a", "b", "a"], "'a' occurs twice"), ([], "at least one label")]:
+        with pytest.raises(daskxml.DaskxmlError, match=message):
+            XMLClassifier(**SMALL).partial_fit(X, y, classes=classes)
+    with pytest.raises(daskxml.ConfigError, match="metric 'P@0'"):
+        daskxml.make_scorer("P@0")
+    fitted = small.fit(X, y)
+    with pytest.raises(daskxml.InputError, match="label 'z': is none of the 2"):
+        fitted.explain(X, "z")
+    with pytest.raises(daskxml.InputError, match="label 'z': is none of the 2"):
+        fitted.keywords("z")

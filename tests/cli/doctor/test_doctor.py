@@ -1,0 +1,117 @@
+"""The examination of a machine: here, with packages missing, and with made-up versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import daskxml
+from daskxml.cli import main
+from daskxml.cli.doctor import packages
+from daskxml.cli.doctor.machine import describe_gpus
+from daskxml.cli.doctor.packages import check_requirements, own_requirements
+from daskxml.core.hardware import Gpu
+
+ROOT = Path(daskxml.__file__).parents[1]
+A100 = Gpu(index=0, uuid="GPU-a", name="A100", memory_bytes=40 << 30, driver="470.82.01")
+
+
+def doctor(python: str, path: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "daskxml", "doctor", *options]
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+def test_here_everything_is_found(capsys):
+    assert main(["doctor"]) == 0
+    output = capsys.readouterr().out
+    assert f"daskxml    {daskxml.__version__}, {ROOT}" in output
+    for word in ("Python", "distributed", "dashboard", "cores", "BLAS", "memory", "disk", "GPUs"):
+        assert word in output
+    assert output.endswith("no problems\n")
+
+
+def test_without_dask(tmp_path):
+    for name in ("dask", "distributed"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('taken away')\n")
+    done = doctor(sys.executable, f"{tmp_path}:{ROOT}")
+    assert done.returncode == 2, done.stderr
+    assert "does not load: ImportError: taken away" in done.stdout
+    assert "    pip install --force-reinstall dask\n" in done.stdout
+    assert "2 problems" in done.stdout
+
+
+def test_an_interpreter_without_any_package(tmp_path):
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    done = doctor(str(tmp_path / "bin" / "python"), str(ROOT), "--json")
+    assert done.returncode == 2, done.stderr
+    report = json.loads(done.stdout)
+    texts = [finding["text"] for finding in report["findings"]]
+    assert "versions were not compared: packaging is missing" in texts
+    missing = {text for text in texts if text.endswith(" is not installed")}
+    assert {"dask is not installed", "numpy is not installed"} < missing
+    assert report["problems"] == len(missing)
+
+
+def findings(have, *requirements):
+    return [(it.text, it.remedy) for it in check_requirements(requirements, have.get)]
+
+
+def test_what_a_dependency_of_a_dependency_lacks():
+    have = {
+        "a": ("1.0", ["b>=2 ; python_version >= '3'", "c ; python_version < '3'"]),
+        "b": ("2.1", ["d[x]==4.*"]),
+        "d": ("4.2", ["e ; extra == 'x'", "f ; extra == 'y'"]),
+    }
+    assert findings(have, "a") == [("e is not installed, d needs e", "pip install 'e'")]
+
+
+def test_packages_that_ask_for_each_other_are_looked_at_once():
+    have = {"a": ("1.0", ["b>2"]), "b": ("1.0", ["a"])}
+    assert findings(have, "a", "b") == [
+        ("b 1.0 is installed, a needs b>2", "pip install 'b>2'"),
+    ]
+
+
+def test_what_the_source_says_can_be_read_as_what_is_installed(monkeypatch):
+    monkeypatch.setattr(packages, "installed", lambda name: None)
+    texts = own_requirements()
+    assert all(Requirement(text).name for text in texts)
+    output = next(text for text in texts if "== 'Linux'" in text)
+    assert output.endswith("(platform_system == 'Linux') and extra == 'test'")
+
+
+def test_an_extra_counts_once_its_first_package_is_there():
+    texts = ["cupy-cuda12x[ctk]>=14; extra == 'cuda12'", "dask-cuda>=26; extra == 'cuda12'"]
+    assert findings({}, *texts) == []
+    assert findings({"cupy-cuda12x": ("14.2", [])}, *texts) == [
+        ("dask-cuda is not installed, daskxml needs dask-cuda>=26", "pip install 'dask-cuda>=26'")
+    ]
+
+
+def described(gpus, variable, driver, cupy):
+    return [(it.text, it.level, it.remedy) for it in describe_gpus(gpus, variable, driver, cupy)]
+
+
+def test_a_driver_older_than_the_packages():
+    text, level, remedy = described([A100], None, (11, 4), [12])[-1]
+    assert text == "the driver runs CUDA 11.4, older than the installed packages' CUDA 12"
+    assert (level, remedy) == ("problem", "update the driver to 525 or newer")
+
+
+def test_a_gpu_without_packages_is_only_a_hint():
+    assert described([A100], None, (13, 0), [])[-1] == (
+        "CuPy is not installed", "hint", "pip install 'daskxml[cuda13]'",
+    )  # fmt: skip
+
+
+def test_a_hidden_gpu_is_said_to_be():
+    assert described([A100], "", (12, 4), [])[0][0].endswith(
+        "GPU-a, hidden by CUDA_VISIBLE_DEVICES="
+    )

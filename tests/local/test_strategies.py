@@ -1,0 +1,175 @@
+"""Every registered algorithm in virtual time: it learns, survives losses, and can be resumed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from daskxml.api.simulate import simulate
+from daskxml.config import load_run_config
+from daskxml.data.rows import concatenate
+from daskxml.local import Arrival, CostModel, Loss, read_rows
+from harness.every_strategy import ROW_STRATEGIES
+from harness.ledger_check import check_ledger
+from harness.overlap_replay import assert_repeats
+from harness.records import without_starts
+
+
+@pytest.fixture(params=ROW_STRATEGIES)
+def values(request):
+    """Six mega-batches of 384 rows."""
+    return {
+        "model": {"hidden": [16]},
+        "strategy": {"name": request.param, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "training": {"megabatches": 6},
+        "checkpoint": {"every": 3},
+        "evaluation": {"every": 3},
+    }
+
+
+def flat(run):
+    return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
+
+
+def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):
+    runs = [simulate(values, [1, 0.8, 0.6], **data, **costs) for _ in range(2)]
+    check_ledger(runs[0].history, 1500)
+    losses = [row["loss"] for row in runs[0].history]
+    assert losses[-1] < losses[0]
+    assert runs[0].history[-1]["rows"] == 6 * 384
+    assert np.array_equal(flat(runs[0]), flat(runs[1]))
+    assert runs[0].history == runs[1].history
+
+
+@pytest.mark.parametrize(
+    "share",
+    [0.03, 0.3, 0.7, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.1, 0.55))],
+)
+def test_a_worker_is_lost_and_another_joins(data, values, costs, share):
+    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
+    at_s = share * plain.history[-1]["wall_s"]
+    changes = [Loss(at_s, "1"), Arrival(at_s * 1.2, "3", 0.9)]
+    run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
+    check_ledger(run.history, 1500)
+    assert len(run.history) == 6
+    events = [event["kind"] for row in run.history for event in row["events"]]
+    assert sorted(events) == ["joined", "lost"]
+    last = run.history[-1]["workers"]
+    assert sorted(last) == ["0", "2", "3"]
+    assert last["3"]["rows"] > 0
+
+
+def test_the_first_of_the_workers_is_lost(data, values, costs):
+    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
+    changes = [Loss(0.45 * plain.history[-1]["wall_s"], "0")]
+    run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
+    check_ledger(run.history, 1500)
+    assert sorted(run.history[-1]["workers"]) == ["1", "2"]
+
+
+def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path):
+    if values["strategy"]["name"] == "partitioned":  # a part is read as it is cut anew, not moved
+        values = {**values, "strategy": {**values["strategy"], "reshard_above": 10.0}}
+    whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
+    parts = tmp_path / "parts"
+    settings = {"training.megabatches": 3}
+    simulate(values, [1, 0.7], **data, **costs, out=parts, overrides=settings)
+    resumed = simulate(
+        parts / "run.toml", [1, 0.7], **costs, resume=parts, overrides={"training.megabatches": 6}
+    )
+    for mine, other in zip(whole.history, resumed.history, strict=True):
+        assert without_starts(mine) == without_starts(other)
+    assert np.array_equal(flat(whole), flat(resumed))
+
+
+def test_an_optimizer_with_state_continues_too(data, values, costs, tmp_path):
+    values |= {"optimizer": {"name": "adam"}}
+    values["strategy"]["lr"] = 0.01
+    whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
+    parts = tmp_path / "parts"
+    settings = {"training.megabatches": 3}
+    simulate(values, [1, 0.7], **data, **costs, out=parts, overrides=settings)
+    resumed = simulate(
+        parts / "run.toml", [1, 0.7], **costs, resume=parts, overrides={"training.megabatches": 6}
+    )
+    assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
+    assert np.array_equal(flat(whole), flat(resumed))
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_on_one_worker_adaptive_and_elastic_sgd_are_the_same_bits(data, jitter):
+    # Ma, Rusu, Wu and Sim, section 5.2.1
+    runs = []
+    for name in ("adaptive-sgd", "elastic"):
+        values = {
+            "model": {"hidden": [16], "dropout": 0.2},
+            "strategy": {"name": name, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+            "training": {"megabatches": 8},
+        }
+        cost = CostModel(fixed_s=1e-3, per_row_s=1e-4, jitter=jitter)
+        runs.append(simulate(values, [1.0], **data, cost=cost))
+    adaptive, elastic = runs
+    assert np.array_equal(flat(adaptive), flat(elastic))
+    for ours, theirs in zip(adaptive.history, elastic.history, strict=True):
+        assert (ours["loss"], ours["metrics"]) == (theirs["loss"], theirs["metrics"])
+        assert ours["workers"]["0"]["batch_rows"] == theirs["workers"]["0"]["batch_rows"] == 32
+
+
+def history_of(data, costs, name):
+    values = {
+        "model": {"hidden": [16]},
+        "strategy": {"name": name, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "training": {"megabatches": 4},
+    }
+    return simulate(values, [1, 0.6], **data, **costs).history
+
+
+def test_the_history_has_what_a_merge_was_decided_by(data, costs):
+    history = history_of(data, costs, "adaptive-sgd")
+    first = max(worker["norm"] for worker in history[0]["workers"].values())
+    for row in history:
+        workers = row["workers"].values()
+        assert row["momentum"] == 0.9
+        assert row["regularized"] == (max(worker["norm"] for worker in workers) < 2.0 * first)
+        for worker in workers:
+            assert worker["batch_rows"] == round(worker["batch_size"])
+            assert worker["lr"] == pytest.approx(0.5 * worker["batch_size"] / 32)
+        if not row["perturbed"]:
+            updates = [worker["rows"] / worker["batch_rows"] for worker in workers]
+            shares = updates if max(updates) - min(updates) >= 1 else [
+                worker["batch_size"] for worker in workers
+            ]  # fmt: skip
+            weights = [worker["weight"] for worker in workers]
+            assert weights == pytest.approx([share / sum(shares) for share in shares])
+
+
+def test_other_histories_have_no_keys_that_their_strategy_does_not_decide(data, costs):
+    assert history_of(data, costs, "elastic")[0]["momentum"] == 0.9
+    for row in history_of(data, costs, "static"):
+        assert not {"momentum", "regularized"} & row.keys()
+        assert not {"batch_size", "norm"} & row["workers"]["0"].keys()
+
+
+@pytest.mark.parametrize(
+    ("values", "transfer"), [("adaptive-sgd", "float32"), ("elastic", "bfloat16")],
+    indirect=["values"],
+)  # fmt: skip
+def test_merges_by_the_mean_of_what_changed_repeat_bit_for_bit(data, values, costs, transfer):
+    values["combine"] = {"rule": "changed-mean", "transfer": transfer}
+    values["cluster"] = {"threads": 1}
+    config = load_run_config({**values, "data": {"train": [str(data["train"])]}})
+    run = simulate(config, [1, 0.8, 0.6], **data, **costs)
+    assert_repeats(config, concatenate(read_rows(config, 3).train), run.history, run.model)
+    plain = simulate(config, [1, 0.8, 0.6], **data, **costs, overrides={"combine.rule": "mean"})
+    assert not np.array_equal(flat(run), flat(plain))
+
+
+@pytest.mark.parametrize("values", ["adaptive-sgd"], indirect=True)
+def test_merges_by_the_mean_of_what_changed_survive_a_loss(data, values, costs):
+    values["combine"] = {"rule": "changed-mean"}
+    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
+    for share in (0.1, 0.45):
+        changes = [Loss(share * plain.history[-1]["wall_s"], "1")]
+        run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
+        check_ledger(run.history, 1500)
+        assert sorted(run.history[-1]["workers"]) == ["0", "2"]

@@ -1,0 +1,132 @@
+"""Whole runs of label trees in virtual time: the same model whoever fits which piece."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import daskxml
+from daskxml.api.simulate import simulate
+from daskxml.config import load_run_config
+from daskxml.core.errors import ConfigError, DaskxmlError
+from daskxml.local import Arrival, Loss
+from harness.ledger_check import check_ledger
+
+VALUES: dict[str, Any] = {
+    "model": {"kind": "tree", "leaf_labels": 10, "powers": [1.0, 0.5]},
+    "strategy": {"name": "label-tree", "pieces": 12},
+    "training": {"epochs": 2},
+}
+Data = dict[str, Path]
+
+
+def parameters(run: daskxml.Run) -> dict[str, np.ndarray]:
+    return dict(sorted(run.model.parameters.items()))
+
+
+def same(one: daskxml.Run, other: daskxml.Run) -> bool:
+    a, b = parameters(one), parameters(other)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def alone(data: Data) -> daskxml.Run:
+    return simulate(VALUES, [1], **data)
+
+
+def test_trees_learn_and_each_is_evaluated(alone: daskxml.Run) -> None:
+    assert [row["metrics"]["rows"] for row in alone.history] == [200, 200]
+    assert alone.metrics["P@1"] > 0.4
+    assert "2 label trees" in repr(alone.model)
+    check_ledger(alone.history, 12)
+
+
+@pytest.mark.parametrize("speeds", [[1, 1], [1, 1, 0.5, 0.25]])
+def test_any_number_of_workers_gives_the_same_bits(
+    data: Data, alone: daskxml.Run, speeds: list[float]
+) -> None:
+    run = simulate(VALUES, speeds, **data)
+    assert same(run, alone)
+    assert run.metrics == alone.metrics
+    check_ledger(run.history, 12)
+
+
+def test_a_lost_workers_pieces_are_fitted_again_and_one_joins(
+    data: Data, alone: daskxml.Run
+) -> None:
+    half_s = simulate(VALUES, [1, 1], **data).history[0]["train_s"] / 2
+    changes = [Loss(half_s, "1"), Arrival(half_s * 1.2, "2", 1.0)]
+    run = simulate(VALUES, [1, 1], **data, changes=changes)
+    kinds = [event["kind"] for row in run.history for event in row["events"]]
+    assert sorted(kinds) == ["joined", "lost"]
+    assert same(run, alone)
+    check_ledger(run.history, 12)
+
+
+def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_path: Path) -> None:
+    out, values = tmp_path / "run", VALUES | {"checkpoint": {"every": 1}}
+    simulate(values, [1, 1], **data, out=out, overrides=["training.megabatches=1"])
+    run = simulate(out / "run.toml", [1], resume=out, overrides=["training.megabatches=2"])
+    assert same(run, alone)
+    assert same(run, daskxml.Run(**{**vars(run), "model": daskxml.load(out)}))
+    with pytest.raises(DaskxmlError, match="12 training rows, the data 1,500"):
+        simulate({"training": {"epochs": 4}}, [1], **data, resume=out)
+
+
+def test_later_trees_are_fitted_to_hard_negatives_too(
+    data: Data, alone: daskxml.Run, tmp_path: Path
+) -> None:
+    """The same for any number of workers, and after a stop; the first tree is as without."""
+    values = VALUES | {"model": VALUES["model"] | {"hard_negatives": 4}, "checkpoint": {"every": 1}}
+    one, out = simulate(values, [1], **data), tmp_path / "run"
+    simulate(values, [1, 0.5], **data, out=out, overrides=["training.megabatches=1"])
+    resumed = simulate(out / "run.toml", [1, 1], resume=out, overrides=["training.megabatches=2"])
+    assert same(one, resumed)
+    found, before = parameters(one), parameters(alone)
+    is_same = {name: np.array_equal(found[name], before[name]) for name in found}
+    assert all(is_same[name] for name in found if name.startswith("tree0."))
+    assert not is_same["tree1.weights"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["training.epochs=1.5"], "the number of trees, as a whole number"),
+        (["training.epochs=0", "training.megabatches=3"], "the number of trees"),
+        (["data.residency=shard"], "needs all rows on every worker"),
+        (["cluster.pools=1"], "takes no pools"),
+        (["evaluation.training_loss=true"], "has no loss over all rows"),
+        (["strategy.name=elastic"], "unknown key 'pieces'"),
+        (["model.hidden=[8]"], "unknown key 'hidden'"),
+        (["model.kind=forest"], "kind = 'forest': must be one of 'mlp', 'tree'"),
+        (["model.kind=mlp"], "leaf_labels"),
+    ],
+)
+def test_settings_that_do_not_go_together(overrides: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load_run_config(VALUES, overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_network_is_not_fitted_in_pieces() -> None:
+    with pytest.raises(ConfigError, match="fits label trees: give \\[model\\] kind = 'tree'"):
+        load_run_config({"strategy": {"name": "label-tree"}, "training": {"epochs": 1}})
+
+
+def test_a_damaged_model_is_refused(alone: daskxml.Run, tmp_path: Path) -> None:
+    alone.model.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DaskxmlError, match="damaged"):
+        daskxml.load(tmp_path / "model")
+
+
+def test_a_run_that_is_stopped_in_its_first_tree_says_so(data: Data) -> None:
+    """It is evaluated, and has nothing to store."""
+    tree_s = simulate(VALUES, [1], **data).history[0]["train_s"]
+    with pytest.raises(DaskxmlError, match="before its first tree was complete"):
+        simulate(VALUES, [1], **data, overrides={"training.minutes": tree_s / 200})

@@ -1,0 +1,113 @@
+"""Contributions in label trees and mixtures add up to the probability; keywords stand alone."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import daskxml
+from daskxml import XMLClassifier
+from daskxml.api.train_here import train_here
+from daskxml.data.rows import to_scipy
+from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.models.explanation import contributions, strengths
+from daskxml.models.trees.paths import Step, path_contributions
+
+ROWS = SyntheticSpec(rows=300, test_rows=20, features=50, labels=24, seed=2)
+DEEP = {"model.leaf_labels": 3, "model.beam": 64, "model.powers": [1.0, 0.5]}
+EXACT, STEPS = {"rtol": 1e-4, "atol": 1e-6}, {"rtol": 5e-3, "atol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return [(to_scipy(part.features), to_scipy(part.labels)) for part in generate(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def parts(rows):
+    matrices, network = daskxml.Matrices(*rows[0]), {"training.epochs": 3, "model.dropout": 0.0}
+    settings = {
+        "tree": ("tree", {}),
+        "trees": ("trees", DEEP),
+        "softmax": ("adaptive-sgd", {**network, "model.hidden": [16, 8], "model.loss": "softmax"}),
+        "sigmoid": ("adaptive-sgd", {**network, "model.hidden": [16], "model.loss": "sigmoid"}),
+        "linear": ("adaptive-sgd", {**network, "model.hidden": [], "model.loss": "softmax"}),
+    }
+    return {
+        name: train_here(run_file, train=matrices, overrides=given).model
+        for name, (run_file, given) in settings.items()
+    }
+
+
+@pytest.fixture(
+    scope="module",
+    params=["tree", "trees", ("trees", "softmax"), ("tree", "sigmoid"), ("sigmoid", "linear")],
+    ids=str,
+)
+def model(request, parts):
+    if isinstance(request.param, str):
+        return parts[request.param], EXACT
+    return daskxml.mix([parts[name] for name in request.param], weights=(0.3, 0.7)), STEPS
+
+
+def probability(model, X, label):
+    """The score that `predict_top_k` gives a label."""
+    ids, scores = model.predict_top_k(X, model.spec.labels)
+    return np.where(ids == label, scores, 0.0).sum(axis=1)
+
+
+def test_contributions_add_up_to_what_the_row_has_more_than_an_empty_one(model, rows):
+    (model, close), (X, _) = model, rows[1]
+    empty = sp.csr_matrix((1, X.shape[1]))
+    for row in range(4):
+        best = model.predict_top_k(X[row], 2)[0][0]
+        for label in [*best.tolist(), 3]:
+            ids, added = contributions(model, X[row], label)
+            assert ids.tolist() == X[row].indices.tolist()
+            wanted = probability(model, X[row], label) - probability(model, empty, label)
+            np.testing.assert_allclose([added.sum()], wanted, **close)
+
+
+def test_strengths_are_what_rows_of_one_feature_have_more(model):
+    model, close = model
+    features = model.spec.features
+    found = strengths(model, 3)
+    alone = probability(model, sp.eye_array(features, format="csr"), 3)
+    np.testing.assert_allclose(
+        found, alone - probability(model, sp.csr_matrix((1, features)), 3), **close
+    )
+
+
+def test_contributions_are_integrated_gradients():
+    rng = np.random.default_rng(0)
+    steps = [Step(b, np.arange(6), rng.normal(size=6)) for b in (-0.5, 0.2, 1.4)]
+    values = rng.random(6)
+    shares = (np.arange(20_000) + 0.5) / 20_000
+    lacks = [np.maximum(0, 1 - s.bias - shares * (s.weights @ values)) for s in steps]
+    gradients = sum(3 * np.mean(lack**2) * s.weights for lack, s in zip(lacks, steps, strict=True))
+    added, empty = path_contributions(steps, np.arange(6), values)
+    np.testing.assert_allclose(
+        added / added.sum(), values * gradients / (values @ gradients), rtol=1e-4
+    )
+    assert empty == pytest.approx(np.exp(-(1.5**3) - 0.8**3))
+
+
+def test_features_without_weights_and_rows_without_features(parts):
+    nothing = sp.csr_matrix((1, ROWS.features))
+    for name in ("tree", "softmax"):
+        ids, added = contributions(parts[name], nothing, 0)
+        assert (ids.size, added.size) == (0, 0)
+    added, _ = path_contributions([Step(0.5, np.array([1]), np.ones(1))], np.array([0]), np.ones(1))
+    assert added.tolist() == [0.0]
+
+
+def test_an_estimator_of_trees_explains_and_names_keywords(rows):
+    X, Y = rows[0]
+    classifier = XMLClassifier("tree", epochs=1).fit(X, Y)
+    label = int(Y[0].indices[0])
+    (explained,) = classifier.explain(X[0], label, top_k=3)
+    assert len(explained) == 3
+    assert abs(explained[0][1]) >= abs(explained[2][1])
+    keywords = classifier.keywords(label, top_k=4)
+    assert [added for _, added in keywords] == sorted((a for _, a in keywords), reverse=True)
+    with pytest.raises(daskxml.InputError, match="is none of the 24"):
+        classifier.explain(X[0], 99)

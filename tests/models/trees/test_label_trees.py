@@ -1,0 +1,251 @@
+"""Trees of labels: their shape, how labels are clustered, cut into pieces, and put together."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.core.arrays import Partition, Segment
+from daskxml.core.errors import ConfigError
+from daskxml.data.order import derive_key
+from daskxml.data.rows import slice_rows, to_scipy
+from daskxml.kernels import get_kernels
+from daskxml.models.trees.clustering import cut_in_two, find_label_orders
+from daskxml.models.trees.forest import Forest, assemble_tree, tree_problem
+from daskxml.models.trees.nodes import (
+    NodeBlock,
+    TreeRows,
+    fit_blocks,
+    pack_blocks,
+    piece_work,
+    plan_pieces,
+    powered,
+    unpack_blocks,
+)
+from daskxml.models.trees.shape import TreeShape
+from daskxml.models.trees.spec import TreeSpec
+from harness.small_data import random_rows
+
+FIT: dict[str, Any] = {"solver": "sgd", "passes": 4, "lr": 0.5, "cost": 1.0}
+modest = settings(max_examples=30, deadline=None)
+specs = st.builds(
+    TreeSpec, features=st.just(20), labels=st.integers(1, 400), leaf_labels=st.integers(1, 60),
+    branching=st.integers(2, 300),
+)  # fmt: skip
+
+
+def some_part(rng: np.random.Generator, rows: int, features: int, labels: int) -> Partition:
+    return Partition(
+        powered(random_rows(rng, rows, features, min(features, 6)), 2.0),
+        random_rows(rng, rows, labels, min(labels, 4), ones=True),
+    )
+
+
+@modest
+@given(spec=specs)
+def test_every_label_is_a_leaf_of_one_node(spec: TreeSpec) -> None:
+    shape = TreeShape.of(spec)
+    for level in range(shape.levels):
+        bounds, starts = shape.bounds[level], shape.child_starts(level)
+        assert bounds[0] == 0
+        assert bounds[-1] == spec.labels
+        assert (np.diff(bounds) >= 1).all()
+        assert (np.diff(starts) >= 1).all()
+        assert starts[-1] == shape.bounds[level + 1].shape[0] - 1
+        assert level == shape.levels - 1 or np.diff(starts).max() <= spec.branching
+    leaves = np.diff(shape.bounds[-2])
+    assert leaves.max() - leaves.min() <= shape.levels * 5
+    assert leaves.max() <= max(2 * spec.leaf_labels, 2)
+
+
+@modest
+@given(spec=specs, pieces=st.integers(1, 80), seed=st.integers(0, 99))
+def test_every_child_is_in_one_piece(spec: TreeSpec, pieces: int, seed: int) -> None:
+    shape, rng = TreeShape.of(spec), np.random.default_rng(seed)
+    counts = rng.integers(0, 50, spec.labels)
+    plan = plan_pieces(shape, counts, 100, pieces)
+    assert len(plan) <= pieces
+    assert all(plan)
+    covered = sorted(block for piece in plan for block in piece)
+    expected = []
+    for level in range(shape.levels):
+        for node, width in enumerate(np.diff(shape.child_starts(level))):
+            own = [block for block in covered if block[:2] == (level, node)]
+            assert own[0].start == 0
+            assert own[-1].stop == width
+            assert all(a.stop == b.start for a, b in itertools.pairwise(own))
+            expected += own
+    assert sorted(expected) == covered
+    works = [piece_work(shape, counts, 100, piece) for piece in plan]
+    whole = plan_pieces(shape, counts, 100, 1)
+    assert sum(works) >= 0.999 * piece_work(shape, counts, 100, whole[0])  # blocks read rows again
+    assert works == sorted(works, reverse=True)
+
+
+def test_similar_labels_share_a_node() -> None:
+    """Labels of one group share features, which those of the other do not have."""
+    rng = np.random.default_rng(2)
+    first, second = some_part(rng, 60, 10, 8), some_part(rng, 60, 10, 8)
+    from daskxml.core.arrays import Csr
+
+    features = Csr(
+        np.concatenate(
+            [first.features.indptr, first.features.indptr[-1] + second.features.indptr[1:]]
+        ),
+        np.concatenate([first.features.indices, second.features.indices + 10]).astype(np.int32),
+        np.concatenate([first.features.data, second.features.data]),
+        20,
+    )
+    labels = Csr(
+        np.concatenate([first.labels.indptr, first.labels.indptr[-1] + second.labels.indptr[1:]]),
+        np.concatenate([first.labels.indices, second.labels.indices + 8]).astype(np.int32),
+        None,
+        16,
+    )
+    spec = TreeSpec(features=20, labels=16, leaf_labels=8)
+    (order,) = find_label_orders([Partition(features, labels)], spec, 1, seed=4)
+    assert {tuple(sorted(order[:8])), tuple(sorted(order[8:]))} == {
+        tuple(range(8)), tuple(range(8, 16))
+    }  # fmt: skip
+
+
+@modest
+@given(seed=st.integers(0, 99), cut=st.integers(1, 39))
+def test_the_trees_do_not_depend_on_how_rows_are_cut(seed: int, cut: int) -> None:
+    part = some_part(np.random.default_rng(seed), 40, 15, 30)
+    spec = TreeSpec(features=15, labels=30, leaf_labels=4)
+    parts = [slice_rows(part, cut, 40), slice_rows(part, 0, cut)]
+    np.testing.assert_array_equal(
+        find_label_orders(parts, spec, 2, seed), find_label_orders([part], spec, 2, seed)
+    )
+
+
+@modest
+@given(count=st.integers(2, 40), seed=st.integers(0, 99))
+def test_labels_are_cut_into_halves_of_the_size_asked_for(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((count, 3)).astype(np.float32)
+    vectors[rng.random(count) < 0.3] = 0.0  # labels without rows
+    assert cut_in_two(vectors, (count + 1) // 2, rng).sum() == (count + 1) // 2
+
+
+def fitted_tree(spec: TreeSpec, part: Partition, pieces: int = 5) -> dict[str, np.ndarray]:
+    kernels, shape = get_kernels("cpu", 1), TreeShape.of(spec)
+    (order,) = find_label_orders([part], spec, 1, 0)
+    counts = np.bincount(part.labels.indices, minlength=spec.labels)[order]
+    rows = TreeRows(kernels, part, order)
+    blocks: list[tuple[NodeBlock, object]] = []
+    for piece in plan_pieces(shape, counts, part.rows, pieces):
+        fitted = fit_blocks(rows, spec, shape, piece, 0, 0)
+        blocks += zip(piece, unpack_blocks(pack_blocks(fitted), len(piece)), strict=True)
+    arrays = assemble_tree(order, shape, blocks[::-1])  # type: ignore[arg-type]
+    return {f"tree0.{name}": array for name, array in arrays.items()}
+
+
+def test_nodes_see_rows_by_their_hard_negatives() -> None:
+    """Beside those with labels below; of a block's children only a row's own are its labels."""
+    rng = np.random.default_rng(8)
+    part, order = some_part(rng, 30, 9, 20), rng.permutation(20)
+    negatives = rng.integers(-1, 20, (30, 3))
+    shape = TreeShape.of(TreeSpec(features=9, labels=20, leaf_labels=5))
+    own = to_scipy(part.labels).toarray()[:, order] > 0
+    seen = own.copy()
+    for row, labels in enumerate(negatives):
+        seen[row, np.flatnonzero(np.isin(order, labels[labels >= 0]))] = True
+    rows = TreeRows(get_kernels("cpu", 1), part, order, negatives=negatives)
+    for node in range(shape.bounds[1].shape[0] - 1):
+        low, high = shape.bounds[1][node : node + 2]
+        problem = rows.problem(shape, NodeBlock(1, node, 1, int(high - low)), key=0)
+        found, children = problem.rows, problem.children
+        expected = np.flatnonzero(seen[:, low:high].any(axis=1))
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(
+            to_scipy(children).toarray() > 0, own[expected, low + 1 : high]
+        )
+
+
+def test_any_number_of_pieces_gives_the_same_bits() -> None:
+    part = some_part(np.random.default_rng(5), 80, 12, 90)
+    spec = TreeSpec(features=12, labels=90, leaf_labels=40, **FIT)
+    one, many = fitted_tree(spec, part, 1), fitted_tree(spec, part, 40)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, many[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rows"), [(1, 5), (2, 9), (70, 3)], ids=["one label", "two labels", "few rows"]
+)
+def test_odd_sizes_are_fitted_and_ranked(labels: int, rows: int) -> None:
+    part = some_part(np.random.default_rng(1), rows, 6, labels)
+    spec = TreeSpec(features=6, labels=labels, leaf_labels=10, **FIT)
+    forest = Forest(spec, fitted_tree(spec, part), get_kernels("cpu", 1))
+    ids, scores = forest.top_k([Segment(part, np.arange(rows))], min(3, labels))
+    assert ids.shape == scores.shape == (rows, min(3, labels))
+    assert ((ids >= 0) & (ids < labels)).all()
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_a_row_with_all_labels_and_one_without_any() -> None:
+    from daskxml.core.arrays import Csr
+
+    features = Csr(np.array([0, 1, 2]), np.array([0, 1], np.int32), np.ones(2, np.float32), 2)
+    labels = Csr(np.array([0, 30, 30]), np.arange(30, dtype=np.int32), None, 30)
+    part = Partition(features, labels)
+    spec = TreeSpec(features=2, labels=30, leaf_labels=4, **FIT)
+    forest = Forest(spec, fitted_tree(spec, part), get_kernels("cpu", 1))
+    _, scores = forest.top_k([Segment(part, np.arange(2))], 3)
+    assert (scores[0] > 0.5).all()
+
+
+@pytest.mark.parametrize("name", ["order", "bias", "node_starts", "features", "chunk_starts",
+                                  "children", "weights"])  # fmt: skip
+def test_damaged_arrays_are_named(name: str) -> None:
+    """Kernels trust the numbers in a file, so the reader must not."""
+    part = some_part(np.random.default_rng(1), 40, 6, 20)
+    spec = TreeSpec(features=6, labels=20, leaf_labels=5, **FIT)
+    arrays = fitted_tree(spec, part)
+    assert tree_problem(spec, arrays) == ""
+    key = f"tree0.{name}"
+    shorter = arrays | {key: arrays[key][:-1]}
+    assert "contradict" in tree_problem(spec, shorter)
+    assert "one row of" in tree_problem(spec, arrays | {key: arrays[key].astype(np.float64)})
+    missing = {other: array for other, array in arrays.items() if other != key}
+    assert tree_problem(spec, missing)
+    if name not in ("bias", "weights"):
+        wrong = arrays[key].copy()
+        wrong[len(wrong) // 2] = 60_000
+        assert "contradict" in tree_problem(spec, arrays | {key: wrong})
+    if name.endswith("_starts"):
+        wrong = arrays[key].copy()
+        wrong[1:3] = 1 << 62, -(1 << 62) - 1  # no difference is below 0, as some overflow
+        assert (np.diff(wrong) >= 0).all()
+        assert "contradict" in tree_problem(spec, arrays | {key: wrong})
+
+
+@pytest.mark.parametrize(
+    "values", [{"powers": ()}, {"powers": (0.0,)}, {"leaf_labels": 0}, {"passes": 0}, {"cost": 0.0},
+               {"solver": "newton"}, {"beam": 0}, {"beam": True}, {"labels": 0}],
+)  # fmt: skip
+def test_settings_out_of_range(values: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        TreeSpec(**{"features": 2, "labels": 2, **values})  # type: ignore[arg-type]
+
+
+def test_each_tree_has_its_own_seed() -> None:
+    part = some_part(np.random.default_rng(5), 80, 12, 40)
+    orders = find_label_orders([part], TreeSpec(features=12, labels=40, leaf_labels=4), 2, 0)
+    assert (orders[0] != orders[1]).any()
+    assert derive_key(0, 4, 0) != derive_key(0, 4, 1)
+
+
+def test_trees_stored_before_branching_could_be_chosen_keep_their_shape() -> None:
+    spec = TreeSpec(features=2, labels=21_764, leaf_labels=200)
+    values = spec.as_dict()
+    del values["branching"]
+    assert TreeSpec.from_dict(values).level_bits == (4, 3)
+    assert TreeSpec.from_dict(spec.as_dict()).level_bits == (7,)

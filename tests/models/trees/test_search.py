@@ -1,0 +1,126 @@
+"""The automatic choice of solver, rate and passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import ConfigError
+from daskxml.data.rows import from_scipy, slice_rows, to_scipy, unit_rows
+from daskxml.models.trees.search import (
+    CANDIDATES,
+    choose_fit,
+    climb,
+    prepare_trees,
+    sample_labels,
+    sample_rows,
+)
+from daskxml.models.trees.spec import TreeSpec
+from harness.small_data import random_rows
+
+SPEC = TreeSpec(features=12, labels=30, leaf_labels=8)
+
+
+def some_part(seed: int, rows: int = 200) -> Partition:
+    rng = np.random.default_rng(seed)
+    return Partition(random_rows(rng, rows, 12, 5), random_rows(rng, rows, 30, 3, ones=True))
+
+
+def chosen_of(spec: TreeSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in CANDIDATES[0]}
+
+
+def counts_of(part: Partition) -> np.ndarray:
+    return np.bincount(part.labels.indices, minlength=30)
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 99), cut=st.integers(1, 199))
+def test_the_choice_does_not_depend_on_how_rows_are_cut(seed: int, cut: int) -> None:
+    part = some_part(seed)
+    parts = [slice_rows(part, 0, cut), slice_rows(part, cut, 200)]
+    one, many = (prepare_trees(p, counts_of(part), SPEC, 1, seed)[0] for p in ([part], parts))
+    assert one == many
+    assert chosen_of(one) in CANDIDATES
+
+
+def features_with_labels(rows: int, noise: float, wrong: float) -> Partition:
+    """Rows of 60 features, of which 30 say the one label, but for a share that has another."""
+    rng = np.random.default_rng(0)
+    true = rng.integers(0, 30, rows)
+    features = noise * rng.random((rows, 60)) * (rng.random((rows, 60)) < 0.2)
+    features[np.arange(rows), true] += 1.0
+    labels = np.where(rng.random(rows) < wrong, rng.integers(0, 30, rows), true)
+    return Partition(unit_rows(from_scipy(features)), from_scipy(np.eye(30)[labels], ones=True))
+
+
+@pytest.mark.parametrize(
+    ("part", "chosen"),
+    [
+        (features_with_labels(600, noise=0.5, wrong=0.5), CANDIDATES[0]),
+        (features_with_labels(200, noise=0.5, wrong=0.0), CANDIDATES[-1]),
+    ],
+    ids=["wrong labels", "few rows and a rule"],
+)
+def test_wrong_labels_are_fitted_gently_and_a_rule_closely(
+    part: Partition, chosen: dict[str, object]
+) -> None:
+    found = choose_fit([part], replace(SPEC, features=60), 0)
+    assert chosen_of(found) == chosen
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"lr": 0.3}, {"passes": 7}, {"cost": 0.7}, {"solver": "sgd"}, {"solver": "dual"},
+        {"solver": "dual", "passes": 3, "cost": 0.2}, {"solver": "sgd", "passes": 3, "lr": 0.2},
+    ],
+)  # fmt: skip
+def test_what_is_given_stays(values: dict[str, Any]) -> None:
+    found = chosen_of(choose_fit([some_part(1)], replace(SPEC, **values), 0))
+    assert found | values == found
+    assert any((candidate | values) == found for candidate in CANDIDATES)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_few_rows_get_the_middle_choice(rows: int) -> None:
+    found = choose_fit([slice_rows(some_part(1), 0, rows)], SPEC, 0)
+    assert chosen_of(found) == CANDIDATES[1]
+
+
+def test_a_sample_is_of_whole_parents_and_all_their_rows() -> None:
+    part = some_part(2)
+    order = np.random.default_rng(0).permutation(30).astype(np.int32)
+    labels = sample_labels(order[None], np.full(30, 2000), SPEC)
+    assert labels.tolist() == order[:8].tolist()
+    sample = sample_rows(part, labels)
+    wanted = to_scipy(part.labels).toarray()[:, labels]
+    np.testing.assert_array_equal(to_scipy(sample.labels).toarray(), wanted[wanted.any(axis=1)])
+    np.testing.assert_array_equal(
+        to_scipy(sample.features).toarray(),
+        to_scipy(part.features).toarray()[wanted.any(axis=1)],
+    )
+
+
+def test_the_search_stops_where_nothing_is_gained() -> None:
+    line = [replace(SPEC, passes=passes) for passes in range(1, 8)]
+    asked = []
+
+    def score(spec: TreeSpec) -> float:
+        asked.append(spec.passes)
+        return -abs(spec.passes - 5.0)
+
+    assert climb(line, 2, score).passes == 5
+    assert asked == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("values", [{"lr": "fast"}, {"passes": "many"}, {"lr": 0}])
+def test_other_words_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="'auto'"):
+        replace(SPEC, **values)  # type: ignore[arg-type]
