@@ -123,6 +123,8 @@ def test_links_of_the_documents_lead_somewhere(path):
 
 @documents
 def test_names_in_the_documents_exist(path):
+    if path.name == "removed.md":
+        return  # it names what does not exist any more
     text = path.read_text()
     for name in re.findall(r"(?<![\w/.-])daskxml(?:\.\w+)+", text):
         if name.rpartition(".")[2] not in ("toml", "json"):
