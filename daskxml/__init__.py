@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from daskxml.api.predict import Predicted, predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs, stop
-    from daskxml.api.search import SearchResult, search
     from daskxml.api.simulate import simulate
     from daskxml.api.train import launch, train
     from daskxml.api.vectorize import vectorize
@@ -59,7 +58,6 @@ __all__ = [
     "Predicted",
     "Run",
     "RunRecord",
-    "SearchResult",
     "TrainingError",
     "Verification",
     "XMLClassifier",
@@ -75,7 +73,6 @@ __all__ = [
     "mix",
     "predict",
     "runs",
-    "search",
     "simulate",
     "stop",
     "train",
@@ -94,7 +91,6 @@ _HOMES = {
     "Predicted": "daskxml.api.predict",
     "Run": "daskxml.api.run",
     "RunRecord": "daskxml.cluster.event_log",
-    "SearchResult": "daskxml.api.search",
     "XMLClassifier": "daskxml.api.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
@@ -108,7 +104,6 @@ _HOMES = {
     "mix": "daskxml.api.mixtures",
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",
-    "search": "daskxml.api.search",
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
@@ -116,7 +111,7 @@ _HOMES = {
     "verify": "daskxml.records.verification",
 }
 
-_EXTRAS = {"sklearn": ("scikit-learn", "sklearn"), "optuna": ("Optuna", "search")}
+_EXTRAS = {"sklearn": ("scikit-learn", "sklearn")}
 
 
 def __getattr__(name: str) -> Any:

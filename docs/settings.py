@@ -18,7 +18,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from daskxml.cli.arguments import build_parser
 from daskxml.config import RunConfig
-from daskxml.config.space import SearchSection
 from daskxml.core.fields import range_text, size_text
 from daskxml.models.kinds import KINDS
 from daskxml.strategies import STRATEGIES
@@ -56,7 +55,6 @@ def sections() -> Iterator[tuple[str, type]]:
                 yield f'[strategy] name = "{key}"', strategy.Config
         elif name != "strategy_name":
             yield f"[{name}]", section
-    yield "[search] of a space file", SearchSection
 
 
 def meanings(section: type) -> dict[str, tuple[tuple[str, ...], str]]:

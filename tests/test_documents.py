@@ -18,7 +18,6 @@ import pytest
 from daskxml.cli.arguments import _COMMANDS, build_parser
 from daskxml.cli.bench import load_suite, packaged_suites
 from daskxml.config import load_run_config
-from daskxml.config.space import load_space
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "daskxml"
@@ -96,10 +95,7 @@ def test_run_files_and_python_in_documents_are_well_formed(path, tmp_path):
     for number, block in enumerate(blocks(text, "toml")):
         run_file = tmp_path / f"{number}.toml"
         run_file.write_text(block)
-        if "[search]" in block:
-            load_space(run_file, {"training": {"epochs": 1}})
-        else:
-            load_run_config(run_file)
+        load_run_config(run_file)
     for block in blocks(text, "python"):
         ast.parse(block)
 

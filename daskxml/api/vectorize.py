@@ -32,7 +32,7 @@ def vectorize(
 
     Returns
     -------
-    Rows that `daskxml.train`, `daskxml.search` and `DaskXMLClassifier.fit` take, as long as the
+    Rows that `daskxml.train` and `DaskXMLClassifier.fit` take, as long as the
     client is open. Models that are trained on them predict texts.
 
     Raises

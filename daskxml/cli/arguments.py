@@ -106,25 +106,6 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     _add_loggers(command)
 
 
-def _add_search(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add(
-        "config",
-        nargs="?",
-        metavar="RUN.toml",
-        help="run file, or the name of one that comes along; left out with --resume",
-    )
-    add("--space", metavar="SPACE.toml", help="which of its keys are varied, and how")
-    command.add_argument("--train", nargs="+", metavar="FILE", help="training rows")
-    _add_cluster(command)
-    _add_overrides(command, "override a value of the run file; may be given again")
-    _add_run_directory(command)
-    add("--resume", metavar="DIR", help="go on with the search in this folder")
-    add("--trials", type=positive, metavar="N", help="in all; wins over the space file")
-    text = "trials side by side; wins over the space file"
-    add("--parallel", type=positive, metavar="N", help=text)
-
-
 def _add_cluster(command: argparse.ArgumentParser) -> None:
     cluster = command.add_mutually_exclusive_group()
     cluster.add_argument(
@@ -479,7 +460,6 @@ def _add_level(command: argparse.ArgumentParser) -> None:
 # By name: the module of `daskxml.cli` with a function of that name, arguments, summary.
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] = {
     "train": ("train", _add_train, "train a model as a run file says"),
-    "search": ("search", _add_search, "find the best settings by many short runs side by side"),
     "runs": ("scheduler", _add_runs, "list the runs that a scheduler has"),
     "attach": ("scheduler", _add_attach, "follow a run of a scheduler, as train does"),
     "stop": ("scheduler", _add_stop, "end a run of a scheduler, with a checkpoint"),
@@ -511,6 +491,10 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
         "train", _add_demo, "generate data, train on two local workers, and show what came out",
     ),
 }  # fmt: skip
+
+
+# Commands of earlier versions, and what takes their place.
+REMOVED = {"search": "tune with Optuna, as docs/guides/tuning.md shows"}
 
 
 def positive(text: str) -> int:

@@ -5,7 +5,7 @@ first. So a failing callback loses only its own figures. Its first error is repo
 the place; it is called again for the next mega-batch (a server may be back), but not after three
 errors in a row, each of which may have waited long; a logger's ``end`` is called in any case. At
 the end the errors are counted. ``KeyboardInterrupt`` is a request, not an error, and propagates,
-and so do exceptions that the user names, as the pruner of a search raises.
+and so do exceptions that the user names, such as `optuna.TrialPruned`.
 
 A callback ends the run at the next merge by returning `STOP`.
 """

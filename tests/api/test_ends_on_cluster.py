@@ -13,7 +13,7 @@ import daskxml
 
 
 class PrunedError(Exception):
-    """As a search's pruner raises it."""
+    """As a pruner raises it."""
 
 
 def stop_at_two(row: dict[str, Any]) -> Any:

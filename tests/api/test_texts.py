@@ -265,23 +265,14 @@ def test_the_stages_of_a_run_file(
 
 
 @pytest.mark.slow
-def test_the_stages_of_detached_runs_of_searches_and_of_mixtures(
+def test_the_stages_of_detached_runs_and_of_mixtures(
     client: Client, of_stages: dict[str, Any], tmp_path: Path
 ) -> None:
     run_file = of_stages
     name = daskxml.launch(run_file, client=client)
     assert "BUS" in daskxml.attach(name, client=client).model.header.feature_names
     daskxml.stop(name, client=client, forget_it=True)
-    space = {"strategy": {"lr": {"choices": [1.0, 2.0]}}, "search": {"trials": 2}}
     held = {"data": {**run_file["data"], "validation": 0.2}}
-    found = daskxml.search(run_file | held, space, client=client, out=tmp_path / "search")
-    assert [trial.state for trial in found.trials] == ["complete", "complete"]
-    assert found.model.predict_text(["A BUS"], k=1)[0]
-    lines = (tmp_path / "search/pipeline/journal.jsonl").read_text().splitlines()
-    done = [line["name"] for line in map(json.loads, lines) if line["outcome"] == "done"]
-    assert [done.count(name) for name in ("read", "shouted", "read test")] == [1, 1, 0]
-    with pytest.raises(daskxml.ConfigError, match=r"\[text\] is the same in all trials"):
-        daskxml.search(run_file, {"text": {"min_df": {"choices": [1, 2]}}}, client=client)
     Path("part.toml").write_text(tomli_w.dumps(RUN))
     Path("tree.toml").write_text('[model]\nkind = "tree"\n[training]\nepochs = 1\n')
     model = {"kind": "mixture", "parts": ["tree.toml", "part.toml"]}

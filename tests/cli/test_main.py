@@ -31,6 +31,10 @@ def failure(capsys, *arguments):
     [
         ([], "the following arguments are required: COMMAND"),
         (["trian"], "invalid choice: 'trian'"),
+        (
+            ["search", "adaptive-sgd"],
+            "search was removed: tune with Optuna, as docs/guides/tuning.md",
+        ),
         (["train"], "no run file: give RUN.toml, or --resume DIR"),
         (["train", "--resume", "absent"], "absent: no run to resume here"),
         (["train", "quickstart"], "no training data: give --train FILE"),
