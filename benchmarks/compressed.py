@@ -31,7 +31,8 @@ from daskxml import Model, compress
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import to_scipy
-from daskxml.local import InProcessRun, read_rows
+from daskxml.local import read_rows
+from daskxml.local.run import InProcessRun
 from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.store import ModelHeader, model_bytes
 from daskxml.models.trees.spec import TreeSpec

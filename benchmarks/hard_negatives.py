@@ -22,7 +22,8 @@ from daskxml.config import load_run_config
 from daskxml.core.arrays import Segment
 from daskxml.data.rows import concatenate
 from daskxml.kernels import get_kernels
-from daskxml.local import InProcessRun, read_rows
+from daskxml.local import read_rows
+from daskxml.local.run import InProcessRun
 from daskxml.metrics import metric_sums
 from daskxml.models.trees.forest import Forest
 from machine import write_result

@@ -26,7 +26,8 @@ from daskxml import Model, mix
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import concatenate
-from daskxml.local import InProcessRun, read_rows
+from daskxml.local import read_rows
+from daskxml.local.run import InProcessRun
 from machine import RESULTS, machine, write_result
 from trees import read
 

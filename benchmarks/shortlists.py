@@ -26,7 +26,8 @@ from typing import Any
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import concatenate
-from daskxml.local import InProcessRun, Rows, read_rows
+from daskxml.local import Rows, read_rows
+from daskxml.local.run import InProcessRun
 from daskxml.models.trained import Model
 from machine import RESULTS, machine, write_result
 from trees import read

@@ -30,8 +30,9 @@ from daskxml import Matrices
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import generate
-from daskxml.local import InProcessRun, read_rows
+from daskxml.local import read_rows
 from daskxml.local.rows import prepared
+from daskxml.local.run import InProcessRun
 from machine import write_result
 from trees import shape
 

@@ -23,7 +23,8 @@ from typing import Any
 
 from daskxml.config import load_run_config
 from daskxml.data.rows import concatenate
-from daskxml.local import InProcessRun, read_rows
+from daskxml.local import read_rows
+from daskxml.local.run import InProcessRun
 from machine import RESULTS, write_result
 from trees import SETS
 

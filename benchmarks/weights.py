@@ -22,7 +22,8 @@ from typing import Any
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import concatenate
-from daskxml.local import InProcessRun, read_rows
+from daskxml.local import read_rows
+from daskxml.local.run import InProcessRun
 from machine import RESULTS, machine, write_result
 
 SETS, RUN_FILES = "bibtex,delicious,stackex4-2k,citeuliket-8k", "tree,best"

@@ -13,7 +13,7 @@ from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, ModelError, TrainingError
 from daskxml.data.rows import label_counts
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.models import partitioned
+from daskxml.models.network import partitioned
 from daskxml.models.network.partitioned import LabelOrder, cut_labels
 from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.session.commands import Evaluate, MergeReplicas
