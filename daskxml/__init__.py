@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from daskxml.cluster.event_log import RunRecord
     from daskxml.models.calibration import calibrate
     from daskxml.models.compression import compress
-    from daskxml.models.network.indexing import index
     from daskxml.models.network.onnx_export import export_onnx
     from daskxml.models.trained import Model, load
     from daskxml.records.verification import Verification, verify
@@ -66,7 +65,6 @@ __all__ = [
     "calibrate",
     "compress",
     "export_onnx",
-    "index",
     "launch",
     "load",
     "make_scorer",
@@ -97,7 +95,6 @@ _HOMES = {
     "calibrate": "daskxml.models.calibration",
     "export_onnx": "daskxml.models.network.onnx_export",
     "compress": "daskxml.models.compression",
-    "index": "daskxml.models.network.indexing",
     "launch": "daskxml.api.train",
     "load": "daskxml.models.trained",
     "make_scorer": "daskxml.api.estimators.scorers",

@@ -199,14 +199,12 @@ def _add_stop(command: argparse.ArgumentParser) -> None:
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
-    _add_exact(command)
     command.add_argument("--k", type=ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)")
     _add_json(command)
 
 
 def _add_predict(command: argparse.ArgumentParser) -> None:
     _add_model_and_data(command)
-    _add_exact(command)
     text = "labels a row (default: 5)"
     command.add_argument("--top-k", type=positive, metavar="K", help=text)
     command.add_argument(
@@ -247,7 +245,6 @@ def _add_mix(command: argparse.ArgumentParser) -> None:
 def _add_serve(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", metavar="DIR", help="directory of a run or a model")
-    _add_exact(command)
     add("--host", default="127.0.0.1", help="0.0.0.0 for other machines, too")
     add("--port", type=port, default=8000, help="0: one that is free")
     add("--threads", type=positive, metavar="N", help="batches at a time (default: all cores)")
@@ -319,24 +316,6 @@ def _add_calibrate(command: argparse.ArgumentParser) -> None:
         help="macro: a threshold for each label; micro: one for all (default: macro)",
     )
     _add_json(command)
-
-
-def _add_index(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("model", metavar="DIR", help="directory of a run or a model")
-    text = "where the model with its index is written (default: in its place)"
-    add("--out", metavar="DIR", help=text)
-    add(
-        "--rows",
-        nargs="+",
-        metavar="FILE",
-        help="rows like those that will be asked for; labels are not needed (default: those that "
-        "the run has held out by data.validation)",
-    )
-    text = "share of the best labels that are found, above 0 and at most 1 (default: %(default)s)"
-    add("--recall", type=level, default=0.99, metavar="SHARE", help=text)
-    text = "labels of a row that are found so well (default: %(default)s)"
-    add("--k", type=positive, default=5, metavar="K", help=text)
 
 
 def _add_inspect(command: argparse.ArgumentParser) -> None:
@@ -440,11 +419,6 @@ def _add_model_and_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
 
 
-def _add_exact(command: argparse.ArgumentParser) -> None:
-    text = "look at every label, although the model has an index"
-    command.add_argument("--exact", action="store_true", help=text)
-
-
 def _add_run_directories(command: argparse.ArgumentParser) -> None:
     text = "directory of a run, or a folder of several"
     command.add_argument("runs", nargs="+", metavar="DIR", help=text)
@@ -475,7 +449,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
         "data", _add_calibrate, "make a model's probabilities hold, and find labels' thresholds",
     ),
     "compress": ("data", _add_compress, "write a smaller model that ranks nearly the same labels"),
-    "index": ("data", _add_index, "let a network rank a row without looking at every label"),
     "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
     "verify": (
@@ -492,9 +465,11 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     ),
 }  # fmt: skip
 
-
 # Commands of earlier versions, and what takes their place.
-REMOVED = {"search": "tune with Optuna, as docs/guides/tuning.md shows"}
+REMOVED = {
+    "index": "daskxml compress DIR --bits 8 --out DIR makes a network that ranks a row faster",
+    "search": "tune with Optuna, as docs/guides/tuning.md shows",
+}
 
 
 def positive(text: str) -> int:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import daskxml
 from daskxml.api.model_rows import read_rows
 from daskxml.api.prediction_files import STDOUT, write_predictions
 from daskxml.cli.arguments import Options
-from daskxml.core.arrays import Partition
-from daskxml.core.errors import ConfigError, DaskxmlError, InputError
+from daskxml.core.errors import ConfigError
 from daskxml.data.inspection import inspect_file
-from daskxml.data.rows import concatenate, to_scipy
+from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.models.compression import choose_drop
 from daskxml.models.kinds import MixtureSpec
-from daskxml.models.network.indexing import check_indexable, recall_of
-from daskxml.models.network.label_index import index_of
 from daskxml.models.store import model_bytes
 from daskxml.models.trained import (
     Ids,
@@ -39,8 +33,6 @@ TOP_K = 5  # labels that are predicted of each row, unless told otherwise
 
 # A decorator of commands; on the standard error, as the output may be read by a program.
 _telling = telling_of_compilation(lambda: print(TEXT, file=sys.stderr, flush=True))
-
-_TOLD_ROWS, _TIMED_ROWS = 1000, 200  # by which recall and times are told
 
 
 def inspect(options: Options) -> int:
@@ -72,7 +64,7 @@ def generate(options: Options) -> int:
 @_telling
 def evaluate(options: Options) -> int:
     """Print a model's metrics as a table, or as the object that a run's history holds."""
-    model = _asked_model(options)
+    model = Model.load(options.model)
     metrics = evaluate_partitions(model, read_rows(model, options.data), options.k).result()
     if options.json:
         print(json.dumps(metrics))
@@ -86,7 +78,7 @@ def predict(options: Options) -> int:
     """Write the best labels of every row, or those above their thresholds."""
     if options.scheduler:
         return _predict_on_cluster(options)
-    model = _asked_model(options)
+    model = Model.load(options.model)
     k = min(options.top_k or TOP_K, model.spec.labels)
     unknown = 0
 
@@ -107,16 +99,11 @@ def predict(options: Options) -> int:
     return 0
 
 
-def _asked_model(options: Options) -> Model:
-    model = Model.load(options.model)
-    return model.exact if options.exact else model
-
-
 def _predict_on_cluster(options: Options) -> int:
     if options.choose:
         raise ConfigError("--choose is for one process: leave out --scheduler")
     given = {"k": options.top_k or TOP_K, "out": options.out, "scheduler": options.scheduler}
-    done = daskxml.predict(_asked_model(options), options.data, **given)
+    done = daskxml.predict(Model.load(options.model), options.data, **given)
     before = f", {done.kept} of them from before" if done.kept else ""
     print(
         f"wrote {done.rows:,} rows, {done.scores:,} scores, to {done.out}: "
@@ -200,62 +187,6 @@ def calibrate(options: Options) -> int:
     print_lines(told | {"thresholds": f"{made.threshold:.4f}; {own}"})
     print(f"wrote {options.out or options.model}")
     return 0
-
-
-@_telling
-def index(options: Options) -> int:
-    """Write a model with an index, and print how well and how fast it finds labels."""
-    model = Model.load(options.model, threads=1)
-    check_indexable(model)
-    rows = to_scipy(_rows_to_index(model, options).features)
-    halves = rows[::2], rows[1::2]
-    if not halves[1].shape[0]:
-        raise InputError(f"{rows.shape[0]} rows to choose by: give two or more")
-    begun_s = time.perf_counter()
-    indexed = daskxml.index(model, halves[0], recall=options.recall, k=options.k)
-    took_s = time.perf_counter() - begun_s
-    out = options.out or options.model
-    indexed.save(out, overwrite=options.out is None)
-    found = index_of(indexed.parameters)
-    assert found is not None
-    told = halves[1][:_TOLD_ROWS]
-    ids, wanted = (each.predict_top_k(told, options.k)[0] for each in (indexed, indexed.exact))
-    print(
-        f"recall {recall_of(ids, wanted):.4f} of the best {options.k} on {told.shape[0]:,} rows "
-        f"(asked: {options.recall:g} on {halves[0].shape[0]:,} others)"
-    )
-    print(
-        f"looks into {found.probed_groups:,} of {len(found.groups):,} groups and "
-        f"{found.probed_clusters:,} of {len(found.clusters):,} clusters of labels"
-    )
-    quick, slow = (_row_ms(each, told, options.k) for each in (indexed, indexed.exact))
-    print(f"{quick:.2f} ms a row, {slow:.2f} ms by every label, on one thread")
-    print(f"{model_bytes(out) / 1e6:,.1f} MB  {out}, made in {took_s:.1f} s")
-    return 0
-
-
-def _rows_to_index(model: Model, options: Options) -> Partition:
-    """Return the rows of the files, or those that the run has held out."""
-    from daskxml.api.mixtures import held_out_rows
-
-    if options.rows:
-        return concatenate(list(read_rows(model, options.rows, needs_labels=False)))
-    try:
-        return held_out_rows([options.model])
-    except DaskxmlError as error:
-        need = "give --rows FILE, rows like those that will be asked for (labels are not needed)"
-        raise InputError(f"{options.model} has no rows that were held out: {need}") from error
-
-
-def _row_ms(model: Model, rows: Any, k: int) -> float:
-    """Return the median time of one row alone."""
-    model.warm_up()
-    times_s = []
-    for row in [rows[i] for i in range(min(_TIMED_ROWS, rows.shape[0]))]:
-        begun_s = time.perf_counter()
-        model.predict_top_k(row, k)
-        times_s.append(time.perf_counter() - begun_s)
-    return 1e3 * statistics.median(times_s)
 
 
 @_telling

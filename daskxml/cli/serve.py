@@ -41,7 +41,6 @@ def serve(options: Options) -> int:
         request_s=options.request_seconds,
         allows_reload=options.allow_reload,
         watch_s=options.watch,
-        exact=options.exact,
     )
     with _listening(options.host, options.port) as listener:
         print(f"loading {options.model}", flush=True)

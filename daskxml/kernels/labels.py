@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.label_index import LabelIndex
 
 LabelWork = Callable[[int, int, int], None]  # (thread, first label, label after the last)
 
@@ -182,16 +181,6 @@ class LabelKernels(Protocol):
 
         ``weight`` may be `Quantised`: then a few labels for each of the k are found by its first
         digits, and those are ranked by all it has; ``total`` counts the others as they were found.
-        """
-
-    def rank_by_index(
-        self, index: LabelIndex, hidden: Array, weight: Array, bias: Array, scores: Array,
-        ids: Array, totals: Array | None,
-    ) -> None:  # fmt: skip
-        """As `rank_row` of rows ``(rows, units)`` each, among the labels that an index finds.
-
-        ``scores`` and ``ids`` are ``(rows, k)``, ``totals (rows, 2)``: labels that are not looked
-        at count there as the cluster or the group that they are in. On a CPU.
         """
 
 

@@ -28,7 +28,6 @@ from daskxml.kernels.quantised import Quantised
 from daskxml.models.decisions import Decisions
 from daskxml.models.kinds import AnySpec, MixtureSpec, spec_from_dict
 from daskxml.models.mix.mixture import part_arrays
-from daskxml.models.network.label_index import index_problem, without_index
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.tensors import Arrays, growing_tensors, read_tensors, save_tensors
 from daskxml.models.trees.forest import tree_problem
@@ -51,6 +50,7 @@ HEADER_NAME: Final = "model.json"
 LABEL_COUNTS: Final = "label_counts"
 _NEXT_NAME: Final = "model.json.next"
 _NAMES: Final = ("feature_names", "label_names")
+_INDEX: Final = ".index."  # in names of arrays that daskxml once stored beside the weights
 _DIGITS: Final = ("first", "second", "scale")  # ends of the names of a quantised matrix's arrays
 QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # of a network
 
@@ -220,7 +220,7 @@ def write_model(
         Metadata of the arrays.
     parameters
         By name, of the shapes of ``Layout(header.spec)``, float32; the weights of a network's first
-        and output layer perhaps `Quantised`, perhaps an index of the labels.
+        and output layer perhaps `Quantised`.
     label_counts
         ``(labels,)``: in how many training rows each label occurs.
     overwrite
@@ -309,7 +309,7 @@ def read_model(
     header = _matching_header(directory, verify)
     arrays, _ = read_tensors(directory / TENSORS_NAME, verify=False)  # the whole file just was
     try:
-        parameters = _put_together(arrays)
+        parameters = _put_together({n: a for n, a in arrays.items() if _INDEX not in f".{n}"})
     except ValueError as error:
         raise ModelError(f"{directory}: damaged ({error}); restore it, or train again") from error
     _check_arrays(directory, header.spec, parameters)
@@ -438,13 +438,11 @@ def _array_problem(spec: AnySpec | MixtureSpec, arrays: Mapping[str, Any]) -> st
         return next((f"part {n}: {text}" for n, text in enumerate(found) if text), None)
     if isinstance(spec, TreeSpec):
         return tree_problem(spec, arrays) or None
-    own = without_index(arrays)
-    for name, array in own.items():
+    for name, array in arrays.items():
         if isinstance(array, Quantised) and name not in QUANTISABLE:
             return f"array {name!r} is quantised, which only {' and '.join(QUANTISABLE)} may be"
     slots = Layout(spec).slots.items()
-    problem = _difference({name: (slot.shape, "float32") for name, slot in slots}, own)
-    return problem or index_problem(arrays, spec.labels, spec.widths[-2])
+    return _difference({name: (slot.shape, "float32") for name, slot in slots}, arrays)
 
 
 def _difference(

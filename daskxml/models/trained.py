@@ -26,7 +26,6 @@ from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.models.decisions import Decisions
 from daskxml.models.kinds import AnySpec, MixtureSpec
 from daskxml.models.mix.mixture import Mixture, Ranker, part_arrays
-from daskxml.models.network.label_index import without_index
 from daskxml.models.network.ranker import NetworkRanker
 from daskxml.models.network.spec import ModelSpec, check_rank
 from daskxml.models.store import ModelHeader, read_model, write_model
@@ -49,8 +48,7 @@ class Model:
         Sizes, preprocessing and constants.
     parameters
         float32 arrays by name, of the shapes of ``Layout(header.spec)``; not copied. The weights of
-        first and output layer may be `daskxml.kernels.quantised.Quantised`: see `compress`. A
-        network may have an index of its labels: see `index`.
+        first and output layer may be `daskxml.kernels.quantised.Quantised`: see `compress`.
     label_counts
         ``(labels,)`` int64: in how many training rows each label occurs.
     threads
@@ -142,14 +140,6 @@ class Model:
             kind = "mixtures" if isinstance(self.spec, MixtureSpec) else "label trees"
             raise ConfigError(f"{kind} score a few labels of each row: ask for the top k")
         return self.spec
-
-    @property
-    def exact(self) -> Model:
-        """The model on the same arrays that looks at every label, without an index."""
-        parameters = without_index(self.parameters)
-        if len(parameters) == len(self.parameters):
-            return self
-        return Model(self.header, parameters, self.label_counts, threads=self.threads)
 
     @property
     def inverse_propensity(self) -> npt.NDArray[np.float64]:

@@ -31,7 +31,7 @@ NOT_CHECKED = {  # arrays and memory, and what a GPU refuses
     "name", "threads", "close", "empty", "zeros", "to_device", "to_host", "to_device_async",
     "await_uploads", "reserve", "release", "free_bytes", "cache_bytes", "scratch_bytes",
     "gradient_floats", "block_labels", "for_label_blocks", "has_fused_softmax", "rank_row",
-    "rank_by_index", "time_range",
+    "time_range",
 }  # fmt: skip
 
 

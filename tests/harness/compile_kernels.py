@@ -32,12 +32,12 @@ SAMPLES = (
 
 
 def compile_networks(folder: Path) -> None:
-    """Train, compress and index networks, and merge vectors."""
+    """Train and compress networks, and merge vectors."""
     file = write_xml(folder / "train.txt", ROWS)
     for values in NETWORKS:
         model = train_here("adaptive-sgd", train=[str(file)], overrides={**ONCE, **values}).model
     features = to_scipy(generate(ROWS)[1].features)
-    for each in (model, daskxml.compress(model, bits=8), daskxml.index(model, features, k=2)):
+    for each in (model, daskxml.compress(model, bits=8)):
         for rows in (features, features[0]):
             each.predict_top_k(rows, 2)
     kernels = get_kernels("cpu", 1)

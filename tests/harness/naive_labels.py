@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.label_index import LabelIndex
 from daskxml.kernels.labels import LabelWork
 from harness.naive_dense import sigmoid
 from harness.naive_sparse import dense_rows
@@ -171,26 +170,6 @@ class NaiveLabels:
         self._keep_best(list(zip(logits, range(len(logits)), strict=True)), scores[0], ids[0])
         if total is not None:
             total[:] = logits.max(), np.exp(logits - logits.max()).sum()
-
-    def rank_by_index(
-        self, index: LabelIndex, hidden: Array, weight: Array, bias: Array, scores: Array,
-        ids: Array, totals: Array | None,
-    ) -> None:  # fmt: skip
-        fan = len(index.clusters) // len(index.groups)
-        for r, row in enumerate(np.float64(hidden)):
-            by_group = np.float64(index.groups) @ row + index.group_bias
-            by_cluster = np.float64(index.clusters) @ row + index.cluster_bias
-            opened = np.argsort(-by_group, kind="stable")[: index.probed_groups]
-            inside = (opened[:, None] * fan + np.arange(fan)).ravel()
-            found = inside[np.argsort(-by_cluster[inside], kind="stable")[: index.probed_clusters]]
-            labels = np.concatenate([index.order[slice(*index.starts[c : c + 2])] for c in found])
-            logits = np.float64(weight)[labels] @ row + bias[labels]
-            self._keep_best(list(zip(logits, labels, strict=True)), scores[r], ids[r])
-            if totals is not None:
-                shut = np.setdiff1d(inside, found)
-                guessed = np.delete(index.group_labels * np.exp(by_group), opened).sum()
-                guessed += (index.cluster_labels * np.exp(by_cluster))[shut].sum()
-                totals[r] = 0.0, np.exp(logits).sum() + guessed
 
     def merge_top_k(
         self, partial_scores: Array, partial_ids: Array, scores: Array, ids: Array

@@ -1,4 +1,5 @@
 import contextlib
+import hashlib
 import json
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.models.network.spec import Layout, ModelSpec
@@ -139,6 +140,17 @@ def edit(directory: Path, **changes: object) -> None:
     path.write_text(json.dumps(described | {"sha256": _signature(described)}))
 
 
+def test_an_index_of_labels_that_was_once_stored_is_ignored(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    more = {"index.order": COUNTS, "index.groups.first": np.ones((2, 3), np.int8)}
+    save_file(load_file(path) | more, path, {"format": "daskxml-model"})
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    edit(directory, tensors={"size_bytes": len(content), "sha256": digest})
+    assert read_model(directory)[1].keys() == parameters(1.0).keys()
+    assert stored_value(directory) == 1.0
+
+
 def test_every_flipped_bit_of_the_description_is_noticed(directory: Path) -> None:
     path = directory / "model.json"
     whole = path.read_bytes()
@@ -195,7 +207,7 @@ import os, resource, signal, sys
 import numpy as np
 from daskxml.core.errors import ModelError
 from daskxml.models import tensors
-from tests.model.test_store import COUNTS, HEADER, Path, parameters
+from tests.models.test_store import COUNTS, HEADER, Path, parameters
 from daskxml.models.store import write_model
 directory, steps = Path(sys.argv[1]), int(sys.argv[2])
 replace, done = Path.replace, 0

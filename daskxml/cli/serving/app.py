@@ -64,8 +64,6 @@ class ServingSettings:
         Whether ``POST /reload`` takes the model that is in the directory now.
     watch_s
         How often the directory is looked at for another model; 0: never.
-    exact
-        Whether every label is looked at, although the model has an index.
     """
 
     threads: int = 1
@@ -78,7 +76,6 @@ class ServingSettings:
     request_s: float = 30.0
     allows_reload: bool = False
     watch_s: float = 0.0
-    exact: bool = False
 
 
 def create_app(directory: str | Path, settings: ServingSettings | None = None) -> FastAPI:
@@ -97,7 +94,7 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
         If there is no model, or it is damaged.
     """
     settings = settings or ServingSettings()
-    server = Server(Models(Path(directory), 1, settings.exact), settings)
+    server = Server(Models(Path(directory), 1), settings)
     api = FastAPI(
         title="daskxml", version=__version__, lifespan=server.lifespan,
         description="The best labels of sparse rows, by a model that daskxml has trained.",

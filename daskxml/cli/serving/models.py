@@ -31,8 +31,8 @@ class ServedModel:
     feature_ids: dict[str, int]
 
     @classmethod
-    def load(cls, directory: Path, threads: int, exact: bool = False) -> ServedModel:
-        """Read, verify and warm up a model; without its index if ``exact``.
+    def load(cls, directory: Path, threads: int) -> ServedModel:
+        """Read, verify and warm up a model.
 
         Raises
         ------
@@ -40,7 +40,6 @@ class ServedModel:
             If there is none, or it is damaged.
         """
         model = Model.load(directory, threads=threads)
-        model = model.exact if exact else model
         model.warm_up()
         names = model.header.feature_names
         version = digest_of(directory) or ""
@@ -56,13 +55,11 @@ class Models:
         Of a model or a run.
     threads
         That one prediction uses.
-    exact
-        Whether every label is looked at, although the model has an index.
     """
 
-    def __init__(self, directory: Path, threads: int, exact: bool = False) -> None:
+    def __init__(self, directory: Path, threads: int) -> None:
         self.directory = directory
-        self._load = partial(ServedModel.load, directory, threads, exact)
+        self._load = partial(ServedModel.load, directory, threads)
         self.current = self._load()
         self._loading = threading.Lock()
 

@@ -17,11 +17,9 @@ from numba import njit
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.cpu.gemm import dot
 from daskxml.kernels.cpu.numba_math import exp32, prefetch
-from daskxml.kernels.cpu.probing import rank_by_index
 from daskxml.kernels.cpu.quantised import candidates_of
 from daskxml.kernels.cpu.quantised import rank_labels as rank_quantised
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
-from daskxml.kernels.label_index import LabelIndex
 from daskxml.kernels.labels import LabelWork
 from daskxml.kernels.quantised import Quantised
 
@@ -29,8 +27,6 @@ _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
 _ROW_LOGITS = 512  # of one row at a time: 2 KiB
-_NO_WEIGHTS = np.empty((0, 0), np.float32)
-_NO_DIGITS = np.empty((0, 0), np.int8), np.empty((0, 0), np.int8), np.empty(0, np.float32)
 _AHEAD = 4096  # bytes of weights that are asked for early: the processor stops where a page ends
 
 
@@ -375,24 +371,6 @@ class CpuLabels:
             total[0] = totals[:used, 0].max()
             with np.errstate(invalid="ignore"):  # logits that are not finite
                 total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
-
-    def rank_by_index(
-        self, index: LabelIndex, hidden: Array, weight: Array, bias: Array, scores: Array,
-        ids: Array, totals: Array | None,
-    ) -> None:  # fmt: skip
-        groups, clusters = index.groups, index.clusters
-        nodes = (
-            (groups.first, groups.scale, index.group_bias, index.group_labels),
-            (clusters.first, clusters.scale, index.cluster_bias, index.cluster_labels),
-        )
-        if isinstance(weight, Quantised):
-            matrix, digits = _NO_WEIGHTS, (weight.first, weight.second, weight.scale)
-        else:
-            matrix, digits = weight, _NO_DIGITS
-        output = matrix, digits, bias, (index.probed_groups, index.probed_clusters)
-        out = scores, ids, np.empty((0, 2)) if totals is None else totals
-        operands = hidden, *nodes, (index.order, index.starts), *output, *out
-        self._team.run(hidden.shape[0], 1, lambda _, *span: rank_by_index(*span, *operands))
 
     def block_labels(self, rows: int, labels: int) -> int:
         return max(1, min(labels, max(64, min(2048, _BLOCK_FLOATS // max(1, rows)))))

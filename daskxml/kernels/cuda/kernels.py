@@ -54,7 +54,7 @@ class CpuOnly:
     size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
     row_sample_exponentials = row_sample_gradient = _refuse
     label_sums = feature_sums = _refuse_sums
-    rank_row = rank_by_index = _refuse_rows
+    rank_row = _refuse_rows
     batch_weights = multiply = weighted_target_logits = _refuse_weights
     subtract_weighted_targets = weighted_softmax_losses = _refuse_weights
     has_row_step = False

@@ -10,10 +10,8 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Segment
 from daskxml.kernels import Kernels
-from daskxml.kernels.label_index import LabelIndex
 from daskxml.kernels.quantised import Quantised
 from daskxml.models.batch import batch_rows
-from daskxml.models.network.label_index import index_of, without_index
 from daskxml.models.network.mlp import Mlp
 from daskxml.models.network.spec import ModelSpec, check_rank
 
@@ -33,7 +31,7 @@ class NetworkRanker:
         Sizes and layers.
     parameters
         float32 arrays by name, of the shapes of ``Layout(spec)``, the weights of first and output
-        layer perhaps `Quantised`, and an index of the labels, if there is one; not changed.
+        layer perhaps `Quantised`; not changed.
     kernels
         Of the CPU.
     """
@@ -42,20 +40,14 @@ class NetworkRanker:
         self._spec, self._kernels = spec, kernels
         self._parameters = {
             name: array if isinstance(array, Quantised) else np.ascontiguousarray(array, np.float32)
-            for name, array in without_index(parameters).items()
+            for name, array in parameters.items()
         }
-        self._index = index_of(parameters)
         self._idle: list[Mlp] = []
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
-        """Return ids and probabilities of the best ``k`` labels of every row; see `Mlp.top_k`.
-
-        An index finds them if it was made for so many.
-        """
+        """Return ids and probabilities of the best ``k`` labels of every row; see `Mlp.top_k`."""
         check_rank(k, self._spec.labels)
         with self._network() as network:
-            if self._index is not None and k <= self._index.k:
-                return self._rank_by_index(self._index, network.last_hidden(segments), k)
             if batch_rows(segments) != 1:
                 return network.top_k(segments, k)
             return self._rank_row(network.last_hidden(segments)[0], k)
@@ -70,13 +62,6 @@ class NetworkRanker:
         totals = np.empty((1, 2)) if self._spec.loss == "softmax" else None
         total = None if totals is None else totals[0]
         self._kernels.rank_row(hidden, *self._output, scores, ids, total)
-        return self._probabilities(scores, ids, totals)
-
-    def _rank_by_index(self, index: LabelIndex, hidden: Array, k: int) -> tuple[Any, Any]:
-        rows = hidden.shape[0]
-        scores, ids = np.empty((rows, k), np.float32), np.empty((rows, k), np.int32)
-        totals = np.empty((rows, 2)) if self._spec.loss == "softmax" else None
-        self._kernels.rank_by_index(index, hidden, *self._output, scores, ids, totals)
         return self._probabilities(scores, ids, totals)
 
     def _probabilities(self, scores: Array, ids: Array, totals: Array | None) -> tuple[Any, Any]:

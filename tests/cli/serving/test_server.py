@@ -23,10 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.cli.main import main
-from daskxml.cli.serving.app import ServingSettings, create_app
 from daskxml.data.text import TextSettings, Vectorizer
 from daskxml.models.explanation import contributions
-from daskxml.models.network.indexing import index
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
@@ -336,19 +334,6 @@ def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "holds no model" in capsys.readouterr().err
     assert main(["serve", str(tmp_path), "--port", "99999"]) == 2
     assert "--port" in capsys.readouterr().err
-
-
-def test_an_index_answers_unless_all_labels_are_to_be_looked_at(tmp_path: Path) -> None:
-    model = index(model_of(0), rows_of(40), recall=0.3, k=2)
-    model.save(tmp_path)
-    X = rows_of(30, seed=2)
-    for exact, answering in ((False, model), (True, model.exact)):
-        app = create_app(tmp_path, ServingSettings(exact=exact))
-        served = app.state.server.models.current.model
-        np.testing.assert_array_equal(
-            served.predict_top_k(X, 2)[0], answering.predict_top_k(X, 2)[0]
-        )
-    assert (model.predict_top_k(X, 2)[0] != model.exact.predict_top_k(X, 2)[0]).any()
 
 
 def test_names_of_neither_features_nor_labels(tmp_path: Path) -> None:
