@@ -91,7 +91,6 @@ $(CUDA_READY): pyproject.toml
 
 test-cuda: $(CUDA_READY)
 	$(CUDA_VENV)/bin/python -m pytest -q tests/kernels tests/worker/test_cuda_replica.py \
-	  tests/worker/test_partitioned_gpu.py \
 	  tests/benchmarks/test_gpu_check.py tests/cluster/test_gpu_cluster.py
 
 simulate-faults: $(READY)

@@ -16,7 +16,6 @@ STRATEGY_OF = {  # the run files of one comparison
     "elastic-outer": "elastic",
     "static": "static",
     "mirrored": "mirrored",
-    "partitioned": "partitioned",
     "central": "central",
     "asynchronous": "asynchronous",
     "ssp": "asynchronous",

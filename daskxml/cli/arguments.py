@@ -51,7 +51,6 @@ run files that come along:
   sampled                            a network of a thousand labels and more, on CPUs
   tree trees mixture                 label trees, and both kinds together
   adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers
-  partitioned                        labels cut among workers that cannot hold all
   adaptive-hogbatch adaptive-outer adaptive-sgd-paper adaptive-sgd-pool adasum
   adasum-gradients asynchronous central cpu-gpu-hogbatch crossbow elastic-mean elastic-outer
   hogbatch hogbatch-dense hogwild minibatch mirrored slide ssp

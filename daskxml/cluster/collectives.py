@@ -31,8 +31,6 @@ from daskxml.cluster.worker_group import (
 from daskxml.core.errors import ClusterError, TrainingError
 from daskxml.core.work_stats import Means, merge_means
 from daskxml.session.commands import (
-    Evaluate,
-    EvaluationResult,
     GangFailed,
     GangResult,
     MeasureNorms,
@@ -41,8 +39,8 @@ from daskxml.session.commands import (
     Result,
     RunGang,
 )
-from daskxml.session.ledger import Span, join_spans
-from daskxml.strategies.protocol import Measured, Partitioned
+from daskxml.session.ledger import Span
+from daskxml.strategies.protocol import Measured
 from daskxml.transport.communicator import CollectiveId, ProcessGroup
 
 ATTEMPTS = 4
@@ -50,15 +48,7 @@ MESSAGE_FLOATS = 1 << 24  # above, a merge is a task: Dask regards workers witho
 
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
-CollectiveCommand = MeasureNorms | MergeReplicas | RunGang | Evaluate
-
-
-def rows_of_rank(command: RunGang, rank: int) -> Batches:
-    """Return the rows that a rank of a gang needs: those of all where a step is one of all."""
-    if not isinstance(command.pattern, Partitioned):
-        return command.batches[rank]
-    every = (span for batches in command.batches for batch in batches for span in batch)
-    return [join_spans(every)]
+CollectiveCommand = MeasureNorms | MergeReplicas | RunGang
 
 
 class Collectives:
@@ -91,8 +81,6 @@ class Collectives:
                 return await self._merge(command)
             case RunGang():
                 return await self._gang(command)
-            case Evaluate():
-                return await self._evaluate(command)
 
     async def _measure(self, command: MeasureNorms) -> Result | None:
         workers = [self.group.worker(name) for name in command.workers]
@@ -172,7 +160,7 @@ class Collectives:
         peers = self._peers(f"gang {command.gang}", workers)
         parts = []
         for rank, worker in enumerate(workers):
-            fetched = self._fetch(worker, rows_of_rank(command, rank))
+            fetched = self._fetch(worker, command.batches[rank])
             args = (peers, command, rank, *fetched)
             parts.append(self.group.ask(worker, "gang", tasks.run_gang, *args))
         answers = await self._together(peers, workers, parts)
@@ -191,30 +179,6 @@ class Collectives:
         if failure is not None and self._failed >= ATTEMPTS:
             raise failure
         return GangFailed(command.gang)
-
-    # ------------------------------------------------------------- evaluation
-
-    async def _evaluate(self, command: Evaluate) -> Result | None:
-        """Let all workers evaluate, of which each has a part of the model."""
-        workers = list(self.group.workers.values())
-        target = workers.index(self.group.worker(command.worker))
-        for attempt in range(ATTEMPTS):
-            peers = self._peers(f"evaluation {command.number}", workers)
-            parts = [
-                self.group.ask(it, "eval", tasks.evaluate_parts, peers, command, rank, target)
-                for rank, it in enumerate(workers)
-            ]
-            answers = await self._together(peers, workers, parts)
-            failure = first_failure(answers)
-            if failure is None and not lost_any(answers):
-                return EvaluationResult(command.number, answers[command.worker])
-            if failure is not None and not is_broken(failure):
-                raise failure
-            if lost_any(answers) or await loss_of_any(workers, NOTICE_S):
-                return None
-            if failure is not None and attempt == ATTEMPTS - 1:
-                raise failure
-        return None
 
     # -------------------------------------------------------------------- all
 

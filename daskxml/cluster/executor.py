@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distributed import Future
 
-from daskxml.cluster import parts
 from daskxml.cluster import worker_tasks as tasks
-from daskxml.cluster.collectives import Batches, CollectiveCommand, Collectives
+from daskxml.cluster.collectives import Batches, Collectives
 from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.worker_group import (
     BackgroundTasks,
@@ -28,7 +27,6 @@ from daskxml.cluster.worker_group import (
     raise_first_failure,
 )
 from daskxml.core.errors import ClusterError, DaskxmlError
-from daskxml.models.store import ModelHeader
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
     BestKept,
@@ -39,7 +37,6 @@ from daskxml.session.commands import (
     KeepBest,
     MeasureNorms,
     MergeReplicas,
-    MergeResult,
     Piece,
     Rebalance,
     Result,
@@ -48,7 +45,6 @@ from daskxml.session.commands import (
     WriteCheckpoint,
 )
 from daskxml.session.ledger import Span
-from daskxml.session.part_holders import PartHolders
 from daskxml.session.session import Session
 
 
@@ -123,11 +119,6 @@ class Executor:
         self._collectives = Collectives(group, session.parameters, self._fetch)
         self._has_local_state = True  # unless the first checkpoint shows that there is none
         self._is_closing = False
-        self._parts = PartHolders([])
-
-    def start_with(self, workers: Iterable[str]) -> None:
-        """Note the workers that have the model with which the session begins."""
-        self._parts = PartHolders(workers)
 
     def execute(self, command: Command) -> None:
         """Start a command; an event reports its result."""
@@ -137,10 +128,6 @@ class Executor:
             case MeasureNorms() | MergeReplicas() | RunGang():
                 if isinstance(command, MergeReplicas) and command.overlaps:
                     self._plan_snapshots(command)
-                if isinstance(command, RunGang):
-                    self._parts.begin_gang(command.workers)
-                self._collective = self._tasks.start(self._run_together(command))
-            case Evaluate() if self.session.strategy.partitions:
                 self._collective = self._tasks.start(self._collectives.run(command))
             case Evaluate():
                 self._tasks.start(self._evaluate(command))
@@ -151,13 +138,6 @@ class Executor:
             case Rebalance():
                 for worker in list(self.group.workers.values()):
                     self._tasks.start(self.load_rows(worker))
-
-    async def _run_together(self, command: CollectiveCommand) -> Result | None:
-        hosts = {worker.name: worker.host for worker in self.group.workers.values()}
-        result = await self._collectives.run(command)
-        if isinstance(result, MergeResult):
-            self._parts.merged(hosts)
-        return result
 
     def _plan_snapshots(self, command: MergeReplicas) -> None:
         """Reserve turns for snapshots before the leases of the next mega-batch take theirs."""
@@ -226,8 +206,6 @@ class Executor:
         self.group.forget(lost)
         for lease in [n for n, (handle, _) in self._leases.items() if handle is lost]:
             self.lease_ended(lease)  # else Dask keeps it waiting for the worker
-        if self._parts.lose(worker) and self.session.strategy.partitions:
-            return True
         return bool(self.group.model_host) and not self.group.model_holders()
 
     # ------------------------------------------------------------ collectives
@@ -265,8 +243,6 @@ class Executor:
         worker = self.group.worker(command.worker)
         session = self.session.plain()
         try:
-            if self.session.strategy.partitions:
-                return await self._checkpoint_parts(command, worker, session)
             session["local"] = await self._store_local(run_dir, command)
             # As text: Dask would look for futures in each row of the history.
             args = (self.group.run, run_dir, command.megabatch, json.dumps(session), keep)
@@ -276,23 +252,6 @@ class Executor:
             self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
             await self.group.ask(worker, "save", checkpoint.drop_local, run_dir, command.megabatch)
         return CheckpointWritten()
-
-    async def _checkpoint_parts(
-        self, command: WriteCheckpoint, writer: WorkerHandle, session: dict[str, Any]
-    ) -> Result:
-        assert self.store is not None
-        run_dir, keep = self.store
-        session["local"] = {}
-        written = self.group, writer, run_dir, command.megabatch, json.dumps(session), keep
-        path = await parts.write_checkpoint(*written, misses_owner=self._parts.misses_owner)
-        self.stored = (session, path)
-        return CheckpointWritten()
-
-    async def write_model(self, writer: WorkerHandle, header: ModelHeader) -> None:
-        """Let all workers write the model of which each has a part."""
-        assert self.store is not None
-        written = self.group, writer, self.store[0], header
-        await parts.write_model(*written, misses_owner=self._parts.misses_owner)
 
     async def _keep_best(self, command: KeepBest) -> Result:
         workers, args = list(self.group.workers.values()), (self.group.run, command.megabatch)
@@ -316,8 +275,6 @@ class Executor:
         train, test = self.train.futures, self.test.futures
         if not placement.is_replicated:
             own = placement.train_shards(worker.name), placement.test_shards(worker.name)
-            if self.session.strategy.partitions:
-                own = own[0], list(range(len(test)))  # all rank every row
             shards = tasks.ShardIds(*map(tuple, own))
             train, test = [train[i] for i in shards.train], [test[i] for i in shards.test]
         args = (self.group.run, shards, train, test, self.label_facts)

@@ -37,7 +37,6 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.session.commands import JoinPending
 from daskxml.strategies.protocol import natural_order
-from daskxml.worker.part_memory import check_shares
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 
 MAX_OUTRUN = 3  # merges committed while a worker copies the model, before the run waits for it
@@ -159,9 +158,6 @@ class Membership:
             raise_first_failure(speeds)
             for worker in remaining(wave):
                 worker.created(speeds[worker.name])
-        shares = {worker.name: worker.label_share for worker in remaining(workers)}
-        if shares and self.executor.session.strategy.partitions:
-            check_shares(shares)
         return True
 
     async def _load_model(self, workers: list[WorkerHandle]) -> None:
@@ -294,7 +290,6 @@ class Membership:
             pool_threads=worker.device.pool_threads,
             host=worker.host,
             model_host=self.group.model_host,
-            sharing=sum(other.host == worker.host for other in present),
         )
         return WorkerSettings.of(config, facts, slot)
 

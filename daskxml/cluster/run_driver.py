@@ -28,7 +28,7 @@ from daskxml.cluster.membership import Membership, wait_for_worker
 from daskxml.cluster.worker_group import WorkerGone, WorkerGroup, WorkerHandle, result_of
 from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
 from daskxml.config import RunConfig
-from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError, ModelError
+from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.kernels.compilation import TEXT
 from daskxml.models.store import ModelHeader
 from daskxml.session.commands import (
@@ -240,11 +240,6 @@ class RunDriver:
 
     async def _check_run_dir(self) -> None:
         if self.run_dir is None:
-            if self.config.make_strategy().partitions:
-                raise ConfigError(
-                    "[model] output = 'partitioned': no process holds the whole model: give --out, "
-                    "a folder that the workers share with this machine"
-                )
             return
         path = f"{self.run_dir}/run.toml"
         if not await self._on_some_worker(os.path.exists, path):
@@ -266,7 +261,6 @@ class RunDriver:
         self.membership = membership
         if not workers:
             return RESTART
-        executor.start_with(worker.name for worker in workers)
         self._publish_ready()
         for text in dict.fromkeys(worker.memory for worker in workers):
             self.event_log.event("memory", text=text)
@@ -289,7 +283,7 @@ class RunDriver:
     async def _restore_best(self) -> None:
         """Let the best model be the result, where it is kept; workers without it come last."""
         best, workers = self.session.best, self.group.workers
-        if best in (0, self.session.generation) or self.session.strategy.partitions:
+        if best in (0, self.session.generation):
             return
         args = (self.run, best)
         answers = await self.group.ask_all(workers.values(), "model", tasks.restore_best, *args)
@@ -419,23 +413,9 @@ class RunDriver:
         header = self.header(reason)
         for worker in list(self.group.workers.values()):
             with contextlib.suppress(WorkerGone):
-                if self.session.strategy.partitions:
-                    return await self._store_parts(worker, reason)
                 args = (self.run, self.run_dir, header)
                 return await self.group.ask(worker, "model", tasks.store_model, *args)
         raise ClusterError("every worker was lost before the model was written; resume the run")
-
-    async def _store_parts(self, writer: WorkerHandle, reason: str) -> None:
-        """Let all workers write the model: the best one, unless it is lost with its workers."""
-        assert self.executor is not None
-        try:
-            await self.executor.write_model(writer, self.header(reason))
-        except ModelError:
-            if not self.session.best:
-                raise
-            self._warn(BEST_LOST.format(self.session.best))
-            self.session.best = 0
-            await self.executor.write_model(writer, self.header(reason))
 
     def header(self, reason: str) -> ModelHeader:
         """Return the header of the model's files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Client, Future
@@ -16,7 +16,7 @@ from daskxml.core.errors import ClusterError
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.memory import LogitsBudget
 
-Created = tuple[float, str, LogitsBudget, float]  # speed, memory, budget, share of labels
+Created = tuple[float, str, LogitsBudget]  # speed, memory, budget
 CALLS = 3
 NOTICE_S = 3.0  # the scheduler notices a lost worker that much later than a peer
 
@@ -46,9 +46,8 @@ class WorkerHandle:
         The last merge that overlaps with training, and the turn in which it takes its snapshot.
     squared_norm
         Of its replica after its last lease, if it is known and no merge has changed it since.
-    speed, memory, budget, label_share
-        Rows a second in the warm-up, its memory plan in words, its budget for logits, and the
-        share of the labels that it has room for, where they are cut.
+    speed, memory, budget
+        Rows a second in the warm-up, its memory plan in words, its budget for logits.
     train_shards, test_shards
         The shards that it holds, if the data is sharded.
     """
@@ -65,7 +64,6 @@ class WorkerHandle:
     speed: float = 0.0
     memory: str = ""
     budget: LogitsBudget | None = None
-    label_share: float = 1.0
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
 
@@ -86,8 +84,8 @@ class WorkerHandle:
 
     @property
     def device(self) -> WorkerDevice:
-        """Whether it is a replica or a pool of threads, and what it has room for."""
-        return replace(self.info.device, label_share=self.label_share)
+        """Whether it is a replica or a pool of threads."""
+        return self.info.device
 
     @property
     def is_lost(self) -> bool:
@@ -101,7 +99,7 @@ class WorkerHandle:
 
     def created(self, answer: Created) -> None:
         """Note what its `TrainingWorker` said of itself."""
-        self.speed, self.memory, self.budget, self.label_share = answer
+        self.speed, self.memory, self.budget = answer
         self.is_created = True
 
     def plan_snapshot(self, generation: int) -> None:

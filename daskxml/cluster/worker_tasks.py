@@ -21,10 +21,8 @@ from daskxml.cluster.worker_plugin import (
 from daskxml.collectives.messages import ProgramResult
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
-from daskxml.core.room import room_bytes
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.data.rows import take_rows
-from daskxml.metrics import MetricSums
 from daskxml.models.store import ModelHeader, write_model
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
@@ -38,8 +36,6 @@ from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
 from daskxml.worker.create import AnyWorker, new_worker
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
-from daskxml.worker.partitioned_programs import evaluate_together
-from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import SharedHandle, SharedModel
@@ -65,8 +61,7 @@ def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> 
     Returns
     -------
     tuple
-        Its speed in rows a second, its memory plan in words, its budget for logits, and the share
-        of the labels that it has room for.
+        Its speed in rows a second, its memory plan in words, and its budget for logits.
     """
     plugin = worker_plugin()
     removals = plugin.removals[run]
@@ -81,17 +76,7 @@ def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> 
     speed = worker.warm_up()
     worker.initialize()
     plugin.add_queue(run, LeaseQueue(worker, store), removals)
-    share = 1.0
-    if isinstance(worker, PartitionedWorker):
-        room = room_bytes(settings.slot.sharing, _limit_bytes())
-        share = worker.fit(worker.kernels.free_bytes() or room)
-    return speed, worker.announce_memory(), worker.budget, share
-
-
-def _limit_bytes() -> int:
-    """Return the memory with which Dask lets this worker take tasks; 0: there is no limit."""
-    memory = get_worker().memory_manager
-    return int((memory.memory_limit or 0) * (memory.memory_pause_fraction or 1.0))
+    return speed, worker.announce_memory(), worker.budget
 
 
 def open_shared(run: str, donors: Sequence[str]) -> SharedModel:
@@ -256,17 +241,6 @@ def run_gang(
             programs[len(peers.addresses)] = server_program(worker, command)
     work = worker_plugin().communicator.run_programs(peers.id, addresses, programs, GANG_TIMEOUTS)
     return rank_stats(_on_loop(work))
-
-
-def evaluate_parts(peers: ProcessGroup, command: Evaluate, rank: int, target: int) -> MetricSums:
-    """Score test rows together with all workers; only ``target`` has the sums."""
-    secede()
-    worker, ranks = run_worker(peers.id.run), len(peers.addresses)
-    assert isinstance(worker, PartitionedWorker)
-    programs = {rank: evaluate_together(worker, command, rank, ranks, target)}
-    communicator = worker_plugin().communicator
-    work = communicator.run_programs(peers.id, peers.addresses, programs, GANG_TIMEOUTS)
-    return _on_loop(work)[0].result
 
 
 def _on_loop(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -35,7 +35,6 @@ from daskxml.strategies.protocol import Strategy
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
-_STRATEGY_OF_OUTPUT = {"partitioned": "partitioned"}
 _OF_MIXTURES = (
     "run",
     "data",
@@ -80,7 +79,6 @@ class RunConfig:
         strategy = self.make_strategy()
         for is_wrong, problem in chain(
             self._kind_needs(strategy),
-            self._partition_needs(strategy),
             self._conflicts(strategy),
             self._needs(strategy),
         ):
@@ -118,25 +116,6 @@ class RunConfig:
             f"{tree} has no loss over all rows: leave [evaluation] training_loss out",
         )
         yield self.combine.overlap, f"{tree} merges nothing: leave [combine] overlap out"
-
-    def _partition_needs(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
-        """Yield the needs of an output layer that is cut, and which are not met."""
-        if not strategy.partitions or not isinstance(self.model, ModelSpec):
-            return
-        cut = "[model] output = 'partitioned':"
-        yield not self.model.hidden, f"{cut} needs a hidden layer: give [model] hidden"
-        yield (
-            self.gpu.output_dtype != "float32",
-            f"{cut} steps in float32: leave [gpu] output_dtype out",
-        )
-        yield (
-            self.optimizer.on_merge == "average",
-            f"{cut} merges no moments: take [optimizer] on_merge = 'keep' or 'reset'",
-        )
-        yield (
-            self.evaluation.training_loss,
-            f"{cut} measures no loss over all rows: leave [evaluation] training_loss out",
-        )
 
     def _mixture_needs(self, model: MixtureParts) -> Iterator[tuple[bool, str]]:
         """Yield the needs of a mixture, and which are not met."""
@@ -218,7 +197,7 @@ class RunConfig:
         if self.sampling.is_on:
             yield self.cluster.device == "cuda", f"{sampling} a CPU: give [cluster] device"
             yield (
-                strategy.is_joint and not strategy.partitions,
+                strategy.is_joint,
                 f"{sampling} a strategy that leases batches, which {name!r} does not: take one "
                 "like adaptive-sgd or hogbatch",
             )
@@ -280,12 +259,12 @@ class RunConfig:
 
         Examples
         --------
-        >>> load_run_config("partitioned").needs_cpu, load_run_config("elastic").needs_cpu
+        >>> load_run_config("slide").needs_cpu, load_run_config("elastic").needs_cpu
         (True, False)
         """
         strategy = self.make_strategy()
         needs = self.sampling.is_on or (self.has_weights and not strategy.pieces)
-        return needs or strategy.shares_model or strategy.partitions
+        return needs or strategy.shares_model
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""
@@ -330,8 +309,6 @@ class RunConfig:
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
         if self.model.kind != "mlp":  # the only kind that older versions know
             tables["model"] = {"kind": self.model.kind} | tables["model"]
-        if self.make_strategy().partitions:
-            tables["model"]["output"] = "partitioned"
         return tables
 
     def changes(self) -> dict[str, dict[str, Any]]:
@@ -446,7 +423,7 @@ def _section(source: Source, name: str) -> Any:
                 if key in table:
                     raise ConfigError(f"unknown key {key!r}: it is [data] {key}", key)
             kind = kind_named(table.get("kind", "mlp"))
-            own = {key: value for key, value in table.items() if key not in ("kind", "output")}
+            own = {key: value for key, value in table.items() if key != "kind"}
             return decode(kind, {**own, "features": 1, "labels": 1})
         section = decode(_HINTS[name], table)
         if name == "training" and source.tables.get("model", {}).get("kind") != MixtureParts.kind:
@@ -457,29 +434,9 @@ def _section(source: Source, name: str) -> Any:
 def _strategy(source: Source) -> tuple[str, Any]:
     table = dict(source.tables.get("strategy", {}))
     model = source.tables.get("model", {})
-    default = _STRATEGY_OF_OUTPUT.get(str(model.get("output")), DEFAULT_STRATEGY)
-    name = table.pop("name", "label-tree" if model.get("kind") == "tree" else default)
+    name = table.pop("name", "label-tree" if model.get("kind") == "tree" else DEFAULT_STRATEGY)
     with source.located("strategy"):
         if not isinstance(name, str) or name not in STRATEGIES:
             hint = suggestion(str(name), STRATEGIES)
             raise ConfigError(f"name = {name!r}: no such strategy{hint}", "name")
-        config = decode(STRATEGIES[name].Config, table)
-    with source.located("model"):
-        _check_output(model, STRATEGIES[name](config))
-    return name, config
-
-
-def _check_output(model: Mapping[str, Any], strategy: Strategy) -> None:
-    """Refuse an output layer that is not the strategy's."""
-    own = "partitioned" if strategy.partitions else "replicated"
-    output = model.get("output", own)
-    if output not in ("replicated", "partitioned"):
-        raise ConfigError(
-            f"output = {output!r}: must be one of 'replicated', 'partitioned'", "output"
-        )
-    if output != own:
-        raise ConfigError(
-            f"output = {output!r}: is that of other strategies; [strategy] name = 'partitioned' "
-            "has a partitioned one, all others a replicated one: leave one of the two out",
-            "output",
-        )
+        return name, decode(STRATEGIES[name].Config, table)

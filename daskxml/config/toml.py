@@ -21,6 +21,11 @@ Tables = dict[str, dict[str, Any]]
 
 _INTEGERS = 2**63  # TOML's integers lie below
 _NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+_NO_PARTS = "output layers are no longer divided among workers: every worker holds all labels"
+REMOVED = {  # run files, keys and their values that are no more, and what takes their place
+    "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
+    "output": f"{_NO_PARTS}; leave it out",
+}
 
 
 def decode(kind: type[Section], table: Mapping[str, Any], skip: Iterable[str] = ()) -> Section:
@@ -88,6 +93,8 @@ def encode(section: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
 def suggestion(name: str, valid: Iterable[str]) -> str:
     """Return how an error about an unknown `name` ends: the nearest valid name, or all of them.
 
+    Of what was removed it says what to do instead (`REMOVED`).
+
     Examples
     --------
     >>> suggestion("wokers", ["workers", "threads"])
@@ -95,6 +102,8 @@ def suggestion(name: str, valid: Iterable[str]) -> str:
     >>> suggestion("gpu", ["workers", "threads"])
     '; valid are workers, threads'
     """
+    if name in REMOVED:
+        return f"; removed: {REMOVED[name]}"
     names = list(valid)
     nearest = difflib.get_close_matches(name, names, n=1)
     return f", did you mean {nearest[0]!r}?" if nearest else "; valid are " + ", ".join(names)

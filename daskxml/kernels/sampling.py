@@ -165,26 +165,6 @@ class RowSamplingKernels(Protocol):
         loss. Each drawn label of a row counts ``times (rows,)`` float64.
         """
 
-    def row_sample_exponentials(
-        self, slopes: Array, sums: Array, samples: RowSamples, hidden: Array, weight: Array,
-        bias: Array, times: Array,
-    ) -> None:  # fmt: skip
-        """Begin `softmax_row_samples` where others have labels of the rows too.
-
-        ``slopes`` is ``exp(logit - peak)``, ``sums (3, rows)`` float64 the rows' peaks, the sums of
-        their exponentials and those of their targets' logits: -inf, 0 and 0 without labels.
-        """
-
-    def row_sample_gradient(
-        self, slopes: Array, gradient: Array, samples: RowSamples, weight: Array, factors: Array,
-        shares: Array,
-    ) -> None:  # fmt: skip
-        """End it: multiply a row's ``slopes`` by its factor, subtract its share of each target.
-
-        ``factors`` and ``shares`` are ``(rows,)`` float64; ``gradient`` as in
-        `softmax_row_samples`.
-        """
-
     def sigmoid_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
         weight: Array, bias: Array, times: Array,

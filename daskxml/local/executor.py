@@ -48,13 +48,10 @@ from daskxml.session.commands import (
     RunLease,
     WriteCheckpoint,
 )
-from daskxml.session.part_holders import PartHolders
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Measured
-from daskxml.worker.assembly import BEST, CURRENT, assemble_checkpoint, parts_folder, write_held
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.merge_program import merge_program
-from daskxml.worker.partitioned_programs import evaluate_together
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,6 @@ class Executor:
         self.stored: tuple[dict[str, Any], Path] | None = None  # last session and checkpoint
         self._row_bytes, self._store, self._warn = row_bytes, store, warn
         self._message_s = whole_ticks(network.message_s)
-        self._parts = PartHolders(workers)
         self._tasks: list[tuple[float, bool, int, Task]] = []
         self._started = 0
 
@@ -146,8 +142,6 @@ class Executor:
         self._tasks = [entry for entry in self._tasks if entry[-1].worker not in (None, worker)]
         heapq.heapify(self._tasks)
         left = [other.training.settings for other in self.workers.values()]
-        if self._parts.lose(worker) and self.session.strategy.partitions:
-            return True
         shares_model = bool(left) and left[0].strategy.shares_model
         return shares_model and not any(settings.slot.is_on_model_host for settings in left)
 
@@ -251,7 +245,6 @@ class Executor:
         def finish() -> Result:
             for worker in workers:
                 worker.training.commit(command.generation)
-            self._parts.merged(dict(zip(command.weights, hosts, strict=True)))
             return result
 
         self._start(reduced_s + 2 * self._message_s, None, finish, settled_s=reduced_s)
@@ -270,7 +263,6 @@ class Executor:
     def _gang(self, command: RunGang, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.workers]
         hosts, megabatch = self._hosts(command.workers), self.session.generation
-        self._parts.begin_gang(command.workers)
         programs = [
             gang_program(worker.training, command, rank, hosts, {})
             for rank, worker in enumerate(workers)
@@ -290,8 +282,6 @@ class Executor:
         self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: result)
 
     def _evaluate(self, command: Evaluate, begins_s: float) -> None:
-        if self.session.strategy.partitions:
-            return self._evaluate_together(command, begins_s)
         worker = self.workers[command.worker]
         end_s = begins_s + worker.evaluate_s(command) + self._message_s
 
@@ -301,21 +291,6 @@ class Executor:
             return EvaluationResult(command.number, sums, loss)
 
         self._start(end_s, command.worker, finish)
-
-    def _evaluate_together(self, command: Evaluate, begins_s: float) -> None:
-        workers = list(self.workers.values())
-        target = list(self.workers).index(command.worker)
-        programs = [
-            evaluate_together(worker.parts_worker, command, rank, len(workers), target)
-            for rank, worker in enumerate(workers)
-        ]
-
-        def work_s(rank: int, batch: Worked) -> float:
-            return workers[rank].ranking_s(batch)
-
-        ends = run_programs(programs, work_s, self.network, begins_s)
-        result = EvaluationResult(command.number, ends[target].result)
-        self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: result)
 
     def _checkpoint(self, command: WriteCheckpoint, begins_s: float) -> None:
         session, worker = self.session.plain(), self.workers[command.worker]
@@ -339,8 +314,6 @@ class Executor:
         assert self._store is not None
         run_dir, keep = self._store
         session["local"] = {}
-        if self.session.strategy.partitions:
-            return self._assemble(command, session)
         try:
             for number, (name, worker) in enumerate(self.workers.items()):
                 if state := worker.training.local_state():
@@ -349,22 +322,6 @@ class Executor:
             _, models = self.workers[command.worker].training.host_models()
             written = run_dir, command.megabatch, models, json.dumps(session), keep
             self.stored = session, checkpoint.write_checkpoint(*written)
-        except ModelError as error:
-            checkpoint.drop_local(run_dir, command.megabatch)
-            self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
-
-    def _assemble(self, command: WriteCheckpoint, session: dict[str, Any]) -> None:
-        """Write a checkpoint of the parts of all workers."""
-        assert self._store is not None
-        run_dir, keep = self._store
-        folder = parts_folder(str(run_dir), command.megabatch)
-        try:
-            for number, worker in enumerate(self.workers.values()):
-                models, misses = (CURRENT, BEST), self._parts.misses_owner
-                write_held(worker.parts_worker, folder, number, models, with_copies=misses)
-            writer = self.workers[command.worker].parts_worker
-            written = writer, str(run_dir), command.megabatch, json.dumps(session), keep
-            self.stored = session, Path(assemble_checkpoint(*written))
         except ModelError as error:
             checkpoint.drop_local(run_dir, command.megabatch)
             self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")

@@ -102,11 +102,6 @@ class InProcessRun:
         self.config, self.rows, self._publish_event = config, share_rows(rows), publish
         self.history: list[dict[str, Any]] = []
         self._start, self._names = start, names
-        if config.make_strategy().partitions:
-            raise ConfigError(
-                "[model] output = 'partitioned' is for several workers: leave it out, or train on "
-                "a cluster"
-            )
         self.spec = rows.model_spec(config)
         names.check(self.spec)
         self._placement = rows.placement()

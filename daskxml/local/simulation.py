@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ConfigError
 from daskxml.local.cost import CostModel, Devices, Network
@@ -18,7 +16,6 @@ from daskxml.local.rows import Rows, read_rows, share_rows
 from daskxml.local.virtual_session import Arrival, Change, Membership, Script, VirtualSession
 from daskxml.local.worker import VirtualWorker, WorkerFactory
 from daskxml.models.kinds import AnySpec
-from daskxml.models.network.spec import Layout
 from daskxml.models.store import ModelHeader, write_model
 from daskxml.models.trained import Model
 from daskxml.records.checkpoint import read_checkpoint, read_local
@@ -32,15 +29,6 @@ from daskxml.session.setup import (
     describe_run,
     make_session,
     model_header,
-)
-from daskxml.worker.assembly import (
-    BEST,
-    assemble_model,
-    fill,
-    has_whole,
-    model_of,
-    parts_folder,
-    write_held,
 )
 
 Costs = CostModel | Callable[[AnySpec], CostModel]
@@ -231,9 +219,7 @@ class Simulation:
         """Return when the run continues from its last checkpoint, and its workers' speeds."""
         lost = "every worker was lost"
         if session.executor.workers:
-            is_parts = session.session.strategy.partitions
-            parts, whole = "some labels and their copies were lost", "the shared model was lost"
-            lost = parts if is_parts else whole
+            lost = "the shared model was lost"
         self._warn(f"{lost}; going back to the last checkpoint")
         now_s = session.executor.now_s
         if speeds := session.speeds():
@@ -249,8 +235,6 @@ class Simulation:
     # ----------------------------------------------------------------- result
 
     def _model(self, session: VirtualSession, reason: str) -> Model:
-        if session.session.strategy.partitions:
-            return self._assembled(session, reason)
         workers = [it.training for it in session.executor.workers.values()]
         best = session.session.best
         having = [worker for worker in workers if best and worker.restore_best(best)]
@@ -273,22 +257,3 @@ class Simulation:
             best=best,
             names=self._names,
         )
-
-    def _assembled(self, session: VirtualSession, reason: str) -> Model:
-        """Put the model together of the parts of all workers: the best one, if all have it."""
-        workers = [worker.parts_worker for worker in session.executor.workers.values()]
-        writer, path, best = workers[0], self.place.path, session.session.best
-        held = [worker.held_of_best() for worker in workers] if best else []
-        header = self._header(reason, best if best and has_whole(BEST, writer, held) else 0)
-        name = model_of(header)
-        if path is not None:
-            for number, worker in enumerate(workers):
-                write_held(worker, parts_folder(str(path), None), number, [name], with_copies=True)
-            assemble_model(writer, str(path), header)
-            return Model.load(path)
-        if name != BEST:
-            held = [worker.held_arrays(with_copies=True) for worker in workers]
-        layout = Layout(writer.spec)
-        views = layout.views(np.zeros(layout.size, np.float32))
-        fill(views, name, writer, held)
-        return Model(header, views, writer.label_counts)

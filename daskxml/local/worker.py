@@ -29,7 +29,6 @@ from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.create import new_worker
 from daskxml.worker.memory import LogitsBudget
-from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
@@ -105,12 +104,6 @@ class VirtualWorker:
     def network_worker(self) -> TrainingWorker:
         """Its `TrainingWorker`, in a run of networks."""
         assert isinstance(self.training, TrainingWorker)
-        return self.training
-
-    @property
-    def parts_worker(self) -> PartitionedWorker:
-        """Its `PartitionedWorker`, in a run whose output layer is cut."""
-        assert isinstance(self.training, PartitionedWorker)
         return self.training
 
     @property

@@ -241,24 +241,6 @@ def trained_rows_per_s(worker: Worker) -> float | None:
     return _ratio(worker.get("rows", 0), _present_s(worker))
 
 
-def label_share(worker: Worker) -> float | None:
-    """Return the share of the labels that a worker holds, where they are cut among the workers."""
-    return worker["labels_to"] - worker["labels_from"] if "labels_to" in worker else None
-
-
-def held_labels(worker: Worker) -> str:
-    """Return which labels a worker holds, in words; "" where they are not cut.
-
-    Examples
-    --------
-    >>> held_labels({"labels_from": 0.25, "labels_to": 0.5}), held_labels({})
-    ('labels 25.0 to 50.0 %', '')
-    """
-    if "labels_to" not in worker:
-        return ""
-    return f"labels {worker['labels_from'] * 100:.1f} to {worker['labels_to'] * 100:.1f} %"
-
-
 def _present_s(worker: Worker) -> float:
     return float(worker.get("busy_s", 0.0) + worker.get("idle_s", 0.0))
 

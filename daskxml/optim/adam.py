@@ -24,8 +24,6 @@ them), and the norms of the first layer are those of the rows that move.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from math import sqrt
 from typing import ClassVar
 
 from daskxml.core.arrays import Array
@@ -115,20 +113,6 @@ class Lamb(Adam):
             self.kernels.lamb_trust(self._trust, norms)
         else:
             self.kernels.fill(self._trust, 1.0)
-        first, second = target.moments
-        self.kernels.lamb_rows(target.weight, first, second, gradient, adam, self._trust)
-
-    def update_part(
-        self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int
-    ) -> Generator[Array, Array, None]:
-        """Update some rows of a layer; yield the squares of their norms, and receive those of all.
-
-        They are ``(2,)`` float64 on the host: of the weights, and of the update.
-        """
-        adam = self.constants(target, lr, step)
-        norms = self._update_moments(target, gradient, adam)
-        weight, update = yield self.kernels.to_host(norms).sum(axis=1)
-        self.kernels.fill(self._trust, sqrt(weight / update) if weight and update else 1.0)
         first, second = target.moments
         self.kernels.lamb_rows(target.weight, first, second, gradient, adam, self._trust)
 

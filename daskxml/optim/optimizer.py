@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import sqrt
@@ -13,7 +13,7 @@ from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Drop, InPlace, Kernels, RowGradient, RowSums
 from daskxml.optim.adam import Adam, Lamb
-from daskxml.optim.config import OptimizerConfig, is_output
+from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import GradientArrays, SparseGradient
 from daskxml.optim.row_rms import RowRms
 from daskxml.optim.rule import ParameterSlice, Rule, as_rows
@@ -25,8 +25,6 @@ OPTIMIZERS: dict[str, type[Rule]] = {
 }  # fmt: skip
 FIRST_LAYER = "hidden0.weight"  # its rows are features: skipped where their gradient is zero
 Views = Callable[[Array], Mapping[str, Array]]
-Applying = Generator[Array, Array, None]  # sums over a part of an output layer, and over all
-_CUT = "output.weight"  # whose norms are those of all parts
 
 
 class Scratch:
@@ -86,8 +84,6 @@ class Optimizer:
         An optimizer of the same kind over the same parameters, whose moments and step count are
         shared. Both may step at the same time in different threads; concurrent updates of the
         moments may then be lost, as those of the parameters may.
-    is_part
-        The output layer's rows are some of those that there are: see `finish_step`.
 
     Examples
     --------
@@ -107,9 +103,8 @@ class Optimizer:
 
     def __init__(
         self, config: OptimizerConfig, kernels: Kernels, parameters: Mapping[str, Array],
-        views: Views, size: int, partner: Optimizer | None = None, is_part: bool = False,
+        views: Views, size: int, partner: Optimizer | None = None,
     ) -> None:  # fmt: skip
-        self._is_part = is_part
         self._config, self._kernels, self._parameters = config, kernels, parameters
         rules = {key: rule(config, kernels) for key, rule in OPTIMIZERS.items()}
         self._rules = {name: rules[config.rule_of(name)] for name in parameters}
@@ -227,13 +222,6 @@ class Optimizer:
 
     def end_step(self) -> None:
         """Apply the gradients that were collected."""
-        _exhaust(self.finish_step())
-
-    def finish_step(self) -> Applying:
-        """Do as `end_step`; where this is a part, yield each sum over it that a step depends on.
-
-        That is a float64 array on the host; those of all parts are added, and sent back.
-        """
         views = self._collected.views
         whole = {name: RowGradient(as_rows(array)) for name, array in views.items()}
         for name, sparse in self._sparse.items():
@@ -247,7 +235,7 @@ class Optimizer:
             else:
                 target = self._slice(name)
                 self._update_by_sums(name, target, sums, sparse.deltas, self._lr, skips=True)
-        yield from self._applying(whole, self._lr)
+        self._apply(whole, self._lr)
         self._clear_step()
 
     def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
@@ -277,7 +265,7 @@ class Optimizer:
             name: RowGradient(as_rows(array), skip_zero_rows=name == FIRST_LAYER)
             for name, array in gradient.items()
         }
-        _exhaust(self._applying(whole, lr))
+        self._apply(whole, lr)
 
     # -------------------------------------------------------------------- state
 
@@ -400,29 +388,15 @@ class Optimizer:
 
         kernels.for_label_blocks(sums.count, chunk, work)
 
-    def _applying(self, gradients: Mapping[str, RowGradient], lr: float) -> Applying:
-        scale = yield from self._clip_scale(gradients)
+    def _apply(self, gradients: Mapping[str, RowGradient], lr: float) -> None:
+        scale = self._clip_scale(gradients)
         for name, gradient in gradients.items():
-            rule, scaled = self._rules[name], replace(gradient, scale=scale)
-            if self._is_part and name == _CUT and isinstance(rule, Lamb):
-                rate, target = lr * self._config.lr_factor(name), self._slice(name)
-                yield from rule.update_part(target, scaled, rate, self._step)
-            else:
-                self._update(name, scaled, lr)
+            self._update(name, replace(gradient, scale=scale), lr)
 
-    def _clip_scale(self, gradients: Mapping[str, RowGradient]) -> Generator[Array, Array, float]:
+    def _clip_scale(self, gradients: Mapping[str, RowGradient]) -> float:
         """The factor that reduces the norm of the gradient to ``clip_norm`` at most."""
         if not self._config.clip_norm:
             return 1.0
         squared_norm = self._kernels.squared_norm
-        squares = {n: squared_norm(it.values.reshape(-1)) for n, it in gradients.items()}
-        if self._is_part:
-            own = sum(squares.pop(name) for name in [*squares] if is_output(name))
-            squares["output"] = float((yield np.array([own]))[0])
-        norm = sqrt(sum(squares.values()))
+        norm = sqrt(sum(squared_norm(each.values.reshape(-1)) for each in gradients.values()))
         return self._config.clip_norm / norm if norm > self._config.clip_norm else 1.0
-
-
-def _exhaust(applying: Applying) -> None:
-    for _ in applying:
-        raise AssertionError("a part of an output layer, whose steps need all parts")

@@ -59,7 +59,7 @@ class LeaseAllocator:
 
     def gang(self, gang: protocol.Gang, *, begins: bool, now_s: float) -> RunGang:
         """Allocate the rows of a gang; ``begins``: the first one since a merge."""
-        taken = self._take_for(gang)
+        taken = {name: self._take(name, part.rows) for name, part in gang.parts.items()}
         self.allocated += 1
         self._gang = RunGang(
             gang=self.allocated,
@@ -72,13 +72,6 @@ class LeaseAllocator:
         )
         self._gang_begun_s, self._rewinds = now_s, False
         return self._gang
-
-    def _take_for(self, gang: protocol.Gang) -> dict[str, list[Span]]:
-        """Take each worker's rows; where a step is one of all workers, step by step."""
-        if isinstance(gang.pattern, protocol.Partitioned):
-            shares = {name: (part.rows, part.batch_rows) for name, part in gang.parts.items()}
-            return self.ledger.take_in_turns(shares)
-        return {name: self._take(name, part.rows) for name, part in gang.parts.items()}
 
     def _take(self, worker: str, rows: int) -> list[Span]:
         if not rows:
@@ -198,9 +191,9 @@ class EvaluationRound:
             train = placement.split_train(speeds, rules.evaluation_rows)
         return self._assign(placement.split_test(speeds), train)
 
-    def reassign(self, lost: str | None, speeds: Mapping[str, float]) -> list[Evaluate]:
-        """Assign the pieces that a lost worker has not finished to the others; None: all pieces."""
-        undone = [each for each in self._open.values() if lost in (None, each.worker)]
+    def reassign(self, lost: str, speeds: Mapping[str, float]) -> list[Evaluate]:
+        """Assign the pieces that a lost worker has not finished to the others."""
+        undone = [each for each in self._open.values() if each.worker == lost]
         for command in undone:
             del self._open[command.number]
         test = [piece for command in undone for piece in command.pieces]

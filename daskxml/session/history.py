@@ -38,8 +38,7 @@ stop]``: together they are the rows of the mega-batch, each once. Where all upda
 a lost worker is listed with what it had done, and weights are shares of the updates. Where a merge
 overlapped with training, ``corrected_after`` is the number of batches that a worker did in this
 mega-batch before its replica was corrected by the merge before. Under Adaptive SGD each has its
-real ``batch_size`` and the ``norm`` of its replica before the merge. Where the labels are cut
-among the workers, each has those from ``labels_from`` to ``labels_to`` of their order, as shares.
+real ``batch_size`` and the ``norm`` of its replica before the merge.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ class MegabatchLog:
             "idle_s": max(0.0, self.trained_s - self.begun_s - work.busy_s),
             "leases": [[list(span) for span in lease] for lease in spans],
             **corrected,
-            **_known(view, "batch_size", "labels_from", "labels_to"),
+            **_known(view, "batch_size"),
             **({"norm": math.sqrt(norms[name])} if name in norms else {}),
         }
 

@@ -10,7 +10,7 @@ only the leases that it had not done.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,21 +27,6 @@ class Span(NamedTuple):
     def rows(self) -> int:
         """Number of rows."""
         return self.stop - self.start
-
-
-def join_spans(spans: Iterable[Span]) -> list[Span]:
-    """Join spans that follow each other.
-
-    >>> join_spans([Span(0, 0, 0, 5), Span(0, 0, 5, 9), Span(0, 1, 9, 12)])
-    [Span(epoch=0, stream=0, start=0, stop=9), Span(epoch=0, stream=1, start=9, stop=12)]
-    """
-    joined: list[Span] = []
-    for span in sorted(spans):
-        if joined and (*joined[-1][:2], joined[-1].stop) == span[:3]:
-            joined[-1] = joined[-1]._replace(stop=span.stop)
-        else:
-            joined.append(span)
-    return joined
 
 
 def cut_batches(spans: Iterable[Span], batch_rows: int) -> tuple[tuple[Span, ...], ...]:
@@ -102,42 +87,12 @@ class Ledger:
 
     def take(self, worker: str, rows: int, preferred: Collection[int] = ()) -> list[Span]:
         """Lease exactly ``rows`` rows to ``worker``, from ``preferred`` streams where possible."""
-        spans = self._take(rows, preferred)
-        self.held.setdefault(worker, []).append(spans)
-        return spans
-
-    def take_in_turns(self, shares: Mapping[str, tuple[int, int]]) -> dict[str, list[Span]]:
-        """Lease each worker so many rows, in turns of so many at most: ``(rows, turn)``.
-
-        Turns so have the same rows, in the same order, whoever shares them, and after a loss:
-        streams come one after the other.
-
-        Examples
-        --------
-        >>> ledger = Ledger((100,))
-        >>> taken = ledger.take_in_turns({"a": (4, 2), "b": (2, 1)})
-        >>> [(span.start, span.stop) for span in taken["a"]], len(taken["b"])
-        ([(0, 2), (3, 5)], 2)
-        """
-        self.returned.sort()
-        left = {worker: rows for worker, (rows, _) in shares.items()}
-        taken: dict[str, list[Span]] = {worker: [] for worker in shares}
-        while any(left.values()):
-            for worker, (_, turn) in shares.items():
-                rows = min(turn, left[worker])
-                taken[worker] += self._take(rows, None)
-                left[worker] -= rows
-        for worker, spans in taken.items():
-            if spans:
-                self.held.setdefault(worker, []).append(spans)
-        return taken
-
-    def _take(self, rows: int, preferred: Collection[int] | None) -> list[Span]:
         spans: list[Span] = []
         while rows:
             span = self._next_span(rows, preferred)
             spans.append(span)
             rows -= span.rows
+        self.held.setdefault(worker, []).append(spans)
         return spans
 
     def give_back(self, worker: str) -> int:
@@ -175,7 +130,7 @@ class Ledger:
         settled, self.sealed = self.sealed, {}
         return settled
 
-    def _next_span(self, rows: int, preferred: Collection[int] | None) -> Span:
+    def _next_span(self, rows: int, preferred: Collection[int]) -> Span:
         if self.returned:
             taken, rest = _split(self.returned.pop(0), rows)
             if rest.rows:
@@ -187,8 +142,8 @@ class Ledger:
         self.cursors[stream] = stop
         return Span(self.epoch, stream, start, stop)
 
-    def _next_stream(self, preferred: Collection[int] | None) -> int:
-        """A preferred stream with rows left, else the one with the most left; None: the first."""
+    def _next_stream(self, preferred: Collection[int]) -> int:
+        """A preferred stream with rows left, else the one with the most left."""
         left = [
             total - cursor for total, cursor in zip(self.stream_rows, self.cursors, strict=True)
         ]
@@ -196,8 +151,6 @@ class Ledger:
             self.epoch += 1
             self.cursors = [0] * len(self.stream_rows)
             left = list(self.stream_rows)
-        if preferred is None:
-            return next(stream for stream, rows in enumerate(left) if rows)
         own = [stream for stream in _rotated(preferred, self.epoch) if left[stream]]
         return own[0] if own else left.index(max(left))
 

@@ -376,12 +376,7 @@ class Session:
     def _evaluate(self, now_s: float) -> list[Command]:
         self.stage = "evaluate"
         self._round = EvaluationRound(self.rules, self._evaluations, now_s)
-        return [*self._round.begin(self.placement, self._evaluators())]
-
-    def _evaluators(self) -> dict[str, float]:
-        """Return the speeds of those who evaluate; of parts of a model, one for all."""
-        speeds = self.speeds()
-        return dict([*speeds.items()][:1]) if self.strategy.partitions else speeds
+        return [*self._round.begin(self.placement, self.speeds())]
 
     def _pieces_evaluated(self, result: EvaluationResult, now_s: float) -> list[Command]:
         self._round.count(result)
@@ -462,8 +457,7 @@ class Session:
             return self._checkpoint() if lost == self._writer else []
         if self.stage != "evaluate":
             return []
-        undone = None if self.strategy.partitions else lost
-        return [*self._round.reassign(undone, self._evaluators())]
+        return [*self._round.reassign(lost, self.speeds())]
 
 
 def ledger_streams(strategy: Strategy, placement: Placement) -> tuple[int, ...]:

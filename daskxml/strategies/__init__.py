@@ -15,7 +15,6 @@ from daskxml.strategies.elastic import ElasticSgd
 from daskxml.strategies.hogbatch import Hogbatch
 from daskxml.strategies.label_tree import LabelTrees
 from daskxml.strategies.mirrored import MirroredSgd
-from daskxml.strategies.partitioned import PartitionedSgd
 from daskxml.strategies.static import StaticSgd
 
 STRATEGIES: dict[str, Any] = {  # classes: a `Strategy` is made of the class's own `Config`
@@ -30,7 +29,6 @@ STRATEGIES: dict[str, Any] = {  # classes: a `Strategy` is made of the class's o
     "hogbatch": Hogbatch,
     "cpu-gpu-hogbatch": CpuGpuHogbatch,
     "adaptive-hogbatch": AdaptiveHogbatch,
-    "partitioned": PartitionedSgd,
     "label-tree": LabelTrees,
 }
 

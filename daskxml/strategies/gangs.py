@@ -58,14 +58,11 @@ class GangWorker:
         The throughput by which its batches are sized, where they are; 0 before.
     waits
         Whether it joined in the middle of a mega-batch, and takes no part before the next one.
-    label_share
-        The largest share of the labels that its memory holds.
     """
 
     rows_per_s: float = 0.0
     speed: float = 0.0
     waits: bool = False
-    label_share: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,17 +105,15 @@ class GangState:
 def record(state: GangState, event: Event, megabatch_rows: int) -> GangState:
     """Return the state updated by an event, before commands are decided."""
     match event:
-        case Started(names, devices):
+        case Started(names):
             members = {n: state.members.get(n, GangWorker()) for n in names}
-            shares = {n: devices.get(n, REPLICA).label_share for n in names}
-            members = {n: replace(it, label_share=shares[n]) for n, it in members.items()}
             return replace(state, members=members)
         case Begin(rows):
             left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
             return replace(state, phase="train", remaining_rows=left)
-        case WorkerJoined(name, device):
+        case WorkerJoined(name):
             waits = state.phase != "idle" and bool(state.active)
-            worker = GangWorker(waits=waits, label_share=device.label_share)
+            worker = GangWorker(waits=waits)
             return replace(state, members={**state.members, name: worker})
         case WorkerLost(name) if name in state.members:
             members = {n: worker for n, worker in state.members.items() if n != name}

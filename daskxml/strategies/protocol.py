@@ -52,12 +52,9 @@ class WorkerDevice:
     pool_threads
         0: a replica, one batch after the other. Otherwise the worker is a pool of so many threads,
         which divide each of its batches among themselves and update one model without locks.
-    label_share
-        The largest share of the labels of a partitioned output layer that its memory holds.
     """
 
     pool_threads: int = 0
-    label_share: float = field(default=1.0, repr=False)
 
     @property
     def is_pool(self) -> bool:
@@ -238,17 +235,7 @@ class Averaging:
     restarts: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Partitioned:
-    """Every step, each worker computes its own labels, and all exchange the hidden gradient.
-
-    ``shares`` are of each rank, in the order of the ranks: the labels are cut in proportion.
-    """
-
-    shares: tuple[int, ...]
-
-
-SyncPattern = Mirrored | Central | Asynchronous | LocalSteps | Averaging | Partitioned
+SyncPattern = Mirrored | Central | Asynchronous | LocalSteps | Averaging
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +289,7 @@ class WorkerView:
     """Batch size, rate and throughput of a worker in this mega-batch, for the history.
 
     ``lr`` is the rate of one update: in a pool, of each thread's part of a batch. ``batch_size`` is
-    the batch size before rounding, where a strategy has one. Where the labels are cut, the worker
-    has those from ``labels_from`` to ``labels_to`` of their order, as shares of all.
+    the batch size before rounding, where a strategy has one.
     """
 
     batch_rows: int
@@ -311,8 +297,6 @@ class WorkerView:
     rows_per_s: float
     pool_threads: int = 0
     batch_size: float | None = None
-    labels_from: float | None = None
-    labels_to: float | None = None
 
 
 class Strategy(Protocol):
@@ -331,9 +315,6 @@ class Strategy(Protocol):
     shares_model
         All workers update one model, in shared memory or by pushing the changes of a copy, so a
         lost worker takes only its leases under way with it, and a merge moves nothing.
-    partitions
-        Each worker has a part of the labels, and no worker the whole model: a merge copies each
-        part to another worker, and all evaluate together.
     pieces
         A piece of a model is leased in the place of a row, and an epoch has so many; 0: rows are.
     rules
@@ -345,7 +326,6 @@ class Strategy(Protocol):
     averages: bool = False
     shares_optimizer: bool = False
     shares_model: bool = False
-    partitions: bool = False
     pieces: int = 0
     rules: tuple[str, ...] = ("mean",)
 

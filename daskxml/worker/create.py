@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from daskxml.core.arrays import Array
-from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import ModelStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
 from daskxml.worker.tree_worker import TreeWorker
 
-AnyWorker = TrainingWorker | TreeWorker | PartitionedWorker
+AnyWorker = TrainingWorker | TreeWorker
 
 
 def new_worker(
@@ -21,6 +20,4 @@ def new_worker(
     """Return a new worker; the arguments are those of `TrainingWorker`."""
     if settings.strategy.pieces:
         return TreeWorker(settings)
-    if settings.strategy.partitions:
-        return PartitionedWorker(settings)
     return TrainingWorker(settings, shared, store, zeros)

@@ -35,12 +35,9 @@ from daskxml.strategies.protocol import (
     Central,
     LocalSteps,
     Mirrored,
-    Partitioned,
     SyncPattern,
 )
 from daskxml.worker.create import AnyWorker
-from daskxml.worker.partitioned_programs import partitioned_gang
-from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import Batch, Fetched
 from daskxml.worker.training_worker import TrainingWorker
 
@@ -94,8 +91,6 @@ def gang_program(
     fetched
         Rows that are not resident on this worker.
     """
-    if isinstance(worker, PartitionedWorker):
-        return (yield from partitioned_gang(worker, command, rank, fetched))
     assert isinstance(worker, TrainingWorker)
     role = Role(worker, command, rank, hosts, fetched)
     if command.rewinds:
@@ -119,8 +114,6 @@ def _program_of(role: Role) -> Program[WorkStats]:
             return (yield from _central(role))
         case Asynchronous():
             return (yield from _asynchronous(role))
-        case Partitioned():
-            raise AssertionError("a worker that holds the whole model")
 
 
 def rank_stats(parts: Sequence[ProgramResult[WorkStats]]) -> WorkStats:

@@ -270,7 +270,7 @@ def choose_budget(settings: WorkerSettings, kernels: Kernels) -> LogitsBudget:
     if settings.logits_budget_bytes:
         return LogitsBudget(chosen_bytes=settings.logits_budget_bytes)
     strategy = settings.strategy
-    if kernels.name == "cpu" or strategy.pieces or strategy.partitions:
+    if kernels.name == "cpu" or strategy.pieces:
         return LogitsBudget(chosen_bytes=LOGITS_BYTES)
     whole_bytes = all_logits_bytes(settings, kernels, settings.max_batch_rows)
     tried = candidate_budgets(whole_bytes, kernels.cache_bytes)

@@ -18,8 +18,6 @@ from daskxml.core.work_stats import Means
 from daskxml.session.commands import MergeReplicas
 from daskxml.worker.create import AnyWorker
 from daskxml.worker.gang_programs import combine_among_ranks
-from daskxml.worker.partitioned_programs import keep_copies
-from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.training_worker import TrainingWorker
 from daskxml.worker.tree_worker import TreeWorker, gather_pieces
 
@@ -44,8 +42,6 @@ def merge_program(
     """
     if isinstance(worker, TreeWorker):
         return (yield from gather_pieces(worker, rank, len(hosts)))
-    if isinstance(worker, PartitionedWorker):
-        return (yield from keep_copies(worker, command, rank, hosts))
     if worker.settings.strategy.shares_model:
         return (yield from _copy_shared_model(worker, rank, hosts))
     merge = _Merge(worker, command, rank, hosts, piece_size)

@@ -71,8 +71,6 @@ class WorkerSlot:
     host, model_host
         The worker's machine, and that of a shared model: workers elsewhere pull the model from
         there and push their changes.
-    sharing
-        Workers of the run on this machine, which share its memory.
     """
 
     device: str = "cpu"
@@ -80,7 +78,6 @@ class WorkerSlot:
     pool_threads: int = 0
     host: str = ""
     model_host: str = ""
-    sharing: int = 1
 
     @property
     def kernel_threads(self) -> int:

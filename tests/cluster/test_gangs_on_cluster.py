@@ -19,7 +19,7 @@ from daskxml.models.network.spec import Layout
 from daskxml.records.checkpoint import checkpoints
 from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
 from harness.clusters import PROTOCOL
-from harness.every_strategy import WHOLE_STRATEGIES
+from harness.every_strategy import ROW_STRATEGIES
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -69,7 +69,7 @@ def changes_of(events: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("residency", ["replicate", "shard"])
-@pytest.mark.parametrize("strategy", WHOLE_STRATEGIES)
+@pytest.mark.parametrize("strategy", ROW_STRATEGIES)
 def test_every_strategy_accounts_for_every_row(
     client: Client, data: Data, values: Values, strategy: str, residency: str
 ) -> None:

@@ -47,21 +47,18 @@ def client(certificates: Path) -> Iterator[Client]:
 
 STRATEGIES = (
     "adaptive-sgd", "elastic", "static", "mirrored", "central", "asynchronous", "crossbow",
-    "adasum", "hogbatch", "minibatch", "cpu-gpu-hogbatch", "adaptive-hogbatch", "partitioned",
+    "adasum", "hogbatch", "minibatch", "cpu-gpu-hogbatch", "adaptive-hogbatch",
     "trees",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_over_tls(
-    client: Client, data: dict[str, Path], tmp_path: Path, name: str
-) -> None:
+def test_every_strategy_over_tls(client: Client, data: dict[str, Path], name: str) -> None:
     settings = {"training.epochs": 1.0, "cluster.threads": 1}
     if name != "trees":
         settings |= {"model.hidden": [8]}
-    out = tmp_path / "run" if name == "partitioned" else None
     run = daskxml.train(
-        name, train=data["train"], test=data["test"], client=client, overrides=settings, out=out
+        name, train=data["train"], test=data["test"], client=client, overrides=settings
     )
     assert set(run.history[-1]["workers"]) == {"0", "1"}
     if name != "trees":

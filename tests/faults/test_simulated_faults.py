@@ -197,10 +197,6 @@ def users(
         ),
         ("checkpoints of a history that was given up stay", GIVEN_UP),
         (
-            "workers that are all lost have room for no label",
-            Case(1, "partitioned", False, True, 1, 1, 1, (fault("kill here", "create_worker"),)),
-        ),
-        (
             "a pool's threads outlive their run",
             Case(1, "hogbatch", False, True, 1, 1, 1, faults=(), pools=1),
         ),

@@ -7,9 +7,6 @@ from daskxml.strategies import STRATEGIES
 ROW_STRATEGIES = sorted(  # others lease pieces of a model
     name for name, kind in STRATEGIES.items() if not kind(kind.Config()).pieces
 )
-WHOLE_STRATEGIES = sorted(  # whose workers have the whole model
-    name for name in ROW_STRATEGIES if not STRATEGIES[name](STRATEGIES[name].Config()).partitions
-)
 CASES = {
     "adaptive-sgd": {},
     "adaptive-sgd, auto": {"scale_every": "auto", "dispatch": "batch"},
@@ -24,8 +21,6 @@ CASES = {
     "asynchronous, bounded": {"staleness": 2},
     "crossbow": {},
     "crossbow, restarted": {"restart_every": 1},
-    "partitioned": {},
-    "partitioned, never cut anew": {"reshard_above": 10.0},
     "adasum": {},
     "adasum, 3 local steps": {"local_steps": 3},
     "hogbatch": {},

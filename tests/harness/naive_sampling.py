@@ -138,26 +138,6 @@ class NaiveRowSampling:
             slopes[span][:own] -= 1.0 / own / rows
             gradient[i] = slopes[span] @ weight[samples.ids[span]]
 
-    def row_sample_exponentials(
-        self, slopes: Array, sums: Array, samples: RowSamples, hidden: Array, weight: Array,
-        bias: Array, times: Array,
-    ) -> None:  # fmt: skip
-        for i, span, logits, counts in _each_row(samples, hidden, weight, bias, times):
-            raised = logits + np.log(counts)
-            peak = raised.max(initial=-np.inf)
-            slopes[span] = np.exp(raised - peak)
-            sums[:, i] = peak, slopes[span].sum(), logits[: samples.own[i]].sum()
-
-    def row_sample_gradient(
-        self, slopes: Array, gradient: Array, samples: RowSamples, weight: Array, factors: Array,
-        shares: Array,
-    ) -> None:  # fmt: skip
-        for i in range(len(gradient)):
-            span = slice(int(samples.starts[i]), int(samples.starts[i + 1]))
-            slopes[span] *= factors[i]
-            slopes[span][: samples.own[i]] -= shares[i]
-            gradient[i] = slopes[span] @ weight[samples.ids[span]]
-
     def sigmoid_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
         weight: Array, bias: Array, times: Array,

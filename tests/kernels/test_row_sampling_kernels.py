@@ -101,45 +101,6 @@ def losses_of(kernels, name, samples, hidden, weight, bias, weighted):
     return slopes, gradient, loss
 
 
-def halves_of(kernels, samples, hidden, weight, bias, factors, shares):
-    times = np.linspace(1.0, 9.0, len(hidden))
-    slopes, gradient = kernels.zeros(len(samples.ids)), kernels.zeros(hidden.shape)
-    sums = kernels.zeros((3, len(hidden)), "float64")
-    kernels.row_sample_exponentials(slopes, sums, samples, hidden, weight, bias, times)
-    first = slopes.copy()
-    kernels.row_sample_gradient(slopes, gradient, samples, weight, factors, shares)
-    return first, sums, slopes, gradient
-
-
-@modest
-@given(seeds, st.integers(0, 9), st.integers(1, 20), st.sampled_from([0.3, 3.0, 30.0]))
-def test_the_halves_of_softmax(seed, rows, units, spread):
-    rng = np.random.default_rng(seed)
-    samples, hidden = random_samples(rng, rows, 0), normal(rng, rows, units)
-    weight, bias = normal(rng, LABELS, units, spread=spread), normal(rng, LABELS)
-    given_rows = rng.uniform(0, 1, (2, rows))
-    operands = samples, hidden, weight, bias, *given_rows
-    fast, slow, threaded = (halves_of(kernels, *operands) for kernels in (FAST, NAIVE, THREE))
-    scale = 1e-5 * max(1.0, spread) * units
-    for mine, theirs, other in zip(fast, slow, threaded, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=scale)
-        np.testing.assert_array_equal(mine, other)
-
-
-def test_the_halves_of_softmax_are_its_whole():
-    rng = np.random.default_rng(3)
-    samples, hidden = random_samples(rng, 9, 1), normal(rng, 9, 5)
-    weight, bias = normal(rng, LABELS, 5), normal(rng, LABELS)
-    whole = losses_of(FAST, "softmax_row_samples", samples, hidden, weight, bias, True)
-    _, sums, *_ = halves_of(FAST, samples, hidden, weight, bias, np.ones(9), np.ones(9))
-    own = samples.own.astype(np.float64)
-    np.testing.assert_array_equal(sums[0] + np.log(sums[1]) - sums[2] / own, whole[2])
-    factors, shares = 1.0 / (9 * sums[1]), 1.0 / (9 * own)
-    *_, slopes, gradient = halves_of(FAST, samples, hidden, weight, bias, factors, shares)
-    np.testing.assert_array_equal(slopes, whole[0])
-    np.testing.assert_array_equal(gradient, whole[1])
-
-
 @modest
 @given(
     seeds, st.integers(0, 9), st.integers(1, 20), st.booleans(), st.sampled_from([0.3, 3.0, 30.0]),

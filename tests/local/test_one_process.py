@@ -7,7 +7,7 @@ import pytest
 
 import daskxml
 from daskxml.api.train_here import train_here
-from harness.every_strategy import WHOLE_STRATEGIES
+from harness.every_strategy import ROW_STRATEGIES
 
 RNG = np.random.default_rng(7)
 ROWS = daskxml.Matrices(RNG.random((96, 12)), RNG.random((96, 8)) < 0.3)
@@ -28,7 +28,7 @@ def weights(run):
     return np.concatenate([array.ravel() for array in run.model.parameters.values()])
 
 
-@pytest.mark.parametrize("strategy", WHOLE_STRATEGIES)
+@pytest.mark.parametrize("strategy", ROW_STRATEGIES)
 def test_every_strategy_gives_the_bits_of_one_virtual_worker(strategy):
     sections = config(strategy)
     here = train_here(sections, train=ROWS, test=TEST)
@@ -37,11 +37,6 @@ def test_every_strategy_gives_the_bits_of_one_virtual_worker(strategy):
     np.testing.assert_array_equal(weights(here), weights(there))
     assert here.metrics == there.metrics
     assert here.reason == "epochs"
-
-
-def test_an_output_layer_that_is_cut_is_refused():
-    with pytest.raises(daskxml.ConfigError, match="is for several workers"):
-        train_here(config("partitioned"), train=ROWS)
 
 
 @pytest.mark.parametrize(

@@ -62,24 +62,6 @@ def test_a_tree_names_labels(data, values, costs, tree, sets):
     assert not np.array_equal(flat(run), flat(by_chance))
 
 
-@pytest.mark.parametrize("method", ["simhash", "dwta", "tree"])
-@pytest.mark.parametrize("sets", ["batch", "row"])
-def test_workers_with_parts_of_the_labels_train_one_workers_model(
-    data, values, costs, tree, method, sets
-):
-    """Labels move between them, and tables are rebuilt, on the way."""
-    given = {"model": tree} if method == "tree" else {**SAMPLING, "k": 1 + (method == "simhash")}
-    values["sampling"] = {"method": method, "sets": sets, "active": 30, **given}
-    values["model"]["output"] = "partitioned"
-    values["strategy"] = {"lr": 0.5, "batch_max": 48, "megabatch_batches": 6, "reshard_above": 0.0}
-    values["training"] = {"megabatches": 3}
-    one, three = (simulate(values, speeds, **data, **costs) for speeds in ([1], [1, 0.7, 0.4]))
-    np.testing.assert_allclose(flat(three), flat(one), rtol=0, atol=1e-5)
-    cuts = {w["labels_to"] for row in three.history for w in row["workers"].values()}
-    assert len(cuts) > 3
-    assert one.history[-1]["notes"]["active"] == pytest.approx(three.history[-1]["notes"]["active"])
-
-
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -68,8 +68,6 @@ def test_the_first_of_the_workers_is_lost(data, values, costs):
 
 
 def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path):
-    if values["strategy"]["name"] == "partitioned":  # a part is read as it is cut anew, not moved
-        values = {**values, "strategy": {**values["strategy"], "reshard_above": 10.0}}
     whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
     parts = tmp_path / "parts"
     settings = {"training.megabatches": 3}

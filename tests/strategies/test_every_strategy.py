@@ -17,7 +17,7 @@ from harness.virtual_cluster import VirtualCluster
 SPEEDS = {"a": 100.0, "b": 92.0, "c": 76.0}
 PHASES = ("idle", "train", "merge")
 FLAGS = (
-    "is_joint", "keeps_replicas", "averages", "shares_optimizer", "shares_model", "partitions",
+    "is_joint", "keeps_replicas", "averages", "shares_optimizer", "shares_model",
 )  # fmt: skip
 RULES = {"mean", "sum", "adasum", "changed-mean"}
 every_case = pytest.mark.parametrize("case", CASES)

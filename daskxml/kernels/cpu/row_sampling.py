@@ -160,32 +160,6 @@ def softmax_row_samples(
 
 
 @njit(nogil=True, cache=True)
-def row_sample_exponentials(
-    slopes: Any, sums: Any, starts: Any, all_ids: Any, own: Any, certain: Any, hidden: Any,
-    weight: Any, bias: Any, times: Any, start: int, stop: int,
-) -> None:  # fmt: skip
-    """Rows ``start`` to ``stop``."""
-    for i in range(start, stop):
-        z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
-        _logits(z, ids, hidden[i], weight, bias)
-        sums[2, i] = _target(z[: own[i]])
-        sums[0, i], sums[1, i] = _softmax_sums(z, certain[i], times[i])
-
-
-@njit(nogil=True, cache=True)
-def row_sample_gradient(
-    slopes: Any, gradient: Any, starts: Any, all_ids: Any, own: Any, weight: Any, factors: Any,
-    shares: Any, start: int, stop: int,
-) -> None:  # fmt: skip
-    """Rows ``start`` to ``stop``."""
-    for i in range(start, stop):
-        z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
-        z *= np.float32(factors[i])
-        z[: own[i]] -= np.float32(shares[i])
-        _gradient(gradient[i], z, ids, weight)
-
-
-@njit(nogil=True, cache=True)
 def _target(z: Any) -> float:
     """The sum of the targets' logits."""
     total = 0.0
@@ -314,21 +288,6 @@ class CpuRowSampling:
     ) -> None:  # fmt: skip
         operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, times
         self._each_row(samples, hidden, lambda *span: sigmoid_row_samples(*operands, *span))
-
-    def row_sample_exponentials(
-        self, slopes: Array, sums: Array, samples: RowSamples, hidden: Array, weight: Array,
-        bias: Array, times: Array,
-    ) -> None:  # fmt: skip
-        operands = slopes, sums, *_by_row(samples), hidden, weight, bias, times
-        self._each_row(samples, hidden, lambda *span: row_sample_exponentials(*operands, *span))
-
-    def row_sample_gradient(
-        self, slopes: Array, gradient: Array, samples: RowSamples, weight: Array, factors: Array,
-        shares: Array,
-    ) -> None:  # fmt: skip
-        starts, ids, own, _ = _by_row(samples)
-        operands = slopes, gradient, starts, ids, own, weight, factors, shares
-        self._each_row(samples, gradient, lambda *span: row_sample_gradient(*operands, *span))
 
     def _each_row(
         self, samples: RowSamples, hidden: Array, work: Callable[[int, int], object]

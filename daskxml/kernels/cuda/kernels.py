@@ -52,7 +52,6 @@ class CpuOnly:
     add_targets = add_popular = add_random = _refuse
     write_target_positions = clear_positions = take_rows = _refuse
     size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
-    row_sample_exponentials = row_sample_gradient = _refuse
     label_sums = feature_sums = _refuse_sums
     rank_row = _refuse_rows
     batch_weights = multiply = weighted_target_logits = _refuse_weights

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -232,10 +232,8 @@ class Layout:
         }
 
 
-def initial_parameters(spec: ModelSpec, seed: int, labels: Array | None = None) -> Array:
+def initial_parameters(spec: ModelSpec, seed: int) -> Array:
     """Return a flat NumPy array of initial parameters, the same bits for a seed on any machine.
-
-    With ``labels`` the output layer has only these, in their order, each as in the whole model.
 
     Weights are uniform in ±init_scale·sqrt(g / fan-in), with g = 6 between hidden layers of ReLU
     (He et al. 2015) and 3, a variance of 1 / fan-in, elsewhere. The first layer's fan-in counts as
@@ -257,15 +255,12 @@ def initial_parameters(spec: ModelSpec, seed: int, labels: Array | None = None) 
     >>> bool((initial_parameters(spec, 7) == initial_parameters(spec, 7)).all())
     True
     """
-    layout = Layout(spec if labels is None else replace(spec, labels=len(labels)))
+    layout = Layout(spec)
     flat = np.zeros(layout.size, np.float32)
     views = layout.views(flat)
     for place, name in enumerate(name for name in layout.names if name.endswith("weight")):
         generator = np.random.Generator(_bits(seed, place))
-        if name == "output.weight" and labels is not None:
-            _draw_rows(views[name], labels, spec, generator)
-        else:
-            _draw(views[name].reshape(-1), spec, name, generator)
+        _draw(views[name].reshape(-1), spec, name, generator)
     views["output.bias"][:] = spec.output_bias
     if spec.activation == "sigmoid" and spec.init == "uniform":
         for layer in range(1, len(spec.hidden)):
@@ -315,18 +310,6 @@ def _draw(out: Array, spec: ModelSpec, name: str, generator: np.random.Generator
     else:
         bound = np.float32(spec.init_scale * math.sqrt(_spread(spec, name)))
         _draw_uniform(out, bound, generator)
-
-
-def _draw_rows(out: Array, labels: Array, spec: ModelSpec, generator: np.random.Generator) -> None:
-    """Draw the weights of all labels, some at a time, and keep those of ``labels``."""
-    order = np.argsort(labels, kind="stable")
-    ascending, units = labels[order], int(out.shape[1])
-    drawn = np.empty((max(1, _DRAW_FLOATS // units), units), np.float32)
-    for start in range(0, spec.labels, len(drawn)):
-        stop = min(start + len(drawn), spec.labels)
-        _draw(drawn[: stop - start].reshape(-1), spec, "output.weight", generator)
-        first, last = np.searchsorted(ascending, (start, stop))
-        out[order[first:last]] = drawn[ascending[first:last] - start]
 
 
 def _draw_uniform(out: Array, bound: np.float32, generator: np.random.Generator) -> None:

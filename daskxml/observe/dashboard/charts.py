@@ -47,7 +47,6 @@ WORKER_TITLES = {
     "rows_per_s": ("Throughput (rows a second)", "0,0"),
     "busy_share": ("Busy in training", "0%"),
     "weight": ("Weight in the merge", "0.00"),
-    "labels": ("Labels held", "0%"),
 }
 MEMORY_TITLES = {
     "host_mib": ("Memory of each worker (MiB)", "0,0"),

@@ -42,14 +42,14 @@ from daskxml.observe.dashboard.charts import (
 from daskxml.observe.dashboard.folding import folded
 from daskxml.observe.dashboard.series import RunSeries
 from daskxml.observe.html import TEMPLATES, render
-from daskxml.observe.run_view import held_labels, rows_per_s
+from daskxml.observe.run_view import rows_per_s
 from daskxml.observe.wording import duration, limit_label
 
 PERIOD_MS = 500
 SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
 NUMBERS = ("score", "loss", "of_workers", "memory", "sent")  # texts in the place of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
-WRITTEN = {"busy_share": "{:.0%}".format, "labels": "{:.1%}".format}
+WRITTEN = {"busy_share": "{:.0%}".format}
 
 # Colours of the charts for the browser's theme, now and whenever it changes.
 PAINT = """
@@ -198,9 +198,7 @@ class Page:
         series = self.series
         workers = worker_names(series)
         shades, count = colors(len(workers)), worker_count(series)
-        trained = series.view.row.get("workers", {})
-        held = {name: held_labels(worker) for name, worker in trained.items()}
-        self.legend.text = legend_html(workers, shades, series.view.lost, count, held)
+        self.legend.text = legend_html(workers, shades, series.view.lost, count)
         self.events.text = events_html(series.lines)
         self.details.text = details_html(series)
         if workers != self._workers:
@@ -360,10 +358,9 @@ def best_label(series: RunSeries) -> str:
 
 
 def legend_html(
-    workers: Sequence[str], colors: Sequence[str], lost: Mapping[str, None], count: int,
-    held: Mapping[str, str],
-) -> str:  # fmt: skip
-    """Return which colour is which worker's, and which labels it holds where they are cut.
+    workers: Sequence[str], colors: Sequence[str], lost: Mapping[str, None], count: int
+) -> str:
+    """Return which colour is which worker's.
 
     Parameters
     ----------
@@ -373,12 +370,9 @@ def legend_html(
         Workers that are gone.
     count
         Workers of the run, of which some may have no line.
-    held
-        By worker, in words.
     """
     workers_shown = [
-        (name, color, name in lost, held.get(name, ""))
-        for name, color in zip(workers, colors, strict=True)
+        (name, color, name in lost) for name, color in zip(workers, colors, strict=True)
     ]
     return render("legend.html.jinja", workers=workers_shown, hidden=count - len(workers))
 

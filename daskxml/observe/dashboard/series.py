@@ -26,7 +26,6 @@ from daskxml.observe.run_view import (
     RunView,
     Worker,
     busy_share,
-    label_share,
     scores,
     trained_rows_per_s,
 )
@@ -43,7 +42,6 @@ WORKER_VALUES: dict[str, Callable[[Worker], float]] = {
     "rows_per_s": lambda worker: trained_rows_per_s(worker) or 0.0,
     "busy_share": lambda worker: busy_share(worker) or 0.0,
     "weight": itemgetter("weight"),
-    "labels": lambda worker: label_share(worker) or 0.0,
 }
 
 Point = TypeVar("Point")

@@ -13,7 +13,6 @@ from daskxml.observe.run_view import (
     by_frequency,
     computed_rows_per_s,
     elapsed,
-    label_share,
     mean_busy_s,
     phases,
 )
@@ -148,7 +147,6 @@ def worker_charts(run: StoredRun, number: int) -> list[Chart]:
             mark_meaning="weights perturbed" if name == "weights" else "",
         )
         for name, title, label, value in _WORKER_CHARTS
-        if name != "labels" or any(_points(run, worker, value) for worker in run.workers)
     ]
     return [*charts, _worker_time(run, number)]
 
@@ -163,7 +161,6 @@ _WORKER_CHARTS: tuple[tuple[str, str, str, Callable[[Worker], float | None]], ..
     ("updates", "Updates", "steps in the mega-batch", _key("updates")),
     ("lr", "Learning rate", "before the schedule", _key("lr")),
     ("rows_per_s", "Throughput", "rows a second while computing", computed_rows_per_s),
-    ("labels", "Labels held", "share of the labels", label_share),
 )
 
 

@@ -198,7 +198,7 @@ def _history_row(run: StoredRun, row: Row, until_s: float, metrics: Sequence[str
 def worker_rows(runs: Sequence[StoredRun]) -> list[Cells]:
     """Return a row for every worker of every mega-batch, without its leases."""
     counts = ("rows", "updates", "nonzeros", "batch_rows", "lr", "weight", "pool_threads")
-    keys = (*counts, "busy_s", "idle_s", "labels_from", "labels_to")
+    keys = (*counts, "busy_s", "idle_s")
     return [
         {"run": run.name, "megabatch": row["megabatch"], "worker": name}
         | {key: worker.get(key) for key in keys}

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daskxml.collectives import CombineConfig
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.local.partitioning import StepCheck, check_steps
-from daskxml.models.network.spec import ModelSpec
 from daskxml.observe.chart import COLOURS, DASHES, Chart, Series, shorten
 from daskxml.observe.html import render
 from daskxml.observe.report.figures import comparison, worker_charts
@@ -32,7 +29,6 @@ PAGE, TEMPLATE = "index.html", "page.html.jinja"
 _MOST_EVENTS = 100
 INCHES, DOTS_PER_INCH = (8.0, 4.8), 150
 _NAME_CHARACTERS = 48
-_STEP = {"loss", "hidden"}  # settings of a model that a step depends on
 _DOTTED = 40  # points of a series; longer ones have no dots
 
 
@@ -168,17 +164,6 @@ class Section:
         """Workers that came and went, a line each."""
         history = self.run.history
         return [history_event(row, event) for row in history for event in row.get("events", [])]
-
-    @property
-    def steps(self) -> StepCheck | None:
-        """A step of a partitioned output layer, measured and predicted."""
-        config, history = self.run.config, self.run.history
-        model = config.get("model", {})
-        if model.get("output") != "partitioned" or not all("moved_bytes" in row for row in history):
-            return None
-        settings = ModelSpec(features=1, labels=1, **{k: model[k] for k in model.keys() & _STEP})
-        transfer = config.get("combine", {}).get("transfer", CombineConfig().transfer)
-        return check_steps(history, settings.loss, settings.hidden[-1], transfer)
 
 
 def render_page(

@@ -2,8 +2,8 @@
 
 Workers, pools, merges, gangs, checkpoints and optimizers are the product's; a step adds 1 to the
 parameters of its rows, in the place of a gradient. So a merged model shows which rows went into it,
-of which worker and with which weight. Label trees are fitted as ever, each node once for all runs,
-and so are networks with a partitioned output layer; they only take virtual time beside.
+of which worker and with which weight. Label trees are fitted as ever, each node once for all runs;
+they only take virtual time beside.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.collectives.messages import Program
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.work_stats import WorkStats
 from daskxml.data.reading import Facts
 from daskxml.kernels import get_kernels
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks
-from daskxml.worker import partitioned_step
 from daskxml.worker.replica import Replica
 from harness.faults.loop import PROCESS, pause
 
@@ -133,12 +131,3 @@ def fit_slowly(
             (_fitted[tree, block],) = fit_blocks(rows, spec, shape, [block], seed, tree)
         found.append(_fitted[tree, block])
     return found
-
-
-def step_slowly(
-    part: Any, batch: Sequence[Segment], own: Any, rank: int, *rest: Any
-) -> Program[WorkStats]:
-    """Step together with others, which takes virtual time."""
-    work(own[rank].stop - own[rank].start)
-    result = yield from partitioned_step.step_program(part, batch, own, rank, *rest)
-    return result

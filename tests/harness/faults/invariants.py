@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,11 @@ import numpy as np
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.core.arrays import Array
 from daskxml.core.files import is_locked
-from daskxml.models.network.partitioned import LabelOrder
 from daskxml.models.network.spec import Layout
 from daskxml.models.store import read_model
 from daskxml.records.checkpoint import checkpoints, read_checkpoint
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.ledger import Span
-from daskxml.worker.partitioned_worker import PartitionedWorker
 from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.tree_worker import TreeWorker
 from harness.faults.counting import LABELS, ROWS, TRAIN
@@ -36,15 +34,7 @@ def model_of(worker: Any) -> Model:
     """Return copies of what a worker has of the global model, by names that all have in common."""
     if isinstance(worker, TreeWorker):
         return {name: array.copy() for name, array in worker.host_models()[1].items()}
-    if not isinstance(worker, PartitionedWorker):
-        return {"current": worker.current.copy()}
-    if worker.point is None:
-        return {}
-    point, found = worker.point, {"lower": worker.point.lower["current"].copy()}
-    for part, labels in point.labels.items():
-        for at, weight, bias in zip(count(point.cuts[part]), *labels["current"], strict=False):
-            found[f"place {at}"] = np.append(weight, bias)
-    return found
+    return {"current": worker.current.copy()}
 
 
 def _first_difference(history: list[Any], rows: list[str]) -> int:
@@ -151,8 +141,7 @@ class Truth:
             all(np.array_equal(known[name], model[name]) for name in both),
             f"the models of merge {generation} differ between workers",
         )
-        if not isinstance(queue.worker, PartitionedWorker):
-            require(not known or both == known.keys() == model.keys(), "a worker lacks some trees")
+        require(not known or both == known.keys() == model.keys(), "a worker lacks some trees")
         known |= model
 
     def _follow_session(self, driver: RunDriver) -> None:
@@ -267,9 +256,6 @@ class Truth:
             return
         if not {number - 1, number} <= self.models.keys() or strategy.averages:
             return
-        if strategy.partitions:
-            self._check_parts(driver, number, parts)
-            return
         base, model = self.models[number - 1]["current"], self.models[number]["current"]
         momentum = row.get("momentum", 0.0)
         before = self.models.get(number - 2, self.models[number - 1])["current"]
@@ -332,19 +318,6 @@ class Truth:
         is_exact = bool(np.all(moved <= trained + CLOSE)) or self.cluster.has_lost
         require(is_exact, f"merge {number} has rows twice, though no worker was lost")
 
-    def _check_parts(self, driver: RunDriver, number: int, parts: dict[str, list[int]]) -> None:
-        """Only the weights of rows of the history have changed below, and no label is missing."""
-        base, model = self.models[number - 1], self.models[number]
-        missing = LABELS - sum(name.startswith("place") for name in model)
-        require(not missing, f"{missing} labels are on no worker after merge {number}")
-        if "lower" not in base:
-            return
-        slot = Layout(driver.data.spec).slots["hidden0.weight"]
-        changed = np.abs(model["lower"] - base["lower"])[slot.offset : slot.offset + slot.size]
-        rows = set(np.flatnonzero(changed.reshape(slot.shape).any(axis=1)).tolist())
-        trained = {row for part in parts.values() for row in part}
-        require(rows <= trained, f"merge {number} holds other rows than its history")
-
     # --------------------------------------------------------------- the record
 
     def check_directory(self, run_dir: Path, config_text: str) -> None:
@@ -400,17 +373,7 @@ class Truth:
         if self._pieces:
             same = (np.array_equal(stored[name], known.get(name, ())) for name in stored)
             return all(same)
-        if "current" in known:
-            return np.array_equal(stored["current"], known["current"])
-        views = Layout(self._spec).views(stored["current"])
-        order = LabelOrder.of(LABELS, self._seed).labels
-        arrays = dict[str, Array]()
-        for at, label in enumerate(order):
-            bias = views["output.bias"][label]
-            arrays[f"place {at}"] = np.append(views["output.weight"][label], bias)
-        if "lower" in known:
-            arrays["lower"] = stored["current"][: known["lower"].size]
-        return all(np.array_equal(arrays[name], known[name]) for name in known)
+        return np.array_equal(stored["current"], known["current"])
 
     def check_nothing_left(self, run_dir: Path) -> None:
         """Check that a run that was forgotten has left nothing on the workers."""

@@ -14,7 +14,7 @@ LEASING = ("adaptive-sgd", "elastic", "static")  # whose merges may overlap with
 SHARING = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")  # one model
 TOGETHER = ("mirrored", "central", "asynchronous", "crossbow", "adasum")
 ADDING = ("mirrored", "central")  # gradients, where the rule is not their mean
-WHOLE = ("partitioned", "label-tree")  # which need all rows on every worker
+WHOLE = ("label-tree",)  # which need all rows on every worker
 STRATEGIES = (*LEASING, *SHARING, *TOGETHER, *WHOLE)
 STEPS = 300  # of a run, about
 

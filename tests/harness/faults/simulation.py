@@ -39,7 +39,7 @@ from daskxml.records import run_dir as run_dirs
 from daskxml.records.run_dir import RunDir
 from daskxml.transport import endpoint, handshake
 from daskxml.transport.channels import descriptor_pipe, shared_memory, shm_arrays
-from daskxml.worker import batch_runner, partitioned_programs, replica, tree_worker
+from daskxml.worker import batch_runner, replica, tree_worker
 from daskxml.worker.shared_model import SharedModel
 from harness.faults import clients, counting, machines, sockets
 from harness.faults.clients import User
@@ -449,8 +449,6 @@ def _config(
         rules = {"name": strategy, "pieces": PIECES}
         model = {"kind": "tree", "solver": "sgd", "passes": 1, "cost": 1.0, "lr": 0.5}
         model |= {"leaf_labels": 2}
-    elif strategy == "partitioned":
-        model = {"hidden": [4], "output": "partitioned"}
     return load_run_config(
         {
             "data": {"train": [clients.ROWS]},
@@ -507,7 +505,6 @@ def _seams(simulation: Simulation) -> Any:
             (batch_runner, {"Replica": counting.CountingReplica}),
             (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
             (tree_worker, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
-            (partitioned_programs, {"step_program": counting.step_slowly}),
             (runs, {"running_cluster": lambda client, _: nullcontext(client),
                     "defer_signals": nullcontext}),  # signals are none of this process
             (trainings, {"connection": lambda client, *_: nullcontext(client),

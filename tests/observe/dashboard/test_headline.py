@@ -92,7 +92,7 @@ def test_names_cannot_write_into_the_page():
     texts = [
         headline_html(series, [series, series], series.begun_s),
         events_html(series.lines),
-        legend_html([evil], ["#000000"], series.view.lost, 1, {}),
+        legend_html([evil], ["#000000"], series.view.lost, 1),
     ]
     for text in texts:
         assert "<script>" not in text

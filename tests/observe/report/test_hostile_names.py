@@ -43,7 +43,7 @@ def dashboard_page(folder: Path) -> Path:
     parts = [
         headline_html(series, [series, series], series.begun_s),
         events_html(series.lines),
-        legend_html([EVIL], ["#000000"], series.view.lost, 1, {}),
+        legend_html([EVIL], ["#000000"], series.view.lost, 1),
         details_html(series),
         run_html([], {EVIL + "@1": 0.5}, EVIL, EVIL),
     ]

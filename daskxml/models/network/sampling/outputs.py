@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -52,23 +52,13 @@ class LabelSample:
     weight
         How many labels each drawn one stands for.
     targets
-        The whole batch, with its labels as positions in ``ids``, counted from ``first`` on.
-    first
-        Labels of the sample that other parts have, where the layer is cut.
+        The whole batch, with its labels as positions in ``ids``.
     """
 
     ids: Array
     certain: int
     weight: float
     targets: BatchSegment
-    first: int = 0
-
-
-class Division(Protocol):
-    """Divides a sample among the parts of a layer that is cut along its labels."""
-
-    def divide(self, ids: Array, certain: int) -> tuple[Array, int, int]:
-        """Return the labels with those of other parts first; those; and own ones certain."""
 
 
 class BatchSampler:
@@ -89,12 +79,10 @@ class BatchSampler:
         if source is not None:
             self.buffers.reserve("votes", kernels.threads * labels, "int32")
 
-    def sample(
-        self, hidden: Array, batch: Sequence[BatchSegment], key: int, part: Division | None = None
-    ) -> LabelSample:
+    def sample(self, hidden: Array, batch: Sequence[BatchSegment], key: int) -> LabelSample:
         """Draw for a batch; the same ``key``, model and source give the same labels.
 
-        ``hidden`` is ``(rows, units)``. With a ``part``, its labels of the sample are returned.
+        ``hidden`` is ``(rows, units)``.
         """
         ids, place = (self.buffers.vector(name, self.labels) for name in ("ids", "place"))
         count = 0
@@ -102,14 +90,11 @@ class BatchSampler:
             count = self.kernels.add_targets(ids, place, count, piece.y, piece.rows)
         count = certain = self._add_near(ids, place, count, hidden, batch, key)
         count = self.kernels.add_random(ids, place, count, self.active, stream_key(key, _DRAWS))
-        drawn, first, own = count - certain, 0, certain
+        drawn = count - certain
         weight = (self.labels - certain) / drawn if drawn and self.config.weighted else 1.0
-        if part is not None:
-            ids[:count], first, own = part.divide(ids[:count], certain)
-            place[ids[:count]] = np.arange(count, dtype=np.int32)
         targets = self._targets(batch, int(hidden.shape[0]), place, count)
         self.kernels.clear_positions(place, ids[:count])
-        return LabelSample(ids[first:count], own, weight, targets, first)
+        return LabelSample(ids[:count], certain, weight, targets)
 
     def _add_near(
         self, ids: Array, place: Array, count: int, hidden: Array, batch: Sequence[BatchSegment],
