@@ -23,7 +23,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from daskxml.api.model_rows import read_rows as read_test_rows
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import concatenate
@@ -31,6 +30,7 @@ from daskxml.local import read_rows
 from daskxml.local.run import InProcessRun
 from daskxml.metrics.decisions import calibration_error, f1_scores, find_hits
 from daskxml.models.calibration import calibrate
+from daskxml.models.rows import read_rows as read_test_rows
 from daskxml.models.trained import Model
 from machine import RESULTS, machine, write_result
 

@@ -54,7 +54,7 @@ def measured(folder: Path, name: str, seed: int, network: str) -> Iterator[Row]:
     parts = TREES, network
     files = {f"data.{part}": [str(folder / f"{name}.{part}.txt.gz")] for part in ("train", "test")}
     held = [trained(part, files, seed, HELD) for part in parts]
-    chosen = mix([model for model, _, _ in held], held[0][1])
+    chosen = mix([model for model, _, _ in held], valid=held[0][1])
     whole = [trained(part, files, seed, 0.0) for part in parts]
     weights: tuple[float, ...] = chosen.spec.weights  # type: ignore[union-attr]
     mixture = mix([model for model, _, _ in whole], weights=weights)

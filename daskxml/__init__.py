@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from daskxml.api.estimators.classifier import XMLClassifier
     from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.api.estimators.scorers import make_scorer
-    from daskxml.api.mixtures import mix
     from daskxml.api.pipeline import Pipeline
     from daskxml.api.predict import Predicted, predict
     from daskxml.api.run import Matrices, Run
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from daskxml.cluster.event_log import RunRecord
     from daskxml.models.calibration import calibrate
     from daskxml.models.compression import compress
+    from daskxml.models.mix.mixing import mix
     from daskxml.models.network.onnx_export import export_onnx
     from daskxml.models.trained import Model, load
     from daskxml.records.verification import Verification, verify
@@ -98,7 +98,7 @@ _HOMES = {
     "launch": "daskxml.api.train",
     "load": "daskxml.models.trained",
     "make_scorer": "daskxml.api.estimators.scorers",
-    "mix": "daskxml.api.mixtures",
+    "mix": "daskxml.models.mix.mixing",
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",
     "simulate": "daskxml.api.simulate",

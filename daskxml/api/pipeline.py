@@ -27,7 +27,6 @@ from dask.base import tokenize
 from distributed import Client, Future
 
 from daskxml.api.collections import RowsOnWorkers, find_dask_rows
-from daskxml.api.mixtures import ENDS, begun
 from daskxml.api.prediction_files import write_predictions
 from daskxml.api.row_files import (
     FEATURE_NAMES,
@@ -89,7 +88,7 @@ from daskxml.models.store import holds_model
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.observe.report.pipeline import write_pipeline
-from daskxml.records.run_dir import HISTORY_FILE, read_history
+from daskxml.records.run_dir import ENDS, HISTORY_FILE, begun, read_history
 from daskxml.session.setup import ColumnNames, make_source
 
 JOURNAL = "journal.jsonl"

@@ -19,7 +19,6 @@ from dask import delayed, is_dask_collection
 from distributed import Client, as_completed
 
 from daskxml.api.collections import row_blocks
-from daskxml.api.model_rows import BLOCK_BYTES, read_block_rows
 from daskxml.api.prediction_files import STDOUT, Block, check_target, write_predictions
 from daskxml.cluster.connection import running_cluster
 from daskxml.core.errors import ConfigError, InputError
@@ -28,6 +27,7 @@ from daskxml.core.text import parse_json
 from daskxml.data.blocks import Block as FileBlock
 from daskxml.data.formats import plan_files
 from daskxml.models.network.spec import check_rank
+from daskxml.models.rows import BLOCK_BYTES, read_block_rows
 from daskxml.models.store import stored_arrays
 from daskxml.models.tensors import digest
 from daskxml.models.trained import Model, empty_rows

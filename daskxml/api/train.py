@@ -13,19 +13,17 @@ import numpy as np
 from distributed import Client, Future
 
 from daskxml.api.collections import DaskRows, RowsOnWorkers, find_dask_rows
-from daskxml.api.mixtures import train_mixture
 from daskxml.api.run import Matrices, Run, resolve_run
 from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
 from daskxml.cluster.connection import Warn, connection
 from daskxml.config import RunConfig, load_run_config
 from daskxml.config.sections import ClusterSection
-from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.errors import ConfigError
 from daskxml.data.text import TextSettings
-from daskxml.models.kinds import MixtureParts
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
-from daskxml.records.run_dir import RUN_FILE, RunDir
+from daskxml.records.run_dir import RunDir
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
@@ -96,12 +94,6 @@ def train(
     """
     resolved, matrices = resolve_rows(config, train, test, overrides, workers)
     section = local_section(resolved)
-    if isinstance(resolved.model, MixtureParts):
-        with connection(client, scheduler, section, _warner(on_event or ignore)) as connected:
-            return _train_mixture(
-                resolved, matrices, out, resume, client=connected, on_event=on_event,
-                on_megabatch=on_megabatch, loggers=loggers, raises=raises,
-            )  # fmt: skip
     on_event = on_event or notebook_progress()
     place = RunDir.open(out, resume)
     callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
@@ -152,36 +144,6 @@ def staged_rows(
         yield {"train": rows.on_workers()} | ({"test": test.on_workers()} if test else {})
 
 
-def _train_mixture(
-    config: RunConfig,
-    given: Mapping[str, Given],
-    out: str | Path | None,
-    resume: str | Path | None,
-    *,
-    client: Client,
-    **arguments: Any,
-) -> Run:
-    """Train a mixture part by part; ``given`` are rows that are no files."""
-    assert isinstance(config.model, MixtureParts)
-    if isinstance(given.get("train"), DaskRows) and not config.model.weights:
-        raise ConfigError(
-            "[model] kind = 'mixture': the rows are on the cluster: give [model] weights, or files"
-        )
-    if resume is not None and not (Path(resume) / RUN_FILE).exists():
-        raise ModelError(f"{resume}: no run to resume here (there is no {RUN_FILE})")
-    where = RunDir.open(out, None).path if resume is None else Path(resume).absolute()
-    journal, publish = where and where / STAGES, arguments["on_event"] or ignore
-    with staged_rows(client, config, given, journal, publish) as staged:
-        arguments |= {"client": client, **staged}
-
-        def train_part(part: RunConfig, **place: Any) -> Run:
-            return train(part, **place, **arguments)
-
-        rows = staged.get("train")
-        here = rows.here(client) if isinstance(rows, RowsOnWorkers) else rows
-        return train_mixture(config, train_part, here, where, resumes=resume is not None)
-
-
 def launch(
     config: Config,
     *,
@@ -217,7 +179,6 @@ def launch(
     if client is None and scheduler is None:
         raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
     resolved, matrices = resolve_rows(config, train, test, overrides)
-    resolved.model_spec(features=1, labels=1)  # refuses a mixture
     place, publish = RunDir.open(out, resume), on_event or ignore
     cluster = connection(client, scheduler, resolved.cluster, _warner(publish))
     with place, cluster as connected:

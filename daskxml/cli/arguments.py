@@ -49,7 +49,7 @@ run files that come along:
   quickstart                         to begin with: good, in a short time
   best                               a network, for quality
   sampled                            a network of a thousand labels and more, on CPUs
-  tree trees mixture                 label trees, and both kinds together
+  tree trees                         label trees
   adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers
   adaptive-hogbatch adaptive-outer adaptive-sgd-paper adaptive-sgd-pool adasum
   adasum-gradients asynchronous central cpu-gpu-hogbatch crossbow elastic-mean elastic-outer
@@ -230,9 +230,10 @@ def _add_export(command: argparse.ArgumentParser) -> None:
 def _add_mix(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("models", nargs="+", metavar="DIR", help="directories of two or more runs or models")
-    add("--out", required=True, metavar="DIR", help="where the mixture is written")
+    text = "where the mixture is written (default: a new directory in runs/)"
+    add("--out", metavar="DIR", help=text)
     add(
-        "--rows",
+        "--valid",
         nargs="+",
         metavar="FILE",
         help="rows on which the weights are chosen (default: those that all runs have held out by "

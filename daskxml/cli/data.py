@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import daskxml
-from daskxml.api.model_rows import read_rows
 from daskxml.api.prediction_files import STDOUT, write_predictions
 from daskxml.cli.arguments import Options
 from daskxml.core.errors import ConfigError
@@ -17,7 +16,8 @@ from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.models.compression import choose_drop
-from daskxml.models.kinds import MixtureSpec
+from daskxml.models.mix.spec import MixtureSpec
+from daskxml.models.rows import read_rows
 from daskxml.models.store import model_bytes
 from daskxml.models.trained import (
     Ids,
@@ -130,24 +130,25 @@ def export(options: Options) -> int:
 @_telling
 def mix(options: Options) -> int:
     """Write one model of several, and print what each one's labels are worth beside it."""
-    from daskxml.api.mixtures import held_out_rows, mix
+    from daskxml.api.held_out import held_out_rows
+    from daskxml.cli.train import free_directory
 
+    out = options.out or free_directory("mix")
     models = [Model.load(directory) for directory in options.models]
     if options.weights:
-        mix(models, weights=options.weights).save(options.out)
-        print(f"wrote a mixture of {len(models)} models to {options.out}")
+        daskxml.mix(models, weights=options.weights, out=out)
+        print(f"wrote a mixture of {len(models)} models to {out}")
         return 0
-    if options.rows:
-        rows, whose = concatenate(list(read_rows(models[0], options.rows))), "of --rows"
+    if options.valid:
+        rows, whose = concatenate(list(read_rows(models[0], options.valid))), "of --valid"
     else:
-        rows, whose = held_out_rows(options.models), "that no part was trained on"
-    mixture = mix(models, rows)
-    mixture.save(options.out)
-    spec = mixture.spec
-    assert isinstance(spec, MixtureSpec)
+        rows = held_out_rows(options.models, "--valid FILE, or --weights")
+        whose = "that no part was trained on"
+    mixture = daskxml.mix(models, valid=rows, out=out)
+    assert isinstance(mixture.spec, MixtureSpec)
     print(f"on {rows.rows:,} rows {whose}:")
     for name, share, model in zip(
-        (*options.models, options.out), (*spec.weights, 1.0), (*models, mixture), strict=True
+        (*options.models, out), (*mixture.spec.weights, 1.0), (*models, mixture), strict=True
     ):
         found = model.evaluate(rows)
         scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
@@ -158,13 +159,13 @@ def mix(options: Options) -> int:
 @_telling
 def calibrate(options: Options) -> int:
     """Write a calibrated model; print calibration error and F1 before and after."""
-    from daskxml.api.mixtures import held_out_rows
+    from daskxml.api.held_out import held_out_rows
 
     model = Model.load(options.model)
     if options.rows:
         rows, whose = concatenate(list(read_rows(model, options.rows))), "of --rows"
     else:
-        rows, whose = held_out_rows([options.model]), "that the run has held out"
+        rows, whose = held_out_rows([options.model], "--rows FILE"), "that the run has held out"
     calibrated = daskxml.calibrate(model, rows, k=options.k, f1=options.f1)
     calibrated.save(options.out or options.model, overwrite=options.out is None)
     made = calibrated.header.decisions

@@ -18,7 +18,6 @@ from daskxml.config import RunConfig, as_toml, load_run_config, parse_size
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.cards import load_card
 from daskxml.data.synthetic import write_xml
-from daskxml.models.kinds import MixtureParts, MixtureSpec
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, print_metrics
 
@@ -129,9 +128,6 @@ def _train(config: RunConfig, out: str, is_verbose: bool = False, **arguments: A
     places = {"run": out}
     if arguments.get("scheduler"):  # the dashboard of a local cluster is gone
         places["dashboard"] = progress.view.dashboard
-    if isinstance(config.model, MixtureParts) and isinstance(done.model.spec, MixtureSpec):
-        shares = zip(done.model.spec.weights, config.model.parts, strict=True)
-        places["weights"] = ", ".join(f"{weight:.2f} {part}" for weight, part in shares)
     if done.reason == "interrupt":
         places["go on"] = f"daskxml train --resume {shlex.quote(out)}"
     print_outcome(done, places)

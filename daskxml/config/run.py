@@ -26,7 +26,7 @@ from daskxml.config.toml import Source, decode, encode, one_line_lists, read_sou
 from daskxml.core.errors import ConfigError
 from daskxml.data.cards import load_card
 from daskxml.data.text.settings import TextSettings
-from daskxml.models.kinds import AnySpec, MixtureParts, kind_named
+from daskxml.models.kinds import AnySpec, kind_named
 from daskxml.models.network.sampling import SamplingConfig
 from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig, ScheduleConfig
@@ -35,14 +35,6 @@ from daskxml.strategies.protocol import Strategy
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
-_OF_MIXTURES = (
-    "run",
-    "data",
-    "pipeline",
-    "text",
-    "model",
-    "cluster",
-)  # the sections of a mixture's run file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +53,7 @@ class RunConfig:
     data: DataSection = field(default_factory=DataSection)
     pipeline: PipelineSection = field(default_factory=PipelineSection)
     text: TextSettings = field(default_factory=TextSettings)
-    model: AnySpec | MixtureParts = field(default_factory=lambda: ModelSpec(features=1, labels=1))
+    model: AnySpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -92,8 +84,6 @@ class RunConfig:
             bool(strategy.pieces) and not is_tree,
             f"[strategy] name = {name!r}: fits label trees: give [model] kind = 'tree'",
         )
-        if isinstance(self.model, MixtureParts):
-            yield from self._mixture_needs(self.model)
         if not is_tree:
             return
         tree = "[model] kind = 'tree':"
@@ -116,21 +106,6 @@ class RunConfig:
             f"{tree} has no loss over all rows: leave [evaluation] training_loss out",
         )
         yield self.combine.overlap, f"{tree} merges nothing: leave [combine] overlap out"
-
-    def _mixture_needs(self, model: MixtureParts) -> Iterator[tuple[bool, str]]:
-        """Yield the needs of a mixture, and which are not met."""
-        mixture = "[model] kind = 'mixture':"
-        yield (
-            not (self.data.validation or model.weights),
-            f"{mixture} give [data] validation, a share of the rows on which its weights are "
-            "chosen, or [model] weights",
-        )
-        unset = RunConfig(training=TrainingSection())
-        for name in (each.name for each in dataclasses.fields(self)):
-            yield (
-                name not in _OF_MIXTURES and getattr(self, name) != getattr(unset, name),
-                f"{mixture} [{name.removesuffix('_name')}] is for the run files of its parts",
-            )
 
     def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
         """Yield combinations of sections that are invalid, with what to do about them."""
@@ -284,17 +259,7 @@ class RunConfig:
         return self.make_strategy().rules[0] if rule == "auto" else rule
 
     def model_spec(self, features: int, labels: int) -> AnySpec:
-        """Return the model for data with so many columns.
-
-        Raises
-        ------
-        ConfigError
-            If it is a mixture, which is no model before its parts are trained.
-        """
-        if isinstance(self.model, MixtureParts):
-            raise ConfigError(
-                "[model] kind = 'mixture' is trained part by part: by `daskxml train`, not detached"
-            )
+        """Return the model for data with so many columns."""
         return dataclasses.replace(self.model, features=features, labels=labels)
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
@@ -426,7 +391,7 @@ def _section(source: Source, name: str) -> Any:
             own = {key: value for key, value in table.items() if key != "kind"}
             return decode(kind, {**own, "features": 1, "labels": 1})
         section = decode(_HINTS[name], table)
-        if name == "training" and source.tables.get("model", {}).get("kind") != MixtureParts.kind:
+        if name == "training":
             section.check_end()
         return section
 

@@ -16,8 +16,9 @@ import numpy as np
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.kernels.quantised import BITS, Quantised, quantise
-from daskxml.models.kinds import AnySpec, MixtureSpec
+from daskxml.models.kinds import AnySpec
 from daskxml.models.mix.mixture import joined_arrays, part_arrays
+from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.store import QUANTISABLE
 from daskxml.models.trained import Model
 from daskxml.models.trees.pruning import pruned, smallest_kept

@@ -27,8 +27,8 @@ from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import InputError
 from daskxml.data.matrices import feature_blocks
 from daskxml.data.rows import unit_rows
-from daskxml.models.kinds import MixtureSpec
 from daskxml.models.mix.mixture import part_arrays
+from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.network.spec import ModelSpec
 from daskxml.models.trained import Ids, Model
 from daskxml.models.trees.forest import ARRAYS, count_trees

@@ -26,8 +26,9 @@ from daskxml.core.text import parse_json
 from daskxml.data.text.vectorizer import Vectorizer
 from daskxml.kernels.quantised import Quantised
 from daskxml.models.decisions import Decisions
-from daskxml.models.kinds import AnySpec, MixtureSpec, spec_from_dict
+from daskxml.models.kinds import AnySpec, spec_from_dict
 from daskxml.models.mix.mixture import part_arrays
+from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.tensors import Arrays, growing_tensors, read_tensors, save_tensors
 from daskxml.models.trees.forest import tree_problem

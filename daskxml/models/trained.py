@@ -24,8 +24,9 @@ from daskxml.data.text.counts import check_texts
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.models.decisions import Decisions
-from daskxml.models.kinds import AnySpec, MixtureSpec
+from daskxml.models.kinds import AnySpec
 from daskxml.models.mix.mixture import Mixture, Ranker, part_arrays
+from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.network.ranker import NetworkRanker
 from daskxml.models.network.spec import ModelSpec, check_rank
 from daskxml.models.store import ModelHeader, read_model, write_model

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -41,7 +42,26 @@ from daskxml.records.environment import (
 )
 
 RUN_FILE, HISTORY_FILE = "run.toml", "history.jsonl"
+ENDS = ("megabatches", "epochs", "minutes", "target", "patience")  # reasons that a run file gives
 LOGGERS_FILE = "loggers.json"
+
+
+def begun(where: Path | None) -> dict[str, Path]:
+    """Return where a run is written or goes on; without a checkpoint it begins anew.
+
+    Raises
+    ------
+    ModelError
+        If another process is writing it.
+    """
+    if where is None:
+        return {}
+    if checkpoints(where):
+        return {"resume": where}
+    if (where / RUN_FILE).exists():  # killed before its first checkpoint
+        lock_folder(where, "a run is under way in this directory").close()
+        shutil.rmtree(where)
+    return {"out": where}
 
 
 class RunDir:

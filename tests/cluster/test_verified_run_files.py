@@ -17,7 +17,7 @@ TREES = {"training.epochs": 3, "strategy.pieces": 8}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*packaged_run_files()} - {"mixture"}))
+@pytest.mark.parametrize("name", sorted(packaged_run_files()))
 def test_a_real_run_of_every_run_file_agrees(
     client: Client, data: dict[str, Path], tmp_path: Path, name: str
 ) -> None:

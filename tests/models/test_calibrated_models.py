@@ -204,8 +204,8 @@ def test_it_is_stored_with_the_model_and_dropped_where_it_does_not_hold(models, 
     assert daskxml.calibrate(model, X, Y).header == model.header  # from the plain scores again
     small = daskxml.compress(model, drop=0.01)
     assert small.header.decisions == model.header.decisions
-    mixed = daskxml.mix([model, models["mlp"]], X, Y)
-    plain = daskxml.mix([models["tree"], models["mlp"]], X, Y)
+    mixed = daskxml.mix([model, models["mlp"]], valid=(X, Y))
+    plain = daskxml.mix([models["tree"], models["mlp"]], valid=(X, Y))
     assert mixed.header == plain.header
     assert mixed.header.decisions is None
 

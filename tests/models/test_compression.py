@@ -34,7 +34,11 @@ def parts():
 @pytest.fixture(scope="module")
 def models(parts):
     network, trees = network_and_trees(parts[0])
-    return {"mlp": network, "trees": trees, "mixture": daskxml.mix([trees, network], parts[1])}
+    return {
+        "mlp": network,
+        "trees": trees,
+        "mixture": daskxml.mix([trees, network], valid=parts[1]),
+    }
 
 
 def network_of(**spec):

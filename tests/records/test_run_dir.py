@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.files import lock_folder
 from daskxml.records.checkpoint import write_checkpoint
-from daskxml.records.run_dir import RunDir, read_history
+from daskxml.records.run_dir import RunDir, begun, read_history
 
 CONFIG = load_run_config({"training": {"epochs": 1}})
 
@@ -80,3 +82,20 @@ def test_resume_takes_the_newest_checkpoint_of_a_run(tmp_path: Path) -> None:
     assert Path(resumed.checkpoint).stem == "000004"
     with pytest.raises(ConfigError, match="--resume"):
         RunDir.open(tmp_path / "other", out)
+
+
+def test_a_run_begins_anew_only_where_nobody_writes_and_no_checkpoint_is(tmp_path: Path) -> None:
+    assert begun(None) == {}
+    (tmp_path / "run.toml").touch()
+    with (
+        contextlib.closing(lock_folder(tmp_path, "busy")),
+        pytest.raises(ModelError, match="a run is under way"),
+    ):
+        begun(tmp_path)
+    assert (tmp_path / "run.toml").exists()
+    assert begun(tmp_path) == {"out": tmp_path}
+    assert not tmp_path.exists()
+    with RunDir.open(tmp_path, None) as place:
+        place.begin(CONFIG)
+    write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, "{}", keep=1)
+    assert begun(tmp_path) == {"resume": tmp_path}

@@ -75,7 +75,7 @@ def problems(out: Path, rows: list[Row]) -> list[str]:
 # ------------------------------------------------------------------------------ all agree
 
 
-@pytest.mark.parametrize("name", sorted({*packaged_run_files()} - {"mixture"}))
+@pytest.mark.parametrize("name", sorted(packaged_run_files()))
 def test_a_run_of_every_run_file_agrees(
     data: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:

@@ -99,8 +99,6 @@ def read_runs(directories: Sequence[str | Path]) -> list[StoredRun]:
 def find_runs(directory: Path) -> list[Path]:
     """Return the directory if it holds a run, else those directly in it that do.
 
-    Those in it are the parts of a mixture, too, whose own directory has no history.
-
     Raises
     ------
     ModelError

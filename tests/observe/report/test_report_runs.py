@@ -173,11 +173,8 @@ def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(simulate
         check_metric([StoredRun(name="x", directory=tmp_path)], "P@1")
 
 
-def test_a_mixtures_directory_holds_its_parts(simulated, tmp_path):
-    mixture = tmp_path / "mixture"
-    shutil.copytree(simulated, mixture)
-    (mixture / "run.toml").write_text("[model]\nkind = 'mixture'\n")
-    assert find_runs(mixture) == [mixture / "changing", mixture / "elastic"]
+def test_a_folder_of_runs_and_a_run_that_has_just_begun(simulated, tmp_path):
+    assert find_runs(simulated) == [simulated / "changing", simulated / "elastic"]
     (tmp_path / "begun").mkdir()
-    shutil.copy(mixture / "run.toml", tmp_path / "begun")
+    shutil.copy(simulated / "elastic" / "run.toml", tmp_path / "begun")
     assert find_runs(tmp_path / "begun") == [tmp_path / "begun"]

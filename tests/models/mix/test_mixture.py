@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 import daskxml
 from daskxml.api.train_here import train_here
 from daskxml.cli import main
+from daskxml.config import load_run_config
 from daskxml.core.arrays import Csr
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels import get_kernels
-from daskxml.models.kinds import MixtureSpec, spec_from_dict
+from daskxml.models.kinds import spec_from_dict
 from daskxml.models.mix.mixture import choose_weights, stacked
+from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.network.spec import ModelSpec
 from daskxml.models.trees.forest import candidates
 from daskxml.models.trees.spec import TreeSpec
@@ -91,7 +93,7 @@ def test_rankings_are_mixed_as_by_a_dictionary(rows, parts, count, k, random):
 
 def test_chosen_weights_are_never_worse_than_equal_ones(rows, models):
     X, Y = rows[1]
-    chosen = daskxml.mix(models, X, Y)
+    chosen = daskxml.mix(models, valid=(X, Y))
     assert sum(chosen.spec.weights) == pytest.approx(1)
 
     def quality(model):
@@ -109,8 +111,7 @@ def test_a_part_that_is_always_wrong_gets_no_weight():
 
 
 def test_a_mixture_is_stored_and_loaded_and_pickled(rows, models, tmp_path):
-    mixture = daskxml.mix(models, *rows[1])
-    mixture.save(tmp_path / "mixture")
+    mixture = daskxml.mix(models, valid=rows[1], out=tmp_path / "mixture")
     for again in (daskxml.load(tmp_path / "mixture"), pickle.loads(pickle.dumps(mixture))):
         assert again.spec == mixture.spec
         for first, second in zip(
@@ -145,6 +146,39 @@ def test_a_description_is_checked():
     ):  # fmt: skip
         with pytest.raises(daskxml.ConfigError):
             spec_from_dict(values | broken)
+
+
+def test_a_mixture_that_was_stored_by_an_older_version(models):
+    """The names of its kind, of its parts' kinds and of its arrays are those of then."""
+    values = daskxml.mix(models, weights=[0.25, 0.75]).spec.as_dict()
+    assert [values["kind"], *(part.get("kind") for part in values["parts"])] == [
+        "mixture", "tree", None,
+    ]  # fmt: skip
+    assert spec_from_dict(values).weights == (0.25, 0.75)
+
+
+def test_all_forms_of_held_out_rows_give_the_same_weights(rows, models, tmp_path):
+    for name, model in zip(("trees", "network"), models, strict=True):
+        model.save(tmp_path / name)
+    write_xml(tmp_path / "test.txt", ROWS, "test")
+    chosen = {
+        daskxml.mix(parts, valid=valid).spec.weights
+        for parts, valid in (
+            (models, rows[1]),
+            (models, daskxml.Matrices(*rows[1])),
+            (models, generate(ROWS)[1]),
+            ([tmp_path / "trees", str(tmp_path / "network")], tmp_path / "test.txt"),
+            (models, [tmp_path / "test.txt"]),
+        )
+    }
+    assert len(chosen) == 1
+    with pytest.raises(daskxml.InputError, match="valid: give files"):
+        daskxml.mix(models, valid=rows[1][0])
+
+
+def test_a_run_file_names_the_command():
+    with pytest.raises(daskxml.ConfigError, match=r"'mixture': train two .* `daskxml mix RUN RUN"):
+        load_run_config({"model": {"kind": "mixture"}, "training": {"epochs": 1}})
 
 
 def test_models_that_do_not_fit_together(rows, models):
@@ -232,7 +266,9 @@ def test_the_command_mixes_runs_that_hold_out_the_same_rows(tmp_path, capsys, mo
     assert main(["mix", tree, network, "--out", "again", "--weights", "0.2,0.8"]) == 0
     assert daskxml.load("again").spec.weights == (0.2, 0.8)
     assert main(["mix", tree, other, "--out", "third"]) == 2
-    assert "runs/other has held out other rows than runs/tree" in capsys.readouterr().err
-    assert main(["mix", tree, other, "--out", "third", "--rows", "train.txt"]) == 0
+    told = capsys.readouterr().err
+    assert "runs/other has held out other rows than runs/tree" in told
+    assert "or give --valid FILE, or --weights" in told
+    assert main(["mix", tree, other, "--out", "third", "--valid", "train.txt"]) == 0
     assert main(["mix", tree, network, "--out", "mixture"]) == 2
     assert "holds a model already" in capsys.readouterr().err
