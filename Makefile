@@ -81,7 +81,7 @@ $(UCX_READY): pyproject.toml
 	@touch $@
 
 test-ucx: $(UCX_READY)
-	$(UCX_VENV)/bin/python benchmarks/ucx_suite.py
+	$(UCX_VENV)/bin/python benchmarks/quality/ucx_suite.py
 
 $(CUDA_READY): pyproject.toml
 	rm -rf $(CUDA_VENV)
@@ -94,7 +94,7 @@ test-cuda: $(CUDA_READY)
 	  tests/benchmarks/test_gpu_check.py tests/cluster/test_gpu_cluster.py
 
 simulate-faults: $(READY)
-	PYTHONPATH=tests $(BIN)/python benchmarks/simulated_faults.py $(N) --seed $(SEED)
+	PYTHONPATH=tests $(BIN)/python benchmarks/quality/simulated_faults.py $(N) --seed $(SEED)
 
 docs: $(READY)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs

@@ -29,17 +29,17 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "tests"), str(HERE.parent), str(HERE)]
 
-from daskxml.core.errors import ConfigError  # noqa: E402
-from daskxml.kernels import get_kernels  # noqa: E402
-from daskxml.models.network.blocked_output import logits_stride  # noqa: E402
-from daskxml.worker.memory import candidate_budgets  # noqa: E402
-from gpu import Gpu  # noqa: E402
-from harness.naive_kernels import NaiveKernels  # noqa: E402
-from learning import compare_curves, simulated_run, train_curve  # noqa: E402
-from roofline import FLOAT_BYTES, SHAPES, Shape  # noqa: E402
-from step_times import measure_shape  # noqa: E402
-from twin_operands import Sizes  # noqa: E402
-from twins import check_kernels  # noqa: E402
+from daskxml.core.errors import ConfigError
+from daskxml.kernels import get_kernels
+from daskxml.models.network.blocked_output import logits_stride
+from daskxml.worker.memory import candidate_budgets
+from gpu import Gpu
+from harness.naive_kernels import NaiveKernels
+from learning import compare_curves, simulated_run, train_curve
+from roofline import FLOAT_BYTES, SHAPES, Shape
+from step_times import measure_shape
+from twin_operands import Sizes
+from twins import check_kernels
 
 TF32, FLOAT32 = 1e-3, 1e-5  # what a product's relative error may be
 RUNS = (("sgd", "softmax", 3.0), ("adam", "softmax", 1.0), ("sgd", "sigmoid", 5.0))  # to this loss

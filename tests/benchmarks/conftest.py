@@ -4,4 +4,5 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent / "benchmarks"
-sys.path[:0] = [str(ROOT), str(ROOT / "figures"), str(ROOT / "gpu")]
+FOLDERS = ("gpu", "papers", "quality", "speed")
+sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in FOLDERS)]

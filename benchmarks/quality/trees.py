@@ -1,0 +1,212 @@
+"""Label trees beside omikuji, PECOS and napkinXC: accuracy on the test rows, and processor seconds.
+
+Each tool trains with one thread; what counts is the processor time from rows in memory (omikuji:
+from text) to the model, so that what else the machine does matters little. All have their default
+settings. Peers are left out unless ``--peers`` names the Python of an environment that has them:
+
+    python -m venv PLACE && PLACE/bin/pip install omikuji libpecos napkinxc
+    python benchmarks/quality/trees.py FOLDER --peers PLACE/bin/python [--sets bibtex,delicious]
+        [--generated 200000]
+
+``--generated`` adds sets of so many labels, of Amazon-670k's shape otherwise, and of 50,000 rows:
+they tell times, and no accuracy that says anything about real rows. The folder has
+``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Writes ``results/trees.json`` and
+``results/trees.md`` after every row. Rows that are there, of the same commit, are not measured
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+import argparse
+import gzip
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from daskxml.config import load_run_config
+from daskxml.data.rows import to_scipy
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.local.rows import Rows, prepared, read_rows
+from daskxml.local.run import InProcessRun
+from daskxml.metrics import metric_sums
+from tree_peers import TOOLS as PEERS
+from tree_peers import K, row_times
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import RESULTS, machine, write_result
+
+SETS = "bibtex,delicious,stackex4-2k,citeuliket-8k,nvd-product"
+OURS = {  # run files, and a number of trees
+    "daskxml, tree": ("tree", 1), "daskxml, two trees": ("trees", 2), "daskxml, trees": ("trees", 4)
+}  # fmt: skip
+KS = (1, 3, K)
+Found = dict[str, Any]
+
+
+def ours(run_file: str, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
+    """Train by one of our run files; return the labels ranked and what it took.
+
+    ``trees`` is their number, by default the run file's.
+    """
+    number = [f"training.epochs={trees}"] if trees else []
+    config = load_run_config(run_file, ["cluster.threads=1", *number])
+    begun_s = time.process_time()
+    given = prepared(replace(rows, test=()), config)
+    model, _ = InProcessRun(config, given, lambda event: None).run()
+    train_s = time.process_time() - begun_s
+    model.threads = 1
+    (test,) = rows.test
+    features = to_scipy(test.features)
+    singles = [features[i] for i in range(min(500, test.rows))]
+    each = row_times(lambda i: model.predict_top_k(singles[i], k=K), len(singles))
+    begun_s = time.process_time()
+    ids, _ = model.predict_top_k(features, k=K)
+    rank_s = time.process_time() - begun_s
+    nbytes = sum(array.nbytes for array in model.parameters.values())
+    return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, **each, "mb": nbytes / 1e6}
+
+
+def peer(tool: str, python: str, text: Path, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
+    """Train a peer in its own environment; return the labels ranked and what it took."""
+    (train,), (test,) = rows.train, rows.test
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for matrix, csr in (("X", train.features), ("Y", train.labels), ("T", test.features)):
+            scipy.sparse.save_npz(folder / f"{matrix}.npz", to_scipy(csr), compressed=False)
+        with gzip.open(text) as packed, (folder / "train.txt").open("wb") as file:
+            shutil.copyfileobj(packed, file)
+        script = Path(__file__).with_name("tree_peers.py")
+        environment = {key: v for key, v in os.environ.items() if key != "PYTHONPATH"}
+        command = [python, str(script), tool, str(folder), str(trees)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{tool} on {text.name}: {done.stderr[-2000:]}")
+        return np.load(folder / "ids.npy"), json.loads((folder / "found.json").read_text())
+
+
+def precision(ids: Any, rows: Rows) -> Found:
+    """Return P@k of ranked labels, ``(rows, 5)``; -1 where there are fewer."""
+    (test,) = rows.test
+    counts = np.ones(test.labels.columns)
+    result = metric_sums(np.ascontiguousarray(ids, np.int32), test.labels, counts, KS).result()
+    return {f"P@{k}": result[f"P@{k}"] for k in KS}
+
+
+def main() -> None:
+    """Measure every tool on every set."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sets", default=SETS)
+    parser.add_argument("--tools", default=";".join([*OURS, *PEERS]))
+    parser.add_argument("--generated", default="", help="numbers of labels")
+    parser.add_argument("--peers", help="the Python that has the other tools")
+    options = parser.parse_args()
+    tools = [tool for tool in options.tools.split(";") if options.peers or tool not in PEERS]
+    results, is_warm = _rows_of_before(), False
+    sizes = {f"generated-{count}": int(count) for count in options.generated.split(",") if count}
+    with tempfile.TemporaryDirectory() as made:
+        for name in [*filter(None, options.sets.split(",")), *sizes]:
+            missing = [tool for tool in tools if (name, tool) not in results]
+            if not missing:
+                continue
+            folder = Path(made) if name in sizes else options.folder
+            if name in sizes:
+                write_generated(folder, name, sizes[name])
+            rows = read(folder, name)
+            for tool in missing:
+                if tool in OURS:
+                    if not is_warm:  # compiles the kernels
+                        is_warm = bool(ours("tree", read(options.folder, "bibtex")))
+                    ids, found = ours(OURS[tool][0], rows, OURS[tool][1])
+                else:
+                    text = folder / f"{name}.train.txt.gz"
+                    ids, found = peer(tool, options.peers, text, rows)
+                results[name, tool] = _row(name, tool, precision(ids, rows) | found, rows)
+                _write(results)
+
+
+def write_generated(folder: Path, name: str, labels: int) -> None:
+    """Write training and test rows of so many labels."""
+    for part in ("train", "test"):
+        write_xml(folder / f"{name}.{part}.txt.gz", shape(labels), part)
+
+
+def shape(labels: int, rows: int = 50_000) -> SyntheticSpec:
+    """Return rows of Amazon-670k's shape, which has 490,449 training rows and 670,091 labels."""
+    return SyntheticSpec(
+        rows=rows, test_rows=2000, features=135_909, labels=labels,
+        features_per_row=76, labels_per_row=5.5, flatness=50,
+    )  # fmt: skip
+
+
+def read(folder: Path, name: str) -> Rows:
+    paths = {part: [str(folder / f"{name}.{part}.txt.gz")] for part in ("train", "test")}
+    return read_rows(load_run_config({"data": paths, "training": {"epochs": 1}}), 1)
+
+
+def _row(name: str, tool: str, found: Found, rows: Rows) -> Found:
+    per_s = sum(part.rows for part in rows.test) / found["rank_cpu_s"]
+    keys = ("P@1", "P@3", "P@5", "train_cpu_s")
+    return {
+        "data": name, "tool": tool, "version": found.get("version"),
+        **{key: found[key] for key in keys}, "rows_per_s": per_s,
+        "row_ms": found["row_ms"], "row_p99_ms": found["row_p99_ms"], "mb": found.get("mb"),
+        "load": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def _rows_of_before() -> dict[tuple[str, str], Found]:
+    """Return the rows of the result file, if it is of the same machine and commit."""
+    try:
+        before = json.loads((RESULTS / "trees.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    if any(before["machine"][key] != machine()[key] for key in ("cpu", "commit")):
+        return {}
+    return {(row["data"], row["tool"]): row for row in before["rows"]}
+
+
+def _write(results: dict[tuple[str, str], Found]) -> None:
+    names, tools = SETS.split(","), [*OURS, *PEERS]
+
+    def place(row: Found) -> tuple[int, str, int]:
+        name = names.index(row["data"]) if row["data"] in names else len(names)
+        return name, row["data"], tools.index(row["tool"])
+
+    rows = sorted(results.values(), key=place)
+    write_result("trees", rows)
+    lines = [
+        "# Label trees beside omikuji, PECOS and napkinXC",
+        "",
+        "Written by `python benchmarks/quality/trees.py`: processor seconds of one thread, from",
+        "rows in memory to the model; milliseconds of one row alone by the clock, median and 99th",
+        "of 500; default settings. Machine, commit, and the machine's load in `trees.json`.",
+        "",
+        "| data | tool | P@1 | P@3 | P@5 | training, CPU s | rows/s ranked | ms a row | p99 |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {r['data']} | {r['tool']} | {r['P@1']:.4f} | {r['P@3']:.4f} | {r['P@5']:.4f} "
+        f"| {r['train_cpu_s']:.1f} | {r['rows_per_s']:,.0f} | {r['row_ms']:.2f} "
+        f"| {r['row_p99_ms']:.2f} |"
+        for r in rows
+    ]
+    (RESULTS / "trees.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

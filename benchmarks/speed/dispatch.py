@@ -1,0 +1,190 @@
+"""Dispatch: are unequal workers busy, are rows split by their speeds, what does a merge cost?
+
+Four real workers whose batches are sleeps of 5 ms, at speeds 1, 1, 0.5 and 0.25, run Adaptive SGD
+through the real runtime. Reported for each mega-batch: the share of the time between merges that
+the workers were busy, the largest deviation of a worker's share of the rows from its share of the
+speed, leases a second, and the floor: the time that a perfect split would have taken.
+
+A second table has the gap around a merge, from the end of a mega-batch's last lease on a worker to
+the begin of the first one of the next: medians and quartiles for two workers and several models.
+
+    python benchmarks/speed/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, LocalCluster, Worker
+
+import daskxml
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import align, write_result
+
+SPEEDS = (1.0, 1.0, 0.5, 0.25)
+BATCH_S = 0.005
+BATCH_ROWS = 64
+HIDDEN = 64
+# Features and labels of models of so many MiB.
+MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
+
+
+def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None:
+    """On a worker: replace the step by a sleep according to its speed; record lease times."""
+    from daskxml.core.work_stats import WorkStats
+    from daskxml.worker.replica import Replica
+    from daskxml.worker.training_worker import TrainingWorker
+
+    pause_s = BATCH_S / speeds[str(dask_worker.name)]
+    overslept_s = 0.0  # a sleep is too long, by more of a short one: the next makes up for it
+
+    def step(self: Replica, batch: Any, lr: float, key: int) -> WorkStats:
+        nonlocal overslept_s
+        rows = sum(len(segment.rows) for segment in batch)
+        wanted_s = max(0.0, pause_s * rows / BATCH_ROWS - overslept_s)
+        begun_s = time.perf_counter()
+        time.sleep(wanted_s)
+        overslept_s = time.perf_counter() - begun_s - wanted_s
+        return WorkStats(rows=rows, nonzeros=rows)
+
+    Replica.step = step  # type: ignore[method-assign]
+    lease, dask_worker.daskxml_leases = TrainingWorker.lease, []  # type: ignore[attr-defined]
+
+    def recorded_lease(*args: Any) -> Any:
+        begun_s = time.monotonic()  # the same clock in all processes of a machine
+        result = lease(*args)
+        dask_worker.daskxml_leases.append((begun_s, time.monotonic()))  # type: ignore[attr-defined]
+        return result
+
+    TrainingWorker.lease = recorded_lease  # type: ignore[method-assign]
+
+
+def take_leases(dask_worker: Worker) -> tuple[str, list[tuple[float, float]]]:
+    """On a worker: return its name, and the begin and end of its leases since the last call."""
+    leases, dask_worker.daskxml_leases = dask_worker.daskxml_leases, []  # type: ignore[attr-defined]
+    return str(dask_worker.name), leases
+
+
+def gaps_ms(history: list[dict[str, Any]], leases: dict[str, list[tuple[float, float]]]) -> Any:
+    """Return the time without any training around each merge, in milliseconds.
+
+    Examples
+    --------
+    >>> history = [{"workers": {"a": {"leases": [3]}, "b": {"leases": [3]}}}] * 2
+    >>> gaps_ms(history, {"a": [(0.0, 1.0), (2.5, 3.0)], "b": [(0.0, 2.0), (2.25, 3.0)]})
+    [250.0]
+    """
+    left = {name: iter(times) for name, times in leases.items()}
+    spans = []
+    for row in history:
+        counts = {name: len(worker["leases"]) for name, worker in row["workers"].items()}
+        times = [next(left[name]) for name, count in counts.items() for _ in range(count)]
+        spans.append((min(begin for begin, _ in times), max(end for _, end in times)))
+    return [(begin - end) * 1e3 for (_, end), (begin, _) in pairwise(spans)]
+
+
+def measure_gaps(merges: int) -> list[dict[str, Any]]:
+    """Return the gaps around merges of two equal workers, by the model's size and strategy."""
+    rows = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(sleep_through_batches, {"0": 1.0, "1": 1.0})
+        for mib, (features, labels) in MODELS.items():
+            spec = SyntheticSpec(rows=3000, features=features, labels=labels, seed=1)
+            path = write_xml(Path(folder) / f"{mib}.txt", spec, "train")
+            for strategy in ("adaptive-sgd", "elastic"):
+                settings = {
+                    "strategy": {
+                        "name": strategy,
+                        "batch_max": BATCH_ROWS,
+                        "megabatch_batches": 20,
+                    },
+                    "model": {"hidden": [HIDDEN]},
+                    "training": {"megabatches": merges + 2},
+                }
+                history = daskxml.train(settings, client=client, train=path).history
+                found = gaps_ms(history, dict(client.run(take_leases).values()))[1:]
+                low, middle, high = statistics.quantiles(found, n=4)
+                rows.append(
+                    {
+                        "MiB": mib,
+                        "strategy": strategy,
+                        "merges": len(found),
+                        "gap_ms": middle,
+                        "quartiles_ms": f"{low:.1f} to {high:.1f}",
+                    }
+                )
+    return rows
+
+
+def run(megabatch_batches: int, megabatches: int) -> list[dict[str, Any]]:
+    """Return the history of a run on sleeping workers."""
+    spec = SyntheticSpec(rows=5000, features=200, labels=50, seed=1)
+    settings = {
+        "strategy": {
+            "batch_max": BATCH_ROWS,
+            "batch_min": BATCH_ROWS,
+            "megabatch_batches": megabatch_batches,
+        },
+        "training": {"megabatches": megabatches},
+    }
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        path = write_xml(Path(folder) / "train.txt", spec, "train")
+        speeds = {str(i): speed for i, speed in enumerate(SPEEDS)}
+        client.run(sleep_through_batches, speeds)
+        return daskxml.train(settings, client=client, train=path).history
+
+
+def describe(row: dict[str, Any]) -> dict[str, float]:
+    """Return the figures of a mega-batch."""
+    workers = row["workers"]
+    rows = sum(worker["rows"] for worker in workers.values())
+    share = {str(i): speed / sum(SPEEDS) for i, speed in enumerate(SPEEDS)}
+    deviations = [abs(w["rows"] / rows / share[name] - 1.0) for name, w in workers.items()]
+    leases = sum(len(worker["leases"]) for worker in workers.values())
+    busy_s = sum(worker["busy_s"] for worker in workers.values())
+    return {
+        "megabatch": row["megabatch"],
+        "busy_share": busy_s / (len(workers) * row["train_s"]),
+        "worst_deviation": max(deviations),
+        "leases_per_s": leases / row["train_s"],
+        "train_s": row["train_s"],
+        "perfect_s": rows / BATCH_ROWS * BATCH_S / sum(SPEEDS),
+        "merge_s": row["merge_s"],
+    }
+
+
+def main() -> None:
+    """Measure and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabatch-batches", type=int, default=1000)
+    parser.add_argument("--megabatches", type=int, default=6)
+    parser.add_argument("--merges", type=int, default=40, help="of each model (default 40)")
+    options = parser.parse_args()
+    rows = [describe(row) for row in run(options.megabatch_batches, options.megabatches)]
+    steady = rows[1:]  # nothing is measured yet in the first
+    median = {key: statistics.median(row[key] for row in steady) for key in rows[0]}
+    gaps = measure_gaps(options.merges)
+    print("\n".join(align(gaps)), end="\n\n")
+    write_result("dispatch", [*rows, {**median, "megabatch": "median"}], speeds=SPEEDS, gaps=gaps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""One SGD step beside its matrix products (the floor) and beside PyTorch, in the same run.
+
+    python benchmarks/speed/step.py [--threads 1,2] [--repeats 15]
+
+Every case is timed in turns (ours, floor, PyTorch, ours, ...), so that other load disturbs all of
+them; medians are reported. The floor is the three products of the output layer (logits, the
+gradient of the hidden layer, the update) in the fastest known shape and split. PyTorch runs
+EmbeddingBag (sum, with weights a row's values, sparse gradient) and Linear with SGD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskxml.core.arrays import Csr, Partition, Segment
+from daskxml.kernels import Kernels, get_kernels
+from daskxml.kernels.cpu.gemm import blas_core
+from daskxml.models.network.spec import ModelSpec, initial_parameters
+from daskxml.optim import OptimizerConfig
+from daskxml.worker.replica import Replica
+
+BATCHES = 4  # different batches in turn, so that the sparse layer does not live in a cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A data set's proportions."""
+
+    name: str
+    features: int
+    labels: int
+    row_features: int
+    row_labels: int
+    rows: int = 256
+    hidden: int = 128
+    loss: str = "softmax"
+
+
+SHAPES = (
+    Shape(name="nvd-product", features=32335, labels=21764, row_features=24, row_labels=2),
+    Shape(
+        name="nvd-product, sigmoid", features=32335, labels=21764, row_features=24, row_labels=2,
+        loss="sigmoid",
+    ),
+    Shape(name="delicious", features=500, labels=983, row_features=18, row_labels=19),
+    Shape(name="bibtex", features=1836, labels=159, row_features=68, row_labels=2),
+)  # fmt: skip
+
+
+def random_rows(rng: np.random.Generator, rows: int, columns: int, each: int) -> Csr:
+    """Return rows of ``each`` distinct columns, low ones more frequent, of unit norm."""
+    weights = 1.0 / np.arange(1, columns + 1)
+    keys = rng.exponential(size=(rows, columns)) / weights
+    ids = np.sort(np.argpartition(keys, each, axis=1)[:, :each], axis=1).astype(np.int32)
+    data = np.full(ids.size, each**-0.5, np.float32)
+    return Csr(np.arange(rows + 1, dtype=np.int64) * each, ids.reshape(-1), data, columns)
+
+
+def make_partition(shape: Shape) -> Partition:
+    rng = np.random.default_rng(0)
+    count = shape.rows * BATCHES
+    features = random_rows(rng, count, shape.features, shape.row_features)
+    labels = random_rows(rng, count, shape.labels, shape.row_labels)
+    return Partition(features, Csr(labels.indptr, labels.indices, None, labels.columns))
+
+
+def our_step(shape: Shape, partition: Partition, kernels: Kernels) -> Callable[[int], object]:
+    spec = ModelSpec(
+        features=shape.features, labels=shape.labels, hidden=(shape.hidden,), loss=shape.loss
+    )
+    replica = Replica(spec, OptimizerConfig(), kernels, max_batch_rows=shape.rows)
+    kernels.copy(replica.flat, kernels.to_device(initial_parameters(spec, 1)))
+    parts = [np.arange(shape.rows, dtype=np.int64) + i * shape.rows for i in range(BATCHES)]
+    return lambda turn: replica.step([Segment(partition, parts[turn % BATCHES])], 0.1, turn)
+
+
+def floor_step(shape: Shape, kernels: Kernels) -> Callable[[int], object]:
+    """Return the output layer's three products, split among threads in whole blocks."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((shape.labels, shape.hidden), dtype=np.float32)
+    hidden = rng.standard_normal((shape.rows, shape.hidden), dtype=np.float32)
+    logits = np.empty((shape.labels, shape.rows), np.float32)
+    sums = np.zeros((kernels.threads, shape.rows, shape.hidden), np.float32)
+
+    def forward(lane: int, start: int, stop: int) -> None:
+        kernels.gemm(logits[start:stop], weight[start:stop], hidden.T)
+
+    def backward(lane: int, start: int, stop: int) -> None:
+        kernels.gemm(sums[lane], logits[start:stop].T, weight[start:stop])
+        kernels.gemm(weight[start:stop], logits[start:stop], hidden, -1e-9, 1.0)
+
+    def products(turn: int) -> None:
+        kernels.for_label_blocks(shape.labels, 2048, forward)
+        kernels.for_label_blocks(shape.labels, 2048, backward)
+
+    return products
+
+
+def torch_step(shape: Shape, partition: Partition, threads: int) -> Callable[[int], object] | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    bag = torch.nn.EmbeddingBag(shape.features, shape.hidden, mode="sum", sparse=True)
+    first_bias = torch.nn.Parameter(torch.zeros(shape.hidden))
+    linear = torch.nn.Linear(shape.hidden, shape.labels)
+    parameters = [*bag.parameters(), first_bias, *linear.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    batches = [torch_batch(shape, partition, turn) for turn in range(BATCHES)]
+
+    def step(turn: int) -> None:
+        ids, offsets, values, row_of, label_of = batches[turn % BATCHES]
+        logits = linear(torch.relu(bag(ids, offsets, values) + first_bias))
+        optimizer.zero_grad(set_to_none=True)
+        torch_loss(shape, logits, row_of, label_of).backward()
+        optimizer.step()
+
+    return step
+
+
+def torch_loss(shape: Shape, logits: Any, row_of: Any, label_of: Any) -> Any:
+    """Return the loss without a dense target matrix: it gathers the targets' logits."""
+    import torch
+
+    picked = logits[row_of, label_of].sum()
+    if shape.loss == "softmax":
+        total = torch.logsumexp(logits, dim=1).sum() - picked / shape.row_labels
+    else:
+        total = torch.nn.functional.softplus(logits).sum() - picked
+    return total / shape.rows
+
+
+def torch_batch(shape: Shape, partition: Partition, turn: int) -> tuple[Any, ...]:
+    import torch
+
+    each, rows = shape.row_features, shape.rows
+    part = slice(turn * rows * each, (turn + 1) * rows * each)
+    labels = slice(turn * rows * shape.row_labels, (turn + 1) * rows * shape.row_labels)
+    return (
+        torch.from_numpy(partition.features.indices[part].astype(np.int64)),
+        torch.arange(rows) * each,
+        torch.from_numpy(partition.features.data[part]),
+        torch.arange(rows).repeat_interleave(shape.row_labels),
+        torch.from_numpy(partition.labels.indices[labels].astype(np.int64)),
+    )
+
+
+def interleaved_ms(
+    steps: dict[str, Callable[[int], object]], repeats: int
+) -> dict[str, list[float]]:
+    """Return the mean time of each step in every round, taking turns."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for step in steps.values():
+        for turn in range(3):
+            step(turn)
+    for _ in range(repeats):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            for turn in range(BATCHES):
+                step(turn)
+            times[name].append((time.perf_counter() - start) / BATCHES * 1e3)
+    return dict(times)
+
+
+def median_ratio(above: list[float], below: list[float]) -> float:
+    """Return the median of ratios within rounds, in which a slow round cancels out."""
+    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
+
+
+class TimedKernels:
+    """Kernels that add up the time spent in each; for one thread."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self.spent_s: dict[str, float] = defaultdict(float)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._kernels, name)
+        if not callable(found) or name == "for_label_blocks":
+            return found
+
+        def timed(*operands: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return found(*operands, **options)
+            finally:
+                self.spent_s[name] += time.perf_counter() - start
+
+        return timed
+
+
+def breakdown_ms(shape: Shape, steps: int = 20) -> dict[str, float]:
+    """Return the milliseconds of a step by kernel on one thread, largest first."""
+    kernels: Any = TimedKernels(get_kernels("cpu", 1))
+    step = our_step(shape, make_partition(shape), kernels)
+    step(0)
+    kernels.spent_s.clear()
+    start = time.perf_counter()
+    for turn in range(steps):
+        step(turn)
+    whole_s = time.perf_counter() - start
+    kernels.spent_s["between kernels"] = whole_s - sum(kernels.spent_s.values())
+    largest = sorted(kernels.spent_s.items(), key=lambda item: -item[1])
+    return {name: round(spent / steps * 1e3, 3) for name, spent in largest}
+
+
+def measure(shape: Shape, threads: int, repeats: int) -> dict[str, Any]:
+    kernels = get_kernels("cpu", threads)
+    partition = make_partition(shape)
+    steps = {"ours": our_step(shape, partition, kernels), "floor": floor_step(shape, kernels)}
+    peer = torch_step(shape, partition, threads)
+    if peer is not None:
+        steps["torch"] = peer
+    times = interleaved_ms(steps, repeats)
+    kernels.close()
+    row: dict[str, Any] = {"shape": shape.name, "rows": shape.rows, "threads": threads}
+    row |= {f"{name}_ms": round(statistics.median(ms), 2) for name, ms in times.items()}
+    row["floor_share"] = median_ratio(times["floor"], times["ours"])
+    if "torch" in times:
+        row["times_torch"] = median_ratio(times["torch"], times["ours"])
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--shape", default="", help="only shapes whose name contains this")
+    options = parser.parse_args()
+    rows = [
+        measure(shape, int(threads), options.repeats)
+        for shape in SHAPES
+        if options.shape in shape.name
+        for threads in options.threads.split(",")
+    ]
+    from machine import write_result
+
+    chosen = [shape for shape in SHAPES if options.shape in shape.name]
+    breakdown = {shape.name: breakdown_ms(shape) for shape in chosen}
+    for name, parts in breakdown.items():
+        top = ", ".join(f"{kernel} {ms}" for kernel, ms in list(parts.items())[:6])
+        print(f"{name}, 1 thread, ms a step: {top}")
+    asked = os.environ.get("OPENBLAS_CORETYPE")  # may hold OpenBLAS below what the machine can
+    write_result("step", rows, blas_core=blas_core(), asked_core=asked, breakdown_ms=breakdown)
+
+
+if __name__ == "__main__":
+    main()
