@@ -177,10 +177,6 @@ class RunConfig:
                 "like adaptive-sgd or hogbatch",
             )
             yield (
-                self.sampling.method == "tree" and self.data.residency == "shard",
-                f"{sampling} all rows on every worker: leave [data] residency at 'auto'",
-            )
-            yield (
                 not self.optimizer.takes_rows("output.weight"),
                 f"{sampling} an optimizer that changes some rows alone: [optimizer] clip_norm must "
                 "be 0, and lamb not the output layer's",

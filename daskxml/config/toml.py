@@ -25,6 +25,7 @@ _NO_PARTS = "output layers are no longer divided among workers: every worker hol
 REMOVED = {  # run files, keys and their values that are no more, and what takes their place
     "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
     "output": f"{_NO_PARTS}; leave it out",
+    "method = 'tree'": "negatives by chance are as good; take 'random'",
 }
 
 
@@ -120,10 +121,13 @@ def _decode_field(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     try:
         return _convert(hint, value)
     except TypeError as error:
-        problem = f"{field.name} = {_shown(value)}: must be {error}"
+        given = f"{field.name} = {_shown(value)}"
+        problem = f"{given}: must be {error}"
         if isinstance(value, str) and get_origin(hint) is Literal:
             choices = [choice for choice in get_args(hint) if isinstance(choice, str)]
-            if difflib.get_close_matches(value, choices):
+            if given in REMOVED:
+                problem += suggestion(given, choices)
+            elif difflib.get_close_matches(value, choices):
                 problem += suggestion(value, choices)
         raise ConfigError(problem, field.name) from error
 

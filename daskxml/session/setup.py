@@ -95,7 +95,7 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
     DataLayout(is_replicated=True, parts=1)
     """
     data = config.data
-    needs_all = config.model.kind == "tree" or config.sampling.method == "tree"
+    needs_all = config.model.kind == "tree"
     is_small = nbytes <= data.replicate_budget or needs_all
     is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
     # One partition is the stream as it is; several would be joined, and lie in memory twice.

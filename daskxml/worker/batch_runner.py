@@ -234,7 +234,7 @@ def make_batch_runner(
         max_batch_rows=rows_wanted,
         logits_budget_bytes=budget,
         sampling=config.sampling,
-        source=label_source(config.sampling, spec, config.run.seed, kernels),
+        source=label_source(config.sampling, spec, config.run.seed),
         flat=shared.flat if shared is not None and settings.steps_in_place else None,
         output_dtype=output_dtype(settings, kernels),
     )

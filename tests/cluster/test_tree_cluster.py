@@ -12,7 +12,6 @@ import pytest
 from distributed import Client, Worker
 
 import daskxml
-from daskxml.core.errors import DaskxmlError
 from harness.ledger_check import check_ledger
 
 Data = dict[str, Path]
@@ -81,25 +80,6 @@ def test_a_worker_is_killed(client: Client, data: Data, expected: daskxml.Run, p
     kinds = [event["kind"] for row in run.history for event in row["events"]]
     assert "lost" in kinds
     check_same(run, expected)
-
-
-def test_a_network_takes_its_negatives_from_a_tree(
-    client: Client, data: Data, tmp_path: Path
-) -> None:
-    daskxml.train(VALUES, client=client, **data, out=tmp_path / "tree")
-    network: dict[str, Any] = {
-        "model": {"hidden": [16]},
-        "strategy": {"name": "elastic", "lr": 2.0, "batch_max": 32, "megabatch_batches": 8},
-        "training": {"epochs": 4},
-        "sampling": {"method": "tree", "model": str(tmp_path / "tree"), "active": 30},
-    }
-    run = daskxml.train(network, client=client, **data)
-    assert run.metrics["P@1"] > 0.2
-    assert 0.3 < run.history[-1]["notes"]["active"] < 0.9
-    overrides = {"sampling.model": str(tmp_path / "elsewhere")}
-    with pytest.raises(DaskxmlError, match=r"elsewhere: no such directory") as caught:
-        daskxml.train(network, client=client, **data, overrides=overrides)
-    assert "\n" not in str(caught.value)
 
 
 def test_labels_without_rows_and_features_without_labels(client: Client, tmp_path: Path) -> None:

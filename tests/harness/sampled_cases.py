@@ -31,7 +31,7 @@ def make_replica(config, kernels=None, optimizer="sgd", loss="softmax", spec=Non
     kernels = kernels or get_kernels("cpu", 1)
     replica = Replica(
         spec, OptimizerConfig(name=optimizer, epsilon=1e-4, weight_decay=0.01), kernels,
-        max_batch_rows=ROWS, sampling=config, source=label_source(config, spec, 3, kernels),
+        max_batch_rows=ROWS, sampling=config, source=label_source(config, spec, 3),
     )  # fmt: skip
     kernels.copy(replica.flat, initial_parameters(spec, 5))
     return replica

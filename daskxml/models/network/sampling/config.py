@@ -22,13 +22,7 @@ class SamplingConfig:
     ----------
     method
         ``none``: all labels. ``simhash`` and ``dwta``: labels whose weights lie near the rows' last
-        hidden layer, by hash tables; ``tree``: those that the label trees of ``model`` rank first;
-        ``random``: the control, uniform.
-    model
-        Directory of a model of label trees of the same rows, or of its run, which every worker can
-        read: for ``tree``.
-    shortlist
-        Labels of a row that they name, at most.
+        hidden layer, by hash tables; ``random``: the control, uniform.
     sets
         ``batch``: one sample for all rows of a batch, by matrix products; ``row``: a sample for
         each row, as in SLIDE, which is slower for the same number of labels
@@ -64,9 +58,7 @@ class SamplingConfig:
     (2000, 13)
     """
 
-    method: Literal["none", "simhash", "dwta", "tree", "random"] = "none"
-    model: str = ""
-    shortlist: int = bounded(20, low=1, high=10_000)
+    method: Literal["none", "simhash", "dwta", "random"] = "none"
     sets: Literal["batch", "row"] = "batch"
     active: float = bounded(0.02, above=0)
     random: float = bounded(0.5, low=0, high=1)
@@ -83,12 +75,6 @@ class SamplingConfig:
                 f"active = {self.active:g}: must be a share up to 1, or a whole number of labels",
                 "active",
             )
-        if self.model and self.method != "tree":
-            raise ConfigError(
-                f"model = {self.model!r}: is for method 'tree', not {self.method!r}", "model"
-            )
-        if self.method == "tree" and not self.model:
-            raise ConfigError("method = 'tree': give the directory of label trees", "model")
         if self.method == "dwta" and self.k * WINNER_BITS > MAX_BITS:
             raise ConfigError(
                 f"k = {self.k}: must be at most {MAX_BITS // WINNER_BITS} for 'dwta', whose hash "

@@ -106,7 +106,7 @@ def test_a_batch_sample(seed, method, active, random, weighted):
     options = {"active": active, "random": random, "weighted": weighted}
     config, part = SamplingConfig(method=method, **options), make_partition(seed)
     spec = ModelSpec(features=1, labels=LABELS, hidden=(UNITS,))
-    source = label_source(config, spec, 0, kernels)
+    source = label_source(config, spec, 0)
     weight = rng.standard_normal((LABELS, UNITS), dtype=np.float32)
     rows = rng.integers(0, ROWS, 20)
     hidden = np.abs(rng.standard_normal((20, UNITS), dtype=np.float32))

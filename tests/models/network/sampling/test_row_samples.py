@@ -28,7 +28,7 @@ SPEC = ModelSpec(features=FEATURES, labels=LABELS, hidden=(UNITS,))
 def choose(config, part, rows, seed, key, threads=1):
     """The labels of each row, and how many of them are its own and certain."""
     rng, kernels = np.random.default_rng(seed), get_kernels("cpu", threads)
-    source = label_source(config, SPEC, 0, kernels)
+    source = label_source(config, SPEC, 0)
     weight = rng.standard_normal((LABELS, UNITS), dtype=np.float32)
     hidden = np.abs(rng.standard_normal((len(rows), UNITS), dtype=np.float32))
     if source:
