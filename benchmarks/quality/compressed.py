@@ -34,7 +34,7 @@ from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import to_scipy
 from daskxml.local import read_rows
-from daskxml.local.run import InProcessRun
+from daskxml.local.run import LocalRun
 from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.store import ModelHeader, model_bytes
 from daskxml.models.trees.spec import TreeSpec
@@ -63,7 +63,7 @@ def trained(folder: Path, name: str, kind: str) -> tuple[Model, Partition]:
     config = load_run_config(run_file, {"cluster.threads": 1, **never, **values, **files})
     rows = read_rows(config, 1)
     (test,) = rows.test
-    model, _ = InProcessRun(config, replace(rows, test=()), lambda event: None).run()
+    model, _ = LocalRun(config, replace(rows, test=()), lambda event: None).run()
     return model, test
 
 

@@ -10,13 +10,14 @@ from typing import Any
 from daskxml.api.run import Run, resolve_run
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
-from daskxml.local.cost import Network, check_pools, v100_cost
-from daskxml.local.rows import Rows
-from daskxml.local.simulation import Costs, Simulation
-from daskxml.local.virtual_session import Arrival, Change, check_changes
+from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
+from daskxml.local.driver import Arrival, Change, check_changes
+from daskxml.local.rows import Rows, load_rows
+from daskxml.local.run import LocalRun, read_stored
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
+from daskxml.session.setup import DataLayout
 
 Speeds = Sequence[float] | Mapping[str, float]
 
@@ -87,11 +88,19 @@ def simulate(
     place = RunDir.open(out, resume)
     callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
     with place, callbacks as publish:
-        simulation = Simulation(resolved, named, place, changes, [publish])
-        simulation.read(rows, train, test)
-        simulation.set_costs(cost, network or Network(), threads, pool_cost)
-        model, reason = simulation.run()
-        return Run(model, simulation.history, place.path, reason)
+        publish({"kind": "status", "state": "loading"})
+        stored = read_stored(place)
+        placed = DataLayout(**stored[0]["placed"]) if stored else None
+        resolved, rows, names = load_rows(
+            resolved, len(named), train, test, rows=rows, placed=placed
+        )
+        devices = Devices.of(rows.model_spec(resolved), cost, network, threads, pool_cost)
+        run = LocalRun(
+            resolved, rows, publish, names=names, devices=devices, speeds=named, place=place,
+            stored=stored, changes=changes,
+        )  # fmt: skip
+        model, reason = run.run()
+        return Run(model, run.history, place.path, reason)
 
 
 def name_speeds(speeds: Speeds) -> dict[str, float]:

@@ -8,13 +8,12 @@ from typing import Any
 from daskxml.api.run import Run, resolve_run
 from daskxml.config import RunConfig
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
-from daskxml.local import read_rows
-from daskxml.local.run import InProcessRun
+from daskxml.local.rows import load_rows
+from daskxml.local.run import LocalRun
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
-from daskxml.session.setup import ColumnNames
 
 
 def train_here(
@@ -48,15 +47,12 @@ def train_here(
     ('epochs', 64)
     """
     resolved, place = resolve_run(config, train, test, overrides), RunDir(None, None)
-    given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
     with (
         run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises) as publish,
         telling_of_compilation(lambda: publish({"kind": "compiling", "text": TEXT})),
     ):
         publish({"kind": "status", "state": "loading"})
-        names = ColumnNames.read(resolved.data)
-        resolved = names.sized(resolved)
-        rows = read_rows(resolved, 1, **given)
-        run = InProcessRun(resolved, rows, publish, start, names)
+        resolved, rows, names = load_rows(resolved, 1, train, test)
+        run = LocalRun(resolved, rows, publish, start, names)
         model, reason = run.run()
         return Run(model, run.history, None, reason)

@@ -1,6 +1,7 @@
-"""Collective operations on a virtual clock: one program per endpoint, run in strict time order.
+"""The clocks of runs in this process: real time, and virtual time, which takes what work costs.
 
-The programs are those of `daskxml.collectives.messages`, which the cluster drives over sockets;
+On a virtual clock collective operations are one program per endpoint, run in strict time order. The
+programs are those of `daskxml.collectives.messages`, which the cluster drives over sockets;
 here a discrete-event loop drives all of them. A batch advances its endpoint's clock by its cost. A
 message waits until the sender's outgoing port and the receiver's incoming port are free, occupies
 both for its bytes over the bandwidth, and arrives a latency later; messages leave a port in the
@@ -14,10 +15,11 @@ first; a `ReceiveAny` is answered last, when no earlier message can arrive any m
 from __future__ import annotations
 
 import heapq
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from daskxml.collectives.messages import (
     Flush,
@@ -28,6 +30,7 @@ from daskxml.collectives.messages import (
     ReceiveAny,
     Send,
     Worked,
+    run_together,
 )
 from daskxml.core.arrays import Array
 from daskxml.local.cost import Network, whole_ticks
@@ -38,6 +41,8 @@ from daskxml.transport.channels.protocol import (
     write_payload,
 )
 
+WorkTime = Callable[[int, Worked], float]  # seconds that an endpoint's batch takes
+
 _MOVED, _ARRIVED, _STEP, _ANSWER_ANY = range(4)
 
 
@@ -46,6 +51,87 @@ class TimedResult(ProgramResult[Any]):
     """The result of an endpoint's program, which returned at ``end_s``."""
 
     end_s: float
+
+
+class Clock(Protocol):
+    """The time of a run, and what passes of it where programs exchange messages."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since any point."""
+
+    def advance(self, to_s: float) -> None:
+        """Let the time pass up to the next event."""
+
+    def run(
+        self,
+        programs: Sequence[Program[Any]],
+        work_s: WorkTime,
+        network: Network,
+        begins_s: float,
+        machines: Sequence[int] = (),
+    ) -> list[TimedResult]:
+        """Run programs that exchange messages; the parameters are those of `run_programs`."""
+
+
+class VirtualClock:
+    """A clock that stands still until it is advanced.
+
+    Examples
+    --------
+    >>> clock = VirtualClock()
+    >>> clock.advance(2.5)
+    >>> clock.advance(1.0)
+    >>> clock.now_s
+    2.5
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def advance(self, to_s: float) -> None:
+        """Let the time be ``to_s``, unless that is past."""
+        self.now_s = max(self.now_s, to_s)
+
+    def run(
+        self,
+        programs: Sequence[Program[Any]],
+        work_s: WorkTime,
+        network: Network,
+        begins_s: float,
+        machines: Sequence[int] = (),
+    ) -> list[TimedResult]:
+        """Run programs, whose batches and messages take what they cost."""
+        return run_programs(programs, work_s, network, begins_s, machines=machines)
+
+
+class WallClock:
+    """Real time: what is under way is done when its turn comes."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds of the machine's steady clock."""
+        return time.monotonic()
+
+    def advance(self, to_s: float) -> None:
+        """Do nothing: time passes by itself."""
+
+    def run(
+        self,
+        programs: Sequence[Program[Any]],
+        work_s: WorkTime,
+        network: Network,
+        begins_s: float,
+        machines: Sequence[int] = (),
+    ) -> list[TimedResult]:
+        """Run the programs of one worker, which is busy for as long as they take."""
+        begun_s = time.perf_counter()
+        results = run_together(programs)
+        took_s = time.perf_counter() - begun_s
+        return [
+            TimedResult(result=result, end_s=begins_s, busy_s=took_s, sent_bytes=0)
+            for result in results
+        ]
 
 
 @dataclass(slots=True)
@@ -102,7 +188,7 @@ class _Ports:
 
 def run_programs(
     programs: Sequence[Program[Any]],
-    work_s: Callable[[int, Worked], float],
+    work_s: WorkTime,
     network: Network,
     begun_s: float = 0.0,
     *,
@@ -151,7 +237,7 @@ class _Loop:
         self,
         programs: Sequence[Program[Any]],
         machines: Sequence[int],
-        work_s: Callable[[int, Worked], float],
+        work_s: WorkTime,
         network: Network,
     ) -> None:
         self._ends = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -227,6 +227,9 @@ def cost_by_epochs(cost: CostModel, ratio: float, batch_rows: int) -> CostModel:
     )
 
 
+Costs = CostModel | Callable[[AnySpec], CostModel]
+
+
 def jitter_factor(sigma: float, seed: int, worker: str, *place: int) -> float:
     """Return a log-normal factor with mean 1, from the seed, the worker and the batch's numbers.
 
@@ -253,7 +256,7 @@ class Devices:
     Attributes
     ----------
     cost
-        Of a batch at speed 1.
+        Of a batch at speed 1; None: time is real.
     network
         What messages cost, and what it costs to copy a shared model and to add a change to it.
     pools
@@ -268,16 +271,33 @@ class Devices:
     (WorkerDevice(pool_threads=4), False)
     """
 
-    cost: CostModel
+    cost: CostModel | None
     network: Network
     pools: Mapping[str, int] = field(default_factory=dict)
     pool_cost: CostModel | None = None
+
+    @classmethod
+    def of(
+        cls,
+        spec: AnySpec,
+        cost: Costs,
+        network: Network | None = None,
+        pools: Mapping[str, int] | None = None,
+        pool_cost: Costs | None = None,
+    ) -> Devices:
+        """Return the devices of a run with such a model; a cost may be a function of the model."""
+        return cls(
+            cost=cost(spec) if callable(cost) else cost,
+            network=network or Network(),
+            pools=pools or {},
+            pool_cost=pool_cost(spec) if callable(pool_cost) else pool_cost,
+        )
 
     def device_of(self, worker: str) -> WorkerDevice:
         """Return the kind of a worker's device."""
         return WorkerDevice(self.pools.get(worker, 0))
 
-    def cost_of(self, worker: str) -> CostModel:
+    def cost_of(self, worker: str) -> CostModel | None:
         """Return the cost of a worker's batches at speed 1."""
         return self.pool_cost or self.cost if worker in self.pools else self.cost
 
@@ -298,7 +318,7 @@ class Devices:
     def plain(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         return {
-            "cost": asdict(self.cost),
+            "cost": asdict(self.cost) if self.cost else None,
             "network": asdict(self.network),
             "pools": dict(self.pools),
             "pool_cost": asdict(self.pool_cost) if self.pool_cost else None,

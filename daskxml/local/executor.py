@@ -1,11 +1,12 @@
-"""A session's commands executed in virtual time, in one process.
+"""A session's commands executed in this process, in real or in virtual time.
 
-A command takes a message to its worker, its work, and a message back. Leases of a worker follow one
-another, and one may wait at the worker while another runs. A batch is computed when it ends, so a
-worker that is lost before leaves nothing of it; a merge writes only scratch models until all
-workers have the result, so it is undone by forgetting it; a gang that is undone begins again from
-the global model (`RunGang.rewinds`). A merge that overlaps with training takes the replicas at the
-time of its command, and corrects each as soon as its worker is between two batches.
+In real time a command is done in its turn, and takes as long as it takes. In virtual time it takes
+a message to its worker, its work, and a message back. Leases of a worker follow one another, and
+one may wait at the worker while another runs. A batch is computed when it ends, so a worker that is
+lost before leaves nothing of it; a merge writes only scratch models until all workers have the
+result, so it is undone by forgetting it; a gang that is undone begins again from the global model
+(`RunGang.rewinds`). A merge that overlaps with training takes the replicas at the time of its
+command, and corrects each as soon as its worker is between two batches.
 
 A worker with a copy of a shared model computes a batch when it begins, from the model at that time,
 and its change is pending until the batch ends: other workers cannot read it before, and a loss of
@@ -27,9 +28,9 @@ from typing import Any
 from daskxml.collectives.messages import Worked
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats, merge_means, sum_stats
-from daskxml.local.clock import run_programs
+from daskxml.local.clock import Clock
 from daskxml.local.cost import Network, whole_ticks
-from daskxml.local.worker import VirtualWorker
+from daskxml.local.worker import LocalWorker
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
     BestKept,
@@ -76,7 +77,7 @@ class Task:
     settled_s: float = math.inf
 
 
-class Executor:
+class LocalExecutor:
     """Executes the commands of one session.
 
     Parameters
@@ -84,7 +85,9 @@ class Executor:
     session
         The source of the commands, which is only read.
     workers
-        By name; `daskxml.local.virtual_session` adds those that join.
+        By name; `daskxml.local.driver` adds those that join.
+    clock
+        Virtual, or real: then there is one worker.
     network
         Costs of messages.
     row_bytes
@@ -93,27 +96,19 @@ class Executor:
         Run directory, and checkpoints to keep; None where nothing is written.
     warn
         Called with one line for the user.
-    now_s
-        When the session begins.
-
-    Attributes
-    ----------
-    now_s
-        The virtual time.
     """
 
     def __init__(
         self,
         session: Session,
-        workers: dict[str, VirtualWorker],
+        workers: dict[str, LocalWorker],
+        clock: Clock,
         network: Network,
         row_bytes: float,
         store: tuple[Path, int] | None,
         warn: Callable[[str], None],
-        now_s: float,
     ) -> None:
-        self.session, self.workers, self.network = session, workers, network
-        self.now_s = now_s
+        self.session, self.workers, self.clock, self.network = session, workers, clock, network
         self.stored: tuple[dict[str, Any], Path] | None = None  # last session and checkpoint
         self._row_bytes, self._store, self._warn = row_bytes, store, warn
         self._message_s = whole_ticks(network.message_s)
@@ -162,7 +157,8 @@ class Executor:
 
     def execute(self, command: Command) -> None:
         """Start a command."""
-        begins_s = self.now_s + self._message_s
+        now_s = self.clock.now_s
+        begins_s = now_s + self._message_s
         match command:
             case RunLease():
                 self._lease(command, begins_s)
@@ -178,15 +174,15 @@ class Executor:
                 self._checkpoint(command, begins_s)
             case KeepBest():
                 ends_s = begins_s + self._message_s
-                self._start(ends_s, None, lambda: self._keep_best(command), settled_s=self.now_s)
+                self._start(ends_s, None, lambda: self._keep_best(command), settled_s=now_s)
 
     def _lease(self, command: RunLease, begins_s: float) -> None:
         worker, done = self.workers[command.worker], list[WorkStats]()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         ends_s = []
-        for batch in command.batches:
-            work = partial(worker.work, batch, command.lr, done)
-            takes_s = worker.batch_s(batch, self.session.generation)
+        for batches in worker.interruptible(command.batches):
+            work = partial(worker.work, batches, command.lr, done)
+            takes_s = worker.batches_s(batches, self.session.generation)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)
                 self._start(end_s, worker.name, work, begins=True)
@@ -198,7 +194,7 @@ class Executor:
 
         def finish() -> Result:
             work = sum_stats(done)
-            work.busy_s = busy_s
+            work.busy_s = busy_s if worker.is_virtual else work.busy_s
             return LeaseResult(command.lease, work)
 
         self._start(end_s + self._message_s, worker.name, finish)
@@ -232,7 +228,7 @@ class Executor:
             merge_program(worker.training, command, rank, hosts)
             for rank, worker in enumerate(workers)
         ]
-        ends = run_programs(programs, lambda rank, batch: 0.0, self.network, begins_s)
+        ends = self.clock.run(programs, lambda rank, batch: 0.0, self.network, begins_s)
         means = merge_means(end.result for end in ends)
         result = MergeResult(sum(end.sent_bytes for end in ends), means)
         reduced_s = max(end.end_s for end in ends) + self._message_s
@@ -275,7 +271,7 @@ class Executor:
         def work_s(rank: int, batch: Worked) -> float:
             return workers[rank].work_s(batch, megabatch)
 
-        ends = run_programs(programs, work_s, self.network, begins_s, machines=machines)
+        ends = self.clock.run(programs, work_s, self.network, begins_s, machines)
         ranks = [rank_stats([end]) for end in ends[: len(workers)]]
         ranks[0] = rank_stats([ends[0], *ends[len(workers) :]])  # its process runs the server
         result = GangResult(command.gang, tuple(ranks))
@@ -296,7 +292,7 @@ class Executor:
         session, worker = self.session.plain(), self.workers[command.worker]
         nbytes = worker.training.model_bytes
         nbytes += sum(int(array.nbytes) for array in worker.training.local_state().values())
-        takes_s = whole_ticks(nbytes / worker.cost.storage_bytes_s)
+        takes_s = worker.write_s(nbytes)
 
         def finish() -> Result:
             self._write(command, session)

@@ -10,6 +10,7 @@ import numpy as np
 
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
+from daskxml.core.errors import ConfigError
 from daskxml.data.reading import (
     DataSource,
     Facts,
@@ -27,6 +28,7 @@ from daskxml.models.trees.search import prepare_trees
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
+    ColumnNames,
     DataLayout,
     check_labels,
     evaluation_recipe,
@@ -154,3 +156,34 @@ def share_rows(rows: Rows) -> Rows:
     if not rows.is_replicated or len(rows.train) == 1:
         return rows
     return replace(rows, train=(concatenate(rows.train),))
+
+
+def load_rows(
+    config: RunConfig,
+    workers: int,
+    train: Given | None = None,
+    test: Given | None = None,
+    *,
+    rows: Rows | None = None,
+    placed: DataLayout | None = None,
+) -> tuple[RunConfig, Rows, ColumnNames]:
+    """Read what a call gives: return its rows, the names of their columns, and the run file for it.
+
+    Parameters
+    ----------
+    train, test
+        What the call was given; matrices take the place of files.
+    rows
+        Those that were read before.
+
+    Raises
+    ------
+    ConfigError
+        If there are no training rows.
+    """
+    given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
+    if rows is None and not (config.data.train or "train" in given):
+        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+    names = ColumnNames.read(config.data)
+    config = names.sized(config)
+    return config, rows or read_rows(config, workers, **given, placed=placed), names

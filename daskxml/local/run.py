@@ -1,45 +1,36 @@
-"""A run with one worker in this process: a third backend of the run loop, without Dask.
+"""A run in this process, from rows to model: on virtual clocks, or with one worker in real time.
 
-Commands are executed when they are given, one after the other, and their results are events, as
-those of a cluster are. Nothing is lost and nothing joins. It begins in milliseconds, so it is what
-many small runs are made with: the folds of a cross-validation, the trials of a search.
+The second is what many small runs are made with, the folds of a cross-validation or the trials of
+a search: it begins in milliseconds. Nothing is lost there and nothing joins, and what the run file
+says of a cluster and of checkpoints has no effect.
 """
 
 from __future__ import annotations
 
-import math
+import dataclasses
+import json
 import os
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from daskxml.collectives.messages import run_together
 from daskxml.config import RunConfig
-from daskxml.core.errors import ConfigError, TrainingError
-from daskxml.core.work_stats import sum_stats
+from daskxml.core.errors import ClusterError, ConfigError
+from daskxml.local.clock import Clock, VirtualClock, WallClock
+from daskxml.local.cost import Devices, Network
+from daskxml.local.driver import Arrival, Change, LocalDriver, Membership, Script
+from daskxml.local.executor import LocalExecutor
 from daskxml.local.rows import Rows, share_rows
+from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.models.network.growth import grown_parameters
+from daskxml.models.store import ModelHeader, write_model
 from daskxml.models.trained import Model
-from daskxml.session.commands import (
-    STOP,
-    BestKept,
-    Command,
-    Evaluate,
-    EvaluationResult,
-    GangResult,
-    KeepBest,
-    LeaseResult,
-    MeasureNorms,
-    MergeReplicas,
-    MergeResult,
-    Result,
-    RunGang,
-    RunLease,
-    StopRequest,
-)
-from daskxml.session.run_loop import Participant, RunLoop
+from daskxml.records.checkpoint import read_checkpoint, read_local
+from daskxml.records.run_dir import RunDir
+from daskxml.session.commands import STOP, Stop
+from daskxml.session.run_loop import RESTART, RunLoop
+from daskxml.session.session import Session
 from daskxml.session.setup import (
     NO_NAMES,
     ColumnNames,
@@ -48,34 +39,47 @@ from daskxml.session.setup import (
     model_header,
 )
 from daskxml.strategies.label_tree import LabelTrees
-from daskxml.strategies.protocol import Measured, WorkerDevice
-from daskxml.worker.create import AnyWorker, new_worker
-from daskxml.worker.gang_programs import gang_program, needs_server, server_program
-from daskxml.worker.merge_program import merge_program
-from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
-from daskxml.worker.training_worker import TrainingWorker
 from daskxml.worker.tree_worker import TreeWorker
 
-NAME = "0"  # of the worker, in the history
-_TREE_PIECES = 8  # steps in which one worker fits a tree; nobody shares them
+Stored = tuple[dict[str, Any], Path]  # a session, and the checkpoint that holds it
 OnEvent = Callable[[Mapping[str, Any]], Any]
+SIMULATION_FILE = "simulation.json"
+NAME = "0"  # of the one worker in real time, in the history
+_TREE_PIECES = 8  # steps in which one worker fits a tree; nobody shares them
 
 
-class InProcessRun:
-    """One run, from its rows to its model.
+def read_stored(place: RunDir) -> Stored | None:
+    """Return the checkpoint that a run in this directory continues from."""
+    if place.checkpoint is None:
+        return None
+    return read_checkpoint(place.checkpoint)[1], Path(place.checkpoint)
+
+
+class LocalRun:
+    """One run.
 
     Parameters
     ----------
     config
-        The resolved run file; what it says of a cluster, and of checkpoints, has no effect.
+        The resolved run file.
     rows
-        As `read_rows` returns them for one worker.
+        Of the run, as `read_rows` returns them.
     publish
         Called with every event.
     start
-        The model to start from; by default the seed's.
+        The model to start from, in real time; by default the seed's.
     names
         Of the columns, for the model's header.
+    devices
+        What work and messages cost on virtual clocks; None: one worker in real time.
+    speeds
+        Of the workers that are there at the beginning, by name.
+    place
+        Where the run is written.
+    stored
+        The checkpoint that it continues from.
+    changes
+        Workers that are lost or arrive.
 
     Attributes
     ----------
@@ -85,9 +89,7 @@ class InProcessRun:
     Raises
     ------
     ConfigError
-        If the strategy needs a GPU or a cluster.
-    ModelError
-        If the model to start from has other hidden layers.
+        If the strategy needs several workers.
     """
 
     def __init__(
@@ -97,85 +99,187 @@ class InProcessRun:
         publish: OnEvent,
         start: Model | None = None,
         names: ColumnNames = NO_NAMES,
+        *,
+        devices: Devices | None = None,
+        speeds: Mapping[str, float] | None = None,
+        place: RunDir | None = None,
+        stored: Stored | None = None,
+        changes: Sequence[Change] = (),
     ) -> None:
-        config = _for_one_worker(config)
-        self.config, self.rows, self._publish_event = config, share_rows(rows), publish
-        self.history: list[dict[str, Any]] = []
+        self._is_virtual = devices is not None
+        self.config = config if self._is_virtual else _for_one_worker(config)
+        self.rows, self._held, self._publish_event = rows, share_rows(rows), publish
         self._start, self._names = start, names
+        self._devices = devices or _this_process(self.config)
+        self._speeds, self._changes = dict(speeds or {NAME: 1.0}), tuple(changes)
+        self._place, self._stored = place or RunDir(None, None), stored
         self.spec = rows.model_spec(config)
         names.check(self.spec)
-        self._placement = rows.placement()
-        self._session = make_session(config, self.spec, self._placement, can_checkpoint=False)
+        self.history = self._place.history()
+        self._is_described = not self._is_virtual
 
     def run(self) -> tuple[Model, str]:
-        """Run to the end; return the model, and why the run ended."""
-        worker = self._new_worker()
+        """Run to the end, from the last checkpoint again where all workers are lost.
+
+        Return the model, and why the run ended.
+
+        Raises
+        ------
+        ConfigError
+            If the strategy needs a GPU or a cluster.
+        ModelError
+            If the model to start from has other hidden layers.
+        ClusterError
+            If all workers are lost, and none arrives.
+        """
+        self._begin()
+        script, clock = Script(self._changes), VirtualClock() if self._is_virtual else WallClock()
+        driver = self._new_driver(script, self._speeds, clock)
         try:
-            executor = InProcessExecutor(worker, self._session.parameters)
-            device = WorkerDevice(worker.settings.slot.pool_threads)
-            self._publish(
-                "started",
-                **describe_run(self.config, self.spec, self._placement, {NAME: device}),
-                out="",
-            )
-            reason = self._run_loop(executor, device)
-            model = self._model(worker, reason)
+            self._continue_directory()
+            while (reason := driver.run()) == RESTART:
+                self._stored = driver.executor.stored
+                speeds = self._next_workers(driver, script, clock)
+                driver = self._new_driver(script, speeds, clock)
+            model = self._model(driver, reason)
         finally:
-            worker.close()
-        self._publish("ended", reason=reason, run_dir=None)
+            driver.close()
+        self._publish("ended", reason=reason, run_dir=self._place.path_for_workers)
         return model, reason
 
-    def _run_loop(self, executor: InProcessExecutor, device: WorkerDevice) -> str:
-        loop = RunLoop(self._session, executor, _Nobody(), self._publish)
-        commands = loop.start({NAME: _Worker(device)}, time.monotonic())
-        while not (reason := loop.execute(commands)):
-            commands = loop.session.tick(time.monotonic())
-            if loop.is_stop_asked:
-                loop.is_stop_asked = False
-                commands = loop.handle(StopRequest(STOP.value), time.monotonic())
-            if not commands:
-                commands = loop.handle(executor.results.popleft(), time.monotonic())
-        return reason
+    def _begin(self) -> None:
+        if self._place.checkpoint is None:  # a resumed run keeps its files until it continues
+            self._place.begin(self.config)
+        devices = {name: self._devices.device_of(name) for name in self._speeds}
+        self._publish(
+            "started",
+            **describe_run(self.config, self.spec, self.rows.placement(), devices),
+            out=str(self._place.path or ""),
+        )
 
-    def _publish(self, kind: str, **values: Any) -> Any:
+    def _continue_directory(self) -> None:
+        """Write the run file and the history of the run that continues from its checkpoint."""
+        if self._place.checkpoint is not None:
+            self._place.begin(self.config)
+            self._place.rewrite(self.history)
+
+    def _describe(self) -> None:
+        """Write the devices and changes beside the first results."""
+        if self._is_described or self._place.path is None:
+            return
+        self._is_described = True
+        changes = [
+            {"kind": type(c).__name__.lower(), **dataclasses.asdict(c)} for c in self._changes
+        ]
+        simulated = {"speeds": self._speeds, **self._devices.plain(), "changes": changes}
+        text = json.dumps(simulated, indent=2) + "\n"
+        (self._place.path / SIMULATION_FILE).write_text(text, encoding="utf-8")
+
+    def _publish(self, kind: str, **values: Any) -> Stop | None:
+        """Pass an event on; return `STOP` if a listener does."""
         if kind == "megabatch":
+            values["row"] = json.loads(json.dumps(values["row"]))  # as a reader of the file gets it
+            self._describe()
             self.history.append(values["row"])
-        return self._publish_event({"kind": kind, **values})
+            self._place.append(values["row"])
+        answer = self._publish_event({"kind": kind, **values})
+        return STOP if answer is STOP else None
 
-    # ------------------------------------------------------------------ worker
+    def _warn(self, text: str) -> None:
+        self._publish("warning", text=text)
 
-    def _new_worker(self) -> AnyWorker:
-        facts = DataFacts.of(self.spec, self._placement, self.rows.facts)
-        worker = new_worker(WorkerSettings.of(self.config, facts, self._slot()))
-        worker.initialize()
-        if isinstance(worker, TreeWorker):
-            if self._start is not None:
-                raise ConfigError("label trees are fitted anew: leave the model to start from out")
-            assert self.rows.label_orders is not None
-            worker.orders = self.rows.label_orders
-        elif self._start is not None:
-            assert isinstance(worker, TrainingWorker)
-            flat = grown_parameters(facts.network, self.config.run.seed, self._start)
-            worker.set_model(flat, flat, generation=0)
-        if self._placement.is_replicated:
-            worker.rows.hold_all(self.rows.train, self.rows.test)
-        else:
-            worker.rows.hold(dict(enumerate(self.rows.train)), dict(enumerate(self.rows.test)))
-            self._placement.spread({NAME: 1.0})
-        worker.count_labels(self.rows.label_counts)
-        return worker
+    # ---------------------------------------------------------------- session
 
-    def _slot(self) -> WorkerSlot:
-        cluster, cores = self.config.cluster, len(os.sched_getaffinity(0))
-        device = "cpu" if cluster.device == "auto" else cluster.device
-        pool = cluster.pool_threads_on(cores) if cluster.pools else 0
-        return WorkerSlot(device=device, threads=cluster.threads_on(cores, 1), pool_threads=pool)
+    def _new_driver(self, script: Script, speeds: Mapping[str, float], clock: Clock) -> LocalDriver:
+        session = self.new_session()
+        factory = WorkerFactory(self.config, self.spec, self._held, self._devices, session)
+        workers = factory.create_first(speeds)
+        session.placement.spread({name: worker.rows_per_s for name, worker in workers.items()})
+        if self._is_virtual:
+            for text in dict.fromkeys(w.training.announce_memory() for w in workers.values()):
+                self._publish("memory", text=text)
+        self._load_model(workers)
+        path = self._place.path
+        store = (path, self.config.checkpoint.keep) if path is not None else None
+        network, row_bytes = self._devices.network, self.rows.row_bytes
+        executor = LocalExecutor(session, workers, clock, network, row_bytes, store, self._warn)
+        executor.stored = self._stored
 
-    def _model(self, worker: AnyWorker, reason: str) -> Model:
-        best = self._session.best
-        if best:
-            worker.restore_best(best)
-        header = model_header(
+        def publish(kind: str, **values: Any) -> Stop | None:
+            at = {"at_s": clock.now_s} if kind == "worker" else {}
+            return self._publish(kind, **values, **at)
+
+        membership = Membership(factory, executor)
+        loop = RunLoop(session, executor, membership, publish)
+        return LocalDriver(loop, executor, membership, script, ends_at_merge=self._is_virtual)
+
+    def _load_model(self, workers: Mapping[str, LocalWorker]) -> None:
+        """Load the checkpoint's model and each worker's own arrays, or the model to start from."""
+        if self._start is not None:
+            for worker in workers.values():
+                _begin_from(worker, self._start, self.config.run.seed)
+        if self._stored is None:
+            return
+        stored, path = self._stored
+        models, session = read_checkpoint(path)
+        numbers = stored.get("local", {})
+        for name, worker in workers.items():
+            generation = len(stored["history"])
+            worker.training.set_models(models, generation, session.get("best", 0))
+            if name in numbers:
+                worker.network_worker.set_local_state(read_local(path, numbers[name]))
+
+    def new_session(self) -> Session:
+        """Return the session of a run that begins, or continues from its last checkpoint."""
+        session = make_session(
+            self.config,
+            self.spec,
+            self.rows.placement(),
+            can_checkpoint=self._place.path is not None,
+            stored=self._stored[0] if self._stored else None,
+        )
+        if len(self.history) > session.generation:
+            del self.history[session.generation :]
+            self._place.rewrite(self.history)
+            self._publish("rewound", megabatch=session.generation)
+        return session
+
+    def _next_workers(self, driver: LocalDriver, script: Script, clock: Clock) -> dict[str, float]:
+        """Return the speeds of those with which the run continues from its last checkpoint."""
+        lost = "the shared model" if driver.executor.workers else "every worker"
+        self._warn(f"{lost} was lost; going back to the last checkpoint")
+        if speeds := driver.speeds():
+            return speeds
+        while script.next_s < float("inf"):
+            at_s, change = script.next_s, script.pop()
+            if isinstance(change, Arrival):
+                clock.advance(at_s)
+                return {change.worker: change.speed}
+        raise ClusterError(
+            "every worker was lost, and no other comes; let one arrive, or lose less"
+        )
+
+    # ----------------------------------------------------------------- result
+
+    def _model(self, driver: LocalDriver, reason: str) -> Model:
+        workers = [it.training for it in driver.executor.workers.values()]
+        best = driver.session.best
+        having = [worker for worker in workers if best and worker.restore_best(best)]
+        worker = next(iter([*having, *workers]))
+        header = self._header(reason, best if having else 0)
+        parameters, counts = worker.model_arrays(), worker.label_counts
+        if self._start is not None:  # labels are counted over all rows that the model has seen
+            before, counts = self._start.label_counts, counts.copy()
+            counts[: before.size] += before
+            seen = header.training_rows + self._start.header.training_rows
+            header = replace(header, training_rows=seen)
+        if self._place.path is None:
+            return Model(header, parameters, counts)
+        write_model(self._place.path, header, parameters, counts, overwrite=True)
+        return Model.load(self._place.path)
+
+    def _header(self, reason: str, best: int) -> ModelHeader:
+        return model_header(
             self.config,
             self.spec,
             training_rows=sum(part.rows for part in self.rows.train),
@@ -185,36 +289,13 @@ class InProcessRun:
             best=best,
             names=self._names,
         )
-        parameters = worker.model_arrays()
-        counts = self.rows.label_counts
-        if self._start is not None:  # labels are counted over all rows that the model has seen
-            before = self._start.label_counts
-            counts = counts.copy()
-            counts[: before.size] += before
-            seen = header.training_rows + self._start.header.training_rows
-            header = replace(header, training_rows=seen)
-        return Model(header, parameters, counts)
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """The one worker, as the run loop sees it."""
-
-    device: WorkerDevice
-    name: str = NAME
-    autotune_event: dict[str, Any] | None = None
-
-
-class _Nobody:
-    """Nobody joins."""
-
-    def has_candidates(self) -> bool:
-        """Whether a worker waits to join."""
-        return False
-
-    def admit(self, generation: int, may_join: bool) -> Iterable[Participant]:
-        """Let no worker join."""
-        return ()
+def _this_process(config: RunConfig) -> Devices:
+    """Return the one worker of a run in real time, a replica or a pool."""
+    cluster, cores = config.cluster, len(os.sched_getaffinity(0))
+    pools = {NAME: cluster.pool_threads_on(cores)} if cluster.pools else {}
+    return Devices(cost=None, network=Network(message_s=0.0, latency_s=0.0), pools=pools)
 
 
 def _for_one_worker(config: RunConfig) -> RunConfig:
@@ -228,76 +309,10 @@ def _for_one_worker(config: RunConfig) -> RunConfig:
     return replace(config, strategy=replace(config.strategy, pieces=pieces))
 
 
-class InProcessExecutor:
-    """Executes commands at once.
-
-    Parameters
-    ----------
-    worker
-        Which steps, evaluates and merges with itself.
-    parameters
-        Number of model parameters.
-
-    Attributes
-    ----------
-    results
-        Of the commands, in their order.
-    """
-
-    def __init__(self, worker: AnyWorker, parameters: int) -> None:
-        self._worker, self._parameters = worker, parameters
-        self.results: deque[Result] = deque()
-
-    @property
-    def _network_worker(self) -> TrainingWorker:
-        assert isinstance(self._worker, TrainingWorker)
-        return self._worker
-
-    def remove(self, worker: str) -> bool:
-        """Refuse: nothing is lost in one process."""
-        raise AssertionError(f"worker {worker} cannot be lost")
-
-    def execute(self, command: Command) -> None:
-        """Execute a command."""
-        result = self._result(command)
-        if result is not None:
-            self.results.append(result)
-
-    def _result(self, command: Command) -> Result | None:
-        worker = self._worker
-        match command:
-            case RunLease():
-                return LeaseResult(command.lease, worker.lease(command.batches, command.lr, {}))
-            case RunGang():
-                return self._gang(command)
-            case MeasureNorms():
-                norm = self._network_worker.squared_norm()
-                if not math.isfinite(norm):
-                    raise TrainingError("the weights are not finite any more: lower strategy.lr")
-                return Measured({NAME: norm}, self._parameters)
-            case MergeReplicas():
-                return self._merge(command)
-            case Evaluate():
-                sums = worker.evaluate(command.pieces, {})
-                loss = worker.training_loss(command.train_pieces, {})
-                return EvaluationResult(command.number, sums, loss)
-            case KeepBest():
-                worker.keep_best(command.megabatch)
-                return BestKept()
-        return None  # `Rebalance`: all shards are here
-
-    def _gang(self, command: RunGang) -> Result:
-        begun_s = time.perf_counter()
-        programs = [gang_program(self._network_worker, command, 0, ("",), {})]
-        if needs_server(command.pattern):
-            programs.append(server_program(self._network_worker, command))
-        work = sum_stats(run_together(programs))
-        work.busy_s = time.perf_counter() - begun_s
-        return GangResult(command.gang, (work,))
-
-    def _merge(self, command: MergeReplicas) -> Result:
-        if command.overlaps:
-            self._network_worker.take_snapshot(command)
-        (means,) = run_together([merge_program(self._worker, command, 0, ("",))])
-        self._worker.commit(command.generation)
-        return MergeResult(0, means, {NAME: 0} if command.overlaps else {})
+def _begin_from(worker: LocalWorker, start: Model, seed: int) -> None:
+    """Set a worker to the model to start from, grown to the rows' features and labels."""
+    if isinstance(worker.training, TreeWorker):
+        raise ConfigError("label trees are fitted anew: leave the model to start from out")
+    data = worker.training.settings.data
+    flat = grown_parameters(data.network, seed, start)
+    worker.network_worker.set_model(flat, flat, generation=0)

@@ -1,9 +1,9 @@
-"""A worker of a simulated run: a real `TrainingWorker`, whose time is virtual.
+"""A worker of a run in this process: a real `TrainingWorker`, whose time may be virtual.
 
-A pool's threads are virtual as well. Every batch is cut into one part for each thread, as a real
-pool cuts it, and the parts are stepped through one after the other when the batch ends: each reads
-the updates before it, and none is lost, the best outcome of races between real threads, and the
-same every time. A batch takes as long as if all parts were as long as the longest.
+On a virtual clock a pool's threads are virtual as well. Every batch is cut into one part for each
+thread, as a real pool cuts it, and the parts are stepped through one after the other when the batch
+ends: each reads the updates before it, and none is lost, the best outcome of races between real
+threads, and the same every time. A batch takes as long as if all parts were as long as the longest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from daskxml.local.cost import CostModel, Devices, jitter_factor, whole_ticks
 from daskxml.local.rows import Rows
 from daskxml.models.kinds import AnySpec
 from daskxml.session.commands import Evaluate, MergeReplicas, Piece
-from daskxml.session.ledger import Span
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.create import new_worker
 from daskxml.worker.memory import LogitsBudget
-from daskxml.worker.resident_rows import part_of, span_rows
+from daskxml.worker.resident_rows import Batch, part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
@@ -38,7 +37,7 @@ from daskxml.worker.tree_worker import TreeWorker
 _PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
 
 
-class VirtualWorker:
+class LocalWorker:
     """One worker.
 
     Parameters
@@ -50,7 +49,7 @@ class VirtualWorker:
     settings, rows
         Of its `TrainingWorker`; rows are shared with other workers, not copied.
     cost
-        Of batches at speed 1.
+        Of batches at speed 1; None: in real time.
     shared
         The shared model, if any; the first worker on its machine creates it.
 
@@ -65,22 +64,25 @@ class VirtualWorker:
     """
 
     def __init__(
-        self, name: str, speed: float, settings: WorkerSettings, rows: Rows, cost: CostModel,
-        shared: SharedModel | None = None,
+        self, name: str, speed: float, settings: WorkerSettings, rows: Rows,
+        cost: CostModel | None, shared: SharedModel | None = None,
     ) -> None:  # fmt: skip
         self.name, self.speed, self.cost = name, speed, cost
         self.device = WorkerDevice(settings.slot.pool_threads)
         self.free_s = 0.0
         self._done: list[tuple[float, float, int]] = []  # from, until, batches; since a snapshot
         self._batches = (-1, 0)  # a mega-batch, and the number of its last one
-        self.has_copy = settings.strategy.shares_model and not settings.steps_in_place
+        shares_model = settings.strategy.shares_model
+        self.has_copy = self.is_virtual and shares_model and not settings.steps_in_place
         self._create(settings, shared)
         self.training.initialize()
         self._hold(rows)
 
     def _create(self, settings: WorkerSettings, shared: SharedModel | None) -> None:
         self._pending = PendingStore()
-        slot = replace(settings.slot, pool_threads=min(settings.slot.pool_threads, 1))
+        slot = settings.slot
+        if self.is_virtual:
+            slot = replace(slot, pool_threads=min(slot.pool_threads, 1))
         self.training = new_worker(
             replace(settings, slot=slot),
             shared if settings.slot.is_on_model_host else None,
@@ -101,6 +103,11 @@ class VirtualWorker:
             self.training.orders = rows.label_orders
 
     @property
+    def is_virtual(self) -> bool:
+        """Whether its time is virtual."""
+        return self.cost is not None
+
+    @property
     def network_worker(self) -> TrainingWorker:
         """Its `TrainingWorker`, in a run of networks."""
         assert isinstance(self.training, TrainingWorker)
@@ -116,6 +123,8 @@ class VirtualWorker:
         """Its speed on typical batches, for the placement of shards."""
         settings = self.training.settings
         rows = min(settings.max_batch_rows, 256)
+        if self.cost is None:
+            return self.speed
         return self.speed * rows / self.cost.batch_s(rows, rows * settings.data.row_nonzeros)
 
     def work_s(self, work: Worked, megabatch: int) -> float:
@@ -124,6 +133,8 @@ class VirtualWorker:
         number = number + 1 if before == megabatch else 0
         self._batches = megabatch, number
         seed, cost = self.training.settings.config.run.seed, self.cost
+        if cost is None:
+            return 0.0
         rows, nonzeros = self._rounded(work.rows, work.nonzeros)
         factor = jitter_factor(cost.jitter, seed, self.name, megabatch, number)
         return whole_ticks(cost.batch_s(rows, nonzeros) * work.share / self.speed * factor)
@@ -134,24 +145,32 @@ class VirtualWorker:
         all_rows = -(-rows // threads) * threads
         return all_rows, nonzeros * all_rows // max(1, rows)
 
-    def batch_s(self, batch: Sequence[Span], megabatch: int) -> float:
-        """Return how long its next batch of a mega-batch takes."""
+    def interruptible(self, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
+        """Return a lease in pieces that are done at once: batch by batch in virtual time."""
+        return [[batch] for batch in batches] if self.is_virtual else [batches]
+
+    def batches_s(self, batches: Sequence[Batch], megabatch: int) -> float:
+        """Return how long its next batches of a mega-batch take."""
+        return sum(self._batch_s(batch, megabatch) for batch in batches) if self.is_virtual else 0.0
+
+    def _batch_s(self, batch: Batch, megabatch: int) -> float:
         if isinstance(self.training, TreeWorker):
             return self._pieces_s(self.training, batch, megabatch)
         rows = sum(span.rows for span in batch)
         return self.work_s(Worked(rows, self._nonzeros(batch)), megabatch)
 
-    def _pieces_s(self, worker: TreeWorker, batch: Sequence[Span], megabatch: int) -> float:
+    def _pieces_s(self, worker: TreeWorker, batch: Batch, megabatch: int) -> float:
         """Return how long pieces of a tree take: a product for each feature, child and pass."""
         settings = worker.settings
         numbers = [(span.epoch, n) for span in batch for n in range(span.start, span.stop)]
         products = sum(worker.work_of(*number) for number in numbers) * settings.data.row_nonzeros
+        assert self.cost is not None
         factor = jitter_factor(
             self.cost.jitter, settings.config.run.seed, self.name, megabatch, numbers[0][1]
         )
         return whole_ticks(worker.spec.fit.passes * products / _PRODUCTS_S / self.speed * factor)
 
-    def _nonzeros(self, batch: Sequence[Span]) -> int:
+    def _nonzeros(self, batch: Batch) -> int:
         total = 0
         for span in batch:
             part = self.training.rows.streams[span.stream]
@@ -159,11 +178,17 @@ class VirtualWorker:
             total += self.training.kernels.nonzeros(part.features, rows)
         return total
 
-    def work(self, batch: Sequence[Span], lr: float, done: list[WorkStats]) -> None:
-        """Step through a batch, a pool through its parts in turn; add the stats to ``done``."""
+    def work(self, batches: Sequence[Batch], lr: float, done: list[WorkStats]) -> None:
+        """Step through batches, and add the stats to ``done``.
+
+        A virtual pool steps through the parts of each in turn.
+        """
+        if not self.is_virtual:
+            return done.append(self.training.lease(batches, lr, {}))
         parts = self.device.pool_threads or 1
-        cut = [part_of(batch, part, parts) for part in range(parts)]
-        done.append(self.training.lease([part for part in cut if part], lr, {}))
+        for batch in batches:
+            cut = [part_of(batch, part, parts) for part in range(parts)]
+            done.append(self.training.lease([part for part in cut if part], lr, {}))
 
     def release(self) -> None:
         """Add the pending change of the copy to the shared model."""
@@ -177,7 +202,7 @@ class VirtualWorker:
 
     def record_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
         """Record when a lease begins and when each of its batches ends, where merges overlap."""
-        if not self.training.settings.config.combine.overlap:
+        if not (self.is_virtual and self.training.settings.config.combine.overlap):
             return
         if self.device.is_pool:  # whose threads do not wait for each other between batches
             self._done.append((begun_s, ends_s[-1], len(ends_s)))
@@ -193,19 +218,22 @@ class VirtualWorker:
         """Return the number of batches from the snapshot to ``at_s``."""
         return sum(batches for _, end_s, batches in self._done if end_s <= at_s)
 
-    def ranking_s(self, work: Worked) -> float:
-        """Return how long it takes to rank labels of rows together with others."""
-        seconds = self.cost.batch_s(work.rows, work.nonzeros) * self.cost.evaluation_share
-        return whole_ticks(seconds / self.speed)
+    def write_s(self, nbytes: int) -> float:
+        """Return how long it takes to write a checkpoint of so many bytes."""
+        return whole_ticks(nbytes / self.cost.storage_bytes_s) if self.cost else 0.0
 
     def evaluate_s(self, command: Evaluate) -> float:
         """Return how long an evaluation takes."""
-        rows = self.training.rows
-        total_s = self._forward_s(command.pieces, rows.tests)
-        total_s += self._forward_s(command.train_pieces, rows.streams)
-        return whole_ticks(total_s * self.cost.evaluation_share / self.speed)
+        if self.cost is None:
+            return 0.0
+        rows, cost = self.training.rows, self.cost
+        total_s = self._forward_s(cost, command.pieces, rows.tests)
+        total_s += self._forward_s(cost, command.train_pieces, rows.streams)
+        return whole_ticks(total_s * cost.evaluation_share / self.speed)
 
-    def _forward_s(self, pieces: Sequence[Piece], shards: Mapping[int, Partition]) -> float:
+    def _forward_s(
+        self, cost: CostModel, pieces: Sequence[Piece], shards: Mapping[int, Partition]
+    ) -> float:
         """Return the time of training steps on these rows, in an evaluation's batches."""
         most, total_s = self.training.settings.config.evaluation.batch_rows, 0.0
         for shard, start, stop in pieces:
@@ -213,7 +241,7 @@ class VirtualWorker:
             for first in range(start, stop, most):
                 last = min(first + most, stop)
                 stored = self.training.kernels.nonzeros(features, np.arange(first, last))
-                total_s += self.cost.batch_s(last - first, stored)
+                total_s += cost.batch_s(last - first, stored)
         return total_s
 
 
@@ -283,7 +311,7 @@ class WorkerFactory:
         self._shared: SharedModel | None = None
         self._budgets: dict[str, LogitsBudget] = {}
 
-    def create_first(self, speeds: Mapping[str, float]) -> dict[str, VirtualWorker]:
+    def create_first(self, speeds: Mapping[str, float]) -> dict[str, LocalWorker]:
         """Return the workers of the beginning, by name."""
         machines = {name: self._next_machine() for name in speeds}
         self._model_host = self._devices.model_host_of(machines)
@@ -292,19 +320,19 @@ class WorkerFactory:
         created = {name: self._create(name, speeds[name], machines[name]) for name in ordered}
         return {name: created[name] for name in speeds}
 
-    def create(self, name: str, speed: float) -> VirtualWorker:
+    def create(self, name: str, speed: float) -> LocalWorker:
         """Return a worker that arrives later, in the next place on the machines."""
         return self._create(name, speed, self._next_machine())
 
     def _next_machine(self) -> str:
         return self._devices.network.machine_of(next(self._numbers))
 
-    def _create(self, name: str, speed: float, machine: str) -> VirtualWorker:
+    def _create(self, name: str, speed: float, machine: str) -> LocalWorker:
         settings, cost = self._settings(name, machine), self._devices.cost_of(name)
         device = settings.slot.device
         if device in self._budgets:  # found by another worker on the same device
             settings = self._budgets[device].given_to(settings)
-        worker = VirtualWorker(name, speed, settings, self._rows, cost, self._shared)
+        worker = LocalWorker(name, speed, settings, self._rows, cost, self._shared)
         self._shared = self._shared or worker.training.shared
         self._budgets.setdefault(device, worker.training.budget)
         return worker

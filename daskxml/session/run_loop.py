@@ -1,9 +1,8 @@
 """The loop of a run: events in, a session's commands out to an executor.
 
-It has three backends: the workers of a Dask cluster (`daskxml.cluster`), workers on virtual clocks
-(`daskxml.local`) and one worker in this process (`daskxml.local`). Each decides when the
-next event comes and drives the loop with it; what happens then is the same for all, and written
-here.
+It has two backends: the workers of a Dask cluster (`daskxml.cluster`) and those of this process,
+in real or in virtual time (`daskxml.local`). Each decides when the next event comes and drives the
+loop with it; what happens then is the same for both, and written here.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, 
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import load_run_config
 from daskxml.local import Arrival, Loss
-from daskxml.local.simulation import Simulation
-from daskxml.records.run_dir import RunDir
+from daskxml.local.cost import Devices, v100_cost
+from daskxml.local.rows import load_rows
+from daskxml.local.run import LocalRun
 from daskxml.session.session import Session
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]
@@ -67,9 +68,10 @@ def pool_config(request, data):
 
 
 def simulation(config, workers):
-    made = Simulation(config, dict.fromkeys(workers, 1.0), RunDir(None, None), (), [])
-    made.read(None, None, None)
-    return made
+    config, rows, names = load_rows(config, len(workers))
+    devices = Devices.of(rows.model_spec(config), v100_cost)
+    speeds = dict.fromkeys(workers, 1.0)
+    return LocalRun(config, rows, lambda event: None, names=names, devices=devices, speeds=speeds)
 
 
 def as_the_simulator_builds_it(config):

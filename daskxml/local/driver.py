@@ -1,12 +1,14 @@
-"""One session in virtual time, from its first command to its last.
+"""Drives a run loop by a clock, from a session's first command to its last.
 
 The next event is the earliest of these: the end of something under way, a worker that is lost or
 arrives by the script, a candidate that has the model, the end of the time that the run may take. At
-equal times results come before losses, and losses before arrivals.
+equal times results come before losses, and losses before arrivals. In real time what is under way
+is done in its turn, and nobody is lost or arrives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 from collections import Counter
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 from daskxml.core.errors import ConfigError
 from daskxml.core.signals import defer_signals
 from daskxml.local.cost import TICK_S, whole_ticks
-from daskxml.local.executor import Executor
-from daskxml.local.worker import VirtualWorker, WorkerFactory
+from daskxml.local.executor import LocalExecutor
+from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.session.commands import STOP, Command, StopRequest
 from daskxml.session.run_loop import RunLoop
 from daskxml.session.stopping import trained_s
@@ -116,7 +118,7 @@ class Script:
 class Candidate:
     """A worker that prepares to join: it has the model of ``generation`` at ``ready_s``."""
 
-    worker: VirtualWorker
+    worker: LocalWorker
     ready_s: float
     generation: int = -1
 
@@ -132,14 +134,14 @@ class Membership:
         Of the session.
     """
 
-    def __init__(self, factory: WorkerFactory, executor: Executor) -> None:
+    def __init__(self, factory: WorkerFactory, executor: LocalExecutor) -> None:
         self._factory, self._executor = factory, executor
         self.candidates: list[Candidate] = []
 
     def prepare(self, name: str, speed: float) -> None:
         """Create a worker that arrives."""
         worker = self._factory.create(name, speed)
-        self.candidates.append(Candidate(worker, self._executor.now_s))
+        self.candidates.append(Candidate(worker, self._executor.clock.now_s))
 
     def drop(self, name: str) -> None:
         """Forget a candidate that is lost."""
@@ -148,7 +150,7 @@ class Membership:
     @property
     def next_s(self) -> float:
         """When the next candidate receives its model; those that have it wait for a merge."""
-        now_s = self._executor.now_s
+        now_s = self._executor.clock.now_s
         times = (candidate.ready_s for candidate in self.candidates)
         return min((ready_s for ready_s in times if ready_s > now_s), default=math.inf)
 
@@ -156,11 +158,11 @@ class Membership:
         """Whether a worker waits to join."""
         return bool(self.candidates)
 
-    def admit(self, generation: int, may_join: bool) -> list[VirtualWorker]:
+    def admit(self, generation: int, may_join: bool) -> list[LocalWorker]:
         """Let candidates that hold the model of ``generation`` join; send it to others."""
         admitted = []
         for candidate in list(self.candidates):
-            if candidate.ready_s > self._executor.now_s:
+            if candidate.ready_s > self._executor.clock.now_s:
                 continue
             if candidate.generation != generation:
                 self._send_model(candidate, generation)
@@ -174,17 +176,17 @@ class Membership:
         nbytes, network = candidate.worker.training.model_bytes, self._executor.network
         candidate.generation = generation
         takes_s = network.transfer_s(nbytes) + whole_ticks(network.latency_s + network.message_s)
-        candidate.ready_s = self._executor.now_s + takes_s
+        candidate.ready_s = self._executor.clock.now_s + takes_s
 
-    def _join(self, worker: VirtualWorker) -> None:
+    def _join(self, worker: LocalWorker) -> None:
         donor = next(iter(self._executor.workers.values())).training
         generation, models = donor.host_models()
         worker.training.set_models(models, generation, donor.best)
         self._executor.workers[worker.name] = worker
 
 
-class VirtualSession:
-    """Drives a run loop on a virtual clock, which is its executor's.
+class LocalDriver:
+    """Drives a run loop by the clock of its executor.
 
     Parameters
     ----------
@@ -192,65 +194,77 @@ class VirtualSession:
         From the beginning of the run, or from a checkpoint.
     script
         Losses and arrivals; those that have happened are removed.
+    ends_at_merge
+        Ctrl-C ends the run at a merge, and a second one interrupts it; else the first one does.
     """
 
     def __init__(
-        self, loop: RunLoop, executor: Executor, membership: Membership, script: Script
+        self,
+        loop: RunLoop,
+        executor: LocalExecutor,
+        membership: Membership,
+        script: Script,
+        *,
+        ends_at_merge: bool = True,
     ) -> None:
         self.session, self.executor = loop.session, executor
         self._loop, self._membership, self._script = loop, membership, script
-        self._is_interrupted = False
+        self._ends_at_merge, self._is_interrupted = ends_at_merge, False
         self._timed_out = -1  # the mega-batch in which the time was up
 
     def speeds(self) -> dict[str, float]:
         """Return the speeds of all workers, candidates last."""
+        return {worker.name: worker.speed for worker in self._workers()}
+
+    def _workers(self) -> list[LocalWorker]:
         candidates = (candidate.worker for candidate in self._membership.candidates)
-        workers = [*self.executor.workers.values(), *candidates]
-        return {worker.name: worker.speed for worker in workers}
+        return [*self.executor.workers.values(), *candidates]
 
     def run(self) -> str:
-        """Run until the session ends; return why.
-
-        Ctrl-C asks it to end at a merge; a second one interrupts it.
-        """
-        commands = self._loop.start(self.executor.workers, self.executor.now_s)
+        """Run until the session ends; return why."""
+        commands = self._loop.start(self.executor.workers, self.executor.clock.now_s)
         reason, interrupts = "", 0
         while not reason:
             try:
-                with defer_signals():
+                with defer_signals() if self._ends_at_merge else contextlib.nullcontext():
                     reason = self._loop.execute(commands)
                     commands = [] if reason else self._next_commands()
             except KeyboardInterrupt:
                 interrupts += 1
-                if interrupts > 1:
+                if interrupts > 1 or not self._ends_at_merge:
                     raise
                 self._is_interrupted = True
         return reason
 
+    def close(self) -> None:
+        """End the threads of pools, and close shared models."""
+        for worker in self._workers():
+            worker.training.close()
+
     def _next_commands(self) -> list[Command]:
         """Advance to the next event; return the commands that follow from it."""
-        executor, script = self.executor, self._script
+        executor, script, clock = self.executor, self._script, self.executor.clock
         if self._is_interrupted:
             self._is_interrupted = False
-            return self._loop.handle(StopRequest("interrupt"), executor.now_s)
+            return self._loop.handle(StopRequest("interrupt"), clock.now_s)
         if self._loop.is_stop_asked:
             self._loop.is_stop_asked = False
-            return self._loop.handle(StopRequest(STOP.value), executor.now_s)
+            return self._loop.handle(StopRequest(STOP.value), clock.now_s)
         times = [executor.next_s, script.next_s, self._membership.next_s, self._deadline_s()]
         if min(times) == math.inf:
             raise RuntimeError(f"nothing is under way in stage {self.session.stage!r}")
-        now_s = executor.now_s = max(executor.now_s, min(times))
+        clock.advance(min(times))
         commands: list[Command] = []
         match times.index(min(times)):
             case 0:
                 result = executor.finish_next()
-                commands = [] if result is None else self._loop.handle(result, now_s)
+                commands = [] if result is None else self._loop.handle(result, clock.now_s)
             case 1:
                 commands = self._change(script.pop())
             case 3:
                 self._timed_out = self.session.generation
-                commands = self.session.tick(now_s)
-        return [*commands, *self._loop.admit(now_s)]
+                commands = self.session.tick(clock.now_s)
+        return [*commands, *self._loop.admit(clock.now_s)]
 
     def _deadline_s(self) -> float:
         """Return when the run's time is up; infinite without a limit, or if it was up before."""
@@ -273,7 +287,7 @@ class VirtualSession:
 
     def _lose(self, loss: Loss, name: str) -> list[Command]:
         """Handle a loss, after the end of what it cannot undo any more."""
-        now_s = self.executor.now_s
+        now_s = self.executor.clock.now_s
         settled_s = self.executor.settled_until(now_s)
         if settled_s > now_s:
             self._script.push(loss, settled_s)
