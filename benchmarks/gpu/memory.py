@@ -1,4 +1,4 @@
-"""Runs on a GPU that has less memory left than their batches need.
+"""Copies between a GPU and the host's memory, and runs on a GPU that has little memory left.
 
     pip install '.[cuda12]'
     python benchmarks/gpu/memory.py [--left-gib 6 3]
@@ -6,7 +6,7 @@
 Generated rows with 200,000 labels are trained with batches of up to 8,192 rows, whose logits take
 6.6 GB, first with all of the GPU's memory and then while another allocation leaves little of it.
 The worker is told nothing of that: it has planned its batches before, and finds out in a step.
-The result is ``benchmarks/results/gpu_memory.json``.
+The results are ``gpu_pinned.json`` and ``gpu_memory.json`` in ``benchmarks/results/``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,57 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import daskxml
 from daskxml.cli import main as command
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from machine import write_result
+
+SIZES_MIB = 1, 8, 64
+TIMES = 20
+
+
+def milliseconds(wait: Callable[[], Any], work: Callable[[], Any]) -> float:
+    """Return the mean of several in a row, after one that does not count."""
+    work()
+    wait()
+    begun_s = time.perf_counter()
+    for _ in range(TIMES):
+        work()
+    wait()
+    return round((time.perf_counter() - begun_s) / TIMES * 1e3, 3)
+
+
+def copies() -> None:
+    """Measure copies of all sizes, and write the table."""
+    import cupy
+    from cupyx import empty_pinned
+
+    wait = cupy.cuda.Device().synchronize
+    rows = []
+    for mib in SIZES_MIB:
+        there = cupy.ones(mib << 18, "float32")
+        used, pinned = np.ones(there.shape, "float32"), empty_pinned(there.shape, "float32")
+        ways: dict[str, Callable[[], Any]] = {
+            "to new pages": there.get,
+            "to used pages": lambda a=there, b=used: a.get(out=b),
+            "to page-locked": lambda a=there, b=pinned: a.get(out=b),
+            "to new page-locked": lambda a=there: a.get(out=empty_pinned(a.shape, a.dtype)),
+            "from used pages": lambda a=there, b=used: a.set(b),
+            "from page-locked": lambda a=there, b=pinned: a.set(b),
+        }
+        times = {f"{name} ms": milliseconds(wait, work) for name, work in ways.items()}
+        rows.append({"MiB": mib, **times})
+    write_result("gpu_pinned", rows)
+
 
 ROWS, FEATURES, LABELS = 60_000, 50_000, 200_000
 OVERRIDES = {
@@ -45,7 +88,7 @@ def train(folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Make the runs, and write what came of them."""
+    """Measure copies and make the runs; write what came of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--left-gib", type=float, nargs="+", default=[6.0, 3.0])
     options = parser.parse_args()
@@ -56,6 +99,7 @@ def main() -> int:
     except (ImportError, RuntimeError) as error:
         print(f"no GPU: {error}", file=sys.stderr)
         return 2
+    copies()
     with tempfile.TemporaryDirectory() as name:
         sizes = {"--rows": ROWS, "--features": FEATURES, "--labels": LABELS}
         options_of = [text for pair in sizes.items() for text in map(str, pair)]

@@ -1,7 +1,8 @@
-"""Whole runs with a GPU: what they reach beside a CPU's, and how a GPU and a CPU share the rows.
+"""Whole runs with a GPU beside a CPU's, and label trees fitted and ranked on both.
 
     pip install '.[cuda12]'
     python benchmarks/gpu/runs.py FOLDER [--sets bibtex delicious] [--seeds 0 1 2]
+    python benchmarks/gpu/runs.py FOLDER --trees [--sets nvd-product ...] [--parts kernels runs]
 
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Every run is one of `daskxml.train`
 on a local cluster:
@@ -10,22 +11,43 @@ on a local cluster:
 ``mixed``        the GPU and a CPU worker side by side: shares of the rows, and of the speeds
 ``hogbatch``     CPU+GPU Hogbatch and Adaptive Hogbatch, the GPU beside a pool of two threads
 
-``--device cpu`` lets CPU workers take the GPU's place, which tries this script out and writes no
-result. The result, written anew after each run, is ``benchmarks/results/gpu_runs.json``; without a
-GPU it says so in a line and ends with status 2.
+With ``--trees``, one tree of the run file ``tree``:
+
+``kernels``      all nodes of a tree in one call, and a ranking of all test rows, on the GPU and on
+                 one core; the same rows, order of labels and solver
+``runs``         `daskxml.train` with one worker on the GPU, with one on a core, and with one on
+                 each core: P@1, and seconds of fitting and merging
+
+``--device cpu`` replaces the GPU by a CPU, to try this script, and writes no result. The result,
+written after each run, is ``benchmarks/results/gpu_runs.json`` or ``gpu_trees.json``; without a GPU
+the exit status is 2.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import daskxml
-from row_by_row import write_each
+import numpy as np
 
+import daskxml
+from daskxml.config import load_run_config
+from daskxml.core.arrays import Partition, Segment
+from daskxml.data.rows import to_scipy
+from daskxml.kernels import Kernels, get_kernels
+from daskxml.local.rows import Rows, read_rows, share_rows
+from daskxml.metrics import metric_sums
+from daskxml.models.trees.forest import Forest, assemble_tree
+from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces
+from daskxml.models.trees.shape import TreeShape
+from device import random_rows, write_each
+
+SETS, TREE_SETS = ("bibtex", "delicious"), ("nvd-product", "stackex4-2k", "made-up")
 SEEDS = (0, 1, 2)
 POOL_THREADS = 2
 Row = dict[str, Any]
@@ -86,16 +108,103 @@ def all_rows(folder: Path, sets: Sequence[str], seeds: Sequence[int], device: st
             yield row_of(name, data, f"{device} + pool", run, seed=seeds[0], **shares(run))
 
 
+PIECES, SEED, REPEATS = 64, 0, 3
+MADE_UP = 100_000, 135_909, 200_000, 75, 5  # rows, features, labels, and of each in a row
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what a call returns, and its seconds."""
+    begun_s = time.perf_counter()
+    found = call()
+    return found, time.perf_counter() - begun_s
+
+
+def tree_kernels(name: str, rows: Rows, kernels: Kernels) -> Row:
+    """Fit and rank with one tree."""
+    (train,), (test,), spec, orders = rows.train, rows.test, rows.tree_spec, rows.label_orders
+    labels, counts = spec.labels, rows.label_counts
+    shape, order = TreeShape.of(spec), orders[0]
+    pieces = plan_pieces(shape, counts[order], train.rows, PIECES)
+    blocks = [block for piece in pieces for block in piece]
+    tree_rows, rows_s = timed(lambda: TreeRows(kernels, train, order))
+    fit_s, fitted = [], None
+    for _ in range(REPEATS if kernels.name == "cuda" else 1):
+        fitted, spent_s = timed(lambda: fit_blocks(tree_rows, spec, shape, blocks, SEED, 0))
+        fit_s.append(spent_s)
+    arrays = assemble_tree(order, shape, list(zip(blocks, fitted, strict=True)))
+    forest = Forest(spec, {f"tree0.{n}": array for n, array in arrays.items()}, kernels)
+    there = kernels.to_device(Partition(test.features, test.labels))
+    segment = Segment(there, kernels.to_device(np.arange(test.rows)))
+    rank_s = []
+    for _ in range(REPEATS):
+        (ids, _), spent_s = timed(lambda: forest.top_k([segment], 5))
+        rank_s.append(spent_s)
+    precision = metric_sums(ids, test.labels, np.ones(labels), (1,)).result()["P@1"]
+    return {
+        "part": "kernels", "set": name, "device": kernels.name, "workers": 1,
+        "solver": f"{spec.solver} {spec.passes}", "nodes": len(blocks),
+        "P@1": round(precision, 4), "weights": int(arrays["weights"].shape[0]),
+        "rows_s": round(rows_s, 2),
+        "first fit_s": round(fit_s[0], 3), "fit_s": round(min(fit_s), 3),
+        "ranked rows/s": round(test.rows / min(rank_s)),
+    }  # fmt: skip
+
+
+def tree_run(folder: Path, name: str, device: str, workers: int) -> Row:
+    """Train one tree with a run file as it is, but for the cluster."""
+    files = {part: str(folder / f"{name}.{part}.txt.gz") for part in ("train", "test")}
+    overrides = {"cluster.device": device, "cluster.workers": workers, "checkpoint.every": 0}
+    run, whole_s = timed(lambda: daskxml.train("tree", **files, overrides=overrides))
+    spent_s = sum(row["train_s"] + row["merge_s"] for row in run.history)
+    return {
+        "part": "runs", "set": name, "device": device, "workers": workers,
+        "P@1": round(run.metrics["P@1"], 4), "fit_s": round(spent_s, 2),
+        "whole_s": round(whole_s, 2),
+    }  # fmt: skip
+
+
+def load(folder: Path, name: str) -> Rows:
+    """Return a set's rows, in one partition; of the shape ``made-up``, random ones."""
+    if name != "made-up":
+        paths = {part: folder / f"{name}.{part}.txt.gz" for part in ("train", "test")}
+        config = load_run_config("tree", [f"data.{part}={path}" for part, path in paths.items()])
+        return share_rows(read_rows(config, workers=1))
+    whole = random_rows(np.random.default_rng(SEED), *MADE_UP)
+    x, y = to_scipy(whole.features), to_scipy(whole.labels)
+    held = x.shape[0] // 20
+    train, test = daskxml.Matrices(x[held:], y[held:]), daskxml.Matrices(x[:held], y[:held])
+    return share_rows(read_rows(load_run_config("tree"), 1, train, test))
+
+
+def tree_rows_of(
+    folder: Path, sets: Sequence[str], parts: Sequence[str], device: str
+) -> Iterator[Row]:
+    """Measure one after the other, a GPU's first."""
+    for name in sets:
+        if "kernels" in parts:
+            rows = load(folder, name)
+            for where in (device, "cpu"):
+                yield tree_kernels(name, rows, get_kernels(where, 1))
+        if "runs" in parts and name != "made-up":
+            for where, workers in ((device, 1), ("cpu", 1), ("cpu", os.cpu_count() or 1)):
+                yield tree_run(folder, name, where, workers)
+
+
 def main() -> int:
     """Make all runs and write what came of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="of the data sets")
-    parser.add_argument("--sets", nargs="+", default=["bibtex", "delicious"])
+    parser.add_argument("--trees", action="store_true", help="label trees, not networks")
+    parser.add_argument("--sets", nargs="+", help="default: two for networks, three for trees")
+    parser.add_argument("--parts", nargs="+", default=["kernels", "runs"], help="of --trees")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
-    rows = all_rows(options.folder, options.sets, options.seeds, options.device)
-    return write_each("gpu_runs", rows, options.device)
+    folder, device = options.folder, options.device
+    sets = options.sets or (TREE_SETS if options.trees else SETS)
+    if options.trees:
+        return write_each("gpu_trees", tree_rows_of(folder, sets, options.parts, device), device)
+    return write_each("gpu_runs", all_rows(folder, sets, options.seeds, device), device)
 
 
 if __name__ == "__main__":

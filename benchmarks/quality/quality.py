@@ -1,32 +1,97 @@
-"""Quality: what `pipelines/best.toml` reaches on the test rows, beside the bars and other tools.
-
-For each set, in a folder with ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``, the installed command
-trains on local workers of one thread each; P@k is counted a second time from the predictions, as
-in `real_data.py`. `BARS` are what the run file is to reach. `TOOLS` are measured figures of other
-tools on the same rows: two cores, default parameters, one run each.
+"""Quality: what run files reach on the test rows of real sets, beside the bars and other tools.
 
     python benchmarks/quality/quality.py FOLDER [--sets bibtex,delicious] [--workers 2]
+        [--run-files best,quickstart]
 
-Rows of other sets stay in the results where the same run file, with as many workers, made them.
+For each set, in a folder with ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``, the installed command
+trains on local workers of one thread each; then `daskxml evaluate --json` must give the metrics of
+the last line of the history, and P@k is counted once more from `daskxml predict`'s matrix and the
+text of the test file, by code that shares nothing with daskxml.
+
+`BARS` are what `best` is to reach. `TOOLS` are measured figures of other tools on the same rows:
+two cores, default parameters, one run each. Writes ``results/quality.json`` (`best`) and
+``results/quickstart.json``; rows of other sets are kept if the run file and the number of workers
+are the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import json
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from real_data import PIPELINES, measure
+import numpy as np
+import scipy.sparse
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from machine import RESULTS, write_result
 
-RUN_FILE = PIPELINES / "best.toml"
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+
+
+def command(*arguments: object) -> str:
+    """Run daskxml and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "daskxml", *map(str, arguments)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done.stdout
+
+
+def counted_precision(scores: scipy.sparse.csr_matrix, path: Path, k: int) -> float:
+    """Count P@k from the matrix and the text."""
+    hits = 0
+    with gzip.open(path, "rt") as text:
+        next(text)
+        for row, line in enumerate(text):
+            labels = set(line.split(" ", 1)[0].split(","))
+            entry = slice(scores.indptr[row], scores.indptr[row + 1])
+            best = np.argsort(-scores.data[entry], kind="stable")[:k]
+            hits += len(labels.intersection(map(str, scores.indices[entry][best])))
+    return hits / (k * scores.shape[0])
+
+
+def measure(name: str, folder: Path, run_file: str, workers: str) -> dict[str, Any]:
+    """Train, evaluate and predict on one set."""
+    train, test = (folder / f"{name}.{part}.txt.gz" for part in ("train", "test"))
+    with tempfile.TemporaryDirectory() as place:
+        out, matrix = Path(place) / "run", Path(place) / "top.npz"
+        begun_s = time.perf_counter()
+        command("train", run_file, "--train", train, "--test", test, "--out", out,
+                "--workers", workers, "--set", "cluster.threads=1")  # fmt: skip
+        total_s = time.perf_counter() - begun_s
+        history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+        evaluated = json.loads(command("evaluate", out, test, "--json"))
+        command("predict", out, test, "--top-k", 5, "--out", matrix)
+        scores = scipy.sparse.load_npz(matrix)
+    last = history[-1]
+    counted = {f"P@{k}": counted_precision(scores, test, k) for k in (1, 3, 5)}
+    agree = evaluated == last["metrics"] and all(
+        abs(counted[key] - evaluated[key]) < 1e-12 for key in counted
+    )
+    keys = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5")
+    return {
+        "data": name,
+        **{key: last["metrics"][key] for key in keys},
+        "epochs": last["epoch"],
+        "train_s": sum(row["train_s"] + row["merge_s"] for row in history),
+        "total_s": total_s,
+        "all_counts_agree": agree,
+    }
+
+
+RESULT_OF = {"best": "quality", "quickstart": "quickstart"}  # run file to result
 SETS = "bibtex,delicious,stackex4-2k,citeuliket-8k,nvd-product"
 BARS: dict[str, dict[str, float]] = {
     "bibtex": {"P@1": 0.636, "P@3": 0.394, "P@5": 0.291},
@@ -106,9 +171,9 @@ def with_bars(row: dict[str, Any]) -> dict[str, Any]:
             "missed": "; ".join(missed) or "none"}  # fmt: skip
 
 
-def kept_rows(setting: Mapping[str, str], names: list[str]) -> list[dict[str, Any]]:
+def kept_rows(name: str, setting: Mapping[str, str], names: list[str]) -> list[dict[str, Any]]:
     """Return earlier rows of the same setting, except of the sets that are measured now."""
-    path = RESULTS / "quality.json"
+    path = RESULTS / f"{name}.json"
     earlier = json.loads(path.read_text()) if path.exists() else {}
     if any(earlier.get(key) != value for key, value in setting.items()):
         return []
@@ -116,24 +181,23 @@ def kept_rows(setting: Mapping[str, str], names: list[str]) -> list[dict[str, An
 
 
 def main() -> None:
-    """Measure every set and write the table."""
+    """Measure every set with every run file, and write a table of each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", default=SETS)
     parser.add_argument("--workers", default="2")
-    parser.add_argument("--run-file", type=Path, default=RUN_FILE)
+    parser.add_argument("--run-files", default=",".join(RESULT_OF))
     options = parser.parse_args()
-    options.set = ["--set", "cluster.threads=1"]
     names = options.sets.split(",")
-    digest = hashlib.sha256(options.run_file.read_bytes()).hexdigest()
-    setting = {
-        "run_file": options.run_file.name, "sha256": digest, "workers": options.workers,
-    }  # fmt: skip
-    rows = kept_rows(setting, names)
-    for name in names:  # written after each set: the last takes minutes
-        rows.append(with_bars(measure(name, options.folder, options)))
-        tools = {row["data"]: other_tools(row["data"]) for row in rows}
-        write_result("quality", rows, **setting, bars=BARS, other_tools=tools)
+    for run_file in options.run_files.split(","):
+        digest = hashlib.sha256((PIPELINES / f"{run_file}.toml").read_bytes()).hexdigest()
+        setting = {"run_file": f"{run_file}.toml", "sha256": digest, "workers": options.workers}
+        result = RESULT_OF.get(run_file, run_file)
+        rows = kept_rows(result, setting, names)
+        for name in names:  # written after each set: the last takes minutes
+            rows.append(with_bars(measure(name, options.folder, run_file, options.workers)))
+            tools = {row["data"]: other_tools(row["data"]) for row in rows}
+            write_result(result, rows, **setting, bars=BARS, other_tools=tools)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-import serving
+import prediction
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -128,7 +128,7 @@ def main() -> None:
     rows = []
     for bits in (32, 8):
         with tempfile.TemporaryDirectory() as folder:
-            serving.generate(Path(folder), options.labels, bits)
+            prediction.generate(Path(folder), options.labels, bits)
             rows += [{"bits": bits, **row} for row in loaded(Path(folder), options)]
     rows = with_earlier("serving_load", rows)
     write_result("serving_load", rows, labels=options.labels, threads=options.threads)
@@ -139,8 +139,8 @@ def loaded(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     rng = np.random.default_rng(2)
     bodies = [
         json.dumps({"rows": [{
-            "ids": rng.integers(0, serving.FEATURES, serving.ROW_FEATURES).tolist(),
-            "values": rng.random(serving.ROW_FEATURES).round(4).tolist(),
+            "ids": rng.integers(0, prediction.FEATURES, prediction.ROW_FEATURES).tolist(),
+            "values": rng.random(prediction.ROW_FEATURES).round(4).tolist(),
         }]}).encode()
         for _ in range(500)
     ]  # fmt: skip

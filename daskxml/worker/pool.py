@@ -9,7 +9,7 @@ Heterogeneous CPU+GPU Architectures", IPDPSW 2021: Algorithm 2, ExecuteWork, lin
 Threads read weights while others write them, and of two additions to the same weight at the same
 moment one may be lost; nothing else is. Kernels release the GIL, Python between them does not, and
 cache lines move slowly between cores: threads gain little where steps are short (models that fit
-into a core's cache, a row a part: `benchmarks/speed/pool.py`). With one thread the bits are those
+into a core's cache, a row a part: `benchmarks/speed/step.py`). With one thread the bits are those
 of a replica that steps through the same parts.
 """
 

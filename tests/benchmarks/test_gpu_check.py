@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 
 import check
-import gpu
-import learning
-import step_times
+import device
+import steps
 import twins
+from cases import Sizes
 from daskxml.kernels import Kernels, get_kernels, registry
 from daskxml.kernels.optim import RowStepKernels
 from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
 from daskxml.kernels.weights import WeightKernels
 from harness.cuda_on_host import NO_GPU, emulated, needs_compiler
-from roofline import SHAPES, Floor, Shape, floor_of
-from twin_cases import every_case
-from twin_operands import Sizes
+from steps import SHAPES, Floor, Shape, floor_of
+from twins import every_case
 
 CHECK = Path(check.__file__)
 TINY = Sizes(rows=37, features=50, labels=150, units=40, row_features=9)
@@ -80,23 +79,23 @@ def test_operands_differ_from_seed_to_seed():
 def test_torch_does_the_same_steps(optimizer):
     torch = pytest.importorskip("torch")
     common = SMALL, 16, optimizer
-    ours = step_times.OurSteps(get_kernels("cpu", 1), *common, 1 << 20, 3)
-    theirs = step_times.torch_steps(torch, "cpu", *common, False, 3)
-    for steps in (1, 4):
-        assert ours(steps) == pytest.approx(theirs(steps), rel=1e-4)
+    ours = steps.OurSteps(get_kernels("cpu", 1), *common, 1 << 20, 3)
+    theirs = steps.torch_steps(torch, "cpu", *common, False, 3)
+    for count in (1, 4):
+        assert ours(count) == pytest.approx(theirs(count), rel=1e-4)
 
 
 @needs_compiler
 @pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 0.01), ("float16", 0.001)])
 def test_steps_with_a_narrow_output_layer(dtype, error):
     common = SMALL, 16, "sgd", 1 << 20, 3
-    wide = step_times.OurSteps(emulated(), *common)
-    narrow = step_times.OurSteps(emulated(), *common, output_dtype=dtype)
+    wide = steps.OurSteps(emulated(), *common)
+    narrow = steps.OurSteps(emulated(), *common, output_dtype=dtype)
     assert narrow(3) == pytest.approx(wide(3), rel=error)
 
 
 class HostGpu:
-    """In the place of `gpu.Gpu`: the kernels' sources on the host."""
+    """In the place of `device.Gpu`: the kernels' sources on the host."""
 
     torch_device, compiles = "cpu", (False,)
 
@@ -116,7 +115,7 @@ class HostGpu:
         return {"bytes_s": 1e12, "operations_s": 1e13}
 
     def describe(self):
-        return gpu.software()
+        return device.software()
 
 
 @pytest.mark.slow
@@ -124,7 +123,7 @@ class HostGpu:
 def test_all_of_it_goes_through(monkeypatch, capsys):
     """The real run has no second try: every part, on sizes that the host can do."""
     monkeypatch.setitem(registry.KERNELS, "cuda", lambda threads, exact: emulated())
-    monkeypatch.setattr(learning, "RUN_ROWS", 256)
+    monkeypatch.setattr(check, "RUN_ROWS", 256)
     work = check.Work(
         sizes=Sizes(rows=9, features=20, labels=40, units=8, row_features=4),
         steps=((SMALL, 8, "sgd"),),
@@ -159,7 +158,7 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
 @needs_compiler
 def test_a_table_of_steps_says_what_failed_and_what_was_left_out():
     ceilings = HostGpu().ceilings()
-    (broken, *_) = step_times.measure_shape(
+    (broken, *_) = steps.measure_shape(
         HostGpu(budget_bytes=10), (SMALL, 16, "sgd"), (1,), ceilings, 0, 0.001
     )
     assert broken["failed"].startswith("MemoryError")
@@ -171,8 +170,8 @@ def test_a_table_of_steps_says_what_failed_and_what_was_left_out():
 @needs_compiler
 def test_ceilings_are_measured():
     kernels = emulated()
-    assert gpu._copied_bytes_s(kernels, 1000) > 0.0
-    assert gpu._operations_s(kernels, 16) > 0.0
+    assert device._copied_bytes_s(kernels, 1000) > 0.0
+    assert device._operations_s(kernels, 16) > 0.0
 
 
 def test_the_floor_of_a_step():

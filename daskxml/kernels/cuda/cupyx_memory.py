@@ -10,7 +10,7 @@ import numpy as np
 def to_pinned(array: Any) -> np.ndarray[Any, Any]:
     """Copy an array from a GPU to page-locked memory of CuPy's pool, and wait for it.
 
-    64 MiB take 1.3 ms into it on an H100, and 25 into new pages (``benchmarks/gpu/pinned.py``).
+    64 MiB take 1.3 ms into it on an H100, and 25 into new pages (``benchmarks/gpu/memory.py``).
 
     Parameters
     ----------

@@ -1,12 +1,11 @@
 """How fast a network answers on one thread, beside the same by NumPy: one row, batches, threads.
 
-    python benchmarks/speed/serving.py [--labels 21764 200000 670000] [--bits 32 8] [--rows 300]
+    python benchmarks/speed/prediction.py [--labels 21764 200000 670000] [--bits 32 8] [--rows 300]
 
 The weights are generated, since times do not depend on them: 128 hidden units, 135,909 features
 (Amazon-670k's), rows of 76 features. The models lie in a temporary folder, of up to 0.5 GiB; each
 is measured in a process of its own, with weights in 32 bits and compressed to 8. NumPy, in 32 bits,
-and daskxml take turns, row by row. What label trees take
-is in trees.md, beside PECOS and omikuji.
+and daskxml take turns, row by row. Times of label trees, beside PECOS and omikuji, are in trees.md.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def main() -> None:
     about = (
         "One thread, times in ms, measured at several times, since memory is faster on some days; "
         "machine, commit and load are in serving.json, what is measured at the head of "
-        "[serving.py](../serving.py)."
+        "[prediction.py](../speed/prediction.py)."
     )
     table = "\n".join([about, "", *markdown(rows)])
     (RESULTS / "serving.md").write_text(f"# Answers of a network\n\n{table}\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that is to be measured on a GPU, in stretches of at most ten minutes, by value:
 #
-#   benchmarks/gpu/day.sh FOLDER [STRETCH ...]
+#   benchmarks/gpu/measure.sh FOLDER [STRETCH ...]
 #
 #   kernels   every CUDA kernel against its slow twin; a run's curve beside a CPU's
 #   steps     step times, memory and share of the roofline at two large shapes, beside PyTorch
@@ -32,8 +32,8 @@ for stretch in "${stretches[@]}"; do
     steps) command=("$python" benchmarks/gpu/check.py --parts b --out "$results/gpu_steps.json") ;;
     runs) command=("$python" benchmarks/gpu/runs.py "$data") ;;
     cluster) command=("$python" benchmarks/gpu/cluster.py) ;;
-    trees) command=("$python" benchmarks/gpu/label_trees.py "$data") ;;
-    memory) command=(bash -c "$python benchmarks/gpu/pinned.py && $python benchmarks/gpu/memory.py") ;;
+    trees) command=("$python" benchmarks/gpu/runs.py "$data" --trees) ;;
+    memory) command=("$python" benchmarks/gpu/memory.py) ;;
     tests) command=("$python" -m pytest -q -p no:cacheprovider tests/kernels
       tests/worker/test_cuda_replica.py tests/worker/test_cuda_trees.py tests/benchmarks/test_gpu_check.py
       tests/cluster/test_gpu_cluster.py) ;;

@@ -1,23 +1,27 @@
-"""What a new user waits for: installation, the first metric of `quickstart`, a second run.
+"""What a user waits for: workers that start, installation, the first metric of `quickstart`.
 
-    python benchmarks/speed/first_minute.py FOLDER [--set bibtex] [--keep]
+    python benchmarks/speed/start.py [--repeats 5]                  # two local workers
+    python benchmarks/speed/start.py FOLDER [--set bibtex] [--keep]  # the first minute
+
+Two local workers until they are ready to train, spawned and forked in turns; the first forked
+cluster starts the process that all others are forked from. Writes ``results/worker_start.json``.
 
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. A virtual environment is made in a
 temporary folder, this checkout is installed there by pip, and `quickstart` is trained twice, each
-time in a new process that finds no other daskxml. Every line that a run prints is timed; a pause of
-more than two seconds is told with the last line before it, which should say what took so long. Pip
-takes packages from its cache where it has them. Writes ``results/first_minute.json``.
-
-Wall time is that of the machine as it is: the mean load of the last minute stands beside it, and
-the processor time of the command without its workers, which are no processes of its own.
+time in a new process that finds no other daskxml. Every line that a run prints is timed; pauses of
+more than two seconds are reported with the last line before them. Pip takes packages from its cache
+where it has them. Wall time depends on the machine's load, which is in the table, as is the
+processor time of the command without its workers. Writes ``results/first_minute.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,9 +29,56 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dask
+from distributed import Client, LocalCluster
+
+from daskxml.cluster.connection import forked_workers
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from machine import write_result
+
+
+def imports() -> int:
+    """Import what a worker needs, as the first task of a run does."""
+    import daskxml.cluster.worker_tasks
+    import daskxml.kernels.cpu.kernels
+
+    assert daskxml
+    return os.getpid()
+
+
+def start(kind: str) -> float:
+    """Start two workers, let them import, and return the seconds until both have."""
+    starting: Any = forked_workers() if kind == "forked" else contextlib.nullcontext()
+    begun_s = time.perf_counter()
+    with (
+        starting,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(imports)
+        return time.perf_counter() - begun_s
+
+
+def workers_start(repeats: int) -> None:
+    """Measure both kinds of workers in turns, and write the table."""
+    dask.config.set({"logging.distributed": "error"})
+    seconds: dict[str, list[float]] = {"spawned": [], "forked": []}
+    for _ in range(repeats):
+        for kind, found in seconds.items():
+            found.append(start(kind))
+    rows = [
+        {
+            "workers": kind,
+            "first_s": found[0],
+            "median_s": statistics.median(found),
+            "max_s": max(found),
+        }
+        for kind, found in seconds.items()
+    ]
+    write_result("worker_start", rows, repeats=repeats)
+
 
 ROOT = Path(__file__).parents[2]
 PAUSE_S = 2.0
@@ -73,12 +124,21 @@ def pauses(lines: list[Line], begin: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    """Measure either."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--repeats", type=int, default=5, help="of starting two workers")
     parser.add_argument("--set", default="bibtex")
     parser.add_argument("--keep", action="store_true", help="leave the environment where it is")
     options = parser.parse_args()
+    if options.folder is None:
+        workers_start(options.repeats)
+    else:
+        first_minute(options)
+
+
+def first_minute(options: argparse.Namespace) -> None:
+    """Install, train twice, and write the results."""
     home = Path(tempfile.mkdtemp(prefix="first-minute-"))
     bin_folder = home / "venv/bin"
     _, made = timed([sys.executable, "-m", "venv", str(home / "venv")])

@@ -1,16 +1,24 @@
-"""The GPU that is checked: its kernels and memory, what it can do at most, and what it is."""
+"""The GPU that is measured, made-up rows for it, and results that are written row by row."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from daskxml.core.arrays import Csr, Partition
+from daskxml.core.errors import ConfigError
 from daskxml.core.hardware import find_gpus
 from daskxml.kernels import get_kernels
 from daskxml.records.environment import describe, versions
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import align, write_result
 
 MIB = 1 << 20
 PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "numpy", "scipy", "torch", "triton", "numba", "dask")
@@ -102,3 +110,66 @@ def _seconds(kernels: Any, work: Callable[[], None], times: int = 10) -> float:
             work()
         kernels.to_host(last)  # waits for what was queued before
     return (time.perf_counter() - begun_s) / times
+
+
+def random_rows(rng, rows, features, labels, row_features, row_labels):
+    """Rows of unit length; popular columns come more often, as in real data.
+
+    Columns are drawn by a power law: column ``n u**2`` for ``u`` uniform; what is drawn twice in a
+    row counts once.
+    """
+    values = np.full(rows * row_features, row_features**-0.5, np.float32)
+    return Partition(
+        _sparse(rng, rows, features, row_features, values),
+        _sparse(rng, rows, labels, row_labels, None),
+    )
+
+
+def _sparse(rng, rows, columns, each, values):
+    drawn = np.sort((columns * rng.random((rows, each)) ** 2).astype(np.int32), axis=1)
+    fresh = np.ones(drawn.shape, bool)
+    fresh[:, 1:] = drawn[:, 1:] != drawn[:, :-1]
+    indptr = np.append(0, np.cumsum(fresh.sum(axis=1))).astype(np.int64)
+    data = None if values is None else values[fresh.ravel()]
+    return Csr(indptr, drawn[fresh], data, columns)
+
+
+def planted_rows(seed, rows, features, labels, row_features=20):
+    """Rows of one label each, whose features are mostly that label's own."""
+    rng = np.random.default_rng(seed)
+    own = rng.integers(0, features, (labels, row_features))
+    label = rng.integers(0, labels, rows)
+    picked = np.where(rng.random((rows, row_features)) < 0.7, own[label],
+                      rng.integers(0, features, (rows, row_features)))  # fmt: skip
+    lists = [np.unique(row) for row in picked]
+    indptr = np.append(0, np.cumsum([len(row) for row in lists])).astype(np.int64)
+    indices = np.concatenate(lists).astype(np.int32)
+    lengths = np.diff(indptr)
+    data = np.repeat(lengths**-0.5, lengths).astype(np.float32)
+    x = Csr(indptr, indices, data, features)
+    y = Csr(np.arange(rows + 1, dtype=np.int64), label.astype(np.int32), None, labels)
+    return Partition(x, y)
+
+
+def write_each(name: str, rows: Iterable[Mapping[str, Any]], device: str) -> int:
+    """Write ``results/NAME.json`` anew after each row; return the exit status.
+
+    Without a GPU that is 2, after a line that says so. On the device ``cpu``, which tries a script
+    out, rows are printed only.
+    """
+    if device == "cuda":
+        try:
+            get_kernels("cuda", 1).close()
+        except ConfigError as error:
+            print(f"nothing is measured: {error}", file=sys.stderr)
+            return 2
+    found: list[Mapping[str, Any]] = []
+    for row in rows:
+        found.append(row)
+        columns = dict.fromkeys(column for each in found for column in each)
+        table = [{column: each.get(column) for column in columns} for each in found]
+        if device == "cuda":
+            write_result(name, table)
+        else:
+            print("\n".join(align(table)), flush=True)
+    return 0
