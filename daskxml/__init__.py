@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from daskxml.models.calibration import calibrate
     from daskxml.models.compression import compress
     from daskxml.models.mix.mixing import mix
-    from daskxml.models.network.onnx_export import export_onnx
     from daskxml.models.trained import Model, load
     from daskxml.records.verification import Verification, verify
     from daskxml.session.commands import STOP
@@ -64,7 +63,6 @@ __all__ = [
     "attach",
     "calibrate",
     "compress",
-    "export_onnx",
     "launch",
     "load",
     "make_scorer",
@@ -93,7 +91,6 @@ _HOMES = {
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
     "calibrate": "daskxml.models.calibration",
-    "export_onnx": "daskxml.models.network.onnx_export",
     "compress": "daskxml.models.compression",
     "launch": "daskxml.api.train",
     "load": "daskxml.models.trained",

@@ -222,11 +222,6 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
     command.add_argument("--scheduler", metavar="ADDRESS", help=text)
 
 
-def _add_export(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", metavar="DIR", help="directory of a run or a model")
-    command.add_argument("--out", required=True, metavar="FILE", help="the graph, FILE.onnx")
-
-
 def _add_mix(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("models", nargs="+", metavar="DIR", help="directories of two or more runs or models")
@@ -442,7 +437,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     ),
     "evaluate": ("data", _add_evaluate, "score a trained model on labelled rows"),
     "predict": ("data", _add_predict, "write a trained model's best labels of every row"),
-    "export": ("data", _add_export, "write a network as an ONNX graph, for other runtimes"),
     "mix": ("data", _add_mix, "make one model of several, with weights chosen on held-out rows"),
     "serve": ("serve", _add_serve, "answer requests for the best labels over HTTP"),
     "calibrate": (
@@ -467,6 +461,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
 
 # Commands of earlier versions, and what takes their place.
 REMOVED = {
+    "export": "read the arrays with safetensors, as docs/guides/serving.md shows",
     "index": "daskxml compress DIR --bits 8 --out DIR makes a network that ranks a row faster",
     "search": "tune with Optuna, as docs/guides/tuning.md shows",
 }

@@ -16,7 +16,6 @@ from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.models.compression import choose_drop
-from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.rows import read_rows
 from daskxml.models.store import model_bytes
 from daskxml.models.trained import (
@@ -116,44 +115,6 @@ def _predict_on_cluster(options: Options) -> int:
 def _tell_unknown(unknown: int, texts: int) -> None:
     if unknown:
         print(unknown_texts(unknown, texts), file=sys.stderr)
-
-
-def export(options: Options) -> int:
-    """Write a network as an ONNX graph."""
-    from daskxml.models.network.onnx_export import export_onnx
-
-    path = export_onnx(Model.load(options.model), options.out)
-    print(f"wrote {path.stat().st_size:,} bytes to {path}")
-    return 0
-
-
-@_telling
-def mix(options: Options) -> int:
-    """Write one model of several, and print what each one's labels are worth beside it."""
-    from daskxml.api.held_out import held_out_rows
-    from daskxml.cli.train import free_directory
-
-    out = options.out or free_directory("mix")
-    models = [Model.load(directory) for directory in options.models]
-    if options.weights:
-        daskxml.mix(models, weights=options.weights, out=out)
-        print(f"wrote a mixture of {len(models)} models to {out}")
-        return 0
-    if options.valid:
-        rows, whose = concatenate(list(read_rows(models[0], options.valid))), "of --valid"
-    else:
-        rows = held_out_rows(options.models, "--valid FILE, or --weights")
-        whose = "that no part was trained on"
-    mixture = daskxml.mix(models, valid=rows, out=out)
-    assert isinstance(mixture.spec, MixtureSpec)
-    print(f"on {rows.rows:,} rows {whose}:")
-    for name, share, model in zip(
-        (*options.models, out), (*mixture.spec.weights, 1.0), (*models, mixture), strict=True
-    ):
-        found = model.evaluate(rows)
-        scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
-        print(f"{scores}  weight {share:.2f}  {name}")
-    return 0
 
 
 @_telling

@@ -35,6 +35,7 @@ def failure(capsys, *arguments):
             ["search", "adaptive-sgd"],
             "search was removed: tune with Optuna, as docs/guides/tuning.md",
         ),
+        (["export", "runs/first"], "export was removed: read the arrays with safetensors"),
         (["index", "runs/first"], "index was removed: daskxml compress DIR --bits 8"),
         (["train"], "no run file: give RUN.toml, or --resume DIR"),
         (["train", "--resume", "absent"], "absent: no run to resume here"),
