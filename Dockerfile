@@ -31,7 +31,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 COPY pyproject.toml README.md LICENSE ./
 COPY pipelines pipelines
 COPY datasets datasets
-COPY benchmarks benchmarks
+COPY benchmarks/suites benchmarks/suites
 COPY daskxml daskxml
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /dist . && \

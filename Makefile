@@ -7,7 +7,7 @@
 #   make test-cuda  the tests of the GPU kernels with CuPy, in an environment of its own, and on a GPU
 #                   if there is one; CUDA=13 for the other CUDA
 #   make docs       the site of documents, in build/docs
-#   make bench      the suite `speed`: every benchmark that needs no data
+#   make bench      the speed of each part, by every benchmark that needs no data
 #   make simulate-faults  N runs of the cluster's code under simulated faults, from SEED on
 #   make lock       pin the packages of the Docker image anew
 
@@ -101,7 +101,11 @@ docs: $(READY)
 	@echo "the site begins at build/docs/index.html"
 
 bench: $(READY)
-	$(BIN)/daskxml bench speed
+	$(BIN)/python benchmarks/speed/step.py
+	$(BIN)/python benchmarks/speed/step.py --pool
+	$(BIN)/python benchmarks/speed/parser.py
+	$(BIN)/python benchmarks/speed/dispatch.py
+	$(BIN)/python benchmarks/speed/allreduce.py --mib 1 16 128 --workers 2 3 --rounds 5
 
 # For every Python that the package runs on, with hashes, and without the name of an index.
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \

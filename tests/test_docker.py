@@ -68,8 +68,7 @@ def test_what_the_dockerfile_copies_is_there_and_in_the_context():
                 inner = [p.relative_to(ROOT) for p in path.rglob("*.py")] if path.is_dir() else []
                 assert is_in_context(inside) or any(map(is_in_context, inner)), source
     assert is_in_context(Path("benchmarks/suites/smoke.toml"))
-    assert is_in_context(Path("benchmarks/machine.py"))
-    assert not is_in_context(Path("benchmarks/results/step.json"))
+    assert not is_in_context(Path("benchmarks/speed/step.py"))
     assert not is_in_context(Path(".git"))
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from daskxml.cli.arguments import _COMMANDS, build_parser
-from daskxml.cli.bench import load_suite, packaged_suites
 from daskxml.config import load_run_config
 
 ROOT = Path(__file__).parents[1]
@@ -210,13 +209,8 @@ def test_the_makefile_names_tests_that_exist():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_the_wheel_holds_the_run_files_the_cards_and_the_suites_with_their_scripts():
+def test_the_wheel_holds_the_run_files_the_cards_and_the_suites():
     with (ROOT / "pyproject.toml").open("rb") as file:
         wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
     folders = {"pipelines": "pipelines", "datasets": "datasets", "benchmarks/suites": "suites"}
-    suites = [load_suite(path) for path in packaged_suites().values()]
-    scripts = {f"benchmarks/{script.file}" for suite in suites for script in suite.scripts}
-    assert wheel["force-include"] == {
-        **{name: f"daskxml/{place}" for name, place in folders.items()},
-        **{name: f"daskxml/{name}" for name in {*scripts, "benchmarks/machine.py"}},
-    }
+    assert wheel["force-include"] == {name: f"daskxml/{at}" for name, at in folders.items()}

@@ -364,7 +364,6 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
     add("suite", metavar="SUITE", help="a suite that comes along, like smoke, or a TOML file")
     add("--out", metavar="DIR", help="where it is written, and goes on (default: runs/bench-SUITE)")
     add("--data", metavar="FOLDER", help="where the files of real data sets lie")
-    add("--against", metavar="DIR", help="tell what got worse since this earlier bench")
 
 
 def _add_json(command: argparse.ArgumentParser, text: str = _ONE_OBJECT) -> None:
@@ -450,7 +449,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
     ),
     "inspect": ("data", _add_inspect, "describe a data file and its problems"),
     "generate": ("data", _add_generate, "write generated rows with something to learn"),
-    "bench": ("machine", _add_bench, "do a suite of runs and benchmarks, with one table"),
+    "bench": ("bench", _add_bench, "do a suite of runs and benchmarks, with one table"),
     "doctor": (
         "machine", _add_json, "say what is installed here, what is missing, and what mends it",
     ),

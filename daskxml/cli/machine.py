@@ -1,4 +1,4 @@
-"""``daskxml doctor`` and ``bench``: what is installed on this machine, and how it performs.
+"""``daskxml doctor``: what is installed on this machine.
 
 The doctor runs where packages are missing: only the standard library is imported at the top.
 """
@@ -6,9 +6,7 @@ The doctor runs where packages are missing: only the standard library is importe
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-from pathlib import Path
 
 from daskxml.cli.arguments import Options
 
@@ -29,26 +27,3 @@ def doctor(options: Options) -> int:
     else:
         print(*report.lines(), sep="\n")
     return 2 if report.problems else 0
-
-
-def bench(options: Options) -> int:
-    """Run every cell of a suite, print its table, and count the failures.
-
-    Returns
-    -------
-    The exit status: 1 if a cell failed or all were skipped, else 0.
-    """
-    from daskxml.cli.bench import TABLE_FILE, load_suite, run_suite
-
-    suite = load_suite(options.suite)
-    out = Path(options.out or f"runs/bench-{suite.name}")
-    print(f"bench {suite.name} in {out}; if it is broken off, the same command goes on", flush=True)
-    write = functools.partial(print, end="", flush=True)
-    done = run_suite(suite, out, data=options.data, against=options.against, write=write)
-    print(f"\n{(done.path / TABLE_FILE).read_text(encoding='utf-8')}")
-    if done.count("skipped") == len(done.cells):
-        print("nothing was done: every cell was skipped")
-        return 1
-    if done.failed:
-        print(f"{done.failed} of {len(done.cells)} cells failed")
-    return 1 if done.failed else 0
