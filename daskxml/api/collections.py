@@ -21,7 +21,7 @@ from daskxml.config import DataSection
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.core.stages import StageRecord
-from daskxml.data.formats.frames import read_frame
+from daskxml.data.formats.batches import read_frame
 from daskxml.data.formats.tables import columns_to_read
 from daskxml.data.matrices import matrix_partition
 from daskxml.data.parse import Dialect, ParsedRows

@@ -87,8 +87,6 @@ def check_target(out: str) -> None:
 def _writer(out: str) -> Any:
     suffix = Path(out).suffix.lower()
     if out == STDOUT or suffix in _WRITERS:
-        if suffix == ".parquet":
-            _pyarrow()
         return _WRITERS.get(suffix, _write_json)
     raise ConfigError(f"{out}: the name must end in .npz, .csv, .jsonl or .parquet, or be -")
 
@@ -140,7 +138,9 @@ def _write_json(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
 
 
 def _write_parquet(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
-    arrow, parquet = _pyarrow()
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     label = arrow.string() if model.header.label_names else arrow.int32()
     columns = {"row": arrow.int64(), "labels": arrow.list_(label)}
     schema = arrow.schema({**columns, "scores": arrow.list_(arrow.float32())})
@@ -152,16 +152,6 @@ def _write_parquet(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> No
             values = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
             if rows:
                 writer.write_table(arrow.table(values, schema=schema))
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        need = "a Parquet file needs pyarrow: pip install 'daskxml[parquet]', or write .jsonl"
-        raise ConfigError(need) from error
-    return pyarrow, pyarrow.parquet
 
 
 @contextlib.contextmanager

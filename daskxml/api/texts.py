@@ -16,9 +16,14 @@ from distributed import Client
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import stamp_files
 from daskxml.data.formats import plan_files, read_texts
-from daskxml.data.formats.documents import Documents, label_csr_of, parse_documents
-from daskxml.data.formats.frames import read_frame
-from daskxml.data.formats.tables import LABELS, columns_to_read
+from daskxml.data.formats.batches import read_frame
+from daskxml.data.formats.tables import (
+    LABELS,
+    Documents,
+    columns_to_read,
+    label_csr_of,
+    parse_documents,
+)
 from daskxml.data.parse import Dialect
 from daskxml.data.rows import to_scipy
 from daskxml.data.text import (

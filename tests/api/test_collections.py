@@ -210,7 +210,7 @@ def test_bad_frames_are_refused_with_their_place(client) -> None:
     cases = {
         "no column 'labels'; it has 'x'": good[["x"]],
         "partition 1, row 0: 'x' is null": good.assign(x=[1.0, 2.0, None]),
-        "column 'x' holds no numbers": good.assign(x=["a", "b", "c"]),
+        "partition 0, row 0: 'x' holds 'a', no number": good.assign(x=["a", "b", "c"]),
     }
     for message, table in cases.items():
         with pytest.raises(daskxml.InputError, match=message):

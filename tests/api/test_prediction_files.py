@@ -7,6 +7,7 @@ import io
 import json
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import scipy.sparse
 
@@ -102,21 +103,18 @@ def test_rows_of_a_table_need_no_labels(world, tmp_path):
 
 
 def test_parquet(world, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
     folder, model, test = world
-    found = parquet.read_table(predict(folder, tmp_path / "best.parquet")).to_pydict()
+    found = pyarrow.parquet.read_table(predict(folder, tmp_path / "best.parquet")).to_pydict()
     labels, scores = expected(model, test, 3)
     assert found["row"] == list(range(20))
     assert found["labels"] == labels
     np.testing.assert_array_equal(np.float32(found["scores"]), scores)
 
 
-def test_what_cannot_be_written_is_one_line(world, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_written_is_one_line(world, tmp_path, capsys):
     folder, _, _ = world
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     for out, message in [
         ("best.txt", "must end in .npz, .csv, .jsonl or .parquet, or be -"),
-        ("best.parquet", "a Parquet file needs pyarrow: pip install 'daskxml[parquet]'"),
         ("absent/best.csv", "there is no directory"),
     ]:
         arguments = [str(folder / "model"), str(folder / "test.txt")]

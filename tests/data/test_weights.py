@@ -111,8 +111,8 @@ def test_weights_of_a_table_that_are_wrong_are_told_with_their_place(tmp_path: P
     cases = [
         ("jsonl", [1, -1, 2], r"rows.jsonl:2: 'sample_weight' is -1: must be a finite number"),
         ("csv", [1, 1, "nan"], r"rows.csv:4: 'sample_weight' is nan: must be"),
-        ("csv", [1, "x", 1], r"rows.csv:3: column 'sample_weight' holds 'x', no number"),
-        ("jsonl", ["a", "b", "c"], r"rows.jsonl:1: 'sample_weight' holds no numbers"),
+        ("csv", [1, "x", 1], r"rows.csv:3: 'sample_weight' holds 'x', no number"),
+        ("jsonl", ["a", "b", "c"], r"rows.jsonl:1: 'sample_weight' holds 'a', no number"),
         ("parquet", [1.0, None, 1.0], "row 1: 'sample_weight' is null"),
     ]
     for kind, given, problem in cases:

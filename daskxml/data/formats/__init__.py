@@ -1,26 +1,39 @@
 """Kinds of files that rows are read from: text, Parquet, Arrow, JSON lines, CSV and SciPy npz.
 
-A format says how a file is cut into blocks, what it declares, and how a block is parsed; nothing
-outside its module knows more of it. To add one, write these three functions, and its entry in
-`FORMATS`. All give the same `Partition` for the same rows.
+A format says how a file is cut into blocks, what it declares, and how a block is parsed. A new kind
+of table is a function that opens it (`daskxml.data.formats.batches`), and its line in `FORMATS`.
+All give the same `Partition` for the same rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block, Header, cut_file, expand, read_header
-from daskxml.data.formats import arrow, comma_separated, json_lines, npz
-from daskxml.data.formats.documents import (
-    Documents,
-    parse_vectorized,
-    read_documents,
+from daskxml.data.formats import npz
+from daskxml.data.formats.batches import (
+    OpenLines,
+    OpenParts,
+    cut_line_table,
+    cut_parts,
+    lines_header,
+    open_arrow,
+    open_csv,
+    open_json,
+    open_parquet,
+    parts_header,
     read_line_rows,
+    read_line_table,
+    read_lines,
+    read_parts,
 )
+from daskxml.data.formats.tables import Documents, parse_documents, parse_vectorized
 from daskxml.data.parse import Dialect, ParsedRows, parse_bytes, parse_pieces
 from daskxml.data.rows import concatenate
 
@@ -54,51 +67,34 @@ class Format:
     is_table: bool = True
 
 
+def _parts(format: str, title: str, suffixes: tuple[str, ...], opens: OpenParts) -> Format:
+    """Return the format of tables with parts that can be read alone."""
+    cut, read = partial(cut_parts, opens, format), partial(read_parts, opens)
+    header = partial(parts_header, opens)
+    return Format(title=title, suffixes=suffixes, header=header, cut=cut, read=read)
+
+
+def _lines(format: str, title: str, suffixes: tuple[str, ...], opens: OpenLines) -> Format:
+    """Return the format of tables in which each line is a row."""
+    cut, read = partial(cut_line_table, format), partial(read_line_table, opens)
+    header = partial(lines_header, opens)
+    return Format(title=title, suffixes=suffixes, header=header, cut=cut, read=read)
+
+
+_TEXT = Format(
+    title="text", suffixes=(), header=read_header, cut=cut_file, read=parse_pieces, is_table=False
+)
+_NPZ = Format(
+    title="SciPy npz", suffixes=(".npz",), header=npz.read_header, cut=npz.cut, read=npz.read,
+    is_table=False,
+)  # fmt: skip
 FORMATS: Mapping[str, Format] = {
-    "text": Format(
-        title="text",
-        suffixes=(),
-        header=read_header,
-        cut=cut_file,
-        read=parse_pieces,
-        is_table=False,
-    ),
-    "parquet": Format(
-        title="Parquet",
-        suffixes=(".parquet", ".pq"),
-        header=arrow.read_parquet_header,
-        cut=arrow.cut_parquet,
-        read=arrow.read_parquet,
-    ),
-    "arrow": Format(
-        title="Arrow",
-        suffixes=(".arrow", ".feather", ".ipc"),
-        header=arrow.read_arrow_header,
-        cut=arrow.cut_arrow,
-        read=arrow.read_arrow,
-    ),
-    "jsonl": Format(
-        title="JSON lines",
-        suffixes=(".jsonl", ".ndjson"),
-        header=json_lines.read_header,
-        cut=json_lines.cut,
-        read=json_lines.read,
-    ),
-    "csv": Format(
-        title="CSV",
-        suffixes=(".csv", ".tsv"),
-        header=comma_separated.read_header,
-        cut=comma_separated.cut,
-        read=comma_separated.read,
-    ),
-    "npz": Format(
-        title="SciPy npz",
-        suffixes=(".npz",),
-        header=npz.read_header,
-        cut=npz.cut,
-        read=npz.read,
-        is_table=False,
-    ),
+    "text": _TEXT,
+    "parquet": _parts("parquet", "Parquet", (".parquet", ".pq"), open_parquet),
+    "arrow": _parts("arrow", "Arrow", (".arrow", ".feather", ".ipc"), open_arrow),
+    "jsonl": _lines("jsonl", "JSON lines", (".jsonl", ".ndjson"), open_json),
+    "csv": _lines("csv", "CSV", (".csv", ".tsv"), open_csv),
+    "npz": _NPZ,
 }
 
 
@@ -185,7 +181,12 @@ def read_texts(block: Block, dialect: Dialect) -> Documents:
     kind = FORMATS[block.format]
     if not (kind.is_table or holds_lines(block)):
         raise InputError("holds rows of features, not documents: train on it as it is", block.path)
-    return read_documents(block, dialect, kind.read if kind.is_table else None)
+    if kind.is_table:
+        pieces = list(kind.read(block, dialect, parse_documents))
+    else:
+        pieces = [(lines, [[] for _ in lines]) for lines in read_lines(block, dialect.line_bytes)]
+    texts, labels = zip(*pieces, strict=True) if pieces else ((), ())
+    return list(chain.from_iterable(texts)), list(chain.from_iterable(labels))
 
 
 def read_block(block: Block, dialect: Dialect) -> Partition:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from tokenize import TokenError
 from typing import IO, Any
@@ -22,10 +23,16 @@ from typing import IO, Any
 import numpy as np
 from fsspec.core import url_to_fs
 
-from daskxml.core.arrays import Array, Partition
+from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block, Header, open_file
-from daskxml.data.formats.tables import BadRowError, Lists, no_labels, pack_features, pack_labels
+from daskxml.data.formats.tables import (
+    Lists,
+    find_bad_row,
+    no_labels,
+    pack_features,
+    pack_labels,
+)
 from daskxml.data.parse import Dialect, ParsedRows
 from daskxml.data.scan import LARGEST_ID
 
@@ -63,29 +70,44 @@ def cut(path: str, block_bytes: int) -> list[Block]:
 def read(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     """Parse rows; see `Format.read`."""
     assert block.stop is not None
-    rows, path = block.stop - block.start, block.path
-    try:
-        with _open(path) as matrix:
-            indices, values = matrix.read_rows(block.start, block.stop)
-            features, unsorted, merged_features = pack_features(indices, values, dialect)
-        labels, merged_labels = no_labels(rows, dialect), 0
-        path = find_labels(path) or path
-        if path != block.path:
-            with _open(path) as matrix:
-                indices, values = matrix.read_rows(block.start, block.stop)
-                labels, merged_labels = pack_labels(_nonzero(indices, values), dialect)
-        elif dialect.needs_labels:
-            other = _labels_name(path)
-            asked = f"save them as {other}" if other != path else "name both, as X.npz and Y.npz"
-            raise InputError(f"no labels beside it: {asked}", path)
-    except BadRowError as error:
-        raise InputError(f"row {block.start + error.row}: {error.problem}", path) from None
+    rows, path = range(block.start, block.stop), block.path
+    with _open(path) as matrix:
+        ids, values = matrix.read_rows(block.start, block.stop)
+
+    def features_of(some: range) -> tuple[Csr, int, int]:
+        return pack_features(ids.first(len(some)), values.first(len(some)), dialect)
+
+    features, unsorted, merged = find_bad_row(rows, features_of, partial(_refuse, block, path))
+    labels, merged_labels = _read_labels(block, rows, dialect)
     yield ParsedRows(
         partition=Partition(features, labels),
         unsorted_rows=unsorted,
-        merged_features=merged_features,
+        merged_features=merged,
         merged_labels=merged_labels,
     )
+
+
+def _read_labels(block: Block, rows: range, dialect: Dialect) -> tuple[Csr, int]:
+    """Return the labels of a block's rows, and how many entries were merged."""
+    path = find_labels(block.path)
+    if path is not None:
+        with _open(path) as matrix:
+            held = _nonzero(*matrix.read_rows(rows.start, rows.stop))
+
+        def labels_of(some: range) -> tuple[Csr, int]:
+            return pack_labels(held.first(len(some)), dialect)
+
+        return find_bad_row(rows, labels_of, partial(_refuse, block, path))
+    if dialect.needs_labels:
+        other = _labels_name(block.path)
+        is_named = other != block.path
+        asked = f"save them as {other}" if is_named else "name both, as X.npz and Y.npz"
+        raise InputError(f"no labels beside it: {asked}", block.path)
+    return no_labels(len(rows), dialect), 0
+
+
+def _refuse(block: Block, path: str, row: int, problem: str) -> InputError:
+    return InputError(f"row {block.start + row}: {problem}", path)
 
 
 def find_labels(path: str) -> str | None:

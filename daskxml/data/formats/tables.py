@@ -1,4 +1,4 @@
-"""Rows of tables to CSR arrays: what Parquet, Arrow, JSON lines and CSV have in common.
+"""Rows of tables: what the columns of an Arrow batch mean, whatever it was read from.
 
 A table has named columns. ``labels`` holds a list of ids or of names, a text ``0,3``, or one id.
 The features are one of three:
@@ -7,19 +7,23 @@ The features are one of three:
 - ``features``, a text ``1:0.5 4:2`` as in libSVM's format, or with names in the place of ids;
 - every other column, of numbers: a dense table, whose columns count from 0 in their order.
 
-``sample_weight``, a number, is what a row counts in the loss.
+``sample_weight``, a number, is what a row counts in the loss. A table of documents has a column of
+texts instead of features; there all labels are names: the id 3 is the name ``"3"``.
 
-Texts of ids go through the parser of text files, so that they mean the same here and there.
+Lists and numbers may be texts, as they are in CSV: lists with a space between two items. Texts of
+ids go through the parser of text files, so that they mean the same here and there.
+
+A function here that refuses a row says only what is wrong with it: `find_bad_row` finds where it
+is, by asking again for fewer rows.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,19 +40,57 @@ from daskxml.data.parse import (
     finish_rows,
     parse_bytes,
 )
+from daskxml.data.rows import from_scipy
+from daskxml.data.scan import LARGEST_ID
 
 LABELS, FEATURES, INDICES, VALUES = "labels", "features", "indices", "values"
 WEIGHTS = "sample_weight"
 _NO_FEATURES = {LABELS, WEIGHTS}
 _PAIR = re.compile(r"(.*):([^:]*)", re.DOTALL)
 
+Made = TypeVar("Made")
 
-class BadRowError(Exception):
-    """A row that is wrong: its number in the piece, counted from 0, and the problem."""
 
-    def __init__(self, row: int, problem: str) -> None:
-        super().__init__(row, problem)
-        self.row, self.problem = row, problem
+def find_bad_row(
+    rows: Any, make: Callable[[Any], Made], refuse: Callable[[int, str], InputError]
+) -> Made:
+    """Return ``make(rows)``; where that fails, find the first row at which it does.
+
+    Parameters
+    ----------
+    rows
+        Anything that has a length and can be sliced: lines, an Arrow batch, a data frame.
+    make
+        Raises `InputError` for rows of which one is wrong; succeeds for none at all.
+    refuse
+        Makes the error of a row's number, counted from 0, and what is wrong with it.
+
+    Raises
+    ------
+    InputError
+        Of the first row that is wrong.
+
+    Examples
+    --------
+    >>> def make(rows):
+    ...     if "x" in rows:
+    ...         raise InputError("is x")
+    >>> find_bad_row(["a", "b", "x", "x"], make, lambda row, text: InputError(f"row {row} {text}"))
+    Traceback (most recent call last):
+    daskxml.core.errors.InputError: row 2 is x
+    """
+    try:
+        return make(rows)
+    except InputError as error:
+        good, bad, problem = 0, len(rows), error.problem
+    while bad - good > 1:  # the first ``good`` rows are right, among the first ``bad`` one is wrong
+        middle = (good + bad) // 2
+        try:
+            make(rows[:middle])
+            good = middle
+        except InputError as error:
+            bad, problem = middle, error.problem
+    raise refuse(good, problem) from None
 
 
 @dataclass(frozen=True)
@@ -66,40 +108,21 @@ class Lists:
     indptr: Array
     items: Any
 
-    @staticmethod
-    def of(rows: Sequence[Any], name: str) -> Lists:
-        """Make a column of lists of Python objects, all of them numbers or all of them texts.
+    def first(self, rows: int) -> Lists:
+        """Return the first rows."""
+        return Lists(self.indptr[: rows + 1], self.items[: int(self.indptr[rows])])
 
-        Raises
-        ------
-        BadRowError
-            At the first row that is no list, or holds something else.
+    @staticmethod
+    def of(rows: Sequence[Sequence[str]]) -> Lists:
+        """Make a column of lists of texts.
 
         Examples
         --------
-        >>> Lists.of([[3, 1], []], "labels").items
-        array([3, 1])
+        >>> Lists.of([["red", "blue"], []]).indptr
+        array([0, 2, 2])
         """
-        for number, row in enumerate(rows):
-            if not isinstance(row, list):
-                raise BadRowError(number, f"{name!r} is {_quote(row)}, but must be a list")
-        indptr = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=indptr[1:])
-        items = list(chain.from_iterable(rows))
-        kinds = set(map(type, items))
-        if kinds == {str}:
-            return Lists(indptr, items)
-        if kinds <= {int, float}:
-            return Lists(indptr, as_numbers(items, kinds))
-        is_text = isinstance(items[0], str)
-        wanted, said = ({str}, "a text") if is_text else ({int, float}, "a number")
-        place = next(place for place, item in enumerate(items) if type(item) not in wanted)
-        row = Lists(indptr, items).row_of(place)
-        raise BadRowError(row, f"{name!r} holds {_quote(items[place])}, which is not {said}")
-
-    def row_of(self, place: int) -> int:
-        """Return the row of an item."""
-        return int(np.searchsorted(self.indptr, place, side="right")) - 1
+        indptr = np.append(0, np.cumsum([len(row) for row in rows])).astype(np.int64)
+        return Lists(indptr, list(chain.from_iterable(rows)))
 
 
 Column = Lists | Sequence[str] | Array  # lists, texts, or a number for each row
@@ -107,25 +130,7 @@ Table = Mapping[str, Column]
 Parse = Callable[[Table, int, Dialect], Any]  # what a piece of a table becomes
 
 
-def as_numbers(items: list[Any], kinds: set[type]) -> Array:
-    """Return Python numbers of such types as int64 or float64.
-
-    Examples
-    --------
-    >>> as_numbers([1, 2.5], {int, float})
-    array([1. , 2.5])
-    """
-    try:
-        return np.array(items, np.float64 if float in kinds else np.int64)
-    except OverflowError:  # far beyond any id: as a float, so that it is told
-        return np.array([_as_float(item) for item in items], np.float64)
-
-
-def _as_float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
+# ----------------------------------------------------------------------------- which columns
 
 
 def is_dense(columns: Sequence[str]) -> bool:
@@ -162,8 +167,11 @@ def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
     --------
     >>> columns_to_read(["title", "labels", "indices"], Dialect())
     ['labels', 'indices']
+    >>> columns_to_read(["tags", "indices"], Dialect())
+    Traceback (most recent call last):
+    daskxml.core.errors.InputError: no column 'labels'; it has 'tags', 'indices'; rename or add it
     """
-    if problem := column_problem(columns, dialect):
+    if problem := _column_problem(columns, dialect):
         raise InputError(problem)
     if dialect.text_column in columns:
         return [name for name in (LABELS, dialect.text_column) if name in columns]
@@ -172,14 +180,7 @@ def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
     return [name for name in (LABELS, WEIGHTS, FEATURES, INDICES, VALUES) if name in columns]
 
 
-def column_problem(columns: Sequence[str], dialect: Dialect) -> str:
-    """Return what is wrong with the names of a table's columns; an empty text if nothing is.
-
-    Examples
-    --------
-    >>> column_problem(["tags", "indices"], Dialect())
-    "no column 'labels'; it has 'tags', 'indices'; rename or add it"
-    """
+def _column_problem(columns: Sequence[str], dialect: Dialect) -> str:
     has = f"; it has {', '.join(map(repr, columns[:8]))}{', ...' if len(columns) > 8 else ''}"
     if len(set(columns)) < len(columns):
         return f"two columns have the same name{has}; rename one"
@@ -197,8 +198,58 @@ def column_problem(columns: Sequence[str], dialect: Dialect) -> str:
     return ""
 
 
+def parse_batch(batch: Any, dialect: Dialect, parse: Parse) -> Any:
+    """Return what is made of an Arrow batch or table with the columns of `columns_to_read`.
+
+    Raises
+    ------
+    InputError
+        If a row is wrong; see the head of this module.
+    """
+    names = batch.schema.names
+    return parse({n: _column(batch.column(n), n) for n in names}, batch.num_rows, dialect)
+
+
+def _column(array: Any, name: str) -> Column:
+    """Return an Arrow array without nulls as a column."""
+    import pyarrow
+    from pyarrow import types
+
+    if isinstance(array, pyarrow.ChunkedArray):
+        array = array.combine_chunks()
+    if types.is_fixed_size_list(array.type) or str(array.type).startswith("list_view"):
+        array = array.cast(pyarrow.list_(array.type.value_type))
+    if not (types.is_list(array.type) or types.is_large_list(array.type)):
+        return _items(array, name, f"{name!r} is null")
+    if array.null_count:
+        raise InputError(f"{name!r} is null; fill it, or drop the row")
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    return Lists(offsets - offsets[0], _items(array.flatten(), name, f"{name!r} holds a null"))
+
+
+def _items(array: Any, name: str, is_null: str) -> Any:
+    """Return numbers as an array, or texts as a list."""
+    from pyarrow import types
+
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        raise InputError(f"{is_null}; fill it, or drop the row")
+    kind = array.type
+    if str(kind) in ("string", "large_string", "string_view"):
+        return array.to_pylist()
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return array.to_numpy(zero_copy_only=False)
+    if len(array):
+        raise InputError(f"column {name!r} is of type {kind}: give numbers, texts, or lists")
+    return np.empty(0, np.int64)
+
+
+# --------------------------------------------------------------------------- rows of features
+
+
 def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
-    """Parse the columns of a table.
+    """Make rows of the columns of a table.
 
     Parameters
     ----------
@@ -209,8 +260,8 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
 
     Raises
     ------
-    BadRowError
-        At the first row that is wrong, of the labels, the weights and then of the features.
+    InputError
+        If a row is wrong.
 
     Examples
     --------
@@ -222,18 +273,9 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
     if not rows:
         return parse_bytes(b"", dialect)
     labels, merged_labels = _parse_labels(table.get(LABELS), rows, dialect)
-    weights = None if WEIGHTS not in table else _parse_weights(table[WEIGHTS])
-    if is_dense(list(table)):
-        dense = {name: column for name, column in table.items() if name not in _NO_FEATURES}
-        return ParsedRows(
-            partition=Partition(_parse_dense(dense, rows, dialect), labels, weights),
-            unsorted_rows=0,
-            merged_features=0,
-            merged_labels=merged_labels,
-        )
     features, unsorted, merged = _parse_features(table, rows, dialect)
     return ParsedRows(
-        partition=Partition(features, labels, weights),
+        partition=Partition(features, labels, _parse_weights(table.get(WEIGHTS))),
         unsorted_rows=unsorted,
         merged_features=merged,
         merged_labels=merged_labels,
@@ -245,41 +287,199 @@ def _parse_labels(column: Column | None, rows: int, dialect: Dialect) -> tuple[C
         return no_labels(rows, dialect), 0
     if isinstance(column, np.ndarray):
         column = Lists(np.arange(rows + 1), column)
-    elif not isinstance(column, Lists):
-        if not dialect.label_names:
-            parsed = _parse_text([f"{text}\n" for text in column], dialect)
-            row = int(np.argmax(np.diff(parsed.partition.features.indptr)))
-            if parsed.partition.features.nonzeros:
-                raise BadRowError(row, f"'labels' is {_quote(column[row])}: expected label,label")
-            return parsed.partition.labels, parsed.merged_labels
-        names = [[name for name in map(str.strip, text.split(",")) if name] for text in column]
-        column = Lists.of(names, LABELS)
-    return pack_labels(column, dialect)
+    elif not isinstance(column, Lists) and dialect.label_names:
+        column = Lists.of([_split_names(text) for text in column])
+    if isinstance(column, Lists):
+        return pack_labels(column, dialect)
+    parsed = _parse_text([f"{text}\n" for text in column], dialect)
+    if parsed.partition.features.nonzeros:
+        row = int(np.argmax(np.diff(parsed.partition.features.indptr)))
+        raise InputError(f"'labels' is {_quote(column[row])}: expected label,label")
+    return parsed.partition.labels, parsed.merged_labels
 
 
-def _parse_weights(column: Column) -> Array:
-    if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
-        raise BadRowError(0, f"{WEIGHTS!r} holds no numbers; give one for each row")
-    weights = column.astype(np.float32)
+def _split_names(text: str) -> list[str]:
+    return [name for name in map(str.strip, text.split(",")) if name]
+
+
+def _parse_weights(column: Column | None) -> Array | None:
+    if column is None:
+        return None
+    numbers = _numbers(column, WEIGHTS)
+    with np.errstate(over="ignore"):
+        weights = numbers.astype(np.float32)
     if not (is_good := (weights >= 0.0) & np.isfinite(weights)).all():
-        row = int(np.argmin(is_good))
-        raise BadRowError(row, f"{WEIGHTS!r} is {column[row]}: must be a finite number, at least 0")
+        told = f"{WEIGHTS!r} is {numbers[int(np.argmin(is_good))]}"
+        raise InputError(f"{told}: must be a finite number, at least 0")
     return weights
 
 
 def _parse_features(table: Table, rows: int, dialect: Dialect) -> tuple[Csr, int, int]:
     """Return the features, how many rows were not sorted, and how many entries were merged."""
-    if FEATURES in table:
-        column = table[FEATURES]
-        if isinstance(column, Lists | np.ndarray):
-            raise BadRowError(0, "'features' must hold texts; name lists of ids 'indices'")
-        if not dialect.feature_names:
-            parsed = _parse_text([f" {text}\n" for text in column], dialect)
-            return parsed.partition.features, parsed.unsorted_rows, parsed.merged_features
-        indices, values = _split_pairs(column)
+    if is_dense(list(table)):
+        dense = {name: column for name, column in table.items() if name not in _NO_FEATURES}
+        return _parse_dense(dense, rows, dialect), 0, 0
+    if FEATURES not in table:
+        return pack_features(*_checked_lists(table), dialect)
+    column = table[FEATURES]
+    if isinstance(column, Lists | np.ndarray):
+        raise InputError("'features' must hold texts; name lists of ids 'indices'")
+    if dialect.feature_names:
+        return pack_features(*_split_pairs(column), dialect)
+    parsed = _parse_text([f" {text}\n" for text in column], dialect)
+    return parsed.partition.features, parsed.unsorted_rows, parsed.merged_features
+
+
+def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
+    need = "; expected 'indices' or 'features', or numbers in every column but 'labels'"
+    arrays = [_numbers(column, name, need) for name, column in columns.items()]
+    if dialect.features is not None and len(columns) > dialect.features:
+        problem = f"{len(columns)} columns of features, but there are {dialect.features}"
+        raise InputError(f"{problem}; give rows of the same data set")
+    matrix = _floats(np.column_stack(arrays))
+    row, ids = np.nonzero(matrix)
+    indptr = np.append(0, np.cumsum(np.bincount(row, minlength=rows))).astype(np.int64)
+    features = dialect.features or len(columns)
+    return Csr(indptr, ids.astype(np.int32), matrix[row, ids], features)
+
+
+def _parse_text(lines: list[str], dialect: Dialect) -> ParsedRows:
+    """Parse lines of labels or of features, one for each row."""
+    text = "".join(lines)
+    if "#" in text or text.count("\n") != len(lines):
+        line = next(line for line in lines if "#" in line or "\n" in line[:-1])
+        raise InputError(f"a '#' or a line break in {_quote(line.strip())}; remove it")
+    return parse_bytes(text.encode(), dialect, blank_rows=True)
+
+
+def _split_pairs(texts: Sequence[str]) -> tuple[Lists, Lists]:
+    """Split texts of ``name:value`` into names and values."""
+    rows = [text.split() for text in texts]
+    pairs = []
+    for token in chain.from_iterable(rows):
+        match = _PAIR.fullmatch(token)
+        if match is None or not _is_number(match[2]):
+            raise InputError(f"malformed token {_quote(token)}; expected name:number")
+        pairs.append((match[1], float(match[2])))
+    indptr = Lists.of(rows).indptr
+    values = np.array([value for _, value in pairs], np.float64)
+    return Lists(indptr, [name for name, _ in pairs]), Lists(indptr, values)
+
+
+def _checked_lists(table: Table) -> tuple[Lists, Lists]:
+    """Return the lists of ids and of values, which are equally long in every row."""
+    indices = _lists(table[INDICES], INDICES)
+    if VALUES not in table:
+        return indices, Lists(indices.indptr, np.ones(int(indices.indptr[-1]), np.float32))
+    values = _lists(table[VALUES], VALUES)
+    sizes, others = np.diff(indices.indptr), np.diff(values.indptr)
+    if (sizes != others).any():
+        row = int(np.argmax(sizes != others))
+        problem = f"{sizes[row]} 'indices' but {others[row]} 'values'"
+        raise InputError(f"{problem}; give one value for each")
+    return indices, values
+
+
+def _lists(column: Column, name: str) -> Lists:
+    if isinstance(column, np.ndarray):
+        raise InputError(f"{name!r} must hold a list in every row")
+    return column if isinstance(column, Lists) else Lists.of([text.split() for text in column])
+
+
+# ------------------------------------------------------------------------------- documents
+
+Documents = tuple[list[str], list[list[str]]]  # texts, and the labels of each
+
+
+def parse_documents(table: Table, rows: int, dialect: Dialect) -> Documents:
+    """Return the texts of a table, and the names of each one's labels.
+
+    Raises
+    ------
+    InputError
+        If a row holds no text, or an empty label.
+
+    Examples
+    --------
+    >>> parse_documents({"text": ["red"], "labels": ["a, b"]}, 1, Dialect(text_column="text"))
+    (['red'], [['a', 'b']])
+    """
+    texts, column = table[dialect.text_column], dialect.text_column
+    if isinstance(texts, Lists | np.ndarray) and rows:
+        raise InputError(f"{column!r} holds no texts: name the column of texts")
+    return list(texts) if rows else [], label_lists(table.get(LABELS), rows)  # type: ignore[arg-type]
+
+
+def label_lists(column: Column | None, rows: int) -> list[list[str]]:
+    """Return the names of each row's labels.
+
+    Raises
+    ------
+    InputError
+        If a name is empty.
+
+    Examples
+    --------
+    >>> label_lists(Lists(np.array([0, 2, 2]), np.array([3, 1])), 2)
+    [['3', '1'], []]
+    """
+    if column is None:
+        return [[] for _ in range(rows)]
+    if isinstance(column, Lists):
+        items = [str(item) for item in np.asarray(column.items, object).tolist()]
+        found = [items[first:last] for first, last in pairwise(column.indptr.tolist())]
+    elif isinstance(column, np.ndarray):
+        found = [[str(item)] for item in column.tolist()]
     else:
-        indices, values = _checked_lists(table)
-    return pack_features(indices, values, dialect)
+        found = [_split_names(text) for text in column]
+    if any("" in names for names in found):
+        raise InputError("an empty label: give it a name, or leave it out")
+    return found
+
+
+def label_csr_of(names: Sequence[Sequence[str]], columns: Mapping[str, int]) -> Csr:
+    """Return labels by name as a matrix; those that have no column are left out.
+
+    Examples
+    --------
+    >>> label_csr_of([["b", "new"], ["a", "b", "a"]], {"a": 0, "b": 1}).indices
+    array([1, 0, 1], dtype=int32)
+    """
+    rows = [sorted({columns[name] for name in row if name in columns}) for row in names]
+    indptr = np.append(0, np.cumsum([len(row) for row in rows])).astype(np.int64)
+    ids = np.fromiter(chain.from_iterable(rows), np.int32, int(indptr[-1]))
+    return Csr(indptr, ids, None, len(columns))
+
+
+def parse_vectorized(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
+    """Make rows of a table by the vectorizer of a dialect, where it has a column of texts.
+
+    Raises
+    ------
+    InputError
+        If a row is wrong.
+    """
+    if dialect.text_column not in table or not rows:
+        return parse_table(table, rows, dialect)
+    texts, labels = parse_documents(table, rows, dialect)
+    names = Lists.of(labels)
+    packed = pack_labels(names, dialect) if names.items else (no_labels(rows, dialect), 0)
+    return vectorized_rows(texts, packed, dialect)
+
+
+def vectorized_rows(texts: list[str], labels: tuple[Csr, int], dialect: Dialect) -> ParsedRows:
+    """Return the rows of texts, with labels and how many of their entries were merged."""
+    assert dialect.vectorizer is not None
+    features, (packed, merged) = from_scipy(dialect.vectorizer.transform(texts)), labels
+    return ParsedRows(
+        partition=Partition(features, packed),
+        unsorted_rows=0,
+        merged_features=0,
+        merged_labels=merged,
+    )
+
+
+# ------------------------------------------------------------------------ ids and values
 
 
 def no_labels(rows: int, dialect: Dialect) -> Csr:
@@ -292,10 +492,10 @@ def pack_labels(lists: Lists, dialect: Dialect) -> tuple[Csr, int]:
 
     Raises
     ------
-    BadRowError
-        At the first id that is out of range, or name that is unknown.
+    InputError
+        If an id is out of range, or a name unknown.
     """
-    ids = _ids(lists, dialect.label_names, dialect.labels, dialect.label_base, "label")
+    ids = _ids(lists.items, dialect.label_names, dialect.labels, dialect.label_base, "label")
     indptr = np.array(lists.indptr, np.int64)  # copies: both are put in order in place
     columns = count_columns(dialect.labels, int(ids.max(initial=-1)))
     return finish_rows(indptr, ids, None, columns, _count_unsorted(indptr, ids))
@@ -306,130 +506,91 @@ def pack_features(indices: Lists, values: Lists, dialect: Dialect) -> tuple[Csr,
 
     Raises
     ------
-    BadRowError
-        At the first id or value that is wrong.
+    InputError
+        If an id or a value is wrong.
     """
-    ids = _ids(indices, dialect.feature_names, dialect.features, dialect.feature_base, "feature")
+    names, base = dialect.feature_names, dialect.feature_base
+    ids = _ids(indices.items, names, dialect.features, base, "feature")
     indptr = np.array(indices.indptr, np.int64)
     unsorted = _count_unsorted(indptr, ids)
     columns = count_columns(dialect.features, int(ids.max(initial=-1)))
-    csr, merged = finish_rows(indptr, ids, _floats(values), columns, unsorted)
+    numbers = _floats(_numbers(values.items, VALUES))
+    csr, merged = finish_rows(indptr, ids, numbers, columns, unsorted)
     return csr, unsorted, merged
 
 
-def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
-    arrays: list[Array] = []
-    for name, column in columns.items():
-        if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
-            need = "expected 'indices' or 'features', or numbers in every column but 'labels'"
-            raise BadRowError(0, f"column {name!r} holds no numbers; {need}")
-        arrays.append(column)
-    if dialect.features is not None and len(columns) > dialect.features:
-        problem = f"{len(columns)} columns of features, but there are {dialect.features}"
-        raise BadRowError(0, f"{problem}; give rows of the same data set")
-    lists = Lists(np.arange(rows + 1) * len(columns), np.column_stack(arrays).ravel())
-    matrix = _floats(lists).reshape(rows, len(columns))
-    row, ids = np.nonzero(matrix)
-    indptr = np.append(0, np.cumsum(np.bincount(row, minlength=rows))).astype(np.int64)
-    features = dialect.features or len(columns)
-    return Csr(indptr, ids.astype(np.int32), matrix[row, ids], features)
-
-
-def _parse_text(lines: list[str], dialect: Dialect) -> ParsedRows:
-    """Parse lines of labels or of features, one for each row."""
-    text = "".join(lines)
-    if "#" in text or text.count("\n") != len(lines):
-        row = next(i for i, line in enumerate(lines) if "#" in line or "\n" in line[:-1])
-        raise BadRowError(row, f"a '#' or a line break in {_quote(lines[row].strip())}; remove it")
-    try:
-        return parse_bytes(text.encode(), dialect, blank_rows=True)
-    except InputError as error:
-        raise BadRowError((error.line or 1) - 1, error.problem) from None
-
-
-def _split_pairs(texts: Sequence[str]) -> tuple[Lists, Lists]:
-    """Split texts of ``name:value`` into names and values."""
-    pairs, sizes = [], []
-    for row, text in enumerate(texts):
-        tokens = text.split()
-        sizes.append(len(tokens))
-        for token in tokens:
-            match = _PAIR.fullmatch(token)
-            try:
-                pairs.append((match[1], float(match[2])) if match else (token, float("x")))
-            except ValueError:
-                problem = f"malformed token {_quote(token)}; expected name:number"
-                raise BadRowError(row, problem) from None
-    indptr = np.append(0, np.cumsum(sizes)).astype(np.int64)
-    values = np.array([value for _, value in pairs], np.float64)
-    return Lists(indptr, [name for name, _ in pairs]), Lists(indptr, values)
-
-
-def _checked_lists(table: Table) -> tuple[Lists, Lists]:
-    """Return the lists of ids and of values, which are equally long in every row."""
-    for name in (INDICES, VALUES):
-        if name in table and not isinstance(table[name], Lists):
-            raise BadRowError(0, f"{name!r} must hold a list in every row")
-    indices: Any = table[INDICES]
-    if VALUES not in table:
-        return indices, Lists(indices.indptr, np.ones(int(indices.indptr[-1]), np.float32))
-    values: Any = table[VALUES]
-    sizes, others = np.diff(indices.indptr), np.diff(values.indptr)
-    if (sizes != others).any():
-        row = int(np.argmax(sizes != others))
-        problem = f"{sizes[row]} 'indices' but {others[row]} 'values'"
-        raise BadRowError(row, f"{problem}; give one value for each")
-    return indices, values
-
-
-def _ids(lists: Lists, names: Names, count: int | None, base: int, kind: str) -> Array:
+def _ids(items: Any, names: Names, count: int | None, base: int, kind: str) -> Array:
     """Return ids from 0 as int32, from names or from ids that count from ``base``."""
-    if not isinstance(lists.items, np.ndarray):
-        return _named_ids(lists, names, kind)
-    ids = lists.items
-    if ids.dtype.kind not in "iu" and ids.size:
-        is_wrong = np.ones(len(ids), bool)
-        if ids.dtype.kind == "f":
-            is_wrong = ~np.isfinite(ids) | (ids != np.floor(ids))
+    if not isinstance(items, np.ndarray):
+        if names:
+            return _ids_of_names(items, names, kind)
+        items = _ids_of_texts(items, kind)
+    if items.dtype.kind not in "iu" and items.size:
+        is_wrong = np.ones(len(items), bool)
+        if items.dtype.kind == "f":
+            is_wrong = ~np.isfinite(items) | (items != np.floor(items))
         if is_wrong.any():
-            place = int(np.argmax(is_wrong))
-            problem = f"{kind} {_quote(ids[place].item())} is not an integer; give ids or names"
-            raise BadRowError(lists.row_of(place), problem)
-    wrong = (ids < base) | (ids >= base + count_ids(count, base))
-    if wrong.any():
-        place = int(np.argmax(wrong))
-        number = int(ids[place])
-        problem = explain_range(number, count, base, kind, str(number).encode())
+            wrong = _quote(items[int(np.argmax(is_wrong))].item())
+            raise InputError(f"{kind} {wrong} is not an integer; give ids or names")
+    is_out = (items < base) | (items >= base + count_ids(count, base))
+    if is_out.any():
+        number = int(items[int(np.argmax(is_out))])
         if number < 0:
-            problem = f"{kind} id {number} is negative; renumber the {kind}s from 0 or 1"
-        raise BadRowError(lists.row_of(place), problem)
-    return (ids - base).astype(np.int32)
+            raise InputError(f"{kind} id {number} is negative; renumber the {kind}s from 0 or 1")
+        raise InputError(explain_range(number, count, base, kind, str(number).encode()))
+    return (items - base).astype(np.int32)
 
 
-def _named_ids(lists: Lists, names: Names, kind: str) -> Array:
-    if not names:
-        told = f"{kind} {_quote(lists.items[0])} is a name: give data.{kind}_names"
-        raise BadRowError(lists.row_of(0), f"{told}, a file with a name on each line")
+def _ids_of_names(items: list[str], names: Names, kind: str) -> Array:
     known = ids_by_name(names)
-    ids = np.fromiter((known.get(name, -1) for name in lists.items), np.int32, len(lists.items))
+    ids = np.fromiter((known.get(name, -1) for name in items), np.int32, len(items))
     if (ids < 0).any():
-        place = int(np.argmin(ids))
-        told = f"{kind} {_quote(lists.items[place])} is none of the {len(known)} names"
-        raise BadRowError(lists.row_of(place), f"{told}; add it to data.{kind}_names or remove it")
+        told = f"{kind} {_quote(items[int(np.argmin(ids))])} is none of the {len(known)} names"
+        raise InputError(f"{told}; add it to data.{kind}_names or remove it")
     return ids
 
 
-def _floats(lists: Lists) -> Array:
+def _ids_of_texts(items: list[str], kind: str) -> Array:
+    """Return ids that are written as texts."""
+    for text in items:
+        if not text.isdecimal():
+            told = f"{kind} {_quote(text)} is a name: give data.{kind}_names"
+            raise InputError(f"{told}, a file with a name on each line")
+        if len(text) > 18:
+            problem = f"{kind} id {_quote(text)} is larger than {LARGEST_ID}"
+            raise InputError(f"{problem}; renumber the {kind}s")
+    return np.array(list(map(int, items)), np.int64)
+
+
+def _numbers(column: Any, name: str, hint: str = "; give numbers") -> Array:
+    """Return a column of numbers, which may be written as texts."""
+    if isinstance(column, np.ndarray):
+        return column
+    if isinstance(column, Lists):
+        raise InputError(f"{name!r} holds lists, no numbers{hint}")
+    try:
+        return np.array(column, np.float64)
+    except ValueError:
+        wrong = next(text for text in column if not _is_number(text))
+        raise InputError(f"{name!r} holds {_quote(wrong)}, no number{hint}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _floats(numbers: Array) -> Array:
     """Return values as float32, which are finite."""
-    if not isinstance(lists.items, np.ndarray):
-        problem = f"value {_quote(lists.items[0])} is no number; give numbers"
-        raise BadRowError(lists.row_of(0), problem)
     with np.errstate(over="ignore"):
-        values = lists.items.astype(np.float32)
+        values = numbers.astype(np.float32)
     if not (finite := np.isfinite(values)).all():
-        place = int(np.argmin(finite))
-        problem = f"value {lists.items[place].item()} is NaN, infinite or does not fit float32"
-        raise BadRowError(lists.row_of(place), f"{problem}; remove or replace it")
+        wrong = numbers.ravel()[int(np.argmin(finite))].item()
+        problem = f"value {wrong} is NaN, infinite or does not fit float32"
+        raise InputError(f"{problem}; remove or replace it")
     return values
 
 
