@@ -141,7 +141,7 @@ run wide.svm | run cut.txt.gz | absent good.txt | folder good.txt | file good.tx
 undescribed good.txt""",
 "predict run good.txt": """ | --out folder | --out no/x.npz | --top-k 0 --out x.npz | --top-k 99
 --out scores.npz""",
-"report --no-png": """/nowhere | folder | run --metric P@2 | run --at 2 | run --out file | run torn
+"report": """/nowhere | folder | run --metric P@2 | run --at 2 | run --out file | run torn
 --out report""",
 "compare": """/nowhere | run | run torn --metric P@1 --at 1 | run --metric P@2 | run --metric
 accuracy | run --at 61 | run --at nan | run --json --at 0.1 | unmeasured""",
@@ -475,7 +475,7 @@ def visit(place: Place, kind: str) -> str:
         runs = sorted((place.work / kind).iterdir())
         names, first = " ".join(f"{kind}/{run.name}" for run in runs), f"{kind}/{runs[0].name}"
         lines = [
-            f"report {names} --no-png --out report-{kind}",
+            f"report {names} --out report-{kind}",
             f"compare {names}",
             *(f"{it} {first} test.txt" for it in ("evaluate", f"predict --out {kind}.npz")),
         ]

@@ -345,7 +345,6 @@ def _add_report(command: argparse.ArgumentParser) -> None:
         "first of several); files of an earlier report are replaced",
     )
     _add_level(command)
-    command.add_argument("--no-png", action="store_true", help="write no pictures beside the page")
 
 
 def _add_compare(command: argparse.ArgumentParser) -> None:
@@ -442,7 +441,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
         "data", _add_calibrate, "make a model's probabilities hold, and find labels' thresholds",
     ),
     "compress": ("data", _add_compress, "write a smaller model that ranks nearly the same labels"),
-    "report": ("reports", _add_report, "write a page, pictures and tables about runs"),
+    "report": ("reports", _add_report, "write a page and tables about runs"),
     "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
     "verify": (
         "reports", _add_verify, "recompute the decisions and counts of runs from their histories",

@@ -33,23 +33,11 @@ _TABLE_CHARACTERS = 80  # the least width, so that no column is cut
 
 def report(options: Options) -> int:
     """Write a report; print where it is and what could not be read."""
-    written = write_report(
-        options.runs,
-        options.out,
-        metric=options.metric,
-        level=options.at,
-        pictures=not options.no_png,
-    )
+    written = write_report(options.runs, options.out, metric=options.metric, level=options.at)
     for problem in written.problems:
         print(f"daskxml: {problem}", file=sys.stderr)
-    if not (written.pictures or options.no_png):
-        print("daskxml: no PNGs: pip install 'daskxml[report]' brings them", file=sys.stderr)
-    places = {
-        "page": str(written.page),
-        "pictures": f"{len(written.pictures)} PNG files" if written.pictures else "",
-        "tables": ", ".join(path.name for path in written.tables),
-    }
-    print_lines(places)
+    tables = ", ".join(path.name for path in written.tables)
+    print_lines({"page": str(written.page), "tables": tables})
     return 0
 
 

@@ -32,15 +32,12 @@ class Series:
         Those of the points that get a mark, which ``mark_meaning`` explains in the legend.
     band
         Lower and upper edge at every point, where the line stands for many; or empty.
-    is_joined
-        The points are joined by a line; else they are dots.
     """
 
     name: str
     points: Points
     marked: Points = ()
     band: tuple[tuple[float, float], ...] = ()
-    is_joined: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

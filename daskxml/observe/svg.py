@@ -158,11 +158,10 @@ def _series(frame: _Frame, line: Series, number: int, hovers: int) -> Iterator[s
     if line.band:
         yield _band(frame, line, ink)
     pattern = f' stroke-dasharray="{_dash(number)}"' if _dash(number) else ""
-    if line.is_joined:
-        yield (
-            f'<path d="{_path(frame, line)}" fill="none" stroke="{ink}" stroke-width="1.8" '
-            f'stroke-linejoin="round"{pattern}/>'
-        )
+    yield (
+        f'<path d="{_path(frame, line)}" fill="none" stroke="{ink}" stroke-width="1.8" '
+        f'stroke-linejoin="round"{pattern}/>'
+    )
     yield from _dots(frame, line, ink, hovers)
     for x, y in line.marked:
         yield _mark(frame.x(x), frame.y(y))
@@ -181,13 +180,8 @@ def _band(frame: _Frame, line: Series, ink: str) -> str:
 
 def _dots(frame: _Frame, line: Series, ink: str, hovers: int) -> Iterator[str]:
     """Yield the targets of the pointer that show values: dots, or invisible circles of many."""
-    every = -(-len(line.points) // hovers) if line.is_joined else 1
-    is_dotted = len(line.points) <= _DOTTED or not line.is_joined
-    style = (
-        f'r="{2.2 if line.is_joined else 3.2}" fill="{ink}"'
-        if is_dotted
-        else 'r="5" fill-opacity="0"'
-    )
+    every = -(-len(line.points) // hovers)
+    style = f'r="2.2" fill="{ink}"' if len(line.points) <= _DOTTED else 'r="5" fill-opacity="0"'
     for x, y in line.points[::every]:
         label = escape(f"{line.name}: {exact(round(y, 6))} at {frame.x_name(x)}")
         place = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'

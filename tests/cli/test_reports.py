@@ -8,7 +8,6 @@ import pytest
 
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.observe.report import write as writing
 
 ROWS = SyntheticSpec(rows=1200, test_rows=150, features=200, labels=30, seed=9)
 SETTINGS = ["training.megabatches=4", "training.epochs=0", "strategy.batch_max=32",
@@ -33,17 +32,11 @@ def history(run):
 
 
 def test_a_report_says_where_it_is(runs, tmp_path, capsys):
-    assert main(["report", str(runs), "--out", str(tmp_path / "out"), "--no-png"]) == 0
+    assert main(["report", str(runs), "--out", str(tmp_path / "out")]) == 0
     output = capsys.readouterr()
     assert f"page    {tmp_path / 'out' / 'index.html'}" in output.out
     assert output.err == ""
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".html", ".csv"}
-
-
-def test_without_matplotlib_one_line_names_the_extra(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(writing, "has_matplotlib", lambda: False)
-    assert main(["report", str(runs), "--out", str(tmp_path / "out")]) == 0
-    assert "pip install 'daskxml[report]'" in capsys.readouterr().err
 
 
 def test_compare_tells_when_the_level_was_reached(runs, capsys):

@@ -67,7 +67,7 @@ def test_a_directory_that_holds_a_run_is_refused(trained, capsys):
 
 def test_a_real_run_is_reported_and_compared(trained, tmp_path, capsys):
     run, rows = str(trained / "run"), history(trained)
-    assert main(["report", run, "--out", str(tmp_path), "--no-png"]) == 0
+    assert main(["report", run, "--out", str(tmp_path)]) == 0
     page = (tmp_path / "index.html").read_text()
     assert "ended by megabatches" in page
     assert "simulated</td>" not in page

@@ -1,4 +1,4 @@
-"""Reports of runs from their directories alone: pages, pictures, tables, times to a level."""
+"""Reports of runs from their directories alone: pages, tables, times to a level."""
 
 from daskxml.observe.report.write import write_report
 

@@ -1,15 +1,13 @@
-"""A report's files: one HTML page with everything in it, its tables, and its pictures (PNG)."""
+"""A report's files: one HTML page with everything in it, and its tables as CSV."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from daskxml.core.errors import ConfigError, ModelError
-from daskxml.observe.chart import COLOURS, DASHES, Chart, Series, shorten
+from daskxml.core.errors import ModelError
+from daskxml.observe.chart import Chart
 from daskxml.observe.html import render
 from daskxml.observe.report.figures import comparison, worker_charts
 from daskxml.observe.report.runs import StoredRun, best, check_metric, default_metric, read_runs
@@ -27,9 +25,6 @@ from daskxml.observe.wording import history_event
 
 PAGE, TEMPLATE = "index.html", "page.html.jinja"
 _MOST_EVENTS = 100
-INCHES, DOTS_PER_INCH = (8.0, 4.8), 150
-_NAME_CHARACTERS = 48
-_DOTTED = 40  # points of a series; longer ones have no dots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +35,13 @@ class Written:
     ----------
     page
         The page, which needs none of the other files.
-    pictures, tables
-        PNG and CSV files; no pictures where Matplotlib is missing.
+    tables
+        CSV files.
     problems
         Sentences on what could not be read of the runs.
     """
 
     page: Path
-    pictures: tuple[Path, ...]
     tables: tuple[Path, ...]
     problems: tuple[str, ...]
 
@@ -58,7 +52,6 @@ def write_report(
     *,
     metric: str | None = None,
     level: float | None = None,
-    pictures: bool = True,
 ) -> Written:
     """Write a report of runs over each other, real or simulated, over or under way.
 
@@ -73,8 +66,6 @@ def write_report(
         What is compared; None takes what the first run's ``training.target_metric`` names.
     level
         Of the metric, to be reached; None takes 95 % of the best of all runs.
-    pictures
-        Draw the charts as PNG files too, where Matplotlib is installed.
 
     Raises
     ------
@@ -99,10 +90,8 @@ def write_report(
         page.write_text(render_page(runs, common, sections, chosen, level), encoding="utf-8")
     except OSError as error:
         raise ModelError(f"{page}: cannot be written ({error.strerror})") from error
-    charts = [*common, *(chart for section in sections for chart in section.charts)]
     return Written(
         page=page,
-        pictures=_draw(folder, charts) if pictures and has_matplotlib() else (),
         tables=_write_tables(folder, runs, chosen, level),
         problems=tuple(f"{run.name}: {problem}" for run in runs for problem in run.problems),
     )
@@ -120,19 +109,6 @@ def _make(folder: Path) -> None:
     except OSError as error:
         problem = f"{folder}: cannot be made ({error.strerror}); choose another --out"
         raise ModelError(problem) from error
-
-
-def _draw(folder: Path, charts: Sequence[Chart]) -> tuple[Path, ...]:
-    pictures = []
-    for chart in charts:
-        if not chart.is_empty and chart.constant is None:
-            pictures.append(folder / f"{chart.name}.png")
-            try:
-                draw_png(chart, pictures[-1])
-            except OSError as error:
-                problem = f"{pictures[-1]}: cannot be written ({error.strerror})"
-                raise ModelError(problem) from error
-    return tuple(pictures)
 
 
 def _write_tables(
@@ -199,92 +175,3 @@ def render_page(
         differences=differences(runs) if len(runs) > 1 else {},
         most_events=_MOST_EVENTS,
     )
-
-
-def has_matplotlib() -> bool:
-    """Whether PNGs can be drawn here."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
-def draw_png(chart: Chart, path: Path) -> None:
-    """Draw a chart on white into a file, which is replaced.
-
-    Parameters
-    ----------
-    chart
-        Not empty.
-    path
-        Of the file.
-
-    Raises
-    ------
-    ConfigError
-        If Matplotlib is not installed.
-    """
-    if not has_matplotlib():
-        raise ConfigError("PNGs need Matplotlib: pip install 'daskxml[report]'")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(chart.x_label)
-    axes.set_ylabel(chart.y_label)
-    if chart.x_names:
-        axes.set_xticks(range(len(chart.x_names)), chart.x_names)
-    (_draw_bars if chart.bars else _draw_lines)(axes, chart)
-    figure.suptitle(chart.title, x=0.01, ha="left", fontweight="bold")
-    if chart.bars or chart.needs_legend or chart.target is not None:
-        _legend(figure, axes)
-    figure.savefig(path, metadata={"Software": "daskxml"})
-
-
-def _draw_lines(axes: Any, chart: Chart) -> None:
-    axes.grid(axis="y", alpha=0.25)
-    for number, line in enumerate(chart.series):
-        if line.points:
-            _draw_one(axes, line, number)
-    marked = [point for line in chart.series for point in line.marked]
-    if marked:
-        style = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 22, "zorder": 3}
-        axes.scatter(*zip(*marked, strict=True), label=chart.mark_meaning, **style)
-    if chart.target is not None:
-        axes.axhline(chart.target, color="0.4", ls=":", label=chart.target_name)
-    if chart.from_zero:
-        axes.set_ylim(bottom=0)
-
-
-def _draw_one(axes: Any, line: Series, number: int) -> None:
-    colour = COLOURS[number % len(COLOURS)]
-    dashes = DASHES[number // len(COLOURS) % len(DASHES)]
-    xs, ys = zip(*line.points, strict=True)
-    style: dict[str, Any] = {"color": colour}
-    if dashes:
-        style["linestyle"] = (0, tuple(map(float, dashes.split())))
-    if len(xs) <= _DOTTED or not line.is_joined:
-        style |= {"marker": "o", "markersize": 3}
-    if not line.is_joined:
-        style["linestyle"] = "none"
-    axes.plot(xs, ys, label=shorten(line.name, _NAME_CHARACTERS), **style)
-    if line.band:
-        lower, upper = zip(*line.band, strict=True)
-        axes.fill_between(xs, lower, upper, color=colour, alpha=0.2, linewidth=0)
-
-
-def _draw_bars(axes: Any, chart: Chart) -> None:
-    assert chart.bars
-    names = [shorten(name, _NAME_CHARACTERS) for name in chart.bars]
-    places, left = range(len(names)), [0.0] * len(names)
-    for number, part in enumerate(next(iter(chart.bars.values()))):
-        widths = [bar[part] for bar in chart.bars.values()]
-        axes.barh(places, widths, left=left, color=COLOURS[number % len(COLOURS)], label=part)
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.set_yticks(places, names)
-    axes.invert_yaxis()  # the first on top
-
-
-def _legend(figure: Any, axes: Any) -> None:
-    """Put the legend under the plot, where it hides nothing."""
-    handles, labels = axes.get_legend_handles_labels()
-    columns = max(1, min(len(labels), 110 // (max(map(len, labels)) + 6)))
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)

@@ -28,7 +28,7 @@ def report_page(run_dir: Path, folder: Path) -> Path:
         text = path.read_text()
         assert before in text
         path.write_text(text.replace(before, json.dumps(EVIL)))
-    return write_report([place], folder / "report", pictures=False).page
+    return write_report([place], folder / "report").page
 
 
 def dashboard_page(folder: Path) -> Path:
