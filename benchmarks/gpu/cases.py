@@ -83,8 +83,6 @@ def flat_cases(draw: Operands) -> list[Case]:
     n = draw.sizes.rows * 131
     x, y, out = draw.normal(n), draw.normal(n), draw.normal(n)
     half = x.astype(np.float16)
-    marks = draw.rng.integers(0, 2, (3, n + 7), np.uint8)
-    shares = np.float32([0.5, 0.25, 0.25])
     ops = {"out": out, "x": x, "y": y}
     return [
         Case("scale", {**ops, "out": draw.poison(n)}, ("out",),
@@ -98,10 +96,6 @@ def flat_cases(draw: Operands) -> list[Case]:
         *[Case(f"fill {kind} with {value:g}", {"out": draw.poison(n, dtype=kind)}, ("out",),
                lambda k, o, v=value: k.fill(o.out, v))
           for kind, value in (("float16", 1.5), ("float64", -1.5), ("int32", -1), ("int32", 0))],
-        Case("mark_nonzero", {"out": draw.poison(n, dtype="uint8"), "x": np.where(x > 0, x, 0)},
-             ("out",), lambda k, o: k.mark_nonzero(o.out, o.x), 0.0),
-        Case("divide_by_shares", {"out": out, "marks": marks, "shares": shares}, ("out",),
-             lambda k, o: k.divide_by_shares(o.out, o.marks, 5, o.shares)),
         Case("dots", ops, (), lambda k, o: k.dots(o.x, o.y)),
         Case("squared_norm", ops, (), lambda k, o: k.squared_norm(o.x)),
         Case("largest", ops, (), lambda k, o: k.largest(o.x)),

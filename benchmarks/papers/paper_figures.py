@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from machine import write_result
 
 FIGURES = Path(__file__).parent
-NO_DATA = ("merge_stability", "merging", "adasum_table1", "batch_rules")
+NO_DATA = ("merge_stability", "merging", "adasum_table1")
 SIMULATED = (
     "table", "pairs", "fig01", "fig06", "fig07", "fig08", "fig09", "fig10", "fig11", "fig12",
     "overlap", "adasum_fig02", "adasum_fig06", "adasum_fig01", "adasum_tables",

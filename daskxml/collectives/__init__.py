@@ -1,10 +1,9 @@
 """Collective operations as programs of messages, without clocks or clusters.
 
 `messages` defines what a program is; `ring` (with `ring_order`) is the all-reduce of means and
-sums, which `changed_mean` divides by the weights of those who changed something; `adasum` has the
-formula of which `adasum_tree` (over `halving`) and `adasum_linear` are programs; `all_gather`
-distributes results, and `codec` halves the bytes. `combine` chooses by the ``[combine]`` section of
-a run file, and gives the factors of a model merge.
+sums; `adasum` has the formula of which `adasum_tree` (over `halving`) and `adasum_linear` are
+programs; `all_gather` distributes results, and `codec` halves the bytes. `combine` chooses by the
+``[combine]`` section of a run file, and gives the factors of a model merge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The rules by which models and gradients of workers are combined: the ``[combine]`` section.
 
-The mean and the sum are ring all-reduces, and so is the mean over the workers that changed a weight
-(`daskxml.collectives.changed_mean`). Adasum runs among all workers, or hierarchically (Maleki
+The mean and the sum are ring all-reduces. Adasum runs among all workers, or hierarchically (Maleki
 et al. 2021, section 4.2.2): a reduce-scatter inside each machine, Adasum between machines on the
 parts, and at the end an all-gather inside each machine. Their implementation takes the dot products
 of a layer part by part; here they are of whole layers, because all ranks of the machines that
@@ -38,14 +37,13 @@ from typing import Literal
 from daskxml.collectives.adasum import ParameterSpan, Tree, balanced, chain
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import PIECE_FLOATS, adasum_tree, combine_along
-from daskxml.collectives.changed_mean import changed_mean
 from daskxml.collectives.messages import Program
 from daskxml.collectives.ring import ring_all_reduce
 from daskxml.core.arrays import Array
 from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels import Kernels
 
-Rule = Literal["auto", "mean", "sum", "adasum", "changed-mean"]
+Rule = Literal["auto", "mean", "sum", "adasum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +55,7 @@ class CombineConfig:
     rule
         ``mean``: with the strategy's weights; ``sum``: without weights (gradients, and what local
         steps changed); ``adasum``: Maleki et al., "Scaling Distributed Training with Adaptive
-        Summation", 2021, layer by layer; ``changed-mean``: each weight's mean over the workers
-        that changed it (`daskxml.collectives.changed_mean`); ``auto``: what the strategy's paper
-        does.
+        Summation", 2021, layer by layer; ``auto``: what the strategy's paper does.
     order
         Of Adasum: ``tree`` (recursive vector halving, its Algorithm 1) or ``linear``.
     inside
@@ -128,7 +124,7 @@ def combine_changes(
     config
         Adasum's order, transfer, and the rule inside machines.
     rule
-        ``mean``: ``sum_i weights[i] * x_i``; ``sum``: ``sum_i x_i``; ``adasum``; ``changed-mean``.
+        ``mean``: ``sum_i weights[i] * x_i``; ``sum``: ``sum_i x_i``; ``adasum``.
     work
         ``(size,)`` float32, overwritten by Adasum; by default it is allocated.
 
@@ -152,9 +148,6 @@ def combine_changes(
     ranks, machines, transfer = len(hosts), len(set(hosts)), config.transfer
     if rule != "adasum":
         transfer = "float32" if transfer == "float16" else transfer
-        if rule == "changed-mean":
-            yield from changed_mean(rank, x, weights, kernels, transfer=transfer)
-            return {}
         weight = weights[rank] if rule == "mean" else 1.0
         yield from ring_all_reduce(rank, ranks, x, x, weight, kernels, transfer=transfer)
         return {}

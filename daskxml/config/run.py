@@ -139,11 +139,6 @@ class RunConfig:
             "elastic or static by mega-batch",
         )
         yield (
-            combine.overlap and self.rule == "changed-mean",
-            "[combine] overlap = true: corrections are rounded, so that every worker seems to have "
-            "changed every weight: leave [combine] rule = 'changed-mean' out",
-        )
-        yield (
             combine.overlap and on_merge == "average",
             "[combine] overlap = true: [optimizer] on_merge = 'average' would merge moments "
             "that steps change meanwhile; take 'keep' or 'reset'",

@@ -25,6 +25,7 @@ _NO_PARTS = "output layers are no longer divided among workers: every worker hol
 REMOVED = {  # run files, keys and their values that are no more, and what takes their place
     "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
     "output": f"{_NO_PARTS}; leave it out",
+    "rule = 'changed-mean'": "take 'mean'",
     "method = 'tree'": "negatives by chance are as good; take 'random'",
 }
 

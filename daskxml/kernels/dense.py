@@ -94,16 +94,6 @@ class DenseKernels(Protocol):
     def convert(self, out: Array, x: Array, factor: float) -> None:
         """``out = factor * x``, in place, between float32 and float16, or bfloat16 as uint16."""
 
-    def mark_nonzero(self, out: Array, x: Array) -> None:
-        """``out = x != 0``: 1 or 0 as uint8 ``(n,)``, in place; NaN counts."""
-
-    def divide_by_shares(self, out: Array, marks: Array, first: int, shares: Array) -> None:
-        """``out[i] *= sum of shares / sum of shares[r] * marks[r, first + i]``, in place.
-
-        ``out`` is ``(n,)`` and ``marks`` uint8 ``(ranks, first + n or more)``; ``shares``
-        ``(ranks,)``, 0 or more, are added in their order. ``out`` is 0 where their sum is.
-        """
-
     def squared_norm(self, x: Array) -> float:
         """Sum of squares of ``(n,)`` in float64; equal bits for any number of threads."""
 

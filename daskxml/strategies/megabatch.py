@@ -303,7 +303,7 @@ class MegabatchStrategy(Strategy):
 
     needs_norms: bool = True
     scales_parts: bool = False
-    rules: tuple[str, ...] = ("mean", "sum", "adasum", "changed-mean")
+    rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
     config: Sizes
 

@@ -62,17 +62,6 @@ def test_workers_go_on_while_merges_travel(client: Client, data: Data, values: V
     assert spent_s == pytest.approx(run.history[-1]["wall_s"])  # nothing counts twice
 
 
-def test_merges_by_the_mean_of_what_changed_repeat_bit_for_bit(
-    client: Client, data: Data, values: Values, tmp_path: Path
-) -> None:
-    values["combine"] = {"rule": "changed-mean", "transfer": "bfloat16"}
-    out = tmp_path / "run"
-    run = daskxml.train(values, client=client, train=data["train"], test=data["test"], out=out)
-    check_run(run, data, values)
-    assert len(run.history) == 8
-    assert daskxml.verify(out).disagreements == ()
-
-
 @pytest.mark.parametrize(
     ("method", "strategy"),
     [

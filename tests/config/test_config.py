@@ -339,15 +339,6 @@ def test_overlap_needs_replicas_that_merge(name, options):
     )
 
 
-def test_the_mean_of_what_changed_needs_merges_that_end_before_the_next_step():
-    given = {"training": {"epochs": 1}}
-    assert load_run_config(given, ["combine.rule='changed-mean'"]).rule == "changed-mean"
-    assert refusal(given | {"combine": {"overlap": True, "rule": "changed-mean"}}) == (
-        "run configuration: [combine] overlap = true: corrections are rounded, so that every "
-        "worker seems to have changed every weight: leave [combine] rule = 'changed-mean' out"
-    )
-
-
 def test_moments_are_not_averaged_while_steps_change_them():
     given = {"training": {"epochs": 1}, "optimizer": {"on_merge": "average"}}
     assert refusal(given | {"combine": {"overlap": True}}) == (

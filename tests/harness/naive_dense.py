@@ -58,14 +58,6 @@ class NaiveDense:
         else:
             out[:] = np.asarray(x, np.float32) * np.float32(factor)
 
-    def mark_nonzero(self, out: Array, x: Array) -> None:
-        out[:] = x != 0.0
-
-    def divide_by_shares(self, out: Array, marks: Array, first: int, shares: Array) -> None:
-        for i in range(out.shape[0]):
-            marked = [s for s, mark in zip(shares, marks[:, first + i], strict=True) if mark]
-            out[i] = out[i] * (sum(shares) / sum(marked)) if sum(marked) else 0.0
-
     def squared_norm(self, x: Array) -> float:
         return math.fsum(float(value) ** 2 for value in x)
 

@@ -209,34 +209,6 @@ def test_axpby_may_write_into_what_it_reads(ops, seed, size, a, b):
 
 @EVERY
 @modest
-@given(seeds, sizes, st.integers(1, 5), st.integers(0, 9))
-def test_marks_and_shares(ops, seed, size, ranks, first):
-    rng = np.random.default_rng(seed)
-    x = normal(rng, size) * (rng.random(size) < 0.5)
-    marked, slow = np.full(size, 7, np.uint8), np.empty(size)
-    ops.mark_nonzero(marked, x)
-    NAIVE.mark_nonzero(slow, x)
-    assert (marked == slow).all()
-    marks = rng.integers(0, 2, (ranks, first + size + 3), np.uint8)
-    shares = rng.choice(np.float32([0, 0.25, 0.75]), ranks)
-    slow = wide(x)
-    ops.divide_by_shares(x, marks, first, shares)
-    NAIVE.divide_by_shares(slow, marks, first, shares)
-    close(x, slow)
-
-
-@EVERY
-def test_what_is_not_finite_is_marked_and_stays(ops):
-    x, marks = np.array([np.nan, -0.0, np.inf], np.float32), np.empty((1, 3), np.uint8)
-    ops.mark_nonzero(marks[0], x)
-    assert marks.tolist() == [[1, 0, 1]]
-    ops.divide_by_shares(x, marks, 0, np.ones(1, np.float32))
-    assert np.isnan(x[0])
-    assert x[1:].tolist() == [0.0, np.inf]
-
-
-@EVERY
-@modest
 @given(seeds, sizes, st.sampled_from([1e-18, 1.0, 1e18]))
 def test_dots_are_as_exact_as_float64(ops, seed, size, spread):
     rng = np.random.default_rng(seed)

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 from daskxml.api.simulate import simulate
-from daskxml.config import load_run_config
-from daskxml.data.rows import concatenate
-from daskxml.local import Arrival, CostModel, Loss, read_rows
+from daskxml.local import Arrival, CostModel, Loss
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
-from harness.overlap_replay import assert_repeats
 from harness.records import without_starts
 
 
@@ -146,28 +143,3 @@ def test_other_histories_have_no_keys_that_their_strategy_does_not_decide(data, 
     for row in history_of(data, costs, "static"):
         assert not {"momentum", "regularized"} & row.keys()
         assert not {"batch_size", "norm"} & row["workers"]["0"].keys()
-
-
-@pytest.mark.parametrize(
-    ("values", "transfer"), [("adaptive-sgd", "float32"), ("elastic", "bfloat16")],
-    indirect=["values"],
-)  # fmt: skip
-def test_merges_by_the_mean_of_what_changed_repeat_bit_for_bit(data, values, costs, transfer):
-    values["combine"] = {"rule": "changed-mean", "transfer": transfer}
-    values["cluster"] = {"threads": 1}
-    config = load_run_config({**values, "data": {"train": [str(data["train"])]}})
-    run = simulate(config, [1, 0.8, 0.6], **data, **costs)
-    assert_repeats(config, concatenate(read_rows(config, 3).train), run.history, run.model)
-    plain = simulate(config, [1, 0.8, 0.6], **data, **costs, overrides={"combine.rule": "mean"})
-    assert not np.array_equal(flat(run), flat(plain))
-
-
-@pytest.mark.parametrize("values", ["adaptive-sgd"], indirect=True)
-def test_merges_by_the_mean_of_what_changed_survive_a_loss(data, values, costs):
-    values["combine"] = {"rule": "changed-mean"}
-    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
-    for share in (0.1, 0.45):
-        changes = [Loss(share * plain.history[-1]["wall_s"], "1")]
-        run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
-        check_ledger(run.history, 1500)
-        assert sorted(run.history[-1]["workers"]) == ["0", "2"]

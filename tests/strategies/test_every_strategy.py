@@ -19,7 +19,7 @@ PHASES = ("idle", "train", "merge")
 FLAGS = (
     "is_joint", "keeps_replicas", "averages", "shares_optimizer", "shares_model",
 )  # fmt: skip
-RULES = {"mean", "sum", "adasum", "changed-mean"}
+RULES = {"mean", "sum", "adasum"}
 every_case = pytest.mark.parametrize("case", CASES)
 LEASES = [case for case in CASES if not make(case).is_joint]
 with_pools = pytest.mark.parametrize("case", LEASES)

@@ -222,26 +222,6 @@ def from_bfloat16(out: Any, x: Any, factor: Any) -> None:
         out[i] = factor * float32_value(uint32(x[i]) << uint32(16))
 
 
-@njit(nogil=True, cache=True)
-def mark_nonzero(out: Any, x: Any) -> None:
-    """``out = x != 0``."""
-    for i in range(out.shape[0]):
-        out[i] = x[i] != _ZERO
-
-
-@njit(nogil=True, cache=True)
-def divide_by_shares(out: Any, marks: Any, first: int, shares: Any) -> None:
-    """``out *= sum of shares / sum of marked shares``."""
-    whole = _ZERO
-    for share in shares:
-        whole += share
-    for i in range(out.shape[0]):
-        marked = _ZERO
-        for rank in range(shares.shape[0]):
-            marked += shares[rank] * np.float32(marks[rank, first + i])
-        out[i] = out[i] * (whole / marked) if marked > _ZERO else _ZERO
-
-
 class CpuDense:
     """Implements :class:`daskxml.kernels.dense.DenseKernels` for host memory."""
 
@@ -309,12 +289,6 @@ class CpuDense:
             self._flat(out, lambda p: to_float16(out[p].view(np.uint16), x[p], f))
         else:
             self._flat(out, lambda p: from_float16(out[p], x[p].view(np.uint16), f))
-
-    def mark_nonzero(self, out: Array, x: Array) -> None:
-        self._flat(out, lambda part: mark_nonzero(out[part], x[part]))
-
-    def divide_by_shares(self, out: Array, marks: Array, first: int, shares: Array) -> None:
-        self._flat(out, lambda part: divide_by_shares(out[part], marks, first + part.start, shares))
 
     def all_finite(self, x: Array) -> bool:
         return bool(all_finite(x.view(np.uint32)))

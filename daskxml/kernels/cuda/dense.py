@@ -95,13 +95,6 @@ class CudaDense:
         else:
             self._flat("from_float16", out, x.view("uint16"), f)
 
-    def mark_nonzero(self, out: Array, x: Array) -> None:
-        self._flat("mark_nonzero", out, x)
-
-    def divide_by_shares(self, out: Array, marks: Array, first: int, shares: Array) -> None:
-        ranks, columns = (np.int64(size) for size in marks.shape)
-        self._flat("divide_by_shares", out, marks, np.int64(first), columns, shares, ranks)
-
     def squared_norm(self, x: Array) -> float:
         return float(self._parts("square_parts", 1, x).sum())
 

@@ -65,24 +65,6 @@ KERNEL from_bfloat16(float* out, const unsigned short* x, float factor, int64 n)
     EACH(i, n) out[i] = factor * __uint_as_float((unsigned)x[i] << 16);
 }
 
-KERNEL mark_nonzero(unsigned char* out, const float* x, int64 n) {
-    EACH(i, n) out[i] = x[i] != 0.0f;
-}
-
-// marks (ranks, columns), of which out has the n from first on
-KERNEL divide_by_shares(
-    float* out, const unsigned char* marks, int64 first, int64 columns, const float* shares,
-    int64 ranks, int64 n) {
-    EACH(i, n) {
-        float whole = 0.0f, marked = 0.0f;
-        for (int64 r = 0; r < ranks; r++) {
-            whole += shares[r];
-            marked += shares[r] * marks[r * columns + first + i];
-        }
-        out[i] = marked > 0.0f ? out[i] * (whole / marked) : 0.0f;
-    }
-}
-
 KERNEL sum_parts(double* parts, const double* x, int64 n) {
     double sum = 0.0;
     EACH(i, n) sum += x[i];

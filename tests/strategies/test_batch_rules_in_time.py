@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from daskxml.local import CostModel
-from daskxml.local.timing import TimedRun, plain_speeds
 from daskxml.strategies import AdaptiveHogbatch, AdaptiveSgd
+from harness.timed_runs import TimedRun, plain_speeds
 
 BATCH_MAX = 64
 
