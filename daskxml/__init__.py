@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from daskxml.api.train import launch, train
     from daskxml.api.vectorize import vectorize
     from daskxml.cluster.event_log import RunRecord
-    from daskxml.models.calibration import calibrate
-    from daskxml.models.compression import compress
     from daskxml.models.mix.mixing import mix
     from daskxml.models.trained import Model, load
     from daskxml.records.verification import Verification, verify
@@ -61,8 +59,6 @@ __all__ = [
     "XMLClassifier",
     "__version__",
     "attach",
-    "calibrate",
-    "compress",
     "launch",
     "load",
     "make_scorer",
@@ -90,8 +86,6 @@ _HOMES = {
     "XMLClassifier": "daskxml.api.estimators.classifier",
     "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
-    "calibrate": "daskxml.models.calibration",
-    "compress": "daskxml.models.compression",
     "launch": "daskxml.api.train",
     "load": "daskxml.models.trained",
     "make_scorer": "daskxml.api.estimators.scorers",

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from daskxml.cli.arguments import build_parser
 from daskxml.config import RunConfig
 from daskxml.core.fields import range_text, size_text
-from daskxml.models.mix.spec import PARTS
+from daskxml.models.kinds import TRAINED
 from daskxml.strategies import STRATEGIES
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file has
@@ -49,7 +49,7 @@ def sections() -> Iterator[tuple[str, type]]:
     """Yield the heading and the class of each section."""
     for name, section in get_type_hints(RunConfig).items():
         if name == "model":
-            yield from ((f'[model] kind = "{kind}"', model) for kind, model in PARTS.items())
+            yield from ((f'[model] kind = "{key}"', kind.Spec) for key, kind in TRAINED.items())
         elif name == "strategy":
             for key, strategy in STRATEGIES.items():
                 yield f'[strategy] name = "{key}"', strategy.Config
@@ -71,7 +71,7 @@ def meanings(section: type) -> dict[str, tuple[tuple[str, ...], str]]:
 
 def keys_of(section: type) -> dict[str, Field[Any]]:
     """Return the fields of a section that a run file may have."""
-    hidden = _FROM_DATA if section in PARTS.values() else ()
+    hidden = _FROM_DATA if section in [kind.Spec for kind in TRAINED.values()] else ()
     return {field.name: field for field in fields(section) if field.name not in hidden}
 
 

@@ -69,7 +69,6 @@ def main() -> None:
 
 def generate(folder: Path, labels: int, bits: int = 32) -> None:
     """Write a model of random weights, compressed if ``bits`` is 16 or 8."""
-    from daskxml.models.compression import compress
     from daskxml.models.network.spec import Layout, ModelSpec
     from daskxml.models.store import ModelHeader
     from daskxml.models.trained import Model
@@ -80,7 +79,7 @@ def generate(folder: Path, labels: int, bits: int = 32) -> None:
     held = {n: 0.1 * rng.standard_normal(slot.shape, np.float32) for n, slot in slots}
     header = ModelHeader(spec=spec, training_rows=1)
     model = Model(header, held, np.ones(labels, np.int64))
-    (model if bits == 32 else compress(model, bits=bits)).save(folder)
+    (model if bits == 32 else model.compress(bits=bits)).save(folder)
 
 
 def measure(folder: Path, bits: int, count: int) -> dict[str, Any]:

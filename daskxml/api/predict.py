@@ -27,10 +27,11 @@ from daskxml.core.text import parse_json
 from daskxml.data.blocks import Block as FileBlock
 from daskxml.data.formats import plan_files
 from daskxml.models.network.spec import check_rank
+from daskxml.models.rankings import empty_rows
 from daskxml.models.rows import BLOCK_BYTES, read_block_rows
 from daskxml.models.store import stored_arrays
 from daskxml.models.tensors import digest
-from daskxml.models.trained import Model, empty_rows
+from daskxml.models.trained import Model
 
 PLAN_FILE = "plan.json"
 _BUSY = "another prediction to this file is under way"

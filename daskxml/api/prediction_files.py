@@ -28,7 +28,8 @@ from typing import IO, Any
 import scipy.sparse
 
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.models.trained import Ids, Model, Scores, named, scores_csr
+from daskxml.models.rankings import Ids, Scores, named, scores_csr
+from daskxml.models.trained import Model
 
 STDOUT = "-"
 Block = tuple[Ids, Scores]  # of consecutive rows, ``(rows, k)`` each, best first

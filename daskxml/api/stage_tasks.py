@@ -18,7 +18,8 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.matrices import matrix_partition
 from daskxml.data.rows import take_rows, to_scipy
 from daskxml.metrics import MetricSums
-from daskxml.models.trained import Model, evaluate_partitions
+from daskxml.models.rows import evaluate_partitions
+from daskxml.models.trained import Model
 
 Function = Callable[..., Any]
 

@@ -15,17 +15,11 @@ from daskxml.data.inspection import inspect_file
 from daskxml.data.rows import concatenate
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
-from daskxml.models.compression import choose_drop
-from daskxml.models.rows import read_rows
+from daskxml.models.rankings import Ids, Scores, empty_rows, unknown_texts
+from daskxml.models.rows import evaluate_partitions, read_rows
 from daskxml.models.store import model_bytes
-from daskxml.models.trained import (
-    Ids,
-    Model,
-    Scores,
-    empty_rows,
-    evaluate_partitions,
-    unknown_texts,
-)
+from daskxml.models.trained import Model
+from daskxml.models.trees.pruning import choose_drop
 from daskxml.observe.terminal import print_lines, print_metrics
 
 TOP_K = 5  # labels that are predicted of each row, unless told otherwise
@@ -118,6 +112,35 @@ def _tell_unknown(unknown: int, texts: int) -> None:
 
 
 @_telling
+def mix(options: Options) -> int:
+    """Write one model of several, and print what each one's labels are worth beside it."""
+    from daskxml.api.held_out import held_out_rows
+    from daskxml.cli.train import free_directory
+
+    out = options.out or free_directory("mix")
+    models = [Model.load(directory) for directory in options.models]
+    if options.weights:
+        daskxml.mix(models, weights=options.weights, out=out)
+        print(f"wrote a mixture of {len(models)} models to {out}")
+        return 0
+    if options.valid:
+        rows, whose = concatenate(list(read_rows(models[0], options.valid))), "of --valid"
+    else:
+        rows = held_out_rows(options.models, "--valid FILE, or --weights")
+        whose = "that no part was trained on"
+    mixture = daskxml.mix(models, valid=rows, out=out)
+    shares = mixture.spec.weights
+    print(f"on {rows.rows:,} rows {whose}:")
+    for name, share, model in zip(
+        (*options.models, out), (*shares, 1.0), (*models, mixture), strict=True
+    ):
+        found = model.evaluate(rows)
+        scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
+        print(f"{scores}  weight {share:.2f}  {name}")
+    return 0
+
+
+@_telling
 def calibrate(options: Options) -> int:
     """Write a calibrated model; print calibration error and F1 before and after."""
     from daskxml.api.held_out import held_out_rows
@@ -127,7 +150,7 @@ def calibrate(options: Options) -> int:
         rows, whose = concatenate(list(read_rows(model, options.rows))), "of --rows"
     else:
         rows, whose = held_out_rows([options.model], "--rows FILE"), "that the run has held out"
-    calibrated = daskxml.calibrate(model, rows, k=options.k, f1=options.f1)
+    calibrated = model.calibrate(rows, k=options.k, f1=options.f1)
     calibrated.save(options.out or options.model, overwrite=options.out is None)
     made = calibrated.header.decisions
     assert made is not None
@@ -162,7 +185,7 @@ def compress(options: Options) -> int:
             raise ConfigError("--lose is told by rows: give --rows FILE")
         given = {"drop": choose_drop(model, rows, lost=options.lose)}
         print(f"--drop {given['drop']:g}, chosen on {rows.rows:,} rows")
-    small = daskxml.compress(model, bits=options.bits, **given)
+    small = model.compress(bits=options.bits, **given)
     small.save(options.out)
     for name, each in ((options.model, model), (options.out, small)):
         line = f"{model_bytes(name) / 1e6:10,.1f} MB  {name}"

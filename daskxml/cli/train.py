@@ -18,7 +18,7 @@ from daskxml.config import RunConfig, as_toml, load_run_config, parse_size
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.cards import load_card
 from daskxml.data.synthetic import write_xml
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.kinds import TRAINED
 from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, print_metrics
 
 RUNS = Path("runs")
@@ -139,10 +139,7 @@ def print_outcome(done: daskxml.Run, places: Mapping[str, str]) -> None:
     measured = [row for row in done.history if row["metrics"]]
     if measured:
         last = measured[-1]
-        if isinstance(done.model.spec, TreeSpec):
-            work = f"{last['epoch']:.0f} trees"
-        else:
-            work = f"{last['rows']:,} rows, {last['epoch']:.2f} epochs"
+        work = TRAINED[done.model.spec.kind].work(last)
         print(f"after {work}, {last['wall_s']:.1f} s:")
         print_metrics(last["metrics"])
     print_lines({"ended by": done.reason, **places})

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from operator import getitem
+from typing import Any
 
 import numpy as np
 from distributed import Client, Future, wait
@@ -49,8 +50,8 @@ from daskxml.data.reading import (
 )
 from daskxml.data.rows import label_counts
 from daskxml.data.weights import row_weights
-from daskxml.models.kinds import AnySpec
-from daskxml.models.network.spec import Layout, ModelSpec
+from daskxml.models.network.spec import Layout
+from daskxml.models.protocol import Spec
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
@@ -167,7 +168,7 @@ class LoadedData:
         Another run had read the rows.
     """
 
-    spec: AnySpec
+    spec: Spec
     rows: PlacedRows
     label_orders: Future | None = None
     was_there: bool = False
@@ -266,7 +267,7 @@ async def _name_rows(client: Client, config: RunConfig, run: str, scattered: Sca
     if stamps is None:
         return run
     section = {key: value for key, value in asdict(data).items() if key not in _OF_METRICS}
-    made_of = (section, config.run.seed, config.model.kind == "tree", asdict(scattered), stamps)
+    made_of = (section, config.run.seed, config.kind.scales_weights, asdict(scattered), stamps)
     return sha256(json.dumps(made_of).encode()).hexdigest()
 
 
@@ -309,7 +310,7 @@ async def _place_rows(
     return PlacedRows(train.facts, shards, tests, counts, layout.is_replicated, stages)
 
 
-async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> AnySpec:
+async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> Spec:
     """Return the model for data of these sizes.
 
     Raises
@@ -318,7 +319,7 @@ async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> AnyS
         If a worker's memory cannot hold it.
     """
     spec = config.model_spec(facts.features, facts.labels)
-    if isinstance(spec, ModelSpec):
+    if spec.parameter_count:
         await _check_model_fits(client, spec)
     return spec
 
@@ -336,12 +337,11 @@ async def _weights(
             for i, block in enumerate(train.blocks)
         ]
         given = client.submit(np.concatenate, own, key=f"all-weights-{run}", pure=False)
-    of_networks = config.model.kind != "tree"
     weights = client.submit(
         row_weights,
         given,
         train.facts.rows,
-        has_mean_one=of_networks,
+        has_mean_one=config.kind.scales_weights,
         key=f"weights-{run}",
         pure=False,
     )
@@ -460,7 +460,7 @@ def _sum(counts: list[Array]) -> Array:
     return np.sum(counts, axis=0, dtype=np.int64)
 
 
-async def _check_model_fits(client: Client, spec: ModelSpec) -> None:
+async def _check_model_fits(client: Client, spec: Any) -> None:
     """Refuse a model larger than a worker's memory: a wrong number in a header can ask for one."""
     identity = await client.scheduler.identity()
     limits = [worker["memory_limit"] for worker in identity["workers"].values()]

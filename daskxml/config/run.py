@@ -26,9 +26,9 @@ from daskxml.config.toml import Source, decode, encode, one_line_lists, read_sou
 from daskxml.core.errors import ConfigError
 from daskxml.data.cards import load_card
 from daskxml.data.text.settings import TextSettings
-from daskxml.models.kinds import AnySpec, kind_named
+from daskxml.models.kinds import DEFAULT_KIND, TRAINED, trained_kind
 from daskxml.models.network.sampling import SamplingConfig
-from daskxml.models.network.spec import ModelSpec
+from daskxml.models.protocol import Spec, TrainedKind
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
@@ -53,7 +53,7 @@ class RunConfig:
     data: DataSection = field(default_factory=DataSection)
     pipeline: PipelineSection = field(default_factory=PipelineSection)
     text: TextSettings = field(default_factory=TextSettings)
-    model: AnySpec = field(default_factory=lambda: ModelSpec(features=1, labels=1))
+    model: Spec = field(default_factory=lambda: TRAINED[DEFAULT_KIND].Spec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -70,42 +70,17 @@ class RunConfig:
     def __post_init__(self) -> None:
         strategy = self.make_strategy()
         for is_wrong, problem in chain(
-            self._kind_needs(strategy),
+            self.kind.needs(self),
             self._conflicts(strategy),
             self._needs(strategy),
         ):
             if is_wrong:
                 raise ConfigError(problem)
 
-    def _kind_needs(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
-        """Yield the needs of the model's kind, and which are not met."""
-        is_tree, name = self.model.kind == "tree", self.strategy_name
-        yield (
-            bool(strategy.pieces) and not is_tree,
-            f"[strategy] name = {name!r}: fits label trees: give [model] kind = 'tree'",
-        )
-        if not is_tree:
-            return
-        tree = "[model] kind = 'tree':"
-        yield (
-            not strategy.pieces,
-            f"{tree} strategy {name!r} merges networks; take 'label-tree', or leave it out",
-        )
-        epochs = self.training.epochs
-        yield (
-            not (epochs >= 1 and epochs == int(epochs)),
-            f"{tree} give [training] epochs, the number of trees, as a whole number",
-        )
-        yield bool(self.cluster.pools), f"{tree} takes no pools: leave [cluster] pools at 0"
-        yield (
-            self.data.residency == "shard",
-            f"{tree} needs all rows on every worker: leave [data] residency at 'auto'",
-        )
-        yield (
-            self.evaluation.training_loss,
-            f"{tree} has no loss over all rows: leave [evaluation] training_loss out",
-        )
-        yield self.combine.overlap, f"{tree} merges nothing: leave [combine] overlap out"
+    @property
+    def kind(self) -> TrainedKind[Any]:
+        """The model's kind."""
+        return TRAINED[self.model.kind]
 
     def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
         """Yield combinations of sections that are invalid, with what to do about them."""
@@ -249,7 +224,7 @@ class RunConfig:
         rule: str = self.combine.rule
         return self.make_strategy().rules[0] if rule == "auto" else rule
 
-    def model_spec(self, features: int, labels: int) -> AnySpec:
+    def model_spec(self, features: int, labels: int) -> Spec:
         """Return the model for data with so many columns."""
         return dataclasses.replace(self.model, features=features, labels=labels)
 
@@ -263,7 +238,7 @@ class RunConfig:
             if getattr(self, name) == unset:  # sections that older versions do not know
                 del tables[name]
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
-        if self.model.kind != "mlp":  # the only kind that older versions know
+        if self.model.kind != DEFAULT_KIND:  # the only kind that older versions know
             tables["model"] = {"kind": self.model.kind} | tables["model"]
         return tables
 
@@ -378,7 +353,7 @@ def _section(source: Source, name: str) -> Any:
             for key in _FROM_DATA:
                 if key in table:
                     raise ConfigError(f"unknown key {key!r}: it is [data] {key}", key)
-            kind = kind_named(table.get("kind", "mlp"))
+            kind = trained_kind(table.get("kind", DEFAULT_KIND)).Spec
             own = {key: value for key, value in table.items() if key != "kind"}
             return decode(kind, {**own, "features": 1, "labels": 1})
         section = decode(_HINTS[name], table)
@@ -390,7 +365,9 @@ def _section(source: Source, name: str) -> Any:
 def _strategy(source: Source) -> tuple[str, Any]:
     table = dict(source.tables.get("strategy", {}))
     model = source.tables.get("model", {})
-    name = table.pop("name", "label-tree" if model.get("kind") == "tree" else DEFAULT_STRATEGY)
+    with source.located("model"):
+        usual = trained_kind(model.get("kind", DEFAULT_KIND)).strategy
+    name = table.pop("name", usual)
     with source.located("strategy"):
         if not isinstance(name, str) or name not in STRATEGIES:
             hint = suggestion(str(name), STRATEGIES)

@@ -18,8 +18,8 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
 from daskxml.data.order import derive_key
-from daskxml.models.kinds import AnySpec
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.kinds import TRAINED
+from daskxml.models.protocol import Spec
 from daskxml.strategies.protocol import WorkerDevice, natural_order
 
 TICK_S = 2.0**-30
@@ -30,7 +30,6 @@ V100_FLOP_S, V100_STREAM_BYTES_S, V100_GATHER_BYTES_S = 7e12, 450e9, 300e9
 LAUNCHES, LAUNCH_S = 40, 5e-6  # kernels of a step
 OUTPUT_PASSES = 5  # scores written, reduced, made probabilities, read by two products
 FLOAT_BYTES = 4
-BEAM_ROW_S = 2e-5
 
 
 def whole_ticks(seconds: float) -> float:
@@ -159,7 +158,7 @@ class Network:
         return f"machine-{worker // self.machine_workers if self.machine_workers else 0}"
 
 
-def v100_cost(spec: AnySpec) -> CostModel:
+def v100_cost(spec: Any) -> CostModel:
     """Return what a batch of this model costs on a V100, by the rates of its data sheet.
 
     Three products with every dense layer (forward, gradient, error), two operations each; some
@@ -174,8 +173,8 @@ def v100_cost(spec: AnySpec) -> CostModel:
     >>> round(cost.batch_s(1024, 1024 * 76), 2)
     0.11
     """
-    if isinstance(spec, TreeSpec):  # is fitted on CPUs: what a row takes to descend by beam
-        return CostModel(fixed_s=0.0, per_row_s=BEAM_ROW_S, per_nonzero_s=0.0)
+    if row_s := TRAINED[spec.kind].row_s:  # it is fitted on CPUs
+        return CostModel(fixed_s=0.0, per_row_s=row_s, per_nonzero_s=0.0)
     widths = [*spec.hidden, spec.labels]
     dense = sum(left * right for left, right in itertools.pairwise(widths))
     passes_s = OUTPUT_PASSES * FLOAT_BYTES * sum(widths) / V100_STREAM_BYTES_S
@@ -227,7 +226,7 @@ def cost_by_epochs(cost: CostModel, ratio: float, batch_rows: int) -> CostModel:
     )
 
 
-Costs = CostModel | Callable[[AnySpec], CostModel]
+Costs = CostModel | Callable[[Spec], CostModel]
 
 
 def jitter_factor(sigma: float, seed: int, worker: str, *place: int) -> float:
@@ -279,7 +278,7 @@ class Devices:
     @classmethod
     def of(
         cls,
-        spec: AnySpec,
+        spec: Spec,
         cost: Costs,
         network: Network | None = None,
         pools: Mapping[str, int] | None = None,

@@ -23,7 +23,7 @@ from daskxml.data.reading import (
 )
 from daskxml.data.rows import concatenate, label_counts
 from daskxml.data.weights import row_weights
-from daskxml.models.kinds import AnySpec
+from daskxml.models.protocol import Spec
 from daskxml.models.trees.search import prepare_trees
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.placement import Placement
@@ -69,7 +69,7 @@ class Rows:
     label_orders: Array | None = None
     tree_spec: TreeSpec | None = None
 
-    def model_spec(self, config: RunConfig) -> AnySpec:
+    def model_spec(self, config: RunConfig) -> Spec:
         """Return the model of a run with these rows."""
         return self.tree_spec or config.model_spec(self.facts.features, self.facts.labels)
 
@@ -123,8 +123,7 @@ def read_rows(
     if given is None and have_weights([count_block(block) for block in blocks]):
         given = np.concatenate([weights_of(block) for block in blocks])
     if given is not None:
-        of_networks = config.model.kind != "tree"
-        weights = row_weights(given, facts.rows, has_mean_one=of_networks)
+        weights = row_weights(given, facts.rows, has_mean_one=config.kind.scales_weights)
     parts = shuffle_here(blocks, recipe, weights)
     kept, held = parts[: recipe.parts], parts[recipe.parts :]
     if tests is not None:

@@ -22,7 +22,7 @@ from daskxml.core.arrays import Array, Partition
 from daskxml.core.work_stats import WorkStats
 from daskxml.local.cost import CostModel, Devices, jitter_factor, whole_ticks
 from daskxml.local.rows import Rows
-from daskxml.models.kinds import AnySpec
+from daskxml.models.protocol import Spec
 from daskxml.session.commands import Evaluate, MergeReplicas, Piece
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
@@ -303,7 +303,7 @@ class WorkerFactory:
     """
 
     def __init__(
-        self, config: RunConfig, spec: AnySpec, rows: Rows, devices: Devices, session: Session
+        self, config: RunConfig, spec: Spec, rows: Rows, devices: Devices, session: Session
     ) -> None:
         self._config, self._devices, self._rows = config, devices, rows
         self._facts = DataFacts.of(spec, session.placement, rows.facts)

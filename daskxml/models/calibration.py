@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.data.matrices import label_csr
+from daskxml.core.arrays import Array, Csr
+from daskxml.core.errors import InputError, ModelError
 from daskxml.data.rows import label_counts, take_csr
 from daskxml.metrics.decisions import calibration_error, f1_scores, find_hits
 from daskxml.models.decisions import (
@@ -20,77 +19,42 @@ from daskxml.models.decisions import (
     fit_label_thresholds,
     fit_threshold,
 )
-from daskxml.models.trained import Model
 
 FOLDS = 5
 PRIORS = (1.0, 3.0, 10.0, 30.0, math.inf)  # rows of a label like all others; the best is taken
 Average = Literal["macro", "micro"]
 
 
-def calibrate(
-    model: Model, X: Any, Y: Any = None, *, k: int | None = None, f1: Average = "macro"
-) -> Model:
-    """Return the model with calibrated probabilities, and with thresholds for choosing labels.
-
-    The weights are the same, and so is the order of the labels of every row. What is learned, and
-    how, is told in `daskxml.models.decisions`; what it brings is measured by cross-validation in
-    five parts, and is ``model.header.decisions.measured`` afterwards.
+def learn_decisions(ids: Array, scores: Array, truth: Csr, bounds: Any, f1: Average) -> Decisions:
+    """Learn calibration and thresholds of ranked labels, and measure them by cross-validation.
 
     Parameters
     ----------
-    model
-        A network, label trees, or a mixture. What it had from an earlier calibration is replaced.
-    X, Y
-        Rows that it was not trained on, as for `Model.evaluate`.
-    k
-        How many of a row's best labels are looked at; None: 20, or four times as many as a training
-        row has on average, if that is more.
+    ids, scores
+        ``(rows, k)``, as a model ranks labels that is not calibrated.
+    truth
+        The rows' true labels.
+    bounds
+        The scores above which labels are chosen without decisions.
     f1
-        ``"macro"``: a threshold for each label, for the mean of their F1; ``"micro"``: one for all.
+        See `daskxml.Model.calibrate`.
 
     Raises
     ------
-    InputError
-        If X or Y does not match the model, there are fewer than five rows, none of them has a
-        label, or none of the ranked labels is true.
-    ConfigError
-        If ``k`` or ``f1`` is out of range.
-    ModelError
-        If the model's scores are not finite.
-
-    Examples
-    --------
-    >>> import daskxml
-    >>> from daskxml.api.train_here import train_here
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.random((90, 9))
-    >>> Y = X[:, :5] > 0.7
-    >>> rows = daskxml.Matrices(X[:60], Y[:60])
-    >>> model = train_here("tree", train=rows, overrides=["training.epochs=1"]).model
-    >>> made = calibrate(model, X[60:], Y[60:]).header.decisions
-    >>> made.k, list(made.measured)[:4]
-    (5, ['rows', 'folds', 'calibration_error_before', 'calibration_error'])
+    InputError, ModelError
+        If nothing can be learned from the rows.
     """
-    if f1 not in ("macro", "micro"):
-        raise ConfigError(f"f1 = {f1!r}: must be 'macro' or 'micro'")
-    if Y is None and not isinstance(X, Partition):
-        raise InputError("Y is missing: give the true labels, a row for each row of X")
-    plain = model.with_decisions(None)
-    k = min(plain.decided_k if k is None else k, plain.spec.labels)
-    ids, scores = plain.predict_top_k(X, k)
-    truth = label_csr(X.labels if Y is None else Y, ids.shape[0], plain.spec.labels)
     rows = _Ranked(ids, scores, find_hits(ids, truth), truth)
     _check(rows)
     before = {
         "calibration_error": calibration_error(rows.ranked_scores, rows.ranked_hits),
-        **f1_scores(np.where(scores > plain.bounds(ids, scores), ids, -1), truth),
+        **f1_scores(np.where(scores > bounds, ids, -1), truth),
     }
     prior, after = _cross_validated(rows, PRIORS if f1 == "macro" else (math.inf,))
     measured: dict[str, float] = {"rows": truth.rows, "folds": FOLDS}
     for name, value in before.items():
         measured |= {f"{name}_before": float(value), name: float(after[name])}
-    learned = _with_thresholds(_learn(rows), rows, prior)
-    return model.with_decisions(replace(learned, measured=measured))
+    return replace(_with_thresholds(_learn(rows), rows, prior), measured=measured)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The kinds of models by their descriptions."""
+"""The kinds of models, a line each."""
 
 from __future__ import annotations
 
@@ -6,47 +6,59 @@ from collections.abc import Mapping
 from typing import Any
 
 from daskxml.core.errors import ConfigError
-from daskxml.models.mix.spec import PARTS, MixtureSpec, PartSpec
+from daskxml.models.mix.kind import Mix
+from daskxml.models.network.kind import Network
+from daskxml.models.protocol import ModelKind, Spec, TrainedKind
+from daskxml.models.trees.kind import Trees
 
-AnySpec = PartSpec  # of what a run trains
+DEFAULT_KIND = "mlp"
+TRAINED: dict[str, TrainedKind[Any]] = {"mlp": Network(), "tree": Trees()}
+KINDS: dict[str, ModelKind[Any]] = {**TRAINED, "mixture": Mix(TRAINED)}
 
 
-def kind_named(name: Any) -> type[AnySpec]:
-    """Return the class of what a run file says of a kind.
+def kind_of(spec: Spec) -> ModelKind[Any]:
+    """Return the kind of a model."""
+    return KINDS[spec.kind]
+
+
+def trained_kind(name: Any) -> TrainedKind[Any]:
+    """Return a kind that a run file names.
 
     Raises
     ------
     ConfigError
-        If there is no such kind.
+        If there is no such kind, or it is not trained.
 
     Examples
     --------
-    >>> kind_named("forest")
+    >>> trained_kind("forest")
     Traceback (most recent call last):
     daskxml.core.errors.ConfigError: kind = 'forest': must be one of 'mlp', 'tree'
     """
-    if name == MixtureSpec.kind:
+    if isinstance(name, str) and name in TRAINED:
+        return TRAINED[name]
+    if name in KINDS:
         problem = "train two runs or more, then `daskxml mix RUN RUN --valid FILE`"
-        raise ConfigError(f"kind = {name!r}: {problem}", "kind")
-    if not isinstance(name, str) or name not in PARTS:
-        choices = ", ".join(map(repr, PARTS))
-        raise ConfigError(f"kind = {name!r}: must be one of {choices}", "kind")
-    return PARTS[name]
+    else:
+        problem = f"must be one of {', '.join(map(repr, TRAINED))}"
+    raise ConfigError(f"kind = {name!r}: {problem}", "kind")
 
 
-def spec_from_dict(values: Mapping[str, Any]) -> AnySpec | MixtureSpec:
+def spec_from_dict(values: Mapping[str, Any]) -> Spec:
     """Return the description of any model that ``as_dict`` was made from.
 
     Raises
     ------
     ConfigError
-        If a name is unknown or missing, or a value out of range.
+        If the kind or a name is unknown, one is missing, or a value out of range.
 
     Examples
     --------
-    >>> spec_from_dict({"kind": "tree", "features": 3, "labels": 2}).beam
-    10
+    >>> spec_from_dict({"kind": "tree", "features": 3, "labels": 2}).labels
+    2
     """
-    if values.get("kind") == MixtureSpec.kind:
-        return MixtureSpec.from_dict(values)
-    return kind_named(values.get("kind", "mlp")).from_dict(values)
+    name = values.get("kind", DEFAULT_KIND)
+    if name not in KINDS:
+        raise ConfigError(f"kind = {name!r}: must be one of {', '.join(map(repr, KINDS))}")
+    described: Spec = KINDS[name].spec(values)
+    return described

@@ -1,8 +1,8 @@
-"""Rows of files as a model takes them: its numbers of columns, its bases, its names."""
+"""Rows of files as a model takes them, by its columns, bases and names; metrics of such rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from daskxml.core.arrays import Partition
@@ -10,6 +10,7 @@ from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block
 from daskxml.data.formats import FORMATS, declared, format_of, plan_files, read_pieces
 from daskxml.data.parse import Dialect
+from daskxml.metrics import MetricSums, metric_sums
 from daskxml.models.trained import Model
 
 BLOCK_BYTES = 16 << 20
@@ -65,3 +66,46 @@ def _dialect(model: Model, path: str) -> Dialect:
         )
         raise InputError(problem, path, 1)
     return replace(known, label_base=0) if header.labels else known
+
+
+def evaluate_partitions(
+    model: Model, partitions: Iterable[Partition], k: Sequence[int] = (1, 3, 5)
+) -> MetricSums:
+    """Sum the metrics over partitions, one at a time, as they come from a file.
+
+    Parameters
+    ----------
+    model
+        What to evaluate.
+    partitions
+        Host rows as parsed, not scaled, with the model's numbers of features and labels.
+    k
+        The cut-offs.
+
+    Raises
+    ------
+    InputError
+        If features or labels are not as many as the model's.
+    ConfigError
+        If a cut-off is below 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskxml.core.arrays import Csr
+    >>> from daskxml.models.network.spec import ModelSpec
+    >>> from daskxml.models.store import ModelHeader
+    >>> spec = ModelSpec(features=2, labels=2, hidden=())
+    >>> weights = {"output.weight": np.eye(2, dtype=np.float32),
+    ...            "output.bias": np.zeros(2, np.float32)}
+    >>> model = Model(ModelHeader(spec=spec, training_rows=9), weights, np.array([4, 6]), threads=1)
+    >>> rows = Csr(np.array([0, 1]), np.array([1], np.int32), np.ones(1, np.float32), columns=2)
+    >>> evaluate_partitions(model, [Partition(rows, rows)], k=(1,)).result()["P@1"]
+    1.0
+    """
+    sums = MetricSums.zero(k)
+    weights = model.inverse_propensity
+    for partition in partitions:
+        ids, _ = model.predict_top_k(partition, sums.ks[-1])
+        sums += metric_sums(ids, partition.labels, weights, sums.ks)
+    return sums

@@ -8,10 +8,9 @@ leaves the old model or the new one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,17 +25,12 @@ from daskxml.core.text import parse_json
 from daskxml.data.text.vectorizer import Vectorizer
 from daskxml.kernels.quantised import Quantised
 from daskxml.models.decisions import Decisions
-from daskxml.models.kinds import AnySpec, spec_from_dict
-from daskxml.models.mix.mixture import part_arrays
-from daskxml.models.mix.spec import MixtureSpec
-from daskxml.models.network.spec import Layout, ModelSpec
-from daskxml.models.tensors import Arrays, growing_tensors, read_tensors, save_tensors
-from daskxml.models.trees.forest import tree_problem
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.kinds import kind_of, spec_from_dict
+from daskxml.models.protocol import Spec
+from daskxml.models.tensors import Arrays, difference, read_tensors, save_tensors
 
 __all__ = [
     "ModelHeader",
-    "assembling_model",
     "holds_model",
     "model_bytes",
     "read_model",
@@ -53,7 +47,6 @@ _NEXT_NAME: Final = "model.json.next"
 _NAMES: Final = ("feature_names", "label_names")
 _INDEX: Final = ".index."  # in names of arrays that daskxml once stored beside the weights
 _DIGITS: Final = ("first", "second", "scale")  # ends of the names of a quantised matrix's arrays
-QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # of a network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +81,7 @@ class ModelHeader:
     'l2'
     """
 
-    spec: AnySpec | MixtureSpec
+    spec: Spec
     training_rows: int
     normalize: str = "l2"
     feature_base: int = 0
@@ -220,8 +213,8 @@ def write_model(
     header
         Metadata of the arrays.
     parameters
-        By name, of the shapes of ``Layout(header.spec)``, float32; the weights of a network's first
-        and output layer perhaps `Quantised`.
+        By name, as the model's kind asks for; the weights of a network's first and output layer
+        perhaps `Quantised`.
     label_counts
         ``(labels,)``: in how many training rows each label occurs.
     overwrite
@@ -246,28 +239,6 @@ def write_model(
     tensors = directory / TENSORS_NAME
     with replacing(tensors) as partial:
         save_tensors(partial, stored_arrays(arrays), {"format": FORMAT})
-        _write_header(directory / _NEXT_NAME, header, partial)
-    replace_durably(directory / _NEXT_NAME, directory / HEADER_NAME)
-
-
-@contextlib.contextmanager
-def assembling_model(
-    directory: str | Path, header: ModelHeader, label_counts: npt.NDArray[np.int64]
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the parameters of a network, zero at first; they are pages of the file that it becomes.
-
-    It replaces the model that is there; see `write_model`.
-    """
-    assert isinstance(header.spec, ModelSpec)
-    slots = Layout(header.spec).slots.items()
-    shapes = {name: (slot.shape, "float32") for name, slot in slots}
-    counts = {LABEL_COUNTS: ((header.spec.labels,), "int64")}
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    with replacing(directory / TENSORS_NAME) as partial:
-        with growing_tensors(partial, shapes | counts, {"format": FORMAT}) as arrays:
-            arrays[LABEL_COUNTS][:] = label_counts
-            yield {name: arrays[name] for name in shapes}
         _write_header(directory / _NEXT_NAME, header, partial)
     replace_durably(directory / _NEXT_NAME, directory / HEADER_NAME)
 
@@ -420,39 +391,10 @@ def _fingerprint(path: Path) -> dict[str, Any]:
     return {"size_bytes": path.stat().st_size, "sha256": digest}
 
 
-def _check_arrays(directory: Path, spec: AnySpec | MixtureSpec, arrays: Mapping[str, Any]) -> None:
+def _check_arrays(directory: Path, spec: Spec, arrays: Mapping[str, Any]) -> None:
     """Refuse arrays that are not the parameters of ``spec`` and the label counts."""
     parameters = {name: array for name, array in arrays.items() if name != LABEL_COUNTS}
     counts = {name: array for name, array in arrays.items() if name == LABEL_COUNTS}
-    problem = _difference({LABEL_COUNTS: ((spec.labels,), "int64")}, counts)
-    if problem := problem or _array_problem(spec, parameters):
+    problem = difference({LABEL_COUNTS: ((spec.labels,), "int64")}, counts)
+    if problem := problem or kind_of(spec).problem(spec, parameters):
         raise ModelError(f"{directory}: {problem}; these are not the arrays of one model")
-
-
-def _array_problem(spec: AnySpec | MixtureSpec, arrays: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a model's parameters, if anything is."""
-    if isinstance(spec, MixtureSpec):
-        parts = [part_arrays(arrays, part) for part in range(len(spec.parts))]
-        if sum(map(len, parts)) != len(arrays):
-            return f"it has {len(arrays)} arrays, of which {sum(map(len, parts))} are of its parts"
-        found = map(_array_problem, spec.parts, parts)
-        return next((f"part {n}: {text}" for n, text in enumerate(found) if text), None)
-    if isinstance(spec, TreeSpec):
-        return tree_problem(spec, arrays) or None
-    for name, array in arrays.items():
-        if isinstance(array, Quantised) and name not in QUANTISABLE:
-            return f"array {name!r} is quantised, which only {' and '.join(QUANTISABLE)} may be"
-    slots = Layout(spec).slots.items()
-    return _difference({name: (slot.shape, "float32") for name, slot in slots}, arrays)
-
-
-def _difference(
-    wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
-) -> str | None:
-    """Return how the shapes and dtypes of arrays differ from those that are wanted."""
-    for name in sorted(wanted.keys() | arrays.keys()):
-        found = (arrays[name].shape, str(arrays[name].dtype)) if name in arrays else "nothing"
-        if found != wanted.get(name):
-            asked = wanted.get(name, "nothing")
-            return f"array {name!r} is {found}, but its spec asks for {asked}"
-    return None

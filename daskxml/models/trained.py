@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,19 @@ from daskxml.core.hardware import usable_cores
 from daskxml.data.matrices import feature_blocks, label_csr
 from daskxml.data.rows import unit_rows
 from daskxml.data.text.counts import check_texts
-from daskxml.kernels import Kernels, get_kernels
+from daskxml.kernels import get_kernels
+from daskxml.kernels.quantised import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.models.calibration import Average, learn_decisions
 from daskxml.models.decisions import Decisions
-from daskxml.models.kinds import AnySpec
-from daskxml.models.mix.mixture import Mixture, Ranker, part_arrays
-from daskxml.models.mix.spec import MixtureSpec
-from daskxml.models.network.ranker import NetworkRanker
-from daskxml.models.network.spec import ModelSpec, check_rank
+from daskxml.models.kinds import kind_of
+from daskxml.models.network.spec import check_rank
+from daskxml.models.protocol import Ranker
+from daskxml.models.rankings import Ids, Scores, empty_rows, named, scores_csr, unknown_texts
 from daskxml.models.store import ModelHeader, read_model, write_model
-from daskxml.models.trees.forest import Forest, count_trees
-from daskxml.models.trees.spec import TreeSpec
 
-Ids = npt.NDArray[np.int32]
-Scores = npt.NDArray[np.float32]
-
+DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
 _LEAST_DECIDED, _DECIDED = 20, 4  # labels looked at: at least, and for each of a training row
-_BLOCK_LABELS = 8192  # whose weights are float64 at a time, for `Model.logits`
 
 
 class Model:
@@ -48,7 +44,7 @@ class Model:
     header
         Sizes, preprocessing and constants.
     parameters
-        float32 arrays by name, of the shapes of ``Layout(header.spec)``; not copied. The weights of
+        float32 arrays by name, as the model's kind asks for; not copied. The weights of a network's
         first and output layer may be `daskxml.kernels.quantised.Quantised`: see `compress`.
     label_counts
         ``(labels,)`` int64: in how many training rows each label occurs.
@@ -57,6 +53,7 @@ class Model:
 
     Examples
     --------
+    >>> from daskxml.models.network.spec import ModelSpec
     >>> spec = ModelSpec(features=3, labels=2, hidden=())
     >>> weights = {"output.weight": np.eye(2, 3, dtype=np.float32),
     ...            "output.bias": np.zeros(2, np.float32)}
@@ -124,12 +121,12 @@ class Model:
         write_model(*arguments, overwrite=overwrite)
 
     @property
-    def spec(self) -> AnySpec | MixtureSpec:
-        """Sizes, and layers and loss of a network."""
+    def spec(self) -> Any:
+        """Sizes, and what else its kind has."""
         return self.header.spec
 
     @property
-    def network(self) -> ModelSpec:
+    def network(self) -> Any:
         """Layers and loss of a network.
 
         Raises
@@ -137,10 +134,10 @@ class Model:
         ConfigError
             If the model is of another kind.
         """
-        if not isinstance(self.spec, ModelSpec):
-            kind = "mixtures" if isinstance(self.spec, MixtureSpec) else "label trees"
-            raise ConfigError(f"{kind} score a few labels of each row: ask for the top k")
-        return self.spec
+        kind, spec = kind_of(self.spec), self.spec
+        if not kind.scores_all:
+            raise ConfigError(f"{kind.title} score a few labels of each row: ask for the top k")
+        return spec
 
     @property
     def inverse_propensity(self) -> npt.NDArray[np.float64]:
@@ -288,9 +285,7 @@ class Model:
         """Return the scores, before calibration, above which ranked labels are chosen."""
         if self.header.decisions:
             return self.header.decisions.bounds(ids)
-        if isinstance(self.spec, ModelSpec) and self.spec.loss == "softmax":
-            return 0.5 * scores[:, :1]  # a row's targets are alike
-        return 0.5
+        return kind_of(self.spec).bound(self.spec, scores)
 
     @property
     def decided_k(self) -> int:
@@ -302,6 +297,178 @@ class Model:
         """Return the model with another calibration and other thresholds, or without any."""
         header = replace(self.header, decisions=decisions)
         return Model(header, self.parameters, self.label_counts, threads=self.threads)
+
+    def calibrate(
+        self, X: Any, Y: Any = None, *, k: int | None = None, f1: Average = "macro"
+    ) -> Model:
+        """Return the model with calibrated probabilities, and with thresholds for choosing labels.
+
+        The weights are the same, and so is the order of the labels of every row. What is learned,
+        and how, is told in `daskxml.models.decisions`; what it brings is measured by
+        cross-validation in five parts, and is ``model.header.decisions.measured`` afterwards.
+        What the model had from an earlier calibration is replaced.
+
+        Parameters
+        ----------
+        X, Y
+            Rows that it was not trained on, as for `evaluate`.
+        k
+            How many of a row's best labels are looked at; None: 20, or four times as many as a
+            training row has on average, if that is more.
+        f1
+            ``"macro"``: a threshold for each label, for the mean of their F1; ``"micro"``: one for
+            all.
+
+        Raises
+        ------
+        InputError
+            If X or Y does not match the model, there are fewer than five rows, none of them has a
+            label, or none of the ranked labels is true.
+        ConfigError
+            If ``k`` or ``f1`` is out of range.
+        ModelError
+            If the model's scores are not finite.
+
+        Examples
+        --------
+        >>> import daskxml
+        >>> from daskxml.api.train_here import train_here
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.random((90, 9))
+        >>> Y = X[:, :5] > 0.7
+        >>> rows = daskxml.Matrices(X[:60], Y[:60])
+        >>> model = train_here("tree", train=rows, overrides=["training.epochs=1"]).model
+        >>> made = model.calibrate(X[60:], Y[60:]).header.decisions
+        >>> made.k, list(made.measured)[:4]
+        (5, ['rows', 'folds', 'calibration_error_before', 'calibration_error'])
+        """
+        if f1 not in ("macro", "micro"):
+            raise ConfigError(f"f1 = {f1!r}: must be 'macro' or 'micro'")
+        Y = _labels_of(X, Y)
+        plain = self.with_decisions(None)
+        k = min(plain.decided_k if k is None else k, self.spec.labels)
+        ids, scores = plain.predict_top_k(X, k)
+        truth = label_csr(Y, ids.shape[0], self.spec.labels)
+        bounds = plain.bounds(ids, scores)
+        return self.with_decisions(learn_decisions(ids, scores, truth, bounds, f1))
+
+    def compress(self, *, bits: int = 16, drop: float = DROP) -> Model:
+        """Return a smaller model that ranks nearly the same labels.
+
+        Parameters
+        ----------
+        bits
+            Of a weight in the first and the output layer of a network, 8 or 16 instead of 32. The
+            labels of one row are found by 8 bits either way.
+        drop
+            The smallest weights of label trees are dropped: those that hold no more than this share
+            of the sum of all their squares. In [0, 1).
+
+        Returns
+        -------
+        Model
+            It is saved, loaded and used like any other.
+
+        Raises
+        ------
+        ConfigError
+            If a value is out of its range, or the network is compressed already or has weights that
+            are not finite.
+
+        Examples
+        --------
+        >>> from daskxml.models.network.spec import ModelSpec
+        >>> weights = {"output.weight": np.eye(2, 30, dtype=np.float32),
+        ...            "output.bias": np.zeros(2, np.float32)}
+        >>> header = ModelHeader(spec=ModelSpec(features=30, labels=2, hidden=()), training_rows=9)
+        >>> small = Model(header, weights, np.array([4, 6])).compress(bits=8)
+        >>> weights["output.weight"].nbytes, small.parameters["output.weight"].nbytes
+        (240, 68)
+        """
+        if bits not in BITS:
+            raise ConfigError(f"bits = {bits!r}: must be 8 or 16")
+        if not 0.0 <= drop < 1.0:
+            raise ConfigError(f"drop = {drop!r}: must be in [0, 1)")
+        spec, arrays = kind_of(self.spec).smaller(self.spec, self.parameters, bits, drop)
+        header = replace(self.header, spec=spec)
+        return Model(header, arrays, self.label_counts, threads=self.threads)
+
+    def explain(self, row: Any, label: int) -> tuple[Ids, npt.NDArray[np.float64]]:
+        """Return the features of a row, and what each adds to the score of a label.
+
+        The score of a network is the label's logit; that of label trees, and of mixtures, its
+        probability before calibration, whether or not a beam holds the label.
+
+        Parameters
+        ----------
+        row
+            ``(1, features)``, sparse or dense; it is scaled as the training rows were.
+        label
+            The id of the label.
+
+        Returns
+        -------
+        ids
+            ``(nonzeros,)`` int32, ascending.
+        added
+            ``(nonzeros,)`` float64.
+
+        Raises
+        ------
+        InputError
+            If there is not one row, or no such label.
+
+        Examples
+        --------
+        >>> from daskxml.models.network.spec import ModelSpec
+        >>> spec = ModelSpec(features=3, labels=2, hidden=())
+        >>> weights = {"output.weight": np.float32([[1, 2, 3], [4, 5, 6]]),
+        ...            "output.bias": np.zeros(2, np.float32)}
+        >>> header = ModelHeader(spec=spec, training_rows=9, normalize="none")
+        >>> Model(header, weights, np.array([4, 6])).explain([[10.0, 0.0, 1.0]], 1)
+        (array([0, 2], dtype=int32), array([40.,  6.]))
+        """
+        blocks = list(feature_blocks(row, self.spec.features))
+        if len(blocks) != 1 or blocks[0].rows != 1:
+            raise InputError("one row is explained at a time: give a matrix of one row")
+        self._check_label(label)
+        scaled = self._segment(blocks[0]).partition.features
+        added = kind_of(self.spec).explain(self.spec, self.parameters, scaled, label)
+        return scaled.indices, added
+
+    def strengths(self, label: int) -> npt.NDArray[np.float64]:
+        """Return what each feature adds to the score of a label in a row that holds nothing else.
+
+        That is the score of the row with the value 1 of this feature, less the score of an empty
+        row; in a linear model, the feature's weight. In a mixture, a network with the softmax loss
+        counts only for the 256 features that add most to its logit.
+
+        Returns
+        -------
+        numpy.ndarray
+            ``(features,)`` float64.
+
+        Raises
+        ------
+        InputError
+            If there is no such label.
+
+        Examples
+        --------
+        >>> from daskxml.models.network.spec import ModelSpec
+        >>> spec = ModelSpec(features=3, labels=2, hidden=())
+        >>> weights = {"output.weight": np.float32([[1, 2, 3], [4, 5, 6]]),
+        ...            "output.bias": np.zeros(2, np.float32)}
+        >>> header = ModelHeader(spec=spec, training_rows=9)
+        >>> Model(header, weights, np.array([4, 6])).strengths(1)
+        array([4., 5., 6.])
+        """
+        self._check_label(label)
+        return kind_of(self.spec).strengths(self.spec, self.parameters, label)
+
+    def _check_label(self, label: int) -> None:
+        if not 0 <= label < self.spec.labels:
+            raise InputError(f"label {label}: the model has labels 0 to {self.spec.labels - 1}")
 
     def _ranked(self, X: Any, k: int) -> tuple[Ids, Scores]:
         """Rank labels by their scores, which are not calibrated."""
@@ -319,18 +486,6 @@ class Model:
         found = self.header.decisions.calibrated(ids, scores)
         return np.where(ids < 0, np.float32(-np.inf), found)
 
-    def last_hidden(self, X: Any) -> npt.NDArray[np.float32]:
-        """Compute what the output layer of a network takes, ``(rows, units)`` float32.
-
-        Raises
-        ------
-        InputError
-            If X has another number of features or a value that is not finite.
-        """
-        found = [np.empty((0, self.network.widths[-2]), np.float32)]
-        found += [self._last_hidden(block) for block in feature_blocks(X, self.spec.features)]
-        return np.concatenate(found)
-
     def logits(self, X: Any) -> npt.NDArray[np.float64]:
         """Score all labels of each row; memory for a number of each label and row is needed.
 
@@ -347,6 +502,7 @@ class Model:
 
         Examples
         --------
+        >>> from daskxml.models.network.spec import ModelSpec
         >>> spec = ModelSpec(features=2, labels=2, hidden=())
         >>> weights = {"output.weight": np.eye(2, dtype=np.float32),
         ...            "output.bias": np.ones(2, np.float32)}
@@ -354,9 +510,9 @@ class Model:
         >>> Model(header, weights, np.array([4, 6]), threads=1).logits([[0.0, 5.0]])
         array([[1., 6.]])
         """
-        found = [np.empty((0, self.network.labels))]
-        found += [self._logits(block) for block in feature_blocks(X, self.spec.features)]
-        return np.concatenate(found)
+        blocks = feature_blocks(X, self.network.features)
+        found = [self._ready().logits([self._segment(block)]) for block in blocks]
+        return np.concatenate([np.empty((0, self.spec.labels)), *found])
 
     def evaluate(self, X: Any, Y: Any = None, k: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
         """Compute P@k, nDCG@k, PSP@k, PSnDCG@k and recall@k; see ``daskxml.metrics``.
@@ -378,9 +534,7 @@ class Model:
         ConfigError
             If a cut-off is below 1.
         """
-        if Y is None and not isinstance(X, Partition):
-            raise InputError("Y is missing: give the true labels, a row for each row of X")
-        Y = X.labels if Y is None else Y
+        Y = _labels_of(X, Y)
         zero = MetricSums.zero(k)
         ids, _ = self.predict_top_k(X, zero.ks[-1])
         labels = label_csr(Y, ids.shape[0], self.spec.labels)
@@ -395,34 +549,17 @@ class Model:
         scores[ids < 0] = -np.inf
         return ids, scores
 
-    def _last_hidden(self, features: Csr) -> npt.NDArray[np.float32]:
-        """Compute the last hidden layer of a block, which is scaled in place."""
-        network = self._ready()
-        assert isinstance(network, NetworkRanker)
-        hidden: npt.NDArray[np.float32] = network.last_hidden([self._segment(features)])
-        return hidden
-
-    def _logits(self, features: Csr) -> npt.NDArray[np.float64]:
-        """Score the rows of a block, which is scaled in place."""
-        hidden = self._last_hidden(features).astype(np.float64)
-        weight, bias = self.parameters["output.weight"], self.parameters["output.bias"]
-        out = np.empty((features.rows, self.spec.labels))
-        for first in range(0, self.spec.labels, _BLOCK_LABELS):
-            labels = slice(first, first + _BLOCK_LABELS)
-            np.matmul(hidden, weight[labels].T.astype(np.float64), out=out[:, labels])
-            out[:, labels] += bias[labels]
-        return out
-
     def _segment(self, features: Csr) -> Segment:
         if self.header.normalize == "l2":
             unit_rows(features)
         labels = Csr(np.zeros(features.rows + 1, np.int64), np.empty(0, np.int32), None, 0)
         return Segment(Partition(features, labels), np.arange(features.rows))
 
-    def _ready(self) -> Ranker:
+    def _ready(self) -> Any:
         with self._preparing:
             if self._ranker is None:
-                self._ranker = _ranker(self.spec, self.parameters, get_kernels("cpu", self.threads))
+                kernels = get_kernels("cpu", self.threads)
+                self._ranker = kind_of(self.spec).ranker(self.spec, self.parameters, kernels)
             return self._ranker
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -430,15 +567,13 @@ class Model:
         return _restored, (self.header, self.parameters, self.label_counts, self.threads)
 
     def __repr__(self) -> str:
-        if isinstance(self.spec, MixtureSpec):
-            sizes = f"{self.spec.features} -> {self.spec.labels}"
-            return f"<daskxml.Model {sizes}, mixture of {len(self.spec.parts)} models>"
-        if isinstance(self.spec, TreeSpec):
-            trees = count_trees(self.parameters)
-            sizes = f"{self.spec.features} -> {self.spec.labels}"
-            return f"<daskxml.Model {sizes}, {trees} label tree{'s' * (trees > 1)}>"
-        sizes = " -> ".join(map(str, (self.spec.features, *self.spec.hidden, self.spec.labels)))
-        return f"<daskxml.Model {sizes}, {self.spec.loss}>"
+        return f"<daskxml.Model {kind_of(self.spec).describe(self.spec, self.parameters)}>"
+
+
+def _labels_of(X: Any, Y: Any) -> Any:
+    if Y is None and not isinstance(X, Partition):
+        raise InputError("Y is missing: give the true labels, a row for each row of X")
+    return X.labels if Y is None else Y
 
 
 def load(directory: str | Path) -> Model:
@@ -450,104 +585,6 @@ def load(directory: str | Path) -> Model:
         If there is none, or it is damaged or of another version.
     """
     return Model.load(directory)
-
-
-def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix:
-    """Return ranked labels ``(rows, k)`` as a matrix ``(rows, labels)`` of their scores.
-
-    Labels of -1 are left out.
-
-    Examples
-    --------
-    >>> scores_csr(np.int32([[2, 0]]), np.float32([[0.75, 0.5]]), 3).toarray()
-    array([[0.5 , 0.  , 0.75]], dtype=float32)
-    """
-    order = np.argsort(ids, axis=1)
-    ids = np.take_along_axis(ids, order, axis=1)
-    scores = np.take_along_axis(scores, order, axis=1)
-    is_there = ids >= 0
-    indptr = np.concatenate([[0], np.cumsum(is_there.sum(axis=1, dtype=np.int64))])
-    entries = scores[is_there], ids[is_there], indptr
-    return scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
-
-
-def empty_rows(rows: Any) -> int:
-    """Return how many rows of a matrix in CSR form hold nothing."""
-    return int(np.count_nonzero(np.diff(rows.indptr) == 0))
-
-
-def unknown_texts(count: int, texts: int) -> str:
-    """Say that some texts have no word that a model knows.
-
-    Examples
-    --------
-    >>> unknown_texts(2, 1000)
-    '2 of 1,000 texts have no word that the model knows: their labels are those of an empty row'
-    """
-    told = f"{count:,} of {texts:,} texts have no word that the model knows"
-    return f"{told}: their labels are those of an empty row"
-
-
-def named(labels: Sequence[int], names: Sequence[str]) -> list[Any]:
-    """Return a row's ranked labels by their names, by ids without any; without the missing ones.
-
-    Examples
-    --------
-    >>> named([1, 0, -1], ("cat", "dog")), named([1, 0, -1], ())
-    (['dog', 'cat'], [1, 0])
-    """
-    return [names[label] if names else label for label in labels if label >= 0]
-
-
-def evaluate_partitions(
-    model: Model, partitions: Iterable[Partition], k: Sequence[int] = (1, 3, 5)
-) -> MetricSums:
-    """Sum the metrics over partitions, one at a time, as they come from a file.
-
-    Parameters
-    ----------
-    model
-        What to evaluate.
-    partitions
-        Host rows as parsed, not scaled, with the model's numbers of features and labels.
-    k
-        The cut-offs.
-
-    Raises
-    ------
-    InputError
-        If features or labels are not as many as the model's.
-    ConfigError
-        If a cut-off is below 1.
-
-    Examples
-    --------
-    >>> spec = ModelSpec(features=2, labels=2, hidden=())
-    >>> weights = {"output.weight": np.eye(2, dtype=np.float32),
-    ...            "output.bias": np.zeros(2, np.float32)}
-    >>> model = Model(ModelHeader(spec=spec, training_rows=9), weights, np.array([4, 6]), threads=1)
-    >>> rows = Csr(np.array([0, 1]), np.array([1], np.int32), np.ones(1, np.float32), columns=2)
-    >>> evaluate_partitions(model, [Partition(rows, rows)], k=(1,)).result()["P@1"]
-    1.0
-    """
-    sums = MetricSums.zero(k)
-    weights = model.inverse_propensity
-    for partition in partitions:
-        ids, _ = model.predict_top_k(partition, sums.ks[-1])
-        sums += metric_sums(ids, partition.labels, weights, sums.ks)
-    return sums
-
-
-def _ranker(spec: AnySpec | MixtureSpec, parameters: Mapping[str, Any], kernels: Kernels) -> Ranker:
-    if isinstance(spec, MixtureSpec):
-        parts = [
-            _ranker(part, part_arrays(parameters, number), kernels)
-            for number, part in enumerate(spec.parts)
-        ]
-        return Mixture(parts, spec.weights, spec.labels, kernels)
-    if isinstance(spec, TreeSpec):
-        return Forest(spec, parameters, kernels)
-    return NetworkRanker(spec, parameters, kernels)
 
 
 def _restored(header: ModelHeader, parameters: Any, label_counts: Any, threads: int) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daskxml.config import DataSection, RunConfig
@@ -11,9 +11,8 @@ from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.data.names import read_names
 from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_key
 from daskxml.data.text.vectorizer import Vectorizer
-from daskxml.models.kinds import AnySpec
+from daskxml.models.protocol import Spec
 from daskxml.models.store import ModelHeader, check_names
-from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
 from daskxml.session.session import BarrierMerges, Session, ledger_streams
@@ -70,7 +69,7 @@ class ColumnNames:
             training = replace(training, class_weight=by_id)
         return replace(config, data=data, training=training)
 
-    def check(self, spec: AnySpec) -> None:
+    def check(self, spec: Spec) -> None:
         """Refuse names that are not one for each column.
 
         Raises
@@ -95,7 +94,7 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
     DataLayout(is_replicated=True, parts=1)
     """
     data = config.data
-    needs_all = config.model.kind == "tree"
+    needs_all = config.kind.needs_all_rows
     is_small = nbytes <= data.replicate_budget or needs_all
     is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
     # One partition is the stream as it is; several would be joined, and lie in memory twice.
@@ -187,7 +186,7 @@ def evaluation_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -
 
 def make_session(
     config: RunConfig,
-    spec: AnySpec,
+    spec: Spec,
     placement: Placement,
     *,
     can_checkpoint: bool,
@@ -249,7 +248,7 @@ def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
 
 def describe_run(
     config: RunConfig,
-    spec: AnySpec,
+    spec: Spec,
     placement: Placement,
     devices: Mapping[str, WorkerDevice],
 ) -> dict[str, Any]:
@@ -262,7 +261,7 @@ def describe_run(
         "features": spec.features,
         "labels": spec.labels,
         "parameters": spec.parameter_count,
-        **({"fit": asdict(spec.fit)} if isinstance(spec, TreeSpec) else {}),
+        **config.kind.figures(spec),
         "residency": "replicate" if placement.is_replicated else "shard",
         "workers": list(devices),
         "limits": limits_of(config),
@@ -272,7 +271,7 @@ def describe_run(
 
 def model_header(
     config: RunConfig,
-    spec: AnySpec,
+    spec: Spec,
     *,
     training_rows: int,
     feature_base: int,

@@ -13,7 +13,7 @@ from daskxml.data.rows import slice_csr
 from daskxml.kernels import get_kernels
 from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
 from daskxml.models.class_weights import label_weights
-from daskxml.models.mix.mixture import Ranker
+from daskxml.models.protocol import Ranker
 from daskxml.session.commands import Piece
 from daskxml.worker.memory import choose_budget
 from daskxml.worker.resident_rows import ResidentRows

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from daskxml.config import RunConfig
-from daskxml.models.kinds import AnySpec
 from daskxml.models.network.spec import ModelSpec
 from daskxml.strategies.protocol import Strategy, WorkerDevice
 
@@ -36,7 +35,7 @@ class DataFacts:
         Features of a typical row, for planning memory and for the warm-up.
     """
 
-    spec: AnySpec
+    spec: Any
     rows: int
     stream_rows: tuple[int, ...]
     row_nonzeros: int
@@ -44,11 +43,11 @@ class DataFacts:
     @property
     def network(self) -> ModelSpec:
         """The model, which is a network."""
-        assert isinstance(self.spec, ModelSpec)
-        return self.spec
+        network: ModelSpec = self.spec
+        return network
 
     @classmethod
-    def of(cls, spec: AnySpec, placement: Placement, facts: Facts) -> DataFacts:
+    def of(cls, spec: Any, placement: Placement, facts: Facts) -> DataFacts:
         """Return the facts of rows that lie as ``placement`` says."""
         return cls(
             spec=spec,

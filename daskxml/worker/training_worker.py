@@ -24,7 +24,7 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import LossSum
-from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
+from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.session.commands import MergeReplicas, Piece
 from daskxml.worker.batch_runner import (
@@ -70,9 +70,8 @@ class TrainingWorker(RunWorker):
     ) -> None:  # fmt: skip
         super().__init__(settings)
         settings = self.settings
-        slot, shares_model, spec = settings.slot, settings.strategy.shares_model, settings.data.spec
-        assert isinstance(spec, ModelSpec)
-        self.layout = Layout(spec)
+        slot, shares_model = settings.slot, settings.strategy.shares_model
+        self.layout = Layout(settings.data.network)
         self._owns_shared = shared is None and shares_model and slot.is_on_model_host
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
         if shares_model and not settings.steps_in_place:

@@ -14,8 +14,9 @@ from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels.compilation import TEXT
 from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
+from daskxml.models.rows import evaluate_partitions
 from daskxml.models.store import ModelHeader
-from daskxml.models.trained import Model, evaluate_partitions
+from daskxml.models.trained import Model
 
 ROWS = SyntheticSpec(rows=500, test_rows=90, features=60, labels=12, seed=5)
 

@@ -258,7 +258,7 @@ def _write_bundles(folder: Path, rows: Path) -> None:
     network = Model.load(folder, threads=1)
     settings = {"model.leaf_labels": 2, "training.epochs": 1}
     trees = train_here("trees", train=str(rows), overrides=settings).model
-    small = [daskxml.compress(network, bits=bits) for bits in (8, 16)]
+    small = [network.compress(bits=bits) for bits in (8, 16)]
     mixture = daskxml.mix([trees, small[1]], weights=[0.5, 0.5])
     for name, model in zip(BUNDLES, (network, small[0], trees, mixture), strict=True):
         at = folder / f"{name}.good"

@@ -37,7 +37,7 @@ def compile_networks(folder: Path) -> None:
     for values in NETWORKS:
         model = train_here("adaptive-sgd", train=[str(file)], overrides={**ONCE, **values}).model
     features = to_scipy(generate(ROWS)[1].features)
-    for each in (model, daskxml.compress(model, bits=8)):
+    for each in (model, model.compress(bits=8)):
         for rows in (features, features[0]):
             each.predict_top_k(rows, 2)
     kernels = get_kernels("cpu", 1)

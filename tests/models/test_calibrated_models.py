@@ -134,7 +134,7 @@ def test_a_label_with_few_rows_stays_nearer_to_all_others():
 def test_probabilities_hold_better_and_choices_are_better_on_other_rows(models, halves, kind):
     (X, Y), (other_X, other_Y) = halves
     plain = models[kind]
-    model = daskxml.calibrate(plain, X, Y)
+    model = plain.calibrate(X, Y)
     made = model.header.decisions
     assert made.measured["calibration_error"] < made.measured["calibration_error_before"]
     assert made.measured["macro-F1"] > made.measured["macro-F1_before"]
@@ -147,7 +147,7 @@ def test_probabilities_hold_better_and_choices_are_better_on_other_rows(models, 
         f1[name] = f1_scores(each.choose(other_X)[0], truth)
     assert errors["calibrated"] < errors["plain"]
     assert f1["calibrated"]["macro-F1"] > f1["plain"]["macro-F1"]
-    micro = daskxml.calibrate(plain, X, Y, f1="micro")
+    micro = plain.calibrate(X, Y, f1="micro")
     assert micro.header.decisions.labels == ()
     assert f1_scores(micro.choose(other_X)[0], truth)["micro-F1"] > f1["plain"]["micro-F1"]
 
@@ -161,7 +161,7 @@ def to_csr(Y):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_of_labels_stays(models, halves, kind):
     X, Y = halves[0]
-    model = daskxml.calibrate(models[kind], X, Y)
+    model = models[kind].calibrate(X, Y)
     before, (ids, scores) = models[kind].predict_top_k(X, 9), model.predict_top_k(X, 9)
     np.testing.assert_array_equal(before[0], ids)
     assert scores[ids >= 0].max() <= 1.0
@@ -175,7 +175,7 @@ def test_the_order_of_labels_stays(models, halves, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_chosen_is_above_its_threshold(models, halves, kind):
     X, Y = halves[0]
-    model = daskxml.calibrate(models[kind], X, Y, k=7)
+    model = models[kind].calibrate(X, Y, k=7)
     made = model.header.decisions
     ids, raw = models[kind].predict_top_k(X, 7)
     chosen, scores = model.choose(X)
@@ -196,13 +196,13 @@ def test_what_is_chosen_is_above_its_threshold(models, halves, kind):
 
 def test_it_is_stored_with_the_model_and_dropped_where_it_does_not_hold(models, halves, tmp_path):
     X, Y = halves[0]
-    model = daskxml.calibrate(models["tree"], X, Y)
+    model = models["tree"].calibrate(X, Y)
     model.save(tmp_path / "model")
     for again in (daskxml.load(tmp_path / "model"), pickle.loads(pickle.dumps(model))):
         assert again.header == model.header
         np.testing.assert_array_equal(again.predict(X).toarray(), model.predict(X).toarray())
-    assert daskxml.calibrate(model, X, Y).header == model.header  # from the plain scores again
-    small = daskxml.compress(model, drop=0.01)
+    assert model.calibrate(X, Y).header == model.header  # from the plain scores again
+    small = model.compress(drop=0.01)
     assert small.header.decisions == model.header.decisions
     mixed = daskxml.mix([model, models["mlp"]], valid=(X, Y))
     plain = daskxml.mix([models["tree"], models["mlp"]], valid=(X, Y))
@@ -211,7 +211,7 @@ def test_it_is_stored_with_the_model_and_dropped_where_it_does_not_hold(models, 
 
 
 def test_a_damaged_calibration_is_refused(models, halves):
-    made = daskxml.calibrate(models["mlp"], *halves[0]).header.decisions
+    made = models["mlp"].calibrate(*halves[0]).header.decisions
     values = json.loads(json.dumps(made.as_dict()))
     assert Decisions.from_dict(values) == made
     for broken in (
@@ -234,19 +234,19 @@ def test_bad_rows_are_one_line(models, halves):
         ((X,), InputError, "Y is missing"),
     ):
         with pytest.raises(error, match=message):
-            daskxml.calibrate(model, *rows)
+            model.calibrate(*rows)
     with pytest.raises(ConfigError, match="'macro' or 'micro'"):
-        daskxml.calibrate(model, X, Y, f1="weighted")
+        model.calibrate(X, Y, f1="weighted")
     with pytest.raises(ConfigError):
-        daskxml.calibrate(model, X, Y, k=0)
+        model.calibrate(X, Y, k=0)
     ids, _ = model.predict_top_k(X, 1)
     wrong = sp.csr_matrix((np.ones(200), (np.arange(200), (ids[:, 0] + 1) % 40)), Y.shape)
     with pytest.raises(InputError, match="no true label"):
-        daskxml.calibrate(model, X, wrong, k=1)
+        model.calibrate(X, wrong, k=1)
     broken = {**model.parameters, "output.bias": model.parameters["output.bias"] + np.nan}
     nan = daskxml.Model(model.header, broken, model.label_counts)
     with pytest.raises(ModelError, match="scores are not finite"):
-        daskxml.calibrate(nan, X, Y)
+        nan.calibrate(X, Y)
 
 
 # ---------------------------------------------------------------------- command

@@ -13,14 +13,12 @@ from daskxml.cli import main
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels.quantised import Quantised, quantise
-from daskxml.models.compression import DROPS, choose_drop
-from daskxml.models.explanation import contributions, strengths
 from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.store import ModelHeader, read_model, write_model
 from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.models.trained import Model
 from daskxml.models.trees.forest import ARRAYS
-from daskxml.models.trees.pruning import pruned, smallest_kept
+from daskxml.models.trees.pruning import DROPS, choose_drop, pruned, smallest_kept
 from harness.small_models import network_and_trees
 
 ROWS = SyntheticSpec(rows=300, test_rows=120, features=60, labels=40, seed=2)
@@ -60,7 +58,7 @@ def size(model):
 @pytest.mark.parametrize("kind", ["mlp", "trees", "mixture"])
 def test_a_compressed_model_is_a_model_like_any_other(models, parts, tmp_path, kind, bits):
     model, test = models[kind], parts[1]
-    small = daskxml.compress(model, bits=bits)
+    small = model.compress(bits=bits)
     assert size(small) < 0.8 * size(model)
     before, after = (each.evaluate(test, k=(1, 5)) for each in (model, small))
     assert after["P@5"] == pytest.approx(before["P@5"], abs=0.02)
@@ -82,7 +80,7 @@ def test_a_compressed_model_is_a_model_like_any_other(models, parts, tmp_path, k
 @pytest.mark.parametrize("hidden", [(), (33,), (33, 8)])
 @pytest.mark.parametrize("bits", [8, 16])
 def test_a_row_alone_is_ranked_as_among_others(loss, hidden, bits):
-    small = daskxml.compress(network_of(loss=loss, hidden=hidden), bits=bits)
+    small = network_of(loss=loss, hidden=hidden).compress(bits=bits)
     X = rows_of(30)
     together, scores = small.predict_top_k(X, 4)
     each = [small.predict_top_k(row, 4) for row in X]
@@ -100,32 +98,32 @@ def test_as_much_is_dropped_as_rows_allow(models, parts, lost):
         return np.array([found[f"P@{k}"] for k in (1, 3, 5)])
 
     drop = choose_drop(trees, test, lost=lost)
-    assert (precisions(daskxml.compress(trees, drop=drop)) >= precisions(trees) - lost).all()
+    assert (precisions(trees.compress(drop=drop)) >= precisions(trees) - lost).all()
     for more in (each for each in DROPS if each > drop):
-        left = precisions(daskxml.compress(trees, drop=more))
+        left = precisions(trees.compress(drop=more))
         assert (left < precisions(trees) - lost).any()
     assert lost < 1.0 or drop == DROPS[0]
 
 
 def test_sixteen_bits_score_as_thirty_two():
     model, X = network_of(), rows_of(30)
-    small = daskxml.compress(model)
+    small = model.compress()
     np.testing.assert_allclose(small.logits(X), model.logits(X), atol=1e-4)
     np.testing.assert_array_equal(small.predict_top_k(X, 5)[0], model.predict_top_k(X, 5)[0])
 
 
 def test_labels_are_explained_by_the_weights_that_are_there():
     model, row = network_of(), rows_of(1)
-    small = daskxml.compress(model)
-    ids, added = contributions(small, row, 7)
-    wanted = contributions(model, row, 7)
+    small = model.compress()
+    ids, added = small.explain(row, 7)
+    wanted = model.explain(row, 7)
     np.testing.assert_array_equal(ids, wanted[0])
     np.testing.assert_allclose(added, wanted[1], atol=1e-4)
-    np.testing.assert_allclose(strengths(small, 7), strengths(model, 7), atol=1e-4)
+    np.testing.assert_allclose(small.strengths(7), model.strengths(7), atol=1e-4)
 
 
 def test_a_compressed_network_is_never_unpacked_whole(tmp_path):
-    daskxml.compress(network_of(labels=40_000, hidden=(64,)), bits=8).save(tmp_path / "model")
+    network_of(labels=40_000, hidden=(64,)).compress(bits=8).save(tmp_path / "model")
     loaded = Model.load(tmp_path / "model", threads=1, verify=False)
     loaded.warm_up()
     tracemalloc.start()
@@ -140,7 +138,7 @@ def test_training_goes_on_from_a_compressed_model(models, parts):
     from daskxml.models.network.growth import grown_parameters
 
     model = models["mlp"]
-    small = daskxml.compress(model)
+    small = model.compress()
     flat, wanted = (grown_parameters(model.network, 1, each) for each in (small, model))
     np.testing.assert_allclose(flat, wanted, atol=1e-4)
 
@@ -183,14 +181,14 @@ def test_trees_without_weights_have_none_to_lose(weights):
 
 def test_the_description_says_which_weights_are_left(models):
     trees = models["trees"]
-    small = daskxml.compress(trees, drop=0.2)
+    small = trees.compress(drop=0.2)
     before, after = (
         np.abs(np.concatenate([each.parameters[f"tree{t}.weights"] for t in range(4)]))
         for each in (trees, small)
     )
     assert small.spec == replace(trees.spec, smallest_weight=float(after.min()))
     assert np.square(after).sum() / np.square(before).sum() == pytest.approx(0.8, abs=0.01)
-    same = daskxml.compress(trees, drop=0.0)
+    same = trees.compress(drop=0.0)
     assert all((same.parameters[name] == array).all() for name, array in trees.parameters.items())
 
 
@@ -204,16 +202,16 @@ def test_the_description_says_which_weights_are_left(models):
 )
 def test_options_out_of_range(options, message):
     with pytest.raises(ConfigError, match=message):
-        daskxml.compress(network_of(), **options)
+        network_of().compress(**options)
 
 
 def test_what_cannot_be_compressed():
     with pytest.raises(ConfigError, match="compressed already"):
-        daskxml.compress(daskxml.compress(network_of()))
+        network_of().compress().compress()
     model = network_of()
     model.parameters["output.weight"] = np.full_like(model.parameters["output.weight"], np.nan)
     with pytest.raises(ConfigError, match=r"output.weight of the model is not finite"):
-        daskxml.compress(model)
+        model.compress()
 
 
 def rewritten(path, change):
@@ -238,7 +236,7 @@ def rewritten(path, change):
 )
 @pytest.mark.parametrize("verify", [True, False])
 def test_damaged_arrays_are_refused(tmp_path, change, verify, monkeypatch):
-    daskxml.compress(network_of()).save(tmp_path)
+    network_of().compress().save(tmp_path)
     rewritten(tmp_path / "model.safetensors", change)
     # As if somebody had written the description of the damaged arrays as well.
     monkeypatch.setattr(
@@ -251,7 +249,7 @@ def test_damaged_arrays_are_refused(tmp_path, change, verify, monkeypatch):
 
 
 def test_a_flipped_bit_is_noticed(tmp_path):
-    daskxml.compress(network_of()).save(tmp_path)
+    network_of().compress().save(tmp_path)
     path = tmp_path / "model.safetensors"
     held = bytearray(path.read_bytes())
     held[-3] ^= 1

@@ -9,7 +9,6 @@ from daskxml import XMLClassifier
 from daskxml.api.train_here import train_here
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.models.explanation import contributions, strengths
 from daskxml.models.trees.paths import Step, path_contributions
 
 ROWS = SyntheticSpec(rows=300, test_rows=20, features=50, labels=24, seed=2)
@@ -61,7 +60,7 @@ def test_contributions_add_up_to_what_the_row_has_more_than_an_empty_one(model, 
     for row in range(4):
         best = model.predict_top_k(X[row], 2)[0][0]
         for label in [*best.tolist(), 3]:
-            ids, added = contributions(model, X[row], label)
+            ids, added = model.explain(X[row], label)
             assert ids.tolist() == X[row].indices.tolist()
             wanted = probability(model, X[row], label) - probability(model, empty, label)
             np.testing.assert_allclose([added.sum()], wanted, **close)
@@ -70,7 +69,7 @@ def test_contributions_add_up_to_what_the_row_has_more_than_an_empty_one(model, 
 def test_strengths_are_what_rows_of_one_feature_have_more(model):
     model, close = model
     features = model.spec.features
-    found = strengths(model, 3)
+    found = model.strengths(3)
     alone = probability(model, sp.eye_array(features, format="csr"), 3)
     np.testing.assert_allclose(
         found, alone - probability(model, sp.csr_matrix((1, features)), 3), **close
@@ -94,7 +93,7 @@ def test_contributions_are_integrated_gradients():
 def test_features_without_weights_and_rows_without_features(parts):
     nothing = sp.csr_matrix((1, ROWS.features))
     for name in ("tree", "softmax"):
-        ids, added = contributions(parts[name], nothing, 0)
+        ids, added = parts[name].explain(nothing, 0)
         assert (ids.size, added.size) == (0, 0)
     added, _ = path_contributions([Step(0.5, np.array([1]), np.ones(1))], np.array([0]), np.ones(1))
     assert added.tolist() == [0.0]

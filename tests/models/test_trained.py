@@ -12,8 +12,9 @@ from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.data.matrices import BLOCK_ROWS, label_csr
 from daskxml.metrics import metric_sums
 from daskxml.models.network.spec import Layout, ModelSpec
+from daskxml.models.rows import evaluate_partitions
 from daskxml.models.store import ModelHeader
-from daskxml.models.trained import Model, evaluate_partitions
+from daskxml.models.trained import Model
 from harness.naive_metrics import naive_metrics, top_k_dense
 
 FEATURES, HIDDEN, LABELS = 12, 6, 9

@@ -30,10 +30,9 @@ from daskxml.api.train_here import train_here
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.weights import row_weights
-from daskxml.models.calibration import calibrate
-from daskxml.models.explanation import contributions, strengths
-from daskxml.models.network.spec import ModelSpec
-from daskxml.models.trained import Model, scores_csr
+from daskxml.models.kinds import kind_of
+from daskxml.models.rankings import scores_csr
+from daskxml.models.trained import Model
 from daskxml.observe.notebook import notebook_progress
 from daskxml.observe.terminal import PlainProgress
 from daskxml.session.commands import STOP
@@ -336,7 +335,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         indicator = self.labels_.encode(y)
         _check_rows(X, indicator)
         known = indicator[:, : len(self.classes_)]  # no prediction hits the others
-        self.model_ = calibrate(self.model_, X, known, k=k, f1=f1)
+        self.model_ = self.model_.calibrate(X, known, k=k, f1=f1)
         return self
 
     # -------------------------------------------------------------- prediction
@@ -411,12 +410,12 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         list
             For each row up to ``top_k`` pairs of a feature, by its name if X had names, and what it
             adds to the label's logit, or in label trees and mixtures to its probability
-            (`daskxml.models.explanation`), the largest first.
+            (`daskxml.Model.explain`), the largest first.
         """
         X, column, names = self._checked(X), self._column_of(label), self._feature_names()
         explained = []
         for row in range(X.shape[0]):
-            ids, added = contributions(self.model_, X[row : row + 1], column)
+            ids, added = self.model_.explain(X[row : row + 1], column)
             best = np.argsort(-np.abs(added), kind="stable")[:top_k]
             explained.append([(names[ids[i]], float(added[i])) for i in best])
         return explained
@@ -429,11 +428,11 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         list
             Up to ``top_k`` pairs of a feature, by its name if X had names, and what it adds to the
             label's logit, or in label trees and mixtures to its probability, in a row that holds
-            nothing else (`daskxml.models.explanation`), the largest first; those that add nothing
+            nothing else (`daskxml.Model.strengths`), the largest first; those that add nothing
             are left out.
         """
         check_is_fitted(self)
-        added, names = strengths(self.model_, self._column_of(label)), self._feature_names()
+        added, names = self.model_.strengths(self._column_of(label)), self._feature_names()
         best = np.argsort(-added, kind="stable")[:top_k]
         return [(names[i], float(added[i])) for i in best if added[i] > 0.0]
 
@@ -463,7 +462,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     @property
     def _chooses(self) -> bool:
         """Whether the model chooses labels among the best of a row: it has no other scores."""
-        if not isinstance(self.model_.spec, ModelSpec):
+        if not kind_of(self.model_.spec).scores_all:
             return True
         return self.labels_.form != "single" and self.model_.header.decisions is not None
 

@@ -24,8 +24,7 @@ from daskxml.cli.serving.limits import App, BodyLimit, Message, Receive, Send
 from daskxml.cli.serving.models import Models, ServedModel
 from daskxml.cli.serving.requests import Answer, Problem, Query, matrix_of
 from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.models.explanation import contributions
-from daskxml.models.trained import Ids, Scores, named
+from daskxml.models.rankings import Ids, Scores, named
 
 logger = logging.getLogger("daskxml.cli.serving")
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -273,7 +272,7 @@ def _explain(served: ServedModel, matrix: Any, rows: list[dict[str, Any]], count
     for number, row in enumerate(rows):
         row["explanations"] = []
         for label in row["ids"]:
-            ids, added = contributions(served.model, matrix[number], label)
+            ids, added = served.model.explain(matrix[number], label)
             best = (-added).argsort(kind="stable")[:count]
             pairs = zip(named(ids[best].tolist(), names), added[best].tolist(), strict=True)
             row["explanations"].append(list(pairs))

@@ -12,7 +12,7 @@ import scipy.sparse
 
 from daskxml.cli.serving.models import ServedModel
 from daskxml.core.errors import DaskxmlError
-from daskxml.models.trained import Ids, Scores
+from daskxml.models.rankings import Ids, Scores
 
 Ranking = tuple[Ids, Scores]
 

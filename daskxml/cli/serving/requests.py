@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from daskxml.cli.serving.models import ServedModel
 from daskxml.core.errors import InputError
-from daskxml.models.trained import empty_rows
+from daskxml.models.rankings import empty_rows
 
 
 class Row(BaseModel):

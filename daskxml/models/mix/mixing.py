@@ -12,12 +12,13 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.matrices import label_csr
 from daskxml.data.rows import concatenate
 from daskxml.kernels import get_kernels
-from daskxml.models.mix.mixture import choose_weights, joined_arrays, stacked
+from daskxml.models.mix.kind import joined_arrays
+from daskxml.models.mix.mixture import choose_weights, stacked
 from daskxml.models.mix.spec import MixtureSpec
+from daskxml.models.rankings import candidates
 from daskxml.models.rows import read_rows
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
-from daskxml.models.trees.forest import candidates
 
 _SAME = (
     "normalize", "feature_base", "label_base", "feature_names", "label_names", "vectorizer",
@@ -77,7 +78,7 @@ def mix(
     spec = MixtureSpec(
         features=header.spec.features,
         labels=header.spec.labels,
-        parts=tuple(part.spec for part in parts),  # type: ignore[misc]  # just checked
+        parts=tuple(part.spec for part in parts),
         weights=tuple(weights),
     )
     arrays = joined_arrays([part.parameters for part in parts])

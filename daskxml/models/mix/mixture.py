@@ -6,28 +6,21 @@ they have in common.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import permutations
-from typing import Protocol
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
 from daskxml.metrics import metric_sums
-from daskxml.models.trees.forest import candidates
+from daskxml.models.protocol import Ranker
+from daskxml.models.rankings import candidates
 
 _MOVED = (0.4, 0.2, 0.1, 0.05, 0.02)  # what a step of the search takes from one weight for another
 _ROUNDS = 20
 
 Rankings = tuple[Array, Array]  # ids and probabilities, ``(parts, rows, candidates)`` each
-
-
-class Ranker(Protocol):
-    """A trained model that ranks labels."""
-
-    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:
-        """Ids and probabilities, ``(rows, k)``, best first; -1 where there are fewer."""
 
 
 class Mixture:
@@ -110,28 +103,3 @@ def choose_weights(
         if best == before:
             break
     return tuple(float(weight) for weight in weights)
-
-
-def part_arrays(arrays: Mapping[str, Array], part: int) -> dict[str, Array]:
-    """Return the arrays of one part by its own names.
-
-    Examples
-    --------
-    >>> part_arrays({"part0.output.bias": 1, "part1.output.bias": 2}, 1)
-    {'output.bias': 2}
-    """
-    prefix = f"part{part}."
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
-
-
-def joined_arrays(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the arrays of all parts by the names that they have in a mixture."""
-    return {
-        f"part{part}.{name}": array
-        for part, arrays in enumerate(parts)
-        for name, array in arrays.items()
-    }

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
-from daskxml.models.network.spec import ModelSpec, check_names
-from daskxml.models.trees.spec import TreeSpec
-
-PartSpec = ModelSpec | TreeSpec
-PARTS: dict[str, type[PartSpec]] = {"mlp": ModelSpec, "tree": TreeSpec}
+from daskxml.models.protocol import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +30,8 @@ class MixtureSpec:
 
     Examples
     --------
+    >>> from daskxml.models.network.spec import ModelSpec
+    >>> from daskxml.models.trees.spec import TreeSpec
     >>> parts = ModelSpec(features=3, labels=2), TreeSpec(features=3, labels=2)
     >>> MixtureSpec(features=3, labels=2, parts=parts, weights=(0.4, 0.7))
     Traceback (most recent call last):
@@ -45,7 +42,8 @@ class MixtureSpec:
     features: int = bounded(MISSING, low=1, high=2**31 - 1)
     labels: int = bounded(MISSING, low=1, high=2**31 - 1)
     kind: ClassVar[str] = "mixture"
-    parts: tuple[PartSpec, ...]
+    parameter_count: ClassVar[int] = 0  # it is not trained
+    parts: tuple[Spec, ...]
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -68,31 +66,6 @@ class MixtureSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in a JSON file."""
-        return {
-            "kind": self.kind,
-            "features": self.features,
-            "labels": self.labels,
-            "parts": [part.as_dict() for part in self.parts],
-            "weights": list(self.weights),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> MixtureSpec:
-        """The inverse of :meth:`as_dict`.
-
-        Raises
-        ------
-        ConfigError
-            If a name is unknown or missing, or a value out of range.
-        """
-        values = {name: value for name, value in values.items() if name != "kind"}
-        check_names(values, {field.name for field in fields(cls)})
-        parts = tuple(map(_described, values["parts"]))
-        return cls(**values | {"parts": parts, "weights": tuple(map(float, values["weights"]))})
-
-
-def _described(values: Any) -> PartSpec:
-    kind = values.get("kind", "mlp") if isinstance(values, Mapping) else None
-    if kind not in PARTS:
-        raise ConfigError(f"a mixture has parts of the kinds {', '.join(PARTS)}, not {kind!r}")
-    return PARTS[kind].from_dict(values)
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        parts = [part.as_dict() for part in self.parts]
+        return {"kind": self.kind, **values, "parts": parts, "weights": list(self.weights)}

@@ -16,6 +16,7 @@ from daskxml.models.network.mlp import Mlp
 from daskxml.models.network.spec import ModelSpec, check_rank
 
 _BATCH_ROWS = 512  # as in the evaluation of a run, so that both round alike
+_BLOCK_LABELS = 8192  # whose weights are float64 at a time, for `NetworkRanker.logits`
 _LOGITS_BYTES = 2**20  # of a thread: blocks of logits are used while they are in the cache
 
 
@@ -56,6 +57,17 @@ class NetworkRanker:
         """Return what the output layer takes, ``(rows, units)``; see `Mlp.last_hidden`."""
         with self._network() as network:
             return network.last_hidden(segments)
+
+    def logits(self, segments: Sequence[Segment]) -> Any:
+        """Return the logits of all labels, ``(rows, labels)`` float64; sums are float64, too."""
+        hidden = self.last_hidden(segments).astype(np.float64)
+        weight, bias = self._output
+        out = np.empty((hidden.shape[0], self._spec.labels))
+        for first in range(0, self._spec.labels, _BLOCK_LABELS):
+            labels = slice(first, first + _BLOCK_LABELS)
+            np.matmul(hidden, weight[labels].T.astype(np.float64), out=out[:, labels])
+            out[:, labels] += bias[labels]
+        return out
 
     def _rank_row(self, hidden: Array, k: int) -> tuple[Any, Any]:
         scores, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int32)

@@ -9,11 +9,11 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
 from daskxml.kernels.tree import FittedBlock, TreeArrays, TreeWeights
+from daskxml.models.rankings import candidates
 from daskxml.models.trees.nodes import NodeBlock, join_blocks, powered
 from daskxml.models.trees.shape import TreeShape
 from daskxml.models.trees.spec import TreeSpec
 
-_CANDIDATES, _LEAST_CANDIDATES = 2, 20  # for each label that is asked for, and at all
 ARRAYS = {  # of a tree, with their dtypes
     "order": "int32",
     "bias": "float32",
@@ -119,17 +119,6 @@ class Forest:
             return ids[0], scores[0]
         shares = np.full(len(self.trees), 1.0 / len(self.trees), np.float32)
         return self._kernels.average_rankings(ids, scores, shares, min(k, self.spec.labels))
-
-
-def candidates(k: int, labels: int) -> int:
-    """Return how many labels each of several rankings has for the best k of all.
-
-    Examples
-    --------
-    >>> candidates(5, labels=1000), candidates(5, labels=4)
-    (20, 4)
-    """
-    return min(labels, max(_LEAST_CANDIDATES, _CANDIDATES * k))
 
 
 def count_trees(parameters: Mapping[str, Array]) -> int:

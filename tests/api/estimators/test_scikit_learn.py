@@ -286,7 +286,7 @@ def test_contributions_add_up_to_the_logit_without_biases(rows, hidden):
 def test_keywords_are_what_rows_of_one_feature_add(rows, hidden, monkeypatch):
     X, Y = rows
     classifier = XMLClassifier(**{**SMALL, "hidden": hidden}).fit(X, Y)
-    monkeypatch.setattr("daskxml.models.explanation._CHUNK_FEATURES", 7)
+    monkeypatch.setattr("daskxml.models.network.explanation._CHUNK_FEATURES", 7)
     features = X.shape[1]
     alone = classifier.decision_function(np.eye(features))[:, 3]
     added = alone - classifier.decision_function(np.zeros((1, features)))[0, 3]

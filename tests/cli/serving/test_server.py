@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 
 from daskxml.cli.main import main
 from daskxml.data.text import TextSettings, Vectorizer
-from daskxml.models.explanation import contributions
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
@@ -129,7 +128,7 @@ def test_an_answer_is_explained(served: Served) -> None:
     _, answer = served.ask("/predict", query_of(X, k=2, explain=3))
     row = answer["predictions"][0]
     for label, explanation in zip(row["ids"], row["explanations"], strict=True):
-        ids, added = contributions(served.model, X, label)
+        ids, added = served.model.explain(X, label)
         best = np.argsort(-added, kind="stable")[:3]
         assert [name for name, _ in explanation] == [NAMES["feature_names"][i] for i in ids[best]]
         np.testing.assert_allclose([value for _, value in explanation], added[best], rtol=1e-6)

@@ -21,7 +21,7 @@ from daskxml.models.kinds import spec_from_dict
 from daskxml.models.mix.mixture import choose_weights, stacked
 from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.network.spec import ModelSpec
-from daskxml.models.trees.forest import candidates
+from daskxml.models.rankings import candidates
 from daskxml.models.trees.spec import TreeSpec
 
 ROWS = SyntheticSpec(rows=300, test_rows=120, features=60, labels=40, seed=2)

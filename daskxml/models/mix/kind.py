@@ -1,0 +1,125 @@
+"""Mixtures of trained models as a kind of model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Csr
+from daskxml.core.errors import ConfigError
+from daskxml.kernels import Kernels
+from daskxml.models.mix.spec import MixtureSpec
+from daskxml.models.network.spec import check_names
+from daskxml.models.protocol import Arrays, ModelKind, Ranker, Spec
+
+Part = tuple[ModelKind[Any], Spec, dict[str, Any]]  # with the arrays by the part's own names
+
+
+class Mix:
+    """See `daskxml.models.protocol.ModelKind`; ``kinds`` are those of parts."""
+
+    title = "mixtures"
+    Spec = MixtureSpec
+    scores_all = False
+
+    def __init__(self, kinds: Mapping[str, ModelKind[Any]]) -> None:
+        self._kinds = kinds
+
+    def spec(self, values: Mapping[str, Any]) -> MixtureSpec:
+        """Return a stored mixture's description."""
+        values = {name: value for name, value in values.items() if name != "kind"}
+        check_names(values, {field.name for field in fields(MixtureSpec)})
+        parts = tuple(map(self._described, values["parts"]))
+        weights = tuple(map(float, values["weights"]))
+        return MixtureSpec(**values | {"parts": parts, "weights": weights})
+
+    def _described(self, values: Any) -> Any:
+        kind = values.get("kind", "mlp") if isinstance(values, Mapping) else ""
+        if kind not in self._kinds:
+            raise ConfigError(f"a mixture has parts of {', '.join(self._kinds)}, not {kind!r}")
+        return self._kinds[kind].spec(values)
+
+    def _parts(self, spec: MixtureSpec, arrays: Arrays) -> Iterator[Part]:
+        for number, part in enumerate(spec.parts):
+            yield self._kinds[part.kind], part, part_arrays(arrays, number)
+
+    def problem(self, spec: MixtureSpec, arrays: Arrays) -> str | None:
+        """Return the first problem of a part."""
+        parts = list(self._parts(spec, arrays))
+        if (found := sum(len(own) for _, _, own in parts)) != len(arrays):
+            return f"it has {len(arrays)} arrays, of which {found} are of its parts"
+        problems = (kind.problem(part, own) for kind, part, own in parts)
+        return next((f"part {n}: {text}" for n, text in enumerate(problems) if text), None)
+
+    def ranker(self, spec: MixtureSpec, arrays: Arrays, kernels: Kernels) -> Ranker:
+        """Return the parts ready to rank together."""
+        from daskxml.models.mix.mixture import Mixture  # which loads compilers
+
+        rankers = [kind.ranker(part, own, kernels) for kind, part, own in self._parts(spec, arrays)]
+        return Mixture(rankers, spec.weights, spec.labels, kernels)
+
+    def describe(self, spec: MixtureSpec, arrays: Arrays) -> str:
+        """Return how many parts there are."""
+        return f"{spec.features} -> {spec.labels}, mixture of {len(spec.parts)} models"
+
+    def bound(self, spec: MixtureSpec, scores: Array) -> Any:
+        """Return one half."""
+        return 0.5
+
+    def smaller(
+        self, spec: MixtureSpec, arrays: Arrays, bits: int, drop: float
+    ) -> tuple[MixtureSpec, dict[str, Any]]:
+        """Make each part smaller in its own way."""
+        made = [
+            kind.smaller(part, own, bits, drop) for kind, part, own in self._parts(spec, arrays)
+        ]
+        parts = tuple(part for part, _ in made)
+        return replace(spec, parts=parts), joined_arrays([own for _, own in made])
+
+    def explain(
+        self, spec: MixtureSpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
+    ) -> Array:
+        """Add up what features add to the parts' probabilities."""
+        parts = self._parts(spec, arrays)
+        added = [kind.explain(part, own, row, label, probability=True) for kind, part, own in parts]
+        return _weighted(spec, added)
+
+    def strengths(
+        self, spec: MixtureSpec, arrays: Arrays, label: int, *, probability: bool = False
+    ) -> Array:
+        """Add up what features alone add to the parts' probabilities."""
+        parts = self._parts(spec, arrays)
+        added = [kind.strengths(part, own, label, probability=True) for kind, part, own in parts]
+        return _weighted(spec, added)
+
+
+def _weighted(spec: MixtureSpec, added: list[Array]) -> Array:
+    return np.sum([w * each for w, each in zip(spec.weights, added, strict=True)], axis=0)
+
+
+def part_arrays(arrays: Mapping[str, Array], part: int) -> dict[str, Array]:
+    """Return the arrays of one part by its own names.
+
+    Examples
+    --------
+    >>> part_arrays({"part0.output.bias": 1, "part1.output.bias": 2}, 1)
+    {'output.bias': 2}
+    """
+    prefix = f"part{part}."
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def joined_arrays(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the arrays of all parts by the names that they have in a mixture."""
+    return {
+        f"part{part}.{name}": array
+        for part, arrays in enumerate(parts)
+        for name, array in arrays.items()
+    }

@@ -1,0 +1,118 @@
+"""What a kind of model is: all that the rest of the package asks of it.
+
+A kind is a folder in `daskxml.models` and a line in `daskxml.models.kinds.KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from daskxml.core.arrays import Array, Csr, Segment
+from daskxml.kernels import Kernels
+
+Arrays = Mapping[str, Any]  # a model's parameters by their names
+
+
+class Spec(Protocol):
+    """The description of a model: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    kind: ClassVar[str]
+
+    @property
+    def features(self) -> int:
+        """Columns of the input."""
+
+    @property
+    def labels(self) -> int:
+        """Columns of the output."""
+
+    @property
+    def parameter_count(self) -> int:
+        """Weights and biases; 0 where that is known only after training."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as in a JSON file."""
+
+
+AnySpec = TypeVar("AnySpec")
+
+
+class Ranker(Protocol):
+    """A trained model that ranks labels; several threads may call it at a time."""
+
+    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:
+        """Ids and probabilities, ``(rows, k)``, best first; -1 where there are fewer."""
+
+
+class ModelKind(Protocol[AnySpec]):
+    """A kind of trained model."""
+
+    title: str  # of several, in messages
+    Spec: type[AnySpec]
+    scores_all: bool  # its ranker also has `logits`, and `last_hidden`
+
+    def spec(self, values: Mapping[str, Any]) -> AnySpec:
+        """Return the description that ``as_dict`` was made from.
+
+        Raises
+        ------
+        ConfigError
+            If a name is unknown or missing, or a value out of range.
+        """
+
+    def problem(self, spec: AnySpec, arrays: Arrays) -> str | None:
+        """Return how arrays differ from those that the description asks for, if they do.
+
+        Kernels trust arrays without a problem.
+        """
+
+    def ranker(self, spec: AnySpec, arrays: Arrays, kernels: Kernels) -> Ranker:
+        """Return the model ready to rank; the arrays are not copied, ``kernels`` of the CPU."""
+
+    def describe(self, spec: AnySpec, arrays: Arrays) -> str:
+        """Return the sizes of a model in a few words."""
+
+    def bound(self, spec: AnySpec, scores: Array) -> Any:
+        """Return the score above which ranked labels, ``(rows, k)``, are chosen by default."""
+
+    def smaller(
+        self, spec: AnySpec, arrays: Arrays, bits: int, drop: float
+    ) -> tuple[AnySpec, dict[str, Any]]:
+        """Return the description and the arrays of a smaller model; see `Model.compress`."""
+
+    def explain(
+        self, spec: AnySpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
+    ) -> Array:
+        """Return what each feature of a scaled row adds to a label's score.
+
+        ``(nonzeros,)`` float64. With ``probability`` the score is the label's probability, also
+        where it is a logit otherwise.
+        """
+
+    def strengths(
+        self, spec: AnySpec, arrays: Arrays, label: int, *, probability: bool = False
+    ) -> Array:
+        """Return what each feature, with the value 1, adds to a label's score in an empty row.
+
+        ``(features,)`` float64.
+        """
+
+
+class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
+    """A kind of model that a run file trains: ``[model] kind``."""
+
+    strategy: str  # unless the run file names another
+    needs_all_rows: bool  # on every worker
+    scales_weights: bool  # of rows, to the mean 1
+    row_s: float | None  # what a row takes to rank on a CPU; None: a network's products decide
+
+    def needs(self, config: Any) -> Iterator[tuple[bool, str]]:
+        """Yield what the other sections of a run file, a `RunConfig`, must be, and are not."""
+
+    def figures(self, spec: AnySpec) -> dict[str, Any]:
+        """Return what the event ``started`` tells of the model beyond its sizes."""
+
+    def work(self, row: Mapping[str, Any]) -> str:
+        """Return how much is trained at a row of the history."""

@@ -1,0 +1,72 @@
+"""Ranked labels: how many of several rankings, and sparse matrices of scores, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+Ids = npt.NDArray[np.int32]
+Scores = npt.NDArray[np.float32]
+_CANDIDATES, _LEAST_CANDIDATES = 2, 20  # for each label that is asked for, and at all
+
+
+def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix:
+    """Return ranked labels ``(rows, k)`` as a matrix ``(rows, labels)`` of their scores.
+
+    Labels of -1 are left out.
+
+    Examples
+    --------
+    >>> scores_csr(np.int32([[2, 0]]), np.float32([[0.75, 0.5]]), 3).toarray()
+    array([[0.5 , 0.  , 0.75]], dtype=float32)
+    """
+    order = np.argsort(ids, axis=1)
+    ids = np.take_along_axis(ids, order, axis=1)
+    scores = np.take_along_axis(scores, order, axis=1)
+    is_there = ids >= 0
+    indptr = np.concatenate([[0], np.cumsum(is_there.sum(axis=1, dtype=np.int64))])
+    entries = scores[is_there], ids[is_there], indptr
+    return scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
+
+
+def empty_rows(rows: Any) -> int:
+    """Return how many rows of a matrix in CSR form hold nothing."""
+    return int(np.count_nonzero(np.diff(rows.indptr) == 0))
+
+
+def unknown_texts(count: int, texts: int) -> str:
+    """Say that some texts have no word that a model knows.
+
+    Examples
+    --------
+    >>> unknown_texts(2, 1000)
+    '2 of 1,000 texts have no word that the model knows: their labels are those of an empty row'
+    """
+    told = f"{count:,} of {texts:,} texts have no word that the model knows"
+    return f"{told}: their labels are those of an empty row"
+
+
+def named(labels: Sequence[int], names: Sequence[str]) -> list[Any]:
+    """Return a row's ranked labels by their names, by ids without any; without the missing ones.
+
+    Examples
+    --------
+    >>> named([1, 0, -1], ("cat", "dog")), named([1, 0, -1], ())
+    (['dog', 'cat'], [1, 0])
+    """
+    return [names[label] if names else label for label in labels if label >= 0]
+
+
+def candidates(k: int, labels: int) -> int:
+    """Return how many labels each of several rankings has for the best k of all.
+
+    Examples
+    --------
+    >>> candidates(5, labels=1000), candidates(5, labels=4)
+    (20, 4)
+    """
+    return min(labels, max(_LEAST_CANDIDATES, _CANDIDATES * k))
