@@ -24,7 +24,7 @@ NAMES = ("README", "CONTRIBUTING", "ARCHITECTURE", "CHANGELOG")
 DOCUMENTS = [
     *(ROOT / f"{name}.md" for name in NAMES),
     *sorted((ROOT / "docs").rglob("*.md")),
-    ROOT / "benchmarks/papers/README.md",
+    ROOT / "benchmarks/README.md",
     ROOT / "docker/grafana/README.md",
 ]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The common study of the figures: data, model, workers, costs and algorithms.
+"""The runs of Adaptive SGD's and Adasum's figures: data, model, workers, costs; and their cache.
 
 The settings are those of section 5.1 of Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for
 Sparse Deep Learning on Heterogeneous Multi-GPU Servers", 2021: a perceptron with 128 hidden units
@@ -8,7 +8,7 @@ mega-batch of 100 batches, pert_thr = delta = 0.1, gamma = 0.9. Four workers hav
 
 What does not follow the paper: ``b_max`` and the number of rows are those of smaller sets; bibtex
 has 76 batches an epoch, so its mega-batch is 50 batches; learning rates are chosen for each
-algorithm and set, on an eighth of the training rows (see ``learning_rates.py``).
+algorithm and set, on an eighth of the training rows (``learning_rates.toml``).
 
 Time is simulated, by the one cost model that daskxml has (`daskxml.local.cost.v100_cost`, with
 the sources of its constants), and scaled so that the ratios of the paper's testbed hold on every
@@ -29,32 +29,49 @@ do 8 times the work of two. Two did 5,000 rows a second at 200,000 labels with S
 percent of the labels for each row (benchmarks/results/slide.json); at Amazon-670k's 670,091 labels
 that is 12,000 rows a second on 16, beside 9,600 on the V100 of the cost model, and so a speed of
 1.25. Its rates are a grid of their own: it steps by Adam.
+
+Sets and algorithms are in ``study.toml``. Finished simulations are kept on disk, and those that are
+missing run, one on every core of this process. A file for each run holds its history, under a key
+of everything that decides it: the resolved configuration, the speeds, the costs, the network, the
+data's name and daskxml's version. So figures share runs, and an interrupted study continues.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import time
 import tomllib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import daskxml
+from daskxml.api.simulate import simulate
 from daskxml.config import RunConfig, load_run_config
+from daskxml.core.errors import TrainingError
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.local import CostModel, Network, Rows, v100_cost
+from daskxml.local import CostModel, Network, Rows, read_rows, v100_cost
 from daskxml.models.network.spec import Layout, ModelSpec
 
-ROOT = Path(__file__).parent.parent.parent
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 PIPELINES = ROOT / "pipelines"
 CACHE = ROOT / "runs" / "figures"  # runs/ is ignored by git
-RESULTS = ROOT / "benchmarks" / "results" / "figures"
 
 SPEEDS = (1.0, 0.92, 0.84, 0.76)
 SLIDE_SPEED = 1.25
 AMAZON_670K = ModelSpec(features=135_909, labels=670_091, hidden=(128,))
 AMAZON_BATCH_ROWS, AMAZON_ROW_NONZEROS = 1024, 76
 VALIDATION = 0.125
-LEARNING_RATES = (1.0, 3.0, 10.0)
+PROCESSES = len(os.sched_getaffinity(0))
+History = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,39 +103,16 @@ class DataSet:
     megabatch_batches: int = 100
     train_s: float
     tuning_s: float
-    learning_rates: tuple[float, ...] = LEARNING_RATES
+    learning_rates: tuple[float, ...] = (1.0, 3.0, 10.0)
     tree: float | None = None
     synthetic: SyntheticSpec | None = None
-
-
-# Amazon-670k has 135,909 features, 670,091 labels, 490,449 and 153,025 rows; a fortieth of each.
-AMAZON_LIKE = SyntheticSpec(
-    rows=12_261, test_rows=3_826, features=3_398, labels=16_752, features_per_row=76.0,
-    labels_per_row=5.0, label_exponent=1.0, flatness=10.0, prototype_features=12, noise=0.6, seed=7,
-)  # fmt: skip
-
-DATA = {
-    data.name: data
-    for data in (
-        DataSet(name="bibtex", title="bibtex", batch_max=64, megabatch_batches=50,
-                train_s=120.0, tuning_s=60.0, tree=0.635),
-        DataSet(name="delicious", title="delicious", batch_max=64,
-                train_s=160.0, tuning_s=80.0, tree=0.669),
-        DataSet(name="stackex4-2k", title="stackex4-2k", batch_max=128,
-                train_s=120.0, tuning_s=60.0, tree=0.662),
-        DataSet(name="nvd-product", title="nvd-product", batch_max=256,
-                train_s=48.0, tuning_s=16.0, learning_rates=LEARNING_RATES[1:], tree=0.770),
-        DataSet(name="amazon-like", title="generated, 1/40 of Amazon-670k", batch_max=128,
-                train_s=40.0, tuning_s=20.0, synthetic=AMAZON_LIKE),
-    )
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A run file, what it is called in the figures, and its colour there.
 
-    ``learning_rates`` are a grid of its own in the place of the data set's.
+    ``learning_rates`` replace the grid of the data set.
     """
 
     run_file: str
@@ -128,44 +122,22 @@ class Algorithm:
     learning_rates: tuple[float, ...] = ()
 
 
-ALGORITHMS = {
-    "adaptive-sgd": Algorithm(run_file="adaptive-sgd", title="Adaptive SGD", color="tab:red"),
-    "adaptive-paper": Algorithm(
-        run_file="adaptive-sgd-paper", title="Adaptive SGD, rules as printed", color="tab:orange"
-    ),
-    "adaptive-plain": Algorithm(
-        run_file="adaptive-sgd", title="Adaptive SGD without momentum", color="salmon",
-        overrides=(("strategy.momentum", 0.0),),
-    ),
-    "adaptive-outer": Algorithm(
-        run_file="adaptive-outer", title="Adaptive SGD, outer Nesterov", color="tab:pink"
-    ),
-    "elastic": Algorithm(run_file="elastic", title="Elastic SGD", color="tab:blue"),
-    "elastic-mean": Algorithm(
-        run_file="elastic-mean", title="Elastic SGD without momentum", color="navy"
-    ),
-    "elastic-outer": Algorithm(
-        run_file="elastic-outer", title="Elastic SGD, outer Nesterov", color="skyblue"
-    ),
-    "static": Algorithm(run_file="static", title="Static proportional", color="tab:olive"),
-    "static-step": Algorithm(
-        run_file="static", title="Static proportional, every step", color="khaki",
-        overrides=(("strategy.merge", "step"),),
-    ),
-    "crossbow": Algorithm(run_file="crossbow", title="CROSSBOW", color="tab:green"),
-    "mirrored": Algorithm(run_file="mirrored", title="Mirrored", color="black"),
-    "central": Algorithm(run_file="central", title="Central storage", color="tab:gray"),
-    "asynchronous": Algorithm(run_file="asynchronous", title="Asynchronous", color="tab:purple"),
-    "ssp": Algorithm(run_file="ssp", title="Asynchronous, staleness 3", color="plum"),
-    "adasum": Algorithm(run_file="adasum", title="Adasum, 4 local steps", color="tab:brown"),
-    "adasum-gradients": Algorithm(
-        run_file="adasum-gradients", title="Adasum of gradients", color="peru"
-    ),
-    "slide": Algorithm(
-        run_file="slide", title="SLIDE, one CPU", color="tab:cyan",
-        learning_rates=(0.001, 0.003, 0.01),
-    ),
-}  # fmt: skip
+def _load() -> tuple[dict[str, DataSet], dict[str, Algorithm]]:
+    tables = tomllib.loads((HERE / "study.toml").read_text())
+    sets, algorithms = {}, {}
+    for name, found in tables["sets"].items():
+        if "synthetic" in found:
+            found["synthetic"] = SyntheticSpec(**found["synthetic"])
+        rates = {"learning_rates": tuple(found.pop("learning_rates", (1.0, 3.0, 10.0)))}
+        sets[name] = DataSet(name=name, **found, **rates)
+    for name, found in tables["algorithms"].items():
+        overrides = tuple(found.pop("set", {}).items())
+        rates = {"learning_rates": tuple(found.pop("learning_rates", ()))}
+        algorithms[name] = Algorithm(overrides=overrides, **{"run_file": name, **found}, **rates)
+    return sets, algorithms
+
+
+DATA, ALGORITHMS = _load()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,3 +256,111 @@ def with_changes(job: Job, **values: Any) -> Job:
     """Return a job with other values, ``overrides`` being added to those that it has."""
     added = tuple(values.pop("overrides", ()))
     return dataclasses.replace(job, overrides=(*job.overrides, *added), **values)
+
+
+@functools.lru_cache(maxsize=2)
+def _rows(data: str, folder: Path, validates: bool) -> Rows:
+    """Read a set; the same rows in the same order for any number of workers."""
+    job = Job(data=data, algorithm="elastic", lr=1.0, validates=validates)
+    return read_rows(resolve(job, folder), len(job.worker_speeds))
+
+
+def _key(job: Job, config: RunConfig, decides: dict[str, Any]) -> Path:
+    return run_file(DATA[job.data].name, config, decides)
+
+
+def run_file(data: str, config: RunConfig, decides: dict[str, Any]) -> Path:
+    """Return where a run on the set of that name is kept, by all that decides it."""
+    tables = config.as_dict()
+    tables["data"] |= {"train": data, "test": "", "card": ""}  # not where it lies
+    tables["run"]["name"] = ""
+    text = json.dumps([tables, decides, daskxml.__version__], sort_keys=True)
+    return CACHE / "runs" / data / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def find(job: Job, folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
+    """Return the file of a run, its configuration, and what else `simulate` needs."""
+    config, rows = resolve(job, folder), _rows(job.data, folder, job.validates)
+    cost, network = cost_of(job, rows), network_of(config, rows, job.slowdown)
+    decides = {
+        "speeds": job.worker_speeds,
+        "cost": dataclasses.asdict(cost),
+        "network": dataclasses.asdict(network),
+        "synthetic": dataclasses.asdict(spec) if (spec := DATA[job.data].synthetic) else None,
+    }
+    path = _key(job, config, decides)
+    return path, config, {"speeds": job.worker_speeds, "cost": cost, "network": network}
+
+
+def _simulate(job: Job, folder: Path) -> dict[str, Any]:
+    """Return a run's history, from the cache if it is there."""
+    path, config, given = find(job, folder)
+    return keep(job, path, config, rows=_rows(job.data, folder, job.validates), **given)
+
+
+def keep(job: Any, path: Path, config: RunConfig, **given: Any) -> dict[str, Any]:
+    """Simulate a run, unless its file is there, and write its history.
+
+    Parameters
+    ----------
+    job
+        Any dataclass with a ``label``.
+    path, config
+        Of the run.
+    given
+        The other arguments of `simulate`.
+    """
+    if path.exists():
+        return {"job": job, "path": path, "took_s": 0.0}
+    begun_s = time.perf_counter()
+    found: dict[str, Any] = {"label": job.label, "job": dataclasses.asdict(job)}
+    history: History = []
+    try:
+        simulate(config, on_megabatch=lambda row: history.append(slim(row)), **given)
+        found["failed"] = ""
+    except TrainingError as error:
+        found["failed"] = str(error)
+    found["history"], found["took_s"] = history, time.perf_counter() - begun_s
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(found))
+    partial.replace(path)
+    return {"job": job, "path": path, "took_s": found["took_s"]}
+
+
+def slim(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the history without the places of its rows."""
+    workers = {
+        name: {key: value for key, value in worker.items() if key != "leases"}
+        for name, worker in row["workers"].items()
+    }
+    return {**row, "workers": workers}
+
+
+def run_all(
+    jobs: Sequence[Any],
+    folder: Path,
+    simulate_one: Callable[[Any, Path], dict[str, Any]] = _simulate,
+) -> dict[Any, History]:
+    """Simulate what is missing; return the histories of all.
+
+    A run whose weights did not stay finite has the history up to there.
+
+    Parameters
+    ----------
+    simulate_one
+        Returns what `keep` does; jobs of other studies have one of their own.
+    """
+    jobs = list(dict.fromkeys(jobs))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ[name] = "1"  # inherited by the processes
+    paths: dict[Any, Path] = {}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
+        futures = [pool.submit(simulate_one, job, folder) for job in jobs]
+        for number, future in enumerate(as_completed(futures), 1):
+            done = future.result()
+            paths[done["job"]] = done["path"]
+            took = f"{done['took_s']:.0f} s" if done["took_s"] else "known"
+            print(f"{number}/{len(jobs)}  {done['job'].label}  {took}", flush=True)
+    return {job: json.loads(paths[job].read_text())["history"] for job in jobs}

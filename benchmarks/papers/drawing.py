@@ -1,0 +1,219 @@
+"""What figures have in common: numbers read off histories, tables, CSV files and drawings."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study import DATA, ROOT, History
+
+RESULTS = ROOT / "benchmarks" / "results" / "figures"
+NEAR_BEST = 0.95
+ENTRY_INCHES = 1.8  # of a legend
+BEGIN, END = "<!-- numbers: written by the script -->", "<!-- end of the numbers -->"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure or table that is made.
+
+    Attributes
+    ----------
+    name
+        Of its TOML file and its results.
+    given
+        That file.
+    folder
+        Of the data sets.
+    sets, algorithms
+        Those that are shown; no algorithms stands for all.
+    quick
+        Short runs, of which nothing is written.
+    """
+
+    name: str
+    given: Mapping[str, Any]
+    folder: Path
+    sets: Sequence[str] = ()
+    algorithms: Sequence[str] = ()
+    quick: bool = False
+
+    def write(self, rows: Sequence[Mapping[str, Any]], lines: Sequence[str] = ()) -> None:
+        """Write the CSV file, and the numbers of the page; print the page's if it is quick."""
+        if self.quick:
+            print("\n".join(lines or table_lines(rows)))
+            return
+        write_csv(RESULTS / f"{self.name}.csv", rows)
+        if lines:
+            write_measured(self.name, lines)
+
+
+def elapsed_s(history: History) -> list[float]:
+    """Return the simulated seconds of training and merging until each merged model was there.
+
+    A merge that overlaps with training ends in the next mega-batch's time.
+    """
+    spent_s = itertools.accumulate(row["train_s"] + row["merge_s"] for row in history)
+    return [
+        time_s + row.get("overlapped_s", 0.0) for time_s, row in zip(spent_s, history, strict=True)
+    ]
+
+
+def points(history: History, metric: str = "P@1") -> list[dict[str, float]]:
+    """Return what was measured: seconds, mega-batches, rows, epochs and the metric."""
+    return [
+        {
+            "time_s": round(time_s, 4),
+            "megabatch": row["megabatch"],
+            "rows": row["rows"],
+            "epoch": round(row["epoch"], 4),
+            metric: round(row["metrics"][metric], 5),
+        }
+        for time_s, row in zip(elapsed_s(history), history, strict=True)
+        if metric in row["metrics"]
+    ]
+
+
+def best(history: History, metric: str = "P@1") -> float:
+    """Return the best value of a metric, 0 where none was measured."""
+    return max((point[metric] for point in points(history, metric)), default=0.0)
+
+
+def at_best(history: History) -> dict[str, float]:
+    """Return all metrics of the evaluation with the best P@1."""
+    measured = [row["metrics"] for row in history if row["metrics"]]
+    return max(measured, key=lambda metrics: metrics["P@1"], default={"P@1": 0.0, "P@5": 0.0})
+
+
+def reaching(history: History, target: float) -> dict[str, float] | None:
+    """Return the first of `points` whose P@1 is at least the target, None if there is none."""
+    return next((point for point in points(history) if point["P@1"] >= target), None)
+
+
+def time_to(history: History, target: float) -> float | None:
+    """Return the simulated seconds until P@1 was at least the target, None if it never was."""
+    point = reaching(history, target)
+    return point["time_s"] if point else None
+
+
+def idle_share(history: History) -> float:
+    """Return the share of the workers' time in training that they waited."""
+    workers = [worker for row in history for worker in row["workers"].values()]
+    busy_s, idle_s = (sum(worker[key] for worker in workers) for key in ("busy_s", "idle_s"))
+    return idle_s / max(busy_s + idle_s, 1e-12)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the same keys; None becomes an empty field."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(path)
+
+
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return rows with the same keys as a Markdown table; numbers to the right, None is "-".
+
+    Examples
+    --------
+    >>> print("\\n".join(table_lines([{"set": "bibtex", "P@1": 0.61234, "rows": 1200}])))
+    | set | P@1 | rows |
+    |---|---:|---:|
+    | bibtex | 0.612 | 1,200 |
+    """
+    numeric = [
+        all(row[key] is None or isinstance(row[key], int | float) for row in rows)
+        for key in rows[0]
+    ]  # fmt: skip
+    return [
+        f"| {' | '.join(rows[0])} |",
+        f"|{'|'.join('---:' if is_number else '---' for is_number in numeric)}|",
+        *(f"| {' | '.join(map(_cell, row.values()))} |" for row in rows),
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}" if abs(value) < 1.0 else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def write_measured(name: str, lines: Sequence[str]) -> None:
+    """Write the part of ``results/figures/NAME.md`` that has the numbers, between its two marks."""
+    path = RESULTS / f"{name}.md"
+    before, begin, rest = path.read_text("utf-8").partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{path}: no lines {BEGIN!r} and {END!r}, between which the numbers go")
+    path.write_text("\n".join([f"{before}{BEGIN}", "", *lines, "", f"{END}{after}"]), "utf-8")
+    print(path)
+
+
+def pyplot() -> Any:
+    """Return matplotlib's pyplot, set up for files."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise SystemExit(
+            "the figures are drawn with matplotlib: pip install 'daskxml[bench]'"
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({
+        "font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "lines.linewidth": 1.3,
+        "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+        "savefig.dpi": 130,
+    })  # fmt: skip
+    return plt
+
+
+def panels(rows: int, columns: int, **options: Any) -> tuple[Any, Any]:
+    """Return a drawing and its ``(rows, columns)`` panels."""
+    size = (3.6 * columns, 2.7 * rows)
+    return pyplot().subplots(rows, columns, figsize=size, squeeze=False, **options)
+
+
+def scale_log(axis: Any) -> None:
+    """Give the y axis a logarithmic scale with plain numbers."""
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(LogFormatter())
+    axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))
+
+
+def draw_tree(axis: Any, data: str) -> None:
+    """Draw what a linear tree reaches, where that is known, and make room for it."""
+    tree = DATA[data].tree
+    if tree is not None:
+        axis.set_ylim(top=max(axis.get_ylim()[1], 1.12 * tree))
+        axis.axhline(tree, color="gray", linestyle=":", linewidth=1.0, zorder=1)
+        axis.annotate(
+            f"Parabel {tree:.3f}", (0.99, tree), xycoords=("axes fraction", "data"), ha="right",
+            va="bottom", fontsize=7, color="gray",
+        )  # fmt: skip
+
+
+def save(figure: Any, name: str, legend_of: Any = None, columns: int = 4) -> None:
+    """Write ``results/figures/NAME.png``, with one legend below all panels."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    room = 0.0
+    if legend_of is not None:
+        handles, labels = legend_of.get_legend_handles_labels()
+        columns = min(columns, int(figure.get_size_inches()[0] / ENTRY_INCHES))
+        lines = -(-len(labels) // columns)
+        room = (0.12 + 0.22 * lines) / figure.get_size_inches()[1]
+        figure.legend(handles, labels, loc="lower center", ncols=columns)
+    figure.tight_layout(rect=(0.0, room, 1.0, 1.0))
+    path = RESULTS / f"{name}.png"
+    figure.savefig(path)
+    print(path)

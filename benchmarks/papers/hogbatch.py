@@ -1,0 +1,406 @@
+"""Figures 5 to 8 of Hogbatch: sets, models, devices, rates and algorithms.
+
+Ma, Rusu, Wu and Sim, "Adaptive Stochastic Gradient Descent for Deep Learning on Heterogeneous
+CPU+GPU Architectures", IPDPSW 2021, section VII. Models, batch bounds, alpha = 2 and beta = 1 are
+those of Table II and the text; a9a replaces covtype, and rcv1-binary-sub real-sim.
+
+Time is simulated, and its unit is what the GPU alone takes for an epoch in its largest batches. Of
+the paper's testbed three ratios are kept. An epoch takes the pool of 56 threads 250 times as long,
+in batches of any size (the paper: 236 to 317). The GPU's fixed cost of a batch, for launches and
+for copying the model to it and back, is that of the arithmetic of ``batch_min`` rows, so that it is
+half used in its smallest batches, as the paper has it, and almost fully in its largest. Messages
+cost next to nothing, as between threads of one process; a batch's time has a jitter of 5 %.
+
+Two rules of rates. ``proportional``: a step's rate is in proportion to its rows, as section VI.B
+says and as daskxml's strategies do; ``lr`` is the rate of ``batch_max`` rows. ``equal``: every step
+has the rate ``lr``, be it of one row or of 8,192, as in the code that the authors published
+(github.com/YMA33/CPU-GPU-SGD at e19bbd1, where both kinds of worker step by ``N_0`` times the mean
+gradient): ``scaling = "none"`` of the strategies.
+
+Sets are in ``hogbatch.toml``; figures share the runs of the whole grid. ``loss`` (figures 5 and 6):
+normalised training loss, for both rules. ``use`` (figure 7): a pool is used while it works; of the
+GPU's time only the arithmetic counts, not a batch's fixed cost, so that small batches use it less.
+``shares`` (figure 8): the updates of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daskxml.config import RunConfig, load_run_config
+from daskxml.local import CostModel, Network, Rows, read_rows
+from daskxml.local.cost import cost_by_epochs
+from drawing import RESULTS, Figure, elapsed_s, panels, save, scale_log, write_csv
+from study import HERE, History, keep, run_all, run_file
+
+THREADS, RATIO = 56, 250.0
+UNITS = 512
+NETWORK = Network(bandwidth_bytes_s=1e15, latency_s=0.0, message_s=1e-5)  # see the head
+RULES = ("proportional", "equal")
+STILL = 1e-30  # a rate that changes no float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class HogbatchSet:
+    """A set: Table II's column, and how long it is trained on.
+
+    Attributes
+    ----------
+    instead_of
+        The paper's set, where it is another one.
+    layers
+        Hidden ones, of 512 sigmoid units.
+    batch_max, batch_min, pool_batch_max
+        Of a batch on the GPU, and of a thread's part of the pool's.
+    megabatch_batches, megabatches
+        Between two barriers, in batches of ``batch_max``; and how many of those.
+    rates
+        The grid, the same for all algorithms, the likeliest first.
+    """
+
+    name: str
+    rows: int
+    layers: int
+    batch_max: int = 8192
+    batch_min: int = 64
+    pool_batch_max: int = 64
+    megabatch_batches: int = 5
+    megabatches: int
+    instead_of: str = ""
+    rates: tuple[float, ...] = (0.1, 0.01, 1.0)
+
+    @property
+    def title(self) -> str:
+        """In the figures."""
+        return f"{self.name} (for {self.instead_of})" if self.instead_of else self.name
+
+    @property
+    def megabatch_rows(self) -> int:
+        """Rows between two barriers."""
+        return self.megabatch_batches * self.batch_max
+
+    @property
+    def train_s(self) -> float:
+        """Epochs of the GPU alone that every run may last."""
+        return self.megabatches * self.megabatch_rows / self.rows
+
+    @property
+    def cost(self) -> CostModel:
+        """Of a batch on the GPU: an epoch in batches of ``batch_max`` takes 1."""
+        row_s = 1.0 / (self.rows * (1.0 + self.batch_min / self.batch_max))
+        return CostModel(fixed_s=row_s * self.batch_min, per_row_s=row_s)
+
+    @property
+    def pool_cost(self) -> CostModel:
+        """Of a batch on the pool."""
+        return cost_by_epochs(self.cost, RATIO, self.batch_max)
+
+
+SETS = {
+    name: HogbatchSet(name=name, **{**given, "rates": tuple(given.get("rates", (0.1, 0.01, 1.0)))})
+    for name, given in tomllib.loads((HERE / "hogbatch.toml").read_text()).items()
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """An algorithm: what it is called, its colour, its strategy, and who takes part."""
+
+    title: str
+    color: str
+    strategy: str
+    has_gpu: bool = True
+    has_pool: bool = True
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Names of those who take part."""
+        return ("gpu",) * self.has_gpu + ("cpu",) * self.has_pool
+
+
+ALGORITHMS = {
+    "cpu": Algorithm(
+        title="Hogbatch CPU (Hogwild)", color="tab:blue", strategy="hogbatch", has_gpu=False
+    ),
+    "gpu": Algorithm(
+        title="Hogbatch GPU (mini-batch)", color="black", strategy="hogbatch", has_pool=False
+    ),
+    "cpu-gpu": Algorithm(
+        title="CPU+GPU Hogbatch", color="tab:orange", strategy="cpu-gpu-hogbatch"
+    ),
+    "adaptive": Algorithm(
+        title="Adaptive Hogbatch", color="tab:red", strategy="adaptive-hogbatch"
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HogbatchJob:
+    """One simulated run: keys of `SETS` and `ALGORITHMS`, one of `RULES`, and ``lr``.
+
+    ``settings`` are others of the strategy.
+    """
+
+    data: str
+    algorithm: str
+    rule: str
+    lr: float
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """A line for the progress display."""
+        extra = " ".join(f"{name}={value}" for name, value in self.settings)
+        return f"{self.data} {self.algorithm} {self.rule} lr={self.lr:g} {extra}".strip()
+
+
+def strategy_of(data: HogbatchSet, algorithm: str, rule: str, lr: float) -> dict[str, Any]:
+    """Return the strategy's table of the run file."""
+    name = ALGORITHMS[algorithm].strategy
+    scaling = "linear" if rule == "proportional" else "none"
+    table: dict[str, Any] = {"name": name, "lr": lr, "lease_s": 0.0, "scaling": scaling}
+    if algorithm == "cpu":  # the rate of one row; as many batches as in the GPU's mega-batch
+        rows = max(1, int(data.megabatch_rows / RATIO / THREADS)) * THREADS
+        scale = data.batch_max if rule == "proportional" else 1
+        return table | {
+            "lr": lr / scale, "batch_max": 1, "per_thread": True, "megabatch_batches": rows,
+        }  # fmt: skip
+    table |= {"batch_max": data.batch_max, "megabatch_batches": data.megabatch_batches}
+    if algorithm == "adaptive":
+        table |= {"batch_min": data.batch_min, "pool_batch_max": data.pool_batch_max}
+    return table
+
+
+def resolve(job: HogbatchJob, folder: Path) -> RunConfig:
+    """Return the whole configuration of a run."""
+    data = SETS[job.data]
+    train = folder / f"{data.name}.train.txt.gz"
+    if not train.exists():
+        raise SystemExit(f"{train}: not there; --data must name the folder of the sets")
+    return load_run_config({
+        "run": {"name": job.algorithm},
+        "data": {"train": [str(train)], "residency": "replicate"},
+        "model": {"hidden": [UNITS] * data.layers, "activation": "sigmoid"},
+        "strategy": strategy_of(data, job.algorithm, job.rule, job.lr) | dict(job.settings),
+        "training": {"minutes": data.train_s / 60.0} if job.lr > STILL else {"megabatches": 1},
+        "evaluation": {"training_loss": True},
+        "cluster": {"threads": 1},
+    })  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1)
+def _rows(data: str, folder: Path) -> Rows:
+    return read_rows(resolve(initial_job(data), folder), 2)
+
+
+def simulate_job(job: HogbatchJob, folder: Path) -> dict[str, Any]:
+    """Simulate a run, unless it is known."""
+    data, names = SETS[job.data], ALGORITHMS[job.algorithm].workers
+    config, pools = resolve(job, folder), {"cpu": THREADS} if "cpu" in names else {}
+    costs = {"cost": data.cost, "pool_cost": data.pool_cost if pools else None}
+    decides = {
+        "pools": pools, "workers": names, "network": dataclasses.asdict(NETWORK),
+        **{name: cost and dataclasses.asdict(cost) for name, cost in costs.items()},
+    }  # fmt: skip
+    path = run_file(data.name, config, decides)
+    given = {"speeds": dict.fromkeys(names, 1.0), "pools": pools, "network": NETWORK, **costs}
+    rows = None if path.exists() else _rows(job.data, folder)
+    return keep(job, path, config, rows=rows, **given)
+
+
+def initial_job(data: str) -> HogbatchJob:
+    """Return a run that changes nothing, so that its loss is that of the first model."""
+    return HogbatchJob(data=data, algorithm="cpu", rule="equal", lr=STILL)
+
+
+def all_jobs(sets: Iterable[str]) -> list[HogbatchJob]:
+    """Return the whole grid."""
+    return [initial_job(data) for data in sets] + [
+        HogbatchJob(data=data, algorithm=name, rule=rule, lr=lr)
+        for data in sets for lr in SETS[data].rates for rule in RULES for name in ALGORITHMS
+    ]  # fmt: skip
+
+
+def histories(sets: Iterable[str], folder: Path) -> dict[HogbatchJob, History]:
+    """Return the histories of all runs."""
+    return run_all(all_jobs(sets), folder, simulate_job)
+
+
+def losses(history: History) -> list[dict[str, float]]:
+    """Return the training loss where it was found, with time and epochs; not-finite ones go."""
+    return [
+        {"time": time_s, "epoch": row["epoch"], "loss": row["training_loss"]}
+        for time_s, row in zip(elapsed_s(history), history, strict=True)
+        if abs(row.get("training_loss", float("inf"))) < float("inf")
+    ]
+
+
+def lowest(history: History) -> float:
+    """Return the lowest training loss, infinite where none was found."""
+    return min((point["loss"] for point in losses(history)), default=float("inf"))
+
+
+def chosen(found: dict[HogbatchJob, History]) -> list[HogbatchJob]:
+    """Return for every set and rule the runs with the rate of the lowest loss of any algorithm."""
+    jobs = []
+    for data, rule in itertools.product(SETS, RULES):
+        mine = [job for job in found if (job.data, job.rule) == (data, rule) and job.lr > STILL]
+        if mine:
+            lr = min(mine, key=lambda job: lowest(found[job])).lr
+            jobs += [job for job in mine if job.lr == lr]
+    return sorted(jobs, key=lambda job: list(ALGORITHMS).index(job.algorithm))
+
+
+def curves_of(found: dict[HogbatchJob, History]) -> list[dict[str, Any]]:
+    """Return every point of the chosen runs, from the first model on, with its normalised loss."""
+    rows, jobs = [], chosen(found)
+    for job in jobs:
+        best = min(lowest(found[other]) for other in jobs if other.data == job.data)
+        first = losses(found[initial_job(job.data)])[0]["loss"]
+        points = [{"time": 0.0, "epoch": 0.0, "loss": first}, *losses(found[job])]
+        rows += [
+            {
+                "data": job.data, "rule": job.rule, "algorithm": job.algorithm, "lr": job.lr,
+                **{name: round(value, 5) for name, value in point.items()},
+                "normalised": round(point["loss"] / best, 4),
+            }
+            for point in points
+        ]  # fmt: skip
+    return rows
+
+
+LABELS = {"time": "time, in epochs of the GPU alone", "epoch": "epochs"}
+TITLES = {"proportional": "rates in proportion to rows", "equal": "one rate for all"}
+
+
+def grid(found: dict[HogbatchJob, History]) -> list[dict[str, Any]]:
+    """Return the lowest loss of every run."""
+    return [
+        {
+            "data": job.data, "rule": job.rule, "algorithm": job.algorithm, "lr": job.lr,
+            "lowest_loss": round(lowest(history), 5),
+        }
+        for job, history in found.items()
+    ]  # fmt: skip
+
+
+def draw_losses(rows: list[dict[str, Any]], sets: Sequence[str], x: str, name: str) -> None:
+    """Draw a panel for each set and rule."""
+    figure, axes = panels(len(RULES), len(sets), sharey="col")
+    for line, rule in zip(axes, RULES, strict=True):
+        for axis, data in zip(line, sets, strict=True):
+            for algorithm, style in ALGORITHMS.items():
+                mine = [
+                    row for row in rows
+                    if (row["data"], row["rule"], row["algorithm"]) == (data, rule, algorithm)
+                ]  # fmt: skip
+                if mine:
+                    axis.plot(
+                        [row[x] for row in mine], [row["normalised"] for row in mine], marker=".",
+                        markersize=4, color=style.color, label=style.title,
+                    )  # fmt: skip
+            axis.set_title(f"{SETS[data].title}\n{TITLES[rule]}: {mine[0]['lr']:g}", fontsize=9)
+            scale_log(axis)
+            axis.set_xlabel(LABELS[x])
+        line[0].set_ylabel("training loss / lowest")
+    save(figure, name, axes[0][0])
+
+
+def loss(figure: Figure) -> None:
+    """Make figure 5 or 6; the first also writes the lowest loss of every run."""
+    found, left_out = histories(figure.sets, figure.folder), figure.given["left_out"]
+    if not left_out:
+        write_csv(RESULTS / "hogbatch_learning_rates.csv", grid(found))
+    rows = [row for row in curves_of(found) if row["algorithm"] not in left_out]
+    figure.write(rows)
+    draw_losses(rows, figure.sets, figure.given["x"], figure.name)
+
+
+SHOWN_EPOCHS = 3.0
+DEVICES = {"cpu": "pool of 56 threads", "gpu": "GPU"}
+
+
+def use_of(job: HogbatchJob, history: History) -> list[dict[str, Any]]:
+    """Return the use of both devices in every mega-batch of the first epochs of the GPU alone."""
+    rows, begun_s = [], 0.0
+    for row, ended_s in zip(history, elapsed_s(history), strict=True):
+        workers, took_s = row["workers"], ended_s - begun_s
+        found = {"algorithm": job.algorithm, "begin": round(begun_s, 4), "end": round(ended_s, 4)}
+        row_s = SETS[job.data].cost.per_row_s
+        arithmetic_s = workers["gpu"]["rows"] * row_s if "gpu" in workers else 0.0
+        found["gpu"] = round(min(1.0, arithmetic_s / took_s), 4)
+        found["cpu"] = round(workers["cpu"]["busy_s"] / took_s if "cpu" in workers else 0.0, 4)
+        for name in ("gpu", "cpu"):
+            worker = workers.get(name, {"batch_rows": 0, "updates": 0})
+            found |= {f"{name}_{key}": worker[key] for key in ("batch_rows", "updates")}
+        if begun_s < SHOWN_EPOCHS:
+            rows.append(found)
+        begun_s = ended_s
+    return rows
+
+
+def use(figure: Figure) -> None:
+    """Make figure 7."""
+    found = histories(figure.sets, figure.folder)
+    data = figure.sets[0]
+    jobs = [job for job in chosen(found) if (job.data, job.rule) == (data, "proportional")]
+    rows = {job: use_of(job, found[job]) for job in jobs}
+    figure.write([row for mine in rows.values() for row in mine])
+    drawing, axes = panels(1, 2, sharey=True)
+    for (kind, title), axis in zip(DEVICES.items(), axes[0], strict=True):
+        for number, (job, mine) in enumerate(rows.items()):
+            style = ALGORITHMS[job.algorithm]
+            edges = [row["begin"] for row in mine] + [mine[-1]["end"]]
+            shift = 0.006 * (number - 1.5)  # so that lines that lie on each other are seen
+            axis.stairs(
+                [row[kind] + shift for row in mine], edges, baseline=None, color=style.color,
+                label=style.title, linewidth=1.6,
+            )  # fmt: skip
+        axis.set_title(f"{data}: {title}", fontsize=9)
+        axis.set_xlabel("time, in epochs of the GPU alone")
+        axis.set_ylim(-0.03, 1.05)
+    axes[0][0].set_ylabel("share of the time")
+    save(drawing, figure.name, axes[0][0], columns=2)
+
+
+def shares_of(job: HogbatchJob, history: History) -> dict[str, Any]:
+    """Return the updates and rows of both over the whole run."""
+    sums = {
+        f"{name}_{key}": sum(row["workers"][name][key] for row in history)
+        for name in ("cpu", "gpu") for key in ("updates", "rows")
+    }  # fmt: skip
+    share = sums["cpu_updates"] / (sums["cpu_updates"] + sums["gpu_updates"])
+    return {"data": job.data, "algorithm": job.algorithm, **sums, "cpu_share": round(share, 4)}
+
+
+def shares(figure: Figure) -> None:
+    """Make figure 8."""
+    found = histories(figure.sets, figure.folder)
+    rows = [
+        shares_of(job, found[job]) for data in figure.sets for job in chosen(found)
+        if (job.data, job.rule) == (data, "proportional")
+        and job.algorithm in ("cpu-gpu", "adaptive")
+    ]  # fmt: skip
+    figure.write(rows)
+    drawing, axes = panels(1, 2, sharey=True)
+    for algorithm, axis in zip(("cpu-gpu", "adaptive"), axes[0], strict=True):
+        mine = [row for row in rows if row["algorithm"] == algorithm]
+        names, share = [row["data"] for row in mine], [row["cpu_share"] for row in mine]
+        axis.bar(names, share, 0.6, color="tab:blue", label="pool of 56 threads")
+        axis.bar(names, [1 - s for s in share], 0.6, bottom=share, color="gray", label="GPU")
+        axis.set_title(ALGORITHMS[algorithm].title, fontsize=9)
+        axis.tick_params(axis="x", labelsize=7)
+        for name, value in zip(names, share, strict=True):
+            axis.annotate(f"{value:.0%}", (name, value / 2), ha="center", color="white")
+    axes[0][0].set_ylabel("share of the updates")
+    save(drawing, figure.name, axes[0][0])
+
+
+KINDS = {"loss": loss, "use": use, "shares": shares}
