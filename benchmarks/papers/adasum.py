@@ -10,8 +10,8 @@ Maleki et al., "Scaling Distributed Training with Adaptive Summation", 2021. Eac
     softmax. First one worker: the fewest epochs with which the best learning rate comes within
     two percent of the best accuracy, on held-out rows. Then more workers with that rate
     ("untuned"), and with the best of a grid around it on held-out rows ("tuned"), the same grid for
-    Adasum and the sum. Shown is P@1 on the test rows after the last epoch, mean and range of the seeds. All
-    workers are equally fast; they combine what one step changed.
+    Adasum and the sum. Shown is P@1 on the test rows after the last epoch, mean and range of the
+    seeds. All workers are equally fast; they combine what one step changed.
 ``orthogonality``  Figure 1, with the schedule of one worker. Orthogonality is
     ||Adasum(g_1..g_n)||^2 / sum ||g_i||^2 (section 3.6): 1 for orthogonal gradients, 1/n for
     equal ones; the history of every run with that rule has it.
