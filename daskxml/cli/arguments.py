@@ -459,7 +459,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
 
 # Commands of earlier versions, and what takes their place.
 REMOVED = {
-    "export": "read the arrays with safetensors, as docs/guides/serving.md shows",
+    "export": "read the arrays with safetensors, as docs/guides/predicting.md shows",
     "index": "daskxml compress DIR --bits 8 --out DIR makes a network that ranks a row faster",
     "search": "tune with Optuna, as docs/guides/tuning.md shows",
 }

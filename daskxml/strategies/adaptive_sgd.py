@@ -21,7 +21,7 @@ Deviations from the paper, each an option: batch sizes follow the workers' measu
 "speed"``), since the printed rule skips every step that would leave the bounds and so freezes or
 oscillates (`daskxml.strategies.batch_rules` has all rules); leases are longer than a batch
 (``dispatch = "lease"``); perturbed weights are normalized again, since otherwise the model grows
-with every merge (``renormalize``; docs/internals/merge-stability.md works it out); the norm that
+with every merge (``renormalize``; docs/algorithms/adaptive-sgd.md works it out); the norm that
 bounds perturbation is compared with that at the first merge and not divided by the number of
 parameters, which made it a matter of the model's width (``norm = "growth"``); where all updates are
 equal, no replica is the most updated one and none is perturbed (``perturb_equal``: as printed,

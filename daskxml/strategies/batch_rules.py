@@ -22,7 +22,7 @@ first; it is halved, down to 1/8, where a size would go back, and grows by half 
 that it averages noise and still follows a change. ``sign`` is what the authors' published code does
 (https://github.com/YMA33/HeteroGPU, ``GPUGDScheduler.cu``; a part of their system): there steps are
 of b_min rows, and a size that has reached a bound stays. The study that chose the default:
-docs/decisions/0020-batch-rule.md.
+docs/decisions/strategies.md.
 
 A worker without an update since the last merge keeps its size. Pools are compared with the
 replicas: one that cannot keep up would drive these to their upper bounds.
