@@ -1,39 +1,52 @@
-"""Every row of a history against what follows from its trace and from the rows before it."""
+"""Every row of a history against what follows from its trace and from the rows before it.
+
+The recorded events are given to the run's own strategy, a pure state machine, whose decisions are
+compared with the recorded ones. Events and decisions are folded into rows by the function that the
+session uses (`daskxml.session.history.MegabatchLog.take`), and compared with the stored rows. Spans
+are compared with what was leased (`daskxml.records.spans`), by code of their own, so that a ledger
+which leases a row twice, or forgets one, is found. What the common function itself gets wrong is
+not found here, but by the tests, which recount rows in other words. What was measured (seconds,
+norms, losses, metrics) is taken as it stands.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from daskxml.records.disagreements import Findings
-from daskxml.records.recount import Closed, Coverage, Replay, WorkCounts, WorkerCount
-from daskxml.session.overlapped import reweighed
-from daskxml.session.trace import Entry, Setup, read_entry
+from daskxml.records.disagreements import Findings, differences
+from daskxml.records.spans import Coverage, LeasedRows
+from daskxml.session.history import MegabatchLog, Step
+from daskxml.session.trace import Entry, Setup, plain, read_entry
 from daskxml.strategies.protocol import (
     BatchLimited,
+    Begin,
+    Command,
+    Lease,
     Measured,
-    Merge,
+    Merged,
     Strategy,
     WorkerJoined,
     WorkerLost,
-    WorkerView,
 )
 
 _KINDS = {WorkerJoined: "joined", WorkerLost: "lost", BatchLimited: "memory"}
-_OLD = (
-    "{} of {} mega-batches have no trace, as an older daskxml wrote them: their batch sizes, "
-    "rates, updates, seconds and weights are not verified"
-)
+_OF_ROWS = ("perturbed", "regularized", "momentum")
+_OF_WORKERS = (
+    "updates", "rows", "batch_rows", "lr", "weight", "pool_threads", "busy_s", "batch_size", "norm",
+)  # fmt: skip
+# What a state machine raises for an event or a state that it has not written.
+_UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """A row of a history, and the entries of its trace; None where it has none."""
+    """A row of a history, and the entries of its trace."""
 
     values: Mapping[str, Any]
-    trace: tuple[Entry, ...] | None
+    trace: tuple[Entry, ...]
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> HistoryRow:
@@ -45,9 +58,9 @@ class HistoryRow:
             If the trace is none of this version.
         """
         trace = values.get("trace")
-        if not isinstance(trace, list | None):
+        if not isinstance(trace, list):
             raise ValueError("trace is no list")
-        return cls(values, None if trace is None else tuple(read_entry(entry) for entry in trace))
+        return cls(values, tuple(read_entry(entry) for entry in trace))
 
     @property
     def workers(self) -> Mapping[str, Mapping[str, Any]]:
@@ -57,12 +70,7 @@ class HistoryRow:
 
     def of_kind(self, kind: type) -> list[Any]:
         """Return the events of a kind."""
-        return [entry.event for entry in self.trace or () if isinstance(entry.event, kind)]
-
-    def spans(self) -> Iterator[tuple[str, list[int]]]:
-        """Yield every span that was leased, with its worker."""
-        for name, worker in self.workers.items():
-            yield from ((name, span) for lease in worker["leases"] for span in lease)
+        return [entry.event for entry in self.trace if isinstance(entry.event, kind)]
 
 
 class Audit:
@@ -79,147 +87,196 @@ class Audit:
         Where the record does not follow its rules.
     notes
         What could not be verified, and why.
-    replay
-        Has the number of decisions that were compared.
-    setups, events
-        With what the run began, or continued; how many events the strategy received.
+    setups
+        With what the run began, or continued.
+    events, decisions
+        How many events the strategy received, and how many decisions were compared.
     """
 
     def __init__(self, make_strategy: Callable[[Mapping[str, Any]], Strategy]) -> None:
-        self.findings, self.notes = Findings(), list[str]()
-        self.replay = Replay(make_strategy, self.findings)
-        self.setups, self.events = list[Setup](), 0
-        self._first_strategy = make_strategy({})
-        self._counts = WorkCounts(self.findings)
-        self._coverage = Coverage(self.findings)
-        self._user_events = _UserEvents(self.findings)
-        self._total = self._rows_before = 0
+        self.findings, self.notes, self.setups = Findings(), list[str](), list[Setup]()
+        self.events = self.decisions = 0
+        self._make_strategy, self._strategy, self._state = make_strategy, make_strategy({}), None
+        self._leased, self._coverage = LeasedRows(self.findings), Coverage(self.findings, ())
+        self._log, self._closed = MegabatchLog(0, 0.0), None
+        self._late: list[Mapping[str, Any]] = []  # events of the row before that no trace has yet
+        self._rows = self._returned = 0
 
-    @property
-    def strategy(self) -> Strategy:
-        """That of the last `Setup`; before the first, the run file's."""
-        return self.replay.strategy or self._first_strategy
+    _state: Any
+    _closed: MegabatchLog | None
 
     def run(self, rows: Sequence[HistoryRow]) -> None:
         """Verify all rows of a run."""
-        self._find_streams(rows)
+        streams = [setup.stream_rows for row in rows for setup in row.of_kind(Setup)]
+        self._coverage.stream_rows = streams[0] if streams else ()
         for row, following in zip(rows, [*rows[1:], None], strict=True):
-            self.findings.megabatch = row.values["megabatch"]
-            returned = self._take_trace(row)
-            self._user_events.compare(row, returned, is_last=following is None)
-            self._check_row(row)
-            if row.trace is not None:
-                self._check_merge(row, following)
+            self.findings.megabatch, self._closed = row.values["megabatch"], None
+            self._take_trace(row)
+            self._check_spans(row)
+            self._check_row(row, following)
         self._check_gaps()
 
-    def _find_streams(self, rows: Sequence[HistoryRow]) -> None:
-        """Find the sizes of the streams; without a trace only that of a single one is known."""
-        first = rows[0].values
-        self._total = round(first["rows"] / first["epoch"]) if first["epoch"] else 0
-        setups = [setup for row in rows for setup in row.of_kind(Setup)]
-        if setups:
-            self._coverage.stream_rows = setups[0].stream_rows
-            self._total = sum(setups[0].stream_rows)
-        elif not any(span[1] for row in rows for _, span in row.spans()):
-            self._coverage.stream_rows = (self._total,)
-        without = sum(row.trace is None for row in rows)
-        if without:
-            self.notes.append(_OLD.format(without, len(rows)))
-            self._counts.is_exact = False
+    # ------------------------------------------------------------------ a trace
 
-    def _take_trace(self, row: HistoryRow) -> list[int | None]:
-        """Follow a row's trace; return the rows that each of its losses returned."""
-        self._counts.closed, returned = None, []
-        if row.trace is None:
-            self.replay.forget()
-            self._counts.forget()
-        for number, entry in enumerate(row.trace or (), 1):
+    def _take_trace(self, row: HistoryRow) -> None:
+        """Follow a row's trace, and compare the row's events with those in it."""
+        happened, resumed = list[tuple[Any, int | None]](), 0
+        for number, entry in enumerate(row.trace, 1):
+            rows = self._leased.take(entry, self._strategy)
             if isinstance(entry.event, Setup):
-                self.setups.append(entry.event)
-                streams = self._coverage.stream_rows
-                self.findings.compare("", "rows of streams", entry.event.stream_rows, streams)
-            else:
-                self.events += 1
-            rows = self._counts.take(entry, self.strategy)
-            if isinstance(entry.event, WorkerLost):
-                returned.append(rows)
-            self.replay.take(number, entry)
-        return returned
+                resumed = len(happened) if entry.event.state is not None else resumed
+                self._set_up(entry.event)
+                continue
+            self.events += 1
+            if isinstance(entry.event, tuple(_KINDS)):
+                happened.append((entry.event, rows))
+            if self._state is not None:
+                with self._finding(f"event {number}", entry.event):
+                    self._step(number, entry)
+        self._check_events(row, happened, resumed)
+
+    def _set_up(self, setup: Setup) -> None:
+        self.setups.append(setup)
+        self.findings.compare("", "rows of streams", setup.stream_rows, self._coverage.stream_rows)
+        strategy = self._strategy = self._make_strategy(setup.strategy)
+        if setup.state is None:
+            self._state = strategy.initial_state()
+            return
+        if self._state is not None:
+            expected = plain(strategy.plain(self._state))
+            self.findings.compare("", "the checkpoint's state", setup.state, expected)
+        with self._finding("the checkpoint's state", setup.state):
+            self._state = strategy.restore(dict(setup.state))
+
+    @contextmanager
+    def _finding(self, what: str, written: Any) -> Iterator[None]:
+        """Note what the strategy cannot take, and begin anew at the next `Setup`."""
+        try:
+            yield
+        except _UNFIT as error:
+            reason = f"{type(error).__name__}: {error}"
+            what = f"{what}, which the strategy cannot take ({reason})"
+            self.findings.add("", what, written, "another")
+            self._state = None
+
+    def _step(self, number: int, entry: Entry) -> None:
+        event, before = entry.event, self._state
+        assert not isinstance(event, Setup)
+        self._state, commands = self._strategy.step(before, event)
+        self.decisions += len(commands)
+        if [type(c) for c in entry.commands] == [type(c) for c in commands]:
+            for written, expected in zip(entry.commands, commands, strict=True):
+                self._compare(f"event {number}, {type(event).__name__}", written, expected)
+        else:
+            what = f"what follows event {number}, {type(event).__name__},"
+            self.findings.add("", what, entry.commands, commands)
+        if isinstance(event, Begin):
+            self._log = MegabatchLog(0, 0.0)
+        self._log.take(Step(self._strategy, before, event, self._state, entry.commands))
+        if isinstance(event, Measured):
+            expected_count = self.setups[-1].parameters
+            self.findings.compare("", "Measured.parameters", event.parameters, expected_count)
+        if isinstance(event, Merged):
+            self._closed = self._log if self._log.rows else self._closed
+            self._log = MegabatchLog(0, 0.0)
+
+    def _compare(self, place: str, written: Command, expected: Command) -> None:
+        worker = expected.worker if isinstance(expected, Lease) else ""
+        what = f"{type(expected).__name__} after {place}: "
+        for name, *pair in differences("", written, expected):
+            self.findings.add(worker, what + name.removeprefix("."), *pair)
 
     # ------------------------------------------------------------------ a row
 
-    def _check_row(self, row: HistoryRow) -> None:
-        """Check what needs no trace."""
+    def _check_events(
+        self, row: HistoryRow, happened: Sequence[tuple[Any, int | None]], resumed: int
+    ) -> None:
+        """Compare a row's events with those of its trace, and the rows that losses returned.
+
+        A worker that is lost or joins after the merge is an event of the row that is closed then,
+        and in the trace of the next one; in none, if the run ends or goes back to a checkpoint
+        before that. Events of a mega-batch in which nothing was done, before a run was
+        ``resumed``, are in no row.
+        """
+        late, own = self._late, [e for e in row.values["events"] if e["kind"] in _KINDS.values()]
+        self._returned += sum(event.get("rows_returned", 0) for event in own)
+        for number, (event, rows) in enumerate(happened):
+            # The same worker may join again after a run was resumed.
+            lists = (late,) if number < resumed else (own,) if resumed else (late, own)
+            written = _take_out(lists, _KINDS[type(event)], event.worker)
+            if written is None:
+                if number >= resumed:
+                    what = f"the event {_KINDS[type(event)]!r}"
+                    self.findings.add(event.worker, what, "absent", "present")
+            elif isinstance(event, BatchLimited):
+                what, found = "batch_rows of the event", written.get("batch_rows")
+                self.findings.compare(event.worker, what, found, event.rows)
+            elif rows is not None:
+                found = written.get("rows_returned")
+                self.findings.compare(event.worker, "rows_returned", found, rows)
+        for event in () if resumed else late:
+            worker = event.get("worker", "")
+            self.findings.add(worker, f"the event {event['kind']!r}", "present", "absent")
+        self._late = own
+
+    def _check_spans(self, row: HistoryRow) -> None:
+        """Check the row's numbers against its spans, which need no strategy."""
         values, compare = row.values, self.findings.compare
-        done = sum(worker["rows"] for worker in row.workers.values())
-        compare("", "rows", values["rows"], self._rows_before + done)
-        compare("", "epoch", values["epoch"], values["rows"] / max(1, self._total))
-        self._rows_before = values["rows"]
+        self._rows += sum(worker["rows"] for worker in row.workers.values())
+        compare("", "rows", values["rows"], self._rows)
+        self._rows = values["rows"]
+        total = max(1, sum(self._coverage.stream_rows))
+        compare("", "epoch", values["epoch"], values["rows"] / total)
         for name, worker in row.workers.items():
             compare(name, "rows of all spans", sum(_leased_rows(worker)), worker["rows"])
             idle_s = max(0.0, values["train_s"] - worker["busy_s"])
             compare(name, "idle_s", worker["idle_s"], idle_s)
-        for name, span in row.spans():
-            self._coverage.add(name, span)
-        if row.trace is None and self.strategy.shares_model:
-            shares = _shares({name: worker["updates"] for name, worker in row.workers.items()})
-            for name, worker in row.workers.items():
-                compare(name, "weight", worker["weight"], shares[name])
+            for span in (span for lease in worker["leases"] for span in lease):
+                self._coverage.add(name, span)
 
-    def _check_merge(self, row: HistoryRow, following: HistoryRow | None) -> None:
+    def _check_row(self, row: HistoryRow, following: HistoryRow | None) -> None:
         """Check what the trace says of the merge and of what was done before it."""
-        closed, compare = self._counts.closed, self.findings.compare
-        if closed is None:
+        log, compare = self._closed, self.findings.compare
+        if log is None:
             self.findings.add("", "a merge in the trace", "absent", "present")
             return
-        weights = self._weights(row, following, closed)
-        for name in sorted(weights.keys() ^ row.workers.keys()):
-            written, expected = ("present", "absent")[:: 1 if name in row.workers else -1]
-            self.findings.add(name, "the worker", written, expected)
-        for name in weights.keys() & row.workers.keys():
-            compare(name, "weight", row.workers[name]["weight"], weights[name])
-            self._check_worker(name, row.workers[name], closed.workers.get(name, WorkerCount()))
-            for measured in row.of_kind(Measured)[-1:]:  # taken back ones come before
-                if "norm" in row.workers[name] and name in measured.squared_norms:
-                    squared = measured.squared_norms[name]
-                    norm = math.sqrt(squared) if squared >= 0.0 else math.nan
-                    compare(name, "norm", row.workers[name]["norm"], norm)
-        for one in fields(Merge):
-            if one.name in row.values:  # what the row says of the merge has the same name
-                compare("", one.name, row.values[one.name], getattr(closed.merge, one.name))
+        for name in self._lost_in_merge(row, following, log):
+            self._leased.seal(name)
+            log.leave_out(name)
+        with self._finding("the merge", log.decided):
+            expected = log.counted()
+            workers = expected["workers"]
+            for name in sorted(workers.keys() ^ row.workers.keys()):
+                written, other = ("present", "absent")[:: 1 if name in row.workers else -1]
+                self.findings.add(name, "the worker", written, other)
+            for name in workers.keys() & row.workers.keys():
+                for key in _OF_WORKERS:
+                    written = row.workers[name].get(key, "absent")
+                    compare(name, key, written, workers[name].get(key, "absent"))
+                self._check_leases(name, row.workers[name])
+            for key in _OF_ROWS:
+                compare("", key, row.values.get(key, "absent"), expected.get(key, "absent"))
 
-    def _weights(
-        self, row: HistoryRow, following: HistoryRow | None, closed: Closed
-    ) -> dict[str, float]:
-        """Return the weights of those that were merged."""
-        if self.strategy.shares_model:
-            names = [*closed.merge.weights, *closed.workers]
-            counts = closed.workers
-            return _shares({n: counts[n].updates if n in counts else 0 for n in names})
-        weights = dict(closed.merge.weights)
-        missing = [name for name in weights if name not in row.workers]
-        if not (self._counts.overlaps and missing):
-            return weights
-        # They were lost while the merge was under way: the row that follows says when.
-        done = {name: closed.workers.get(name, WorkerCount()) for name in missing}
-        self._counts.sealed = {name: count.leased_rows for name, count in done.items()}
-        losses = following.of_kind(WorkerLost) if following is not None else []
-        known = [event.worker for event in losses if event.worker in missing]
-        for name in dict.fromkeys(known if following is not None else missing):
-            weights = reweighed(weights, name)
-        return weights
+    def _lost_in_merge(
+        self, row: HistoryRow, following: HistoryRow | None, log: MegabatchLog
+    ) -> list[str]:
+        """Return the workers that were lost while a merge overlapped with training.
 
-    def _check_worker(self, name: str, worker: Mapping[str, Any], count: WorkerCount) -> None:
-        given = [lease.rows for lease in count.leases]
-        batches = sum(lease.batches for lease in count.leases)
+        They have no part in the row, and the row that follows says when they were lost.
+        """
+        missing = [name for name in log.weights if name not in row.workers]
+        if not (self.setups and self.setups[-1].overlaps):
+            return []
+        if following is None:
+            return missing
+        losses = [event.worker for event in following.of_kind(WorkerLost)]
+        return [name for name in dict.fromkeys(losses) if name in missing]
+
+    def _check_leases(self, name: str, worker: Mapping[str, Any]) -> None:
+        leases = self._leased.settled.get(name, [])
+        given = [lease.rows for lease in leases]
         self.findings.compare(name, "rows of its leases", _leased_rows(worker), given)
-        for key in ("updates", "rows", "busy_s"):
-            self.findings.compare(name, key, worker[key], getattr(count, key))
-        view = self.replay.views.get(name)
-        for one in fields(WorkerView) if view is not None else ():
-            if one.name in worker:
-                self.findings.compare(name, one.name, worker[one.name], getattr(view, one.name))
-        corrected = worker.get("corrected_after", 0)
+        corrected, batches = worker.get("corrected_after", 0), sum(it.batches for it in leases)
         if not 0 <= corrected <= batches:
             self.findings.add(name, "corrected_after", corrected, f"0 to {batches}")
 
@@ -229,9 +286,9 @@ class Audit:
         """Compare the rows that were passed over with those of lost workers that are left."""
         gaps = self._coverage.gaps()
         missing = sum(stop - start for *_, start, stop in gaps)
-        left = self._counts.outstanding + sum(self._counts.sealed.values())
-        if not self._counts.is_exact:
-            left = self._user_events.rows_returned
+        left = self._leased.outstanding + sum(self._leased.sealed.values())
+        if not self._leased.is_exact:
+            left = self._returned
         if missing <= left:  # fewer where no later row has been merged
             return
         places = [f"{start} to {stop} of epoch {e}, stream {s}" for e, s, start, stop in gaps[:4]]
@@ -239,74 +296,17 @@ class Audit:
         self.findings.add("", "rows up to here in no mega-batch", written, left)
 
 
+def _take_out(
+    lists: Sequence[list[Mapping[str, Any]]], kind: str, worker: str
+) -> Mapping[str, Any] | None:
+    """Remove the first event of a kind and a worker from the lists, and return it."""
+    for events in lists:
+        for event in events:
+            if (event["kind"], event.get("worker")) == (kind, worker):
+                events.remove(event)
+                return event
+    return None
+
+
 def _leased_rows(worker: Mapping[str, Any]) -> list[int]:
     return [sum(stop - start for *_, start, stop in lease) for lease in worker["leases"]]
-
-
-def _shares(updates: Mapping[str, int]) -> dict[str, float]:
-    """Return each worker's share of all updates of a shared model."""
-    total = max(1, math.fsum(updates.values()))
-    return {name: count / total for name, count in updates.items()}
-
-
-def _is_resumption(event: Any) -> bool:
-    return isinstance(event, Setup) and event.state is not None
-
-
-class _UserEvents:
-    """The rows' ``events`` against those of the trace.
-
-    A worker that is lost or joins after the merge is an event of the row that is closed then, and
-    in the trace of the next one; none, if the run ends or goes back to a checkpoint before that.
-    Events of a mega-batch in which nothing was done, before a run was resumed, are in no row.
-
-    Attributes
-    ----------
-    rows_returned
-        Rows of lost workers so far, as the events say.
-    """
-
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-        self._late: list[Mapping[str, Any]] = []  # of the row before
-        self.rows_returned = 0
-
-    def compare(self, row: HistoryRow, returned: Sequence[int | None], *, is_last: bool) -> None:
-        """Compare a row's; ``returned`` has the rows that each loss of its trace returned."""
-        own = [e for e in row.values["events"] if e["kind"] in _KINDS.values()]
-        self.rows_returned += sum(event.get("rows_returned", 0) for event in own)
-        if row.trace is None:
-            self._late = []
-            return
-        left, losses = [*self._late, *own], iter(returned)
-        resumed = max((n for n, e in enumerate(row.trace) if _is_resumption(e.event)), default=0)
-        before = [*self._late] if resumed else left  # the same worker may join again afterwards
-        left = [*own] if resumed else left
-        for number, entry in enumerate(row.trace):
-            if isinstance(entry.event, tuple(_KINDS)):
-                rows = next(losses) if isinstance(entry.event, WorkerLost) else 0
-                is_before = number < resumed
-                self._match(entry.event, before if is_before else left, rows, may_lack=is_before)
-        for event in left:
-            if not any(event is other for other in own):
-                worker = event.get("worker", "")
-                self._findings.add(worker, f"the event {event['kind']!r}", "present", "absent")
-        self._late = [] if is_last else [e for e in left if any(e is other for other in own)]
-
-    def _match(
-        self, event: Any, left: list[Mapping[str, Any]], rows: int | None, *, may_lack: bool
-    ) -> None:
-        """Compare an event of the trace with that for the user, and remove it from ``left``."""
-        sought = _KINDS[type(event)], event.worker
-        found = next((e for e in left if (e["kind"], e.get("worker")) == sought), None)
-        if found is None:
-            what = f"the event {sought[0]!r}"
-            if not may_lack:
-                self._findings.add(event.worker, what, "absent", "present")
-            return
-        left.remove(found)
-        if isinstance(event, BatchLimited):
-            written = found.get("batch_rows")
-            self._findings.compare(event.worker, "batch_rows of the event", written, event.rows)
-        elif rows is not None:
-            self._findings.compare(event.worker, "rows_returned", found.get("rows_returned"), rows)

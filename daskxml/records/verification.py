@@ -1,6 +1,6 @@
 """Does a run's record follow its rules? Its directory read, every row of its history recomputed.
 
-`daskxml.records.recount` says what is recomputed, and from what.
+`daskxml.records.audit` says what is recomputed, and from what.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def verify(run: str | Path) -> Verification:
         megabatches=len(rows),
         rows=rows[-1].values["rows"],
         events=audit.events,
-        decisions=audit.replay.decisions,
+        decisions=audit.decisions,
         disagreements=tuple(audit.findings.disagreements),
         notes=tuple(audit.notes),
     )

@@ -21,7 +21,6 @@ from daskxml.session.commands import (
     RunGang,
     RunLease,
 )
-from daskxml.session.history import MegabatchLog, memory_event
 from daskxml.session.ledger import Ledger, Span, cut_batches
 from daskxml.session.placement import Placement, split_pieces
 from daskxml.session.stopping import StoppingRules
@@ -78,38 +77,28 @@ class LeaseAllocator:
             return []
         return self.ledger.take(worker, rows, self.placement.preferred_streams(worker))
 
-    def bounded(
-        self, result: LeaseResult, log: MegabatchLog, now_s: float
-    ) -> protocol.BatchLimited | None:
+    def bounded(self, result: LeaseResult) -> protocol.BatchLimited | None:
         """Return the bound on a worker's batches that a lease has found, if any."""
         rows = result.work.max_batch_rows
         if not rows or result.lease not in self._leases:
             return None
-        worker = self._leases[result.lease][0].worker
-        log.events.append(memory_event(worker, now_s - log.begun_s, rows))
-        return protocol.BatchLimited(worker, rows)
+        return protocol.BatchLimited(self._leases[result.lease][0].worker, rows)
 
-    def lease_done(self, result: LeaseResult, log: MegabatchLog) -> protocol.LeaseDone | None:
-        """Count a lease; None if its worker was lost, and its rows are leased again."""
+    def lease_done(self, result: LeaseResult) -> protocol.LeaseDone | None:
+        """Close a lease; None if its worker was lost, and its rows are leased again."""
         if result.lease not in self._leases:
             return None
         command, _ = self._leases.pop(result.lease)
         work = result.work
-        log.count(command.worker, work)
         return protocol.LeaseDone(command.worker, command.rows, work.updates, work.busy_s)
 
-    def gang_done(
-        self, result: GangResult, log: MegabatchLog, now_s: float
-    ) -> protocol.GangDone | None:
-        """Count a gang; None if a loss has undone it."""
+    def gang_done(self, result: GangResult, now_s: float) -> protocol.GangDone | None:
+        """Close a gang; None if a loss has undone it."""
         gang = self._gang
         if gang is None or gang.gang != result.gang:
             return None
         self._gang = None
         work = dict(zip(gang.workers, result.ranks, strict=True))
-        for worker, part in work.items():
-            log.count(worker, part)
-        log.moved_bytes += sum(part.sent_bytes for part in result.ranks)
         return protocol.GangDone(
             took_s=now_s - self._gang_begun_s,
             rows={worker: part.rows for worker, part in work.items()},
@@ -121,15 +110,13 @@ class LeaseAllocator:
         """Whether the gang of this number has neither ended nor been undone."""
         return self._gang is not None and self._gang.gang == gang
 
-    def lose(self, worker: str, strategy: protocol.Strategy, state: Any, log: MegabatchLog) -> int:
+    def lose(self, worker: str, strategy: protocol.Strategy) -> int:
         """Take back the rows that a strategy loses with a worker; return how many."""
         if strategy.is_joint:
-            return self.roll_back(log)
+            return self.roll_back()
         undone = self._drop_leases(worker)
         if strategy.shares_model:
-            log.departed[worker] = strategy.view(state)[worker]
             return sum(self.ledger.give_back_lease(worker, spans) for spans in undone)
-        log.drop(worker)
         return self.ledger.give_back(worker)
 
     def _drop_leases(self, worker: str) -> list[list[Span]]:
@@ -139,12 +126,11 @@ class LeaseAllocator:
             del self._leases[number]
         return list(lost.values())
 
-    def roll_back(self, log: MegabatchLog) -> int:
+    def roll_back(self) -> int:
         """Undo the work of all workers since the last merge; return how many rows that is."""
         rows = sum(self.ledger.give_back(name) for name in list(self.ledger.held))
         self._rewinds = self._rewinds or rows > 0
         self._gang = None
-        log.drop_all()
         return rows
 
 

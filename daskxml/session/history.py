@@ -1,5 +1,9 @@
 """The record of a run: a row a mega-batch, which `daskxml.records.run_dir` writes as JSON.
 
+What a row says of decisions and of work is folded from the trace, event by event
+(`MegabatchLog.take`): by the session while it runs, and by `daskxml.records.audit` from the stored
+trace. Times, losses, bytes and spans are added by the session.
+
 ==================================  ================================================================
 key                                 meaning
 ==================================  ================================================================
@@ -44,13 +48,37 @@ real ``batch_size`` and the ``norm`` of its replica before the merge.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
 from daskxml.session.commands import MergeResult
 from daskxml.session.ledger import Span
-from daskxml.strategies.protocol import Merge, WorkerView
+from daskxml.strategies.protocol import (
+    Command,
+    Event,
+    GangDone,
+    GangRolledBack,
+    LeaseDone,
+    Measure,
+    Measured,
+    Merge,
+    Strategy,
+    WorkerLost,
+    WorkerView,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An event, what a strategy decided on it, and the strategy's states before and after."""
+
+    strategy: Strategy
+    before: Any
+    event: Event
+    after: Any
+    commands: Sequence[Command]
 
 
 class MegabatchLog:
@@ -64,8 +92,10 @@ class MegabatchLog:
         Training from then on is in no row of the history yet.
     work
         Each worker's work.
-    decided
-        The strategy's merge.
+    views
+        What the strategy said of each worker when training ended.
+    weights, decided
+        Of the workers that are merged, and the strategy's merge.
     squared_norms
         Of the replicas before it, where they were measured.
     departed
@@ -91,40 +121,108 @@ class MegabatchLog:
         self.merge_s = self.overlapped_s = 0.0
         self.corrected: dict[str, int] = {}
         self.trace: list[Any] = []
+        self._is_trained = False
 
     @property
     def rows(self) -> int:
         """Rows done so far in this mega-batch."""
         return sum(work.rows for work in self.work.values())
 
-    def count(self, worker: str, done: WorkStats) -> None:
-        """Add a lease, or a worker's part in a gang."""
-        self.work[worker] = sum_stats([self.work.get(worker, WorkStats()), done])
-        self.means = merge_means([self.means, done.means])
+    # ------------------------------------------------------------- from the trace
 
-    def drop(self, worker: str) -> None:
-        """Remove a lost worker's unmerged work."""
+    def take(self, step: Step, work: Mapping[str, WorkStats] | None = None) -> None:
+        """Count an event and what the strategy decided on it.
+
+        ``work`` is the work that the event reports, by worker; without it, what the event says.
+        """
+        match step.event:
+            case LeaseDone(worker, rows, updates, busy_s):
+                self._count(work or {worker: WorkStats(rows, updates, busy_s=busy_s)})
+            case GangDone(_, rows, updates, busy_s):
+                done = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
+                self._count(work or done)
+                self.moved_bytes += sum(part.sent_bytes for part in (work or done).values())
+            case Measured(norms):
+                self.squared_norms = norms
+            case WorkerLost(worker):
+                self._lose(worker, step)
+            case GangRolledBack():
+                self._drop_all()
+        for command in step.commands:
+            if isinstance(command, Measure | Merge) and not self._is_trained:
+                self.views, self._is_trained = step.strategy.view(step.after), True
+            if isinstance(command, Merge):
+                self.decided = command
+                shares = step.strategy.shares_model
+                self.weights = self._update_shares() if shares else command.weights
+
+    def _count(self, work: Mapping[str, WorkStats]) -> None:
+        for worker, done in work.items():
+            self.work[worker] = sum_stats([self.work.get(worker, WorkStats()), done])
+            self.means = merge_means([self.means, done.means])
+
+    def _lose(self, worker: str, step: Step) -> None:
+        self._is_trained = False
+        if step.strategy.is_joint:
+            self._drop_all()
+        elif step.strategy.shares_model:
+            self.departed[worker] = step.strategy.view(step.before)[worker]
+        else:
+            self._drop(worker)
+
+    def _drop(self, worker: str) -> None:
         self.work.pop(worker, None)
         self.corrected.pop(worker, None)
 
-    def drop_all(self) -> None:
+    def _drop_all(self) -> None:
         """Remove all work since the last merge; bytes that moved stay counted."""
         self.work, self.means = {}, {}
 
-    def end_training(self, views: Mapping[str, WorkerView], now_s: float) -> None:
-        """Record the end of training."""
-        self.views, self.trained_s = views, now_s
+    def _update_shares(self) -> dict[str, float]:
+        """Return the share of the updates of all that are merged, and of the departed."""
+        present = self.decided.weights
+        names = [*present, *(n for n in self.departed if n in self.work and n not in present)]
+        updates = {name: self.work.get(name, WorkStats()).updates for name in names}
+        return {name: count / max(1, sum(updates.values())) for name, count in updates.items()}
+
+    def leave_out(self, worker: str) -> None:
+        """Merge without a worker that was lost while its snapshot was merged."""
+        self._drop(worker)
+        self.weights = reweighed(self.weights, worker)
+        if not self.rows:  # no work, no step
+            self.decided = replace(self.decided, momentum=0.0)
+
+    def counted(self) -> dict[str, Any]:
+        """Return the part of the row that follows from the trace."""
+        regularized, momentum = self.decided.regularized, self.decided.momentum
+        return {
+            "workers": {name: self._worker(name) for name in self.weights},
+            "perturbed": self.decided.perturbed,
+            **({} if regularized is None else {"regularized": regularized}),
+            **({"momentum": momentum} if momentum else {}),
+        }
+
+    def _worker(self, name: str) -> dict[str, Any]:
+        work, view = self.work.get(name, WorkStats()), (self.departed | {**self.views})[name]
+        norms = self.squared_norms
+        return {
+            "updates": work.updates,
+            "rows": work.rows,
+            "batch_rows": view.batch_rows,
+            "lr": view.lr,
+            "weight": self.weights[name],
+            "pool_threads": view.pool_threads,
+            "busy_s": work.busy_s,
+            **({} if view.batch_size is None else {"batch_size": view.batch_size}),
+            **({"norm": _root(norms[name])} if name in norms else {}),
+        }
+
+    # -------------------------------------------------------------- what was measured
 
     def postpone(self, now_s: float) -> None:
         """Leave out the time since training ended, in which an evaluation took place."""
         self.begun_s, self.trained_s = self.begun_s + now_s - self.trained_s, now_s
         self.unrecorded_since_s = self.begun_s
-
-    def update_shares(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return the share of the updates of all in ``weights``, and of the departed."""
-        names = [*weights, *(n for n in self.departed if n in self.work and n not in weights)]
-        updates = {name: self.work.get(name, WorkStats()).updates for name in names}
-        return {name: count / max(1, sum(updates.values())) for name, count in updates.items()}
 
     def merged(self, result: MergeResult, now_s: float) -> None:
         """Record the end of the merge."""
@@ -133,7 +231,9 @@ class MegabatchLog:
 
     def row(self, rows: int, epoch: float, spans: Mapping[str, list[list[Span]]]) -> dict[str, Any]:
         """Return this mega-batch's row; ``wall_s`` and the evaluation are filled in later."""
-        loss_sum = sum(work.loss_sum for work in self.work.values())
+        loss_sum, counted = sum(work.loss_sum for work in self.work.values()), self.counted()
+        for name, worker in counted["workers"].items():
+            worker |= self._measured(name, spans.get(name, []))
         return {
             "megabatch": self.megabatch,
             "rows": rows,
@@ -145,9 +245,7 @@ class MegabatchLog:
             "eval_s": 0.0,
             "loss": loss_sum / max(1, self.rows),
             "metrics": {},
-            "workers": {name: self._worker(name, spans.get(name, [])) for name in self.weights},
-            "perturbed": self.decided.perturbed,
-            **self._merge_values(),
+            **counted,
             "merged_bytes": self.merged_bytes,
             "moved_bytes": self.moved_bytes,
             "notes": {name: total / count for name, (total, count) in self.means.items() if count},
@@ -155,36 +253,39 @@ class MegabatchLog:
             "trace": self.trace,
         }
 
-    def _merge_values(self) -> dict[str, Any]:
-        regularized, momentum = self.decided.regularized, self.decided.momentum
-        tested = {} if regularized is None else {"regularized": regularized}
-        return tested | ({"momentum": momentum} if momentum else {})
-
-    def _worker(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
-        work, view = self.work.get(name, WorkStats()), (self.departed | {**self.views})[name]
-        norms = self.squared_norms
+    def _measured(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
+        work = self.work.get(name, WorkStats())
         corrected = {"corrected_after": self.corrected[name]} if name in self.corrected else {}
         return {
-            "updates": work.updates,
-            "rows": work.rows,
             "nonzeros": work.nonzeros,
-            "batch_rows": view.batch_rows,
-            "lr": view.lr,
-            "weight": self.weights[name],
-            "pool_threads": view.pool_threads,
-            "busy_s": work.busy_s,
             "idle_s": max(0.0, self.trained_s - self.begun_s - work.busy_s),
             "leases": [[list(span) for span in lease] for lease in spans],
             **corrected,
-            **_known(view, "batch_size"),
-            **({"norm": math.sqrt(norms[name])} if name in norms else {}),
         }
 
 
-def _known(view: WorkerView, *names: str) -> dict[str, float]:
-    """Return those values of a worker that its strategy has."""
-    found = {name: getattr(view, name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+def _root(squared: float) -> float:
+    """Return a norm by its square; nan for what is the square of none, as in a damaged record."""
+    return math.sqrt(squared) if squared >= 0.0 else math.nan
+
+
+def reweighed(weights: Mapping[str, float], lost: str) -> dict[str, float]:
+    """Return the weights without a lost worker's, with the same sum in the same proportions.
+
+    Where the others have none, all of them are equal.
+
+    Examples
+    --------
+    >>> reweighed({"a": 0.5, "b": 0.25, "c": 0.25}, "b")
+    {'a': 0.6666666666666666, 'c': 0.3333333333333333}
+    >>> reweighed({"a": 1.0, "b": 0.0, "c": 0.0}, "a")
+    {'b': 0.5, 'c': 0.5}
+    """
+    kept = {name: weight for name, weight in weights.items() if name != lost}
+    whole, left = sum(weights.values()), sum(kept.values())
+    if left == 0.0:
+        return {name: whole / len(kept) for name in kept}
+    return {name: weight * whole / left for name, weight in kept.items()}
 
 
 def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[str, Any]:

@@ -33,7 +33,7 @@ and the others merge their snapshots without it; its weight is divided among the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from daskxml.session.commands import Command, MergeReplicas, MergeResult
@@ -62,10 +62,9 @@ class PendingMerge:
 
     def without(self, worker: str) -> MergeReplicas:
         """Return the command without a lost worker."""
-        weights = self.log.weights = reweighed(self.command.weights, worker)
-        momentum = self.command.momentum if self.log.rows else 0.0  # no work, no step
+        self.log.leave_out(worker)
+        weights, momentum = self.log.weights, self.log.decided.momentum
         self.command = replace(self.command, weights=weights, momentum=momentum)
-        self.log.decided = replace(self.log.decided, momentum=momentum)
         return self.command
 
 
@@ -180,25 +179,5 @@ class OverlappedMerges(BarrierMerges):
         """Repeat the merge under way without a lost worker; return its rows to the ledger."""
         if self._pending is None:
             return [], 0
-        self._pending.log.drop(worker)
         rows = session.ledger.give_back_sealed(worker)
         return [self._pending.without(worker)], rows
-
-
-def reweighed(weights: Mapping[str, float], lost: str) -> dict[str, float]:
-    """Return the weights without a lost worker's, with the same sum in the same proportions.
-
-    Where the others have none, all of them are equal.
-
-    Examples
-    --------
-    >>> reweighed({"a": 0.5, "b": 0.25, "c": 0.25}, "b")
-    {'a': 0.6666666666666666, 'c': 0.3333333333333333}
-    >>> reweighed({"a": 1.0, "b": 0.0, "c": 0.0}, "a")
-    {'b': 0.5, 'c': 0.5}
-    """
-    kept = {name: weight for name, weight in weights.items() if name != lost}
-    whole, left = sum(weights.values()), sum(kept.values())
-    if left == 0.0:
-        return {name: whole / len(kept) for name in kept}
-    return {name: weight * whole / left for name, weight in kept.items()}

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daskxml.core.errors import ModelError
+from daskxml.core.work_stats import WorkStats
 from daskxml.session.allocator import EvaluationRound, LeaseAllocator
 from daskxml.session.commands import (
     BestKept,
@@ -47,7 +48,7 @@ from daskxml.session.commands import (
     StopRequest,
     WriteCheckpoint,
 )
-from daskxml.session.history import MegabatchLog, worker_event
+from daskxml.session.history import MegabatchLog, Step, memory_event, worker_event
 from daskxml.session.ledger import Ledger
 from daskxml.session.placement import Placement
 from daskxml.session.stopping import StoppingRules
@@ -238,12 +239,11 @@ class Session:
             case LeaseResult():
                 return self._lease_finished(result, now_s)
             case GangResult():
-                return self._decide(self._allocator.gang_done(result, self.log, now_s), now_s)
+                return self._gang_finished(result, now_s)
             case GangFailed(gang) if self._allocator.is_under_way(gang):
-                self._allocator.roll_back(self.log)
+                self._allocator.roll_back()
                 return self._decide(protocol.GangRolledBack(), now_s)
             case Measured() if result.squared_norms.keys() == self.workers.keys():
-                self.log.squared_norms = result.squared_norms
                 return self._decide(result, now_s)
             case MergeResult():
                 return self._merges.finish(self, result, now_s)
@@ -288,10 +288,14 @@ class Session:
             return None
         return max(1, limit - self.rows_merged - self._merges.rows_under_way)
 
-    def inform(self, event: protocol.Event) -> tuple[protocol.Command, ...]:
-        """Pass an event to the strategy; return its decisions."""
-        self.state, decisions = self.strategy.step(self.state, event)
+    def inform(
+        self, event: protocol.Event, work: Mapping[str, WorkStats] | None = None
+    ) -> tuple[protocol.Command, ...]:
+        """Pass an event, and the work of each worker that it reports, on; return the decisions."""
+        before = self.state
+        self.state, decisions = self.strategy.step(before, event)
         self._trace.append(plain_entry(event, decisions))
+        self.log.take(Step(self.strategy, before, event, self.state, decisions), work)
         return decisions
 
     def take_trace(self) -> list[Any]:
@@ -299,9 +303,12 @@ class Session:
         trace, self._trace = self._trace, []
         return trace
 
-    def _decide(self, event: protocol.Event | None, now_s: float) -> list[Command]:
+    def _decide(
+        self, event: protocol.Event | None, now_s: float,
+        work: Mapping[str, WorkStats] | None = None,
+    ) -> list[Command]:  # fmt: skip
         """Return the commands for the strategy's decisions on an event, if there is one."""
-        return [] if event is None else self.execute(self.inform(event), now_s)
+        return [] if event is None else self.execute(self.inform(event, work), now_s)
 
     def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
         """Return the commands for a strategy's decisions, those that need not wait for a merge."""
@@ -325,13 +332,22 @@ class Session:
                 return MeasureNorms(tuple(self.workers))
             case protocol.Merge(weights, momentum):
                 self.end_training(now_s)
-                shares = self.log.update_shares(weights) if self.strategy.shares_model else weights
-                self.log.weights, self.log.decided = shares, decision
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
 
     def _lease_finished(self, result: LeaseResult, now_s: float) -> list[Command]:
-        limited = self._decide(self._allocator.bounded(result, self.log, now_s), now_s)
-        return limited + self._decide(self._allocator.lease_done(result, self.log), now_s)
+        limited = self._allocator.bounded(result)
+        if limited is not None:
+            after_s = now_s - self.log.begun_s
+            self.log.events.append(memory_event(limited.worker, after_s, limited.rows))
+        commands, done = self._decide(limited, now_s), self._allocator.lease_done(result)
+        if done is None:
+            return commands
+        return commands + self._decide(done, now_s, {done.worker: result.work})
+
+    def _gang_finished(self, result: GangResult, now_s: float) -> list[Command]:
+        done = self._allocator.gang_done(result, now_s)
+        work = None if done is None else dict(zip(done.rows, result.ranks, strict=True))
+        return self._decide(done, now_s, work)
 
     def drain(self, reason: str, now_s: float) -> list[Command]:
         """End the run with this mega-batch, for which nothing more is leased."""
@@ -342,7 +358,7 @@ class Session:
         """Record when the last lease of the mega-batch came back, if that is not recorded yet."""
         if self.stage == "train":
             self.stage = "merge"
-            self.log.end_training(self.strategy.view(self.state), now_s)
+            self.log.trained_s = now_s
 
     def record(self, log: MegabatchLog, spans: Mapping[str, Any]) -> None:
         """Add the row of a merged mega-batch to the history."""
@@ -430,7 +446,7 @@ class Session:
             self.stage = "lost"
             return [Restart()]
         again, rows = self._merges.lose(self, worker)
-        rows += self._allocator.lose(worker, self.strategy, self.state, self.log)
+        rows += self._allocator.lose(worker, self.strategy)
         self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
         if self.stage == "merge":
             self.stage = "train"

@@ -7,7 +7,6 @@ import pytest
 from daskxml.core.work_stats import WorkStats
 from daskxml.session.allocator import LeaseAllocator
 from daskxml.session.commands import GangResult, LeaseResult
-from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Ledger, Span
 from daskxml.session.placement import Placement
 from daskxml.strategies import protocol
@@ -17,11 +16,6 @@ from daskxml.strategies.hogbatch import Hogbatch
 from daskxml.strategies.protocol import GangPart, Mirrored
 
 ROWS = 100
-
-
-@pytest.fixture
-def log():
-    return MegabatchLog(1, 0.0)
 
 
 @pytest.fixture
@@ -35,10 +29,9 @@ def gang(allocator, rows, *, begins=True, now_s=0.0):
     return allocator.gang(protocol.Gang(shares, Mirrored()), begins=begins, now_s=now_s)
 
 
-def work(rows=0, updates=0, **means):
+def work(rows=0, updates=0):
     """Return what a rank of a gang did."""
-    means = {name: (value, 1) for name, value in means.items()}
-    return WorkStats(rows, updates, 2.0, 70, busy_s=1.5, sent_bytes=100, means=means)
+    return WorkStats(rows, updates, 2.0, 70, busy_s=1.5, sent_bytes=100)
 
 
 def done(lease, updates):
@@ -46,22 +39,15 @@ def done(lease, updates):
     return LeaseResult(lease.lease, WorkStats(lease.rows, updates, 3.0, 40, busy_s=0.5))
 
 
-def test_a_lease_and_its_result(allocator, log):
+def test_a_lease_and_its_result(allocator):
     command = allocator.lease(protocol.Lease("a", 25, 10, 0.5))
     assert [sum(s.rows for s in batch) for batch in command.batches] == [10, 10, 5]
-    event = allocator.lease_done(done(command, 3), log)
+    event = allocator.lease_done(done(command, 3))
     assert event == protocol.LeaseDone("a", 25, 3, 0.5)
-    assert (log.work["a"].rows, log.work["a"].nonzeros) == (25, 40)
-    assert (
-        allocator.lease_done(
-            done(command, 3),
-            log,
-        )
-        is None
-    )
+    assert allocator.lease_done(done(command, 3)) is None
 
 
-def test_a_gangs_rows_are_each_ranks_own(allocator, log):
+def test_a_gangs_rows_are_each_ranks_own(allocator):
     command = gang(allocator, {"a": 20, "b": 10, "c": 0}, now_s=5.0)
     assert command.workers == ("a", "b", "c")
     assert command.batches == (
@@ -75,26 +61,24 @@ def test_a_gangs_rows_are_each_ranks_own(allocator, log):
         (10, 0, 0),
     )
     assert (command.begins, command.rewinds) == (True, False)
-    results = (work(20, 2, x=1.0), work(10, 1, x=3.0), work())
-    event = allocator.gang_done(GangResult(command.gang, results), log, 9.0)
+    results = (work(20, 2), work(10, 1), work())
+    event = allocator.gang_done(GangResult(command.gang, results), 9.0)
     assert event == protocol.GangDone(
         took_s=4.0,
         rows={"a": 20, "b": 10, "c": 0},
         updates={"a": 2, "b": 1, "c": 0},
         busy_s={"a": 1.5, "b": 1.5, "c": 1.5},
     )
-    assert (log.rows, log.moved_bytes, log.means) == (30, 300, {"x": (4.0, 2)})
 
 
-def test_with_one_worker_the_work_of_all_is_undone(allocator, log):
+def test_with_one_worker_the_work_of_all_is_undone(allocator):
     first = gang(allocator, {"a": 20, "b": 20})
-    allocator.gang_done(GangResult(first.gang, (work(20, 2, x=1.0), work(20, 2))), log, 1.0)
+    allocator.gang_done(GangResult(first.gang, (work(20, 2), work(20, 2))), 1.0)
     second = gang(allocator, {"a": 20, "b": 20}, begins=False)
     assert allocator.is_under_way(second.gang)
-    assert allocator.roll_back(log) == 80
+    assert allocator.roll_back() == 80
     assert not allocator.is_under_way(second.gang)
-    assert (log.rows, log.means) == (0, {})
-    assert allocator.gang_done(GangResult(second.gang, (work(), work())), log, 2.0) is None
+    assert allocator.gang_done(GangResult(second.gang, (work(), work())), 2.0) is None
     again = gang(allocator, {"a": 80})
     assert again.rewinds
     assert again.rows_of(0) == 80
@@ -103,51 +87,32 @@ def test_with_one_worker_the_work_of_all_is_undone(allocator, log):
     assert not gang(allocator, {"a": 10}, begins=False).rewinds
 
 
-def test_nothing_done_is_nothing_to_rewind(allocator, log):
-    assert allocator.roll_back(log) == 0
+def test_nothing_done_is_nothing_to_rewind(allocator):
+    assert allocator.roll_back() == 0
     assert not gang(allocator, {"a": 10}).rewinds
 
 
-def test_a_lost_worker_gives_back_its_own_leases_only(allocator, log):
+def test_a_lost_worker_gives_back_its_own_leases_only(allocator):
     strategy = AdaptiveSgd(Config())
     first = allocator.lease(protocol.Lease("a", 20, 10, 0.5))
     second = allocator.lease(protocol.Lease("b", 20, 10, 0.5))
-    allocator.lease_done(done(second, 1), log)
-    assert allocator.lose("a", strategy, None, log) == 20
-    assert (
-        allocator.lease_done(
-            done(first, 1),
-            log,
-        )
-        is None
-    )
-    assert log.rows == 20
+    allocator.lease_done(done(second, 1))
+    assert allocator.lose("a", strategy) == 20
+    assert allocator.lease_done(done(first, 1)) is None
 
 
-def test_where_the_model_is_shared_only_open_leases_go_back(allocator, log):
+def test_where_the_model_is_shared_only_open_leases_go_back(allocator):
     strategy = Hogbatch(HogbatchConfig())
-    state, _ = strategy.step(strategy.initial_state(), protocol.Started(("a", "b")))
     first, open_ = (allocator.lease(protocol.Lease("a", 20, 10, 0.5)) for _ in range(2))
     other = allocator.lease(protocol.Lease("b", 10, 10, 0.5))
-    allocator.lease_done(done(first, 8), log)  # a pool of four threads
-    assert log.work["a"].updates == 8
-    assert allocator.lose("a", strategy, state, log) == 20
-    assert allocator.lose("a", strategy, state, log) == 0
-    assert (
-        allocator.lease_done(
-            done(open_, 8),
-            log,
-        )
-        is None
-    )
-    assert log.rows == 20
+    allocator.lease_done(done(first, 8))  # a pool of four threads
+    assert allocator.lose("a", strategy) == 20
+    assert allocator.lose("a", strategy) == 0
+    assert allocator.lease_done(done(open_, 8)) is None
     again = allocator.lease(protocol.Lease("b", 20, 10, 0.5))
     assert again.batches == open_.batches
     for command in (other, again):
-        allocator.lease_done(
-            done(command, 2),
-            log,
-        )
+        allocator.lease_done(done(command, 2))
     settled = allocator.ledger.settle()
     assert {
         name: sum(s.rows for lease in held for s in lease) for name, held in settled.items()

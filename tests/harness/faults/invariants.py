@@ -23,7 +23,7 @@ from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.tree_worker import TreeWorker
 from harness.faults.counting import LABELS, ROWS, TRAIN
 from harness.faults.machines import Cluster, Worker
-from harness.records import audited
+from harness.records import objections
 
 _OPEN = {"events": [], "wall_s": 0.0}
 CLOSE = 1e-4  # float32 sums of some hundred ones
@@ -354,9 +354,8 @@ class Truth:
         found = [json.dumps(row) for row in read_history(journal)] if journal.exists() else []
         require(found == rows, "the journal is not the history")
         if rows and self.audits:
-            found = audited(session.history, lambda _: session.strategy)
-            objections = [*map(str, found.findings.disagreements), *found.notes]
-            require(not objections, f"the audit of the record: {objections[:1]}")
+            found = objections(session.history, lambda _: session.strategy)
+            require(not found, f"the audit of the record: {found[:1]}")
         if session.generation in self.models:
             arrays, known = read_model(run_dir)[1], self.models[session.generation]
             if not self._pieces:
