@@ -249,7 +249,7 @@ class Audit:
             for name in sorted(workers.keys() ^ row.workers.keys()):
                 written, other = ("present", "absent")[:: 1 if name in row.workers else -1]
                 self.findings.add(name, "the worker", written, other)
-            for name in workers.keys() & row.workers.keys():
+            for name in sorted(workers.keys() & row.workers.keys()):
                 for key in _OF_WORKERS:
                     written = row.workers[name].get(key, "absent")
                     compare(name, key, written, workers[name].get(key, "absent"))

@@ -135,7 +135,7 @@ def recounted(rows: Sequence[HistoryRow], make_strategy: Make) -> list[str]:
             continue
         weights = recount.weights(row)
         findings.compare("", "workers", sorted(row.workers), sorted(weights))
-        for name in weights.keys() & row.workers.keys():
+        for name in sorted(weights.keys() & row.workers.keys()):
             expected = {"weight": weights[name]}
             count, view = recount.counts.get(name, Count()), recount.views[name]
             for values in (count, view):

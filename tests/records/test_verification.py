@@ -330,9 +330,10 @@ def overlapping(take: Any) -> Any:
     """Lease the row before each span once more, in the place of its last one."""
 
     def taken(ledger: Ledger, worker: str, rows: int, preferred: Any = ()) -> list[Span]:
-        first, *rest = take(ledger, worker, rows, preferred)
-        moved = first._replace(start=first.start - 1, stop=first.stop - 1)
-        return [moved if first.start else first, *rest]
+        spans = take(ledger, worker, rows, preferred)
+        if first := spans[0].start:
+            spans[0] = spans[0]._replace(start=first - 1, stop=spans[0].stop - 1)
+        return spans
 
     return taken
 
@@ -356,7 +357,7 @@ def test_rows_that_are_folded_wrongly_are_found_by_recounting(
     assert problems(out, history(out)) == []
     strategy = load_run_config(out / "run.toml").make_strategy()
     found = objections(history(out), lambda _: strategy)
-    assert found[0].startswith("recounted: mega-batch 1, worker 0: updates is")
+    assert any("recounted: mega-batch 1, worker 0: updates is" in line for line in found), found
 
 
 # ------------------------------------------------------------------------ the command line
