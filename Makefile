@@ -44,7 +44,9 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/daskxml demo
+	$(BIN)/python docs/examples/generate.py build/demo/train.txt build/demo/test.txt
+	$(BIN)/daskxml train adaptive-sgd --train build/demo/train.txt --test build/demo/test.txt \
+	  --workers 2 --set training.epochs=8 --set evaluation.every=1
 
 test: $(READY)
 	$(MAKE) --jobs 2 lint types kernels $(KERNELS)

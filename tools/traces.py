@@ -54,6 +54,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+
 COMMAND = str(Path(sys.executable).with_name("daskxml"))
 SOURCE = Path(getattr(importlib.util.find_spec("daskxml"), "origin", "")).parents[1]
 # Sets of names have one order; a port that is taken is nobody's fault.
@@ -108,7 +110,7 @@ elastic --compare elastic --cost 1e-3,1e-4,1e-6 --jitter 0.2 --bandwidth 10MB/s 
 --pool-cost 1e-3,1e-2,0 --jitter 0 --speeds x=1,y=0.5"""
 # By what they begin with, the ends of commands; every NEW is a folder of its own.
 COMMANDS = {"": """ | --version | trian | train | runs | attach | stop | simulate | evaluate |
-predict | report | compare | generate | inspect | bench | train quickstart | train picture.txt
+predict | report | inspect | bench | train quickstart | train picture.txt
 --train good.txt | train quikstart --train good.txt | train nothing-like-it --train good.txt | runs
 --scheduler nonsense | train folder --train good.txt | train --resume absent | train --resume
 folder | attach nobody | train --resume no-run-file | train --resume bad-run-file --train good.txt
@@ -143,10 +145,6 @@ undescribed good.txt""",
 --out scores.npz""",
 "report": """/nowhere | folder | run --metric P@2 | run --at 2 | run --out file | run torn
 --out report""",
-"compare": """/nowhere | run | run torn --metric P@1 --at 1 | run --metric P@2 | run --metric
-accuracy | run --at 61 | run --at nan | run --json --at 0.1 | unmeasured""",
-"generate": """new.txt.gz --rows 50 --features 30 --labels 8 --seed 2 --test new-test.txt | x
---rows 0 | no/x --rows 3 | x --rows none | x --seed -1 | x --labels 1 --rows 3 | folder --rows 3""",
 "bench": """smokey | file | suite.toml --out bench |
 bad-suite.toml --out NEW | quality --out NEW"""}  # fmt: skip
 SCHEDULED = """malformed.txt | wide.svm | good.txt --set strategy.lr=1e30 | good.txt --protocol ucx
@@ -205,8 +203,9 @@ class Place:
 
     def write_rows(self, rows: int, features: int, labels: int) -> None:
         """Generate training and test rows."""
-        sizes = f"--rows {rows} --features {features} --labels {labels} --seed 3"
-        call(self.work, f"generate train.txt {sizes} --test test.txt")
+        size = {"rows": rows, "test_rows": rows // 6, "features": features, "labels": labels}
+        for part in ("train", "test"):
+            write_xml(self.work / f"{part}.txt", SyntheticSpec(**size, seed=3), part)
 
     @property
     def rows(self) -> dict[str, Path]:
@@ -366,8 +365,8 @@ def simulate(place: Place) -> None:
         lines.append(f"simulate {name} --speeds {workers} --out {name} {common} --set "
                      f"strategy.megabatch_batches={batches} --set checkpoint.every=2")  # fmt: skip
     more = [f"simulate {end} --out NEW {common}" for end in SIMULATED.split("|")]
-    reports = [f"report {' '.join(names)} --out report", f"compare {' '.join(names)}",
-               f"compare {' '.join(names)} --metric PSP@3 --at 0.1 --json"]  # fmt: skip
+    reports = [f"report {' '.join(names)} --out report",
+               f"report {' '.join(names)} --metric PSP@3 --at 0.1 --json"]  # fmt: skip
     place.save("stdout.txt", "".join(call_all(place.work, it) for it in (lines, more, reports)))
     for folder in (path for path in place.work.iterdir() if path.is_dir()):
         describe(place, folder, folder.name)
@@ -476,7 +475,6 @@ def visit(place: Place, kind: str) -> str:
         names, first = " ".join(f"{kind}/{run.name}" for run in runs), f"{kind}/{runs[0].name}"
         lines = [
             f"report {names} --out report-{kind}",
-            f"compare {names}",
             *(f"{it} {first} test.txt" for it in ("evaluate", f"predict --out {kind}.npz")),
         ]
         told += call_all(place.work, lines)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import daskxml
-from daskxml.cli import main as command
+from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -101,9 +101,9 @@ def main() -> int:
         return 2
     copies()
     with tempfile.TemporaryDirectory() as name:
-        sizes = {"--rows": ROWS, "--features": FEATURES, "--labels": LABELS}
-        options_of = [text for pair in sizes.items() for text in map(str, pair)]
-        command(["generate", f"{name}/train.txt", *options_of, "--test", f"{name}/test.txt"])
+        spec = SyntheticSpec(rows=ROWS, test_rows=ROWS // 6, features=FEATURES, labels=LABELS)
+        for part in ("train", "test"):
+            write_xml(Path(name, f"{part}.txt"), spec, part)
         rows = [{"left GiB": None, **train(Path(name))}]
         for left in options.left_gib:
             free, _ = cupy.cuda.runtime.memGetInfo()

@@ -78,14 +78,7 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     _add_cluster(command)
     _add_overrides(command, "override a value of the run file; may be given again")
     _add_run_directory(command)
-    text = "print all settings, not only those that differ from the defaults"
-    add("--verbose", action="store_true", help=text)
     add("--resume", metavar="DIR", help="go on from this run's last checkpoint")
-    add(
-        "--dashboard-prefix",
-        metavar="PATH",
-        help="what the paths of a local cluster's dashboard begin with (behind a proxy): /user/me",
-    )
     add(
         "--device",
         choices=("auto", "cpu", "cuda"),
@@ -111,11 +104,6 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
         "--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"
     )
     cluster.add_argument("--workers", type=positive, metavar="N", help="local workers, pools aside")
-
-
-def _add_demo(command: argparse.ArgumentParser) -> None:
-    _add_run_directory(command)
-    command.add_argument("--workers", type=positive, default=2, metavar="N", help="(default: 2)")
 
 
 def _add_simulate(command: argparse.ArgumentParser) -> None:
@@ -326,16 +314,6 @@ def _add_inspect(command: argparse.ArgumentParser) -> None:
     _add_json(command)
 
 
-def _add_generate(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("out", metavar="OUT", help="file to write; .gz compresses; replaced")
-    add("--rows", type=positive, default=24_000, help="(default: %(default)s)")
-    add("--features", type=positive, default=5_000, help="(default: %(default)s)")
-    add("--labels", type=positive, default=2_000, help="(default: %(default)s)")
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add("--test", metavar="FILE", help="also write a sixth as many test rows of the same kind")
-
-
 def _add_report(command: argparse.ArgumentParser) -> None:
     _add_run_directories(command)
     command.add_argument(
@@ -344,13 +322,11 @@ def _add_report(command: argparse.ArgumentParser) -> None:
         help="where the report is written (default: report/ in the run's directory, or beside the "
         "first of several); files of an earlier report are replaced",
     )
-    _add_level(command)
-
-
-def _add_compare(command: argparse.ArgumentParser) -> None:
-    _add_run_directories(command)
-    _add_level(command)
-    _add_json(command)
+    add = command.add_argument
+    add("--metric", metavar="NAME", help="what is compared (default: the target_metric)")
+    text = "level of the metric whose time is told (default: 95%% of the best of all runs)"
+    add("--at", type=level, metavar="VALUE", help=text)
+    _add_json(command, "print one JSON object, and write nothing")
 
 
 def _add_verify(command: argparse.ArgumentParser) -> None:
@@ -417,13 +393,6 @@ def _add_run_directories(command: argparse.ArgumentParser) -> None:
     command.add_argument("runs", nargs="+", metavar="DIR", help=text)
 
 
-def _add_level(command: argparse.ArgumentParser) -> None:
-    text = "what is compared (default: the target_metric)"
-    command.add_argument("--metric", metavar="NAME", help=text)
-    text = "level of the metric whose time is told (default: 95%% of the best of all runs)"
-    command.add_argument("--at", type=level, metavar="VALUE", help=text)
-
-
 # By name: the module of `daskxml.cli` with a function of that name, arguments, summary.
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] = {
     "train": ("train", _add_train, "train a model as a run file says"),
@@ -441,25 +410,23 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]
         "data", _add_calibrate, "make a model's probabilities hold, and find labels' thresholds",
     ),
     "compress": ("data", _add_compress, "write a smaller model that ranks nearly the same labels"),
-    "report": ("reports", _add_report, "write a page and tables about runs"),
-    "compare": ("reports", _add_compare, "tell when each run reached a level of a metric"),
+    "report": ("reports", _add_report, "compare runs: time to a level of a metric, and a page"),
     "verify": (
         "reports", _add_verify, "recompute the decisions and counts of runs from their histories",
     ),
     "inspect": ("data", _add_inspect, "describe a data file and its problems"),
-    "generate": ("data", _add_generate, "write generated rows with something to learn"),
     "bench": ("bench", _add_bench, "do a suite of runs and benchmarks, with one table"),
     "doctor": (
         "machine", _add_json, "say what is installed here, what is missing, and what mends it",
-    ),
-    "demo": (
-        "train", _add_demo, "generate data, train on two local workers, and show what came out",
     ),
 }  # fmt: skip
 
 # Commands of earlier versions, and what takes their place.
 REMOVED = {
+    "compare": "daskxml report DIR ... prints the same table",
+    "demo": "make demo, or docs/examples/generate.py and daskxml train",
     "export": "read the arrays with safetensors, as docs/guides/predicting.md shows",
+    "generate": "docs/examples/generate.py writes rows to try things out with",
     "index": "daskxml compress DIR --bits 8 --out DIR makes a network that ranks a row faster",
     "search": "tune with Optuna, as docs/guides/tuning.md shows",
 }

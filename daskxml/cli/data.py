@@ -13,7 +13,6 @@ from daskxml.cli.arguments import Options
 from daskxml.core.errors import ConfigError
 from daskxml.data.inspection import inspect_file
 from daskxml.data.rows import concatenate
-from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.models.rankings import Ids, Scores, empty_rows, unknown_texts
 from daskxml.models.rows import evaluate_partitions, read_rows
@@ -36,21 +35,6 @@ def inspect(options: Options) -> int:
         label_names=options.label_names or (),
     )
     print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))
-    return 0
-
-
-def generate(options: Options) -> int:
-    """Write generated training rows, and test rows where a file is named for them."""
-    spec = SyntheticSpec(
-        rows=options.rows,
-        test_rows=max(1, options.rows // 6),
-        features=options.features,
-        labels=options.labels,
-        seed=options.seed,
-    )
-    print(f"wrote {spec.rows:,} rows to {write_xml(options.out, spec)}")
-    if options.test:
-        print(f"wrote {spec.test_rows:,} rows to {write_xml(options.test, spec, 'test')}")
     return 0
 
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Examples
     --------
-    >>> main(["generate", "/tmp", "--rows", "none"])
+    >>> main(["inspect", "/no/such/file"])
     2
     """
     arguments = list(sys.argv[1:] if argv is None else argv)

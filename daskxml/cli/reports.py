@@ -1,4 +1,4 @@
-"""``daskxml report``, ``compare`` and ``verify``: what the directories of runs tell."""
+"""``daskxml report`` and ``verify``: what the directories of runs tell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from daskxml.cli.arguments import Options
-from daskxml.core.errors import ConfigError
 from daskxml.observe.report import write_report
 from daskxml.observe.report.runs import (
     StoredRun,
@@ -32,25 +31,14 @@ _TABLE_CHARACTERS = 80  # the least width, so that no column is cut
 
 
 def report(options: Options) -> int:
-    """Write a report; print where it is and what could not be read."""
-    written = write_report(options.runs, options.out, metric=options.metric, level=options.at)
-    for problem in written.problems:
-        print(f"daskxml: {problem}", file=sys.stderr)
-    tables = ", ".join(path.name for path in written.tables)
-    print_lines({"page": str(written.page), "tables": tables})
-    return 0
-
-
-def compare(options: Options) -> int:
-    """Print when each run reached a level of a metric, as a table or one JSON object."""
+    """Print when each run reached a level of a metric, and write a page about them."""
     runs = read_runs(options.runs)
     metric = options.metric or default_metric(runs)
-    check_metric(runs, metric)
+    if options.metric:
+        check_metric(runs, metric)
     top = best(runs, metric)
-    if top is None:
-        raise ConfigError(f"no run measured {metric}")
-    level = options.at if options.at is not None else NEAR_BEST * top
-    found = {run.name: reach(run.history, metric, level) for run in runs}
+    level = NEAR_BEST * top if options.at is None and top is not None else options.at
+    found = {run.name: None if level is None else reach(run.history, metric, level) for run in runs}
     for run in runs:
         for problem in run.problems:
             print(f"daskxml: {run.name}: {problem}", file=sys.stderr)
@@ -58,14 +46,17 @@ def compare(options: Options) -> int:
         plain = {name: it and dataclasses.asdict(it) for name, it in found.items()}
         print(json.dumps({"metric": metric, "level": level, "runs": plain}))
         return 0
-    print_run_table(
-        ("reached", "with\nevaluation", "rows", "epochs", "mega-\nbatches"),
-        {run.name: _cells(found[run.name]) for run in runs},
-        title=f"{metric} of at least {level:.4g}",
-    )
-    for run in runs:
-        if remark := _remark(run, found[run.name]):
-            print(f"{run.name}: {remark}")
+    written = write_report(options.runs, options.out, metric=options.metric, level=options.at)
+    if top is not None:
+        print_run_table(
+            ("reached", "with\nevaluation", "rows", "epochs", "mega-\nbatches"),
+            {run.name: _cells(found[run.name]) for run in runs},
+            title=f"{metric} of at least {level:.4g}",
+        )
+        for run in runs:
+            if remark := _remark(run, found[run.name]):
+                print(f"{run.name}: {remark}")
+    print_lines({"page": str(written.page), "tables": ", ".join(it.name for it in written.tables)})
     return 0
 
 

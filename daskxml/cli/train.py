@@ -1,11 +1,9 @@
-"""``daskxml train``, ``demo`` and ``simulate``: train a model as a run file says."""
+"""``daskxml train`` and ``simulate``: train a model as a run file says."""
 
 from __future__ import annotations
 
 import itertools
 import shlex
-import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +14,6 @@ import daskxml
 from daskxml.cli.arguments import Options
 from daskxml.config import RunConfig, as_toml, load_run_config, parse_size
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.data.cards import load_card
-from daskxml.data.synthetic import write_xml
 from daskxml.models.kinds import TRAINED
 from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, print_metrics
 
@@ -40,7 +36,6 @@ def train(options: Options) -> int:
         "cluster.workers": options.workers,
         "cluster.device": options.device,
         "cluster.protocol": options.protocol,
-        "cluster.dashboard_prefix": options.dashboard_prefix,
     }
     config = _resolve(options, _run_file(options), given)
     stem = config.run.name or Path(options.config or "run").stem
@@ -50,35 +45,7 @@ def train(options: Options) -> int:
         if options.loggers:
             raise ConfigError("--detach leaves nobody behind to listen: give --log to attach")
         return _launch(config, out, **where)
-    return _train(config, out, is_verbose=options.verbose, loggers=options.loggers, **where)
-
-
-def demo(options: Options) -> int:
-    """Train `pipelines/adaptive-sgd.toml`, a few epochs, on the rows of ``datasets/demo.toml``."""
-    card = load_card("demo")
-    if card.synthetic is None:
-        raise ConfigError("datasets/demo.toml has no [synthetic] section to generate rows from")
-    out = options.out or free_directory("demo")
-    folder = Path(out).parent / "demo-data"
-    train_file = write_xml(folder / card.train.file, card.synthetic, "train")
-    test_file = write_xml(folder / card.test.file, card.synthetic, "test")
-    values = {
-        "run.name": "demo",
-        "data.card": card.name,
-        "data.train": str(train_file),
-        "data.test": str(test_file),
-        "cluster.workers": options.workers,
-        "training.epochs": 8,
-        "evaluation.every": 1,
-    }
-    status = _train(load_run_config("adaptive-sgd", values), out)
-    print(f"\nTry: {typed_command()} evaluate {out} {test_file}")
-    return status
-
-
-def typed_command() -> str:
-    """Return the command that runs daskxml in the user's shell, on the path or not."""
-    return "daskxml" if shutil.which("daskxml") else sys.argv[0]
+    return _train(config, out, loggers=options.loggers, **where)
 
 
 def _run_file(options: Options) -> str:
@@ -113,16 +80,14 @@ def _launch(config: RunConfig, out: str, **where: Any) -> int:
     return 0
 
 
-def _train(config: RunConfig, out: str, is_verbose: bool = False, **arguments: Any) -> int:
-    """Print the run's settings, train with a progress display, and print the outcome.
-
-    Without ``is_verbose`` only those settings are printed that differ from the defaults.
+def _train(config: RunConfig, out: str, **arguments: Any) -> int:
+    """Print what differs from the defaults, train with a progress display, and print the outcome.
 
     Returns
     -------
     The exit status: 130 if Ctrl-C ended the run at a merge, else 0.
     """
-    print(config.to_toml() if is_verbose else as_toml(config.changes()), flush=True)
+    print(as_toml(config.changes()), flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.train(config, out=out, on_event=progress, **arguments)
     places = {"run": out}

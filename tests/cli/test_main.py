@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,9 +47,8 @@ def failure(capsys, *arguments):
         (["train", "adaptive-sgd", "--set", "strategy.lrr=1"], "did you mean 'lr'?"),
         (["evaluate", "runs/first", "x.txt", "--k", "1,b"], "'b' is not a whole number"),
         (["predict", "runs/first", "x.txt"], "the following arguments are required: --out"),
-        (["generate", "rows.txt", "--seed", "-1"], "seed = -1: must be at least 0"),
-        (["generate", "rows.txt", "--rows", "1" + 30 * "0"], "must be from 1 to 1000000000000"),
-        (["generate", "rows\udc80.txt"], r"rows\udc80.txt: not text in UTF-8"),
+        (["generate", "rows.txt"], "generate was removed: docs/examples/generate.py writes"),
+        (["inspect", "rows\udc80.txt"], r"rows\udc80.txt: not text in UTF-8"),
         (["train", "adaptive-sgd", "--set", 'strategy.name=["elastic"]'], "no such strategy"),
         (["train", "adaptive-sgd", "--set", 'model.kind=["tree"]'], "must be one of 'mlp', 'tree'"),
         (["train", "adaptive-sgd", "--set", f"model.hidden={3000 * '['}"], "nested too deeply"),
@@ -65,17 +65,17 @@ def test_wrong_arguments_are_one_line(capsys, arguments, expected):
     assert expected in failure(capsys, *arguments)
 
 
-def test_debug_shows_the_traceback(tmp_path):
-    with pytest.raises(ConfigError, match="seed = -1"):
-        main(["generate", str(tmp_path / "rows.txt"), "--seed", "-1", "--debug"])
+def test_debug_shows_the_traceback():
+    with pytest.raises(ConfigError, match="no run file"):
+        main(["train", "--debug"])
 
 
 def test_interruption_is_130(capsys, monkeypatch):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data, "generate", interrupted)
-    assert main(["generate", "rows.txt"]) == 130
+    monkeypatch.setattr(data, "inspect", interrupted)
+    assert main(["inspect", "rows.txt"]) == 130
     assert capsys.readouterr().err == "daskxml: interrupted\n"
 
 
@@ -83,17 +83,17 @@ def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
     def refused(options):
         raise PermissionError(13, "Permission denied", "rows.txt")
 
-    monkeypatch.setattr(data, "generate", refused)
-    assert "rows.txt: Permission denied" in failure(capsys, "generate", "rows.txt")
+    monkeypatch.setattr(data, "inspect", refused)
+    assert "rows.txt: Permission denied" in failure(capsys, "inspect", "rows.txt")
 
 
 def test_an_error_of_daskxml_itself_is_one_line_and_a_file(capsys, monkeypatch, tmp_path):
     def broken(options):
         raise RuntimeError("twice \x1b[31m\nas long")
 
-    monkeypatch.setattr(data, "generate", broken)
+    monkeypatch.setattr(data, "inspect", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert main(["generate", "rows.txt"]) == 70
+    assert main(["inspect", "rows.txt"]) == 70
     [log] = tmp_path.iterdir()
     err = capsys.readouterr().err
     assert err.startswith(r"daskxml: internal error: RuntimeError: twice \x1b[31m as long; ")
@@ -101,16 +101,16 @@ def test_an_error_of_daskxml_itself_is_one_line_and_a_file(capsys, monkeypatch, 
     assert err.count("\n") == 1
     assert "in broken" in log.read_text()
     with pytest.raises(RuntimeError):
-        main(["generate", "rows.txt", "--debug"])
+        main(["inspect", "rows.txt", "--debug"])
 
 
 def test_an_error_without_a_place_for_its_traceback_is_one_line(capsys, monkeypatch):
     def broken(options):
         raise RuntimeError("lost")
 
-    monkeypatch.setattr(data, "generate", broken)
+    monkeypatch.setattr(data, "inspect", broken)
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
-    assert main(["generate", "rows.txt"]) == 70
+    assert main(["inspect", "rows.txt"]) == 70
     assert "--debug shows its traceback" in capsys.readouterr().err
 
 
@@ -125,8 +125,8 @@ def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):
     def refused(options):
         raise error
 
-    monkeypatch.setattr(data, "generate", refused)
-    assert line in failure(capsys, "generate", "rows.txt")
+    monkeypatch.setattr(data, "inspect", refused)
+    assert line in failure(capsys, "inspect", "rows.txt")
 
 
 def test_the_help_of_train_names_every_run_file_and_examples_that_are_understood(capsys):
@@ -161,12 +161,15 @@ def test_module_runs_as_the_command():
     assert done.stderr.startswith("daskxml: error: the following arguments are required")
 
 
-def test_generate_writes_both_files(capsys, tmp_path):
+def test_the_example_that_generates_rows_writes_both_files(tmp_path):
     train, test = tmp_path / "train.txt.gz", tmp_path / "test.txt"
+    example = Path(__file__).parents[2] / "docs/examples/generate.py"
     sizes = ["--rows", "60", "--features", "30", "--labels", "8", "--seed", "2"]
-    assert main(["generate", str(train), *sizes, "--test", str(test)]) == 0
+    done = subprocess.run(
+        [sys.executable, example, train, test, *sizes], capture_output=True, text=True, check=True
+    )
     assert test.read_text().splitlines()[0] == "10 30 8"
-    assert capsys.readouterr().out == f"wrote 60 rows to {train}\nwrote 10 rows to {test}\n"
+    assert done.stdout == f"wrote 60 rows to {train}\nwrote 10 rows to {test}\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
