@@ -110,7 +110,7 @@ elastic --compare elastic --cost 1e-3,1e-4,1e-6 --jitter 0.2 --bandwidth 10MB/s 
 --pool-cost 1e-3,1e-2,0 --jitter 0 --speeds x=1,y=0.5"""
 # By what they begin with, the ends of commands; every NEW is a folder of its own.
 COMMANDS = {"": """ | --version | trian | train | runs | attach | stop | simulate | evaluate |
-predict | report | inspect | bench | train quickstart | train picture.txt
+predict | report | inspect | bench | train best | train picture.txt
 --train good.txt | train quikstart --train good.txt | train nothing-like-it --train good.txt | runs
 --scheduler nonsense | train folder --train good.txt | train --resume absent | train --resume
 folder | attach nobody | train --resume no-run-file | train --resume bad-run-file --train good.txt
@@ -127,7 +127,7 @@ simulate run.toml --speeds 1 --out NEW | demo --workers 0 | doctor --jsn""",
 --calibrate folder | absent.toml --speeds 1 | key.toml --speeds 1 | section.toml --speeds 1 |
 syntax.toml --speeds 1 | endless.toml --speeds 1 | outside.toml --speeds 1 | mirrored --speeds 1,1
 --set combine.overlap=true | mirrored --speeds a=1,b=1 --pool b=2 | elastic --speeds 1,1 --set
-combine.rule=sum | best --speeds 1,1 --set training.epochs=0 --set training.megabatches=2""",
+combine.rule=sum | network --speeds 1,1 --set training.epochs=0 --set training.megabatches=2""",
 "simulate run.toml --train good.txt --out NEW --speeds": """1,x | 1,0 | a=1,a=2 | a=1 --pool b=2 |
 a=1 --pool 2 | a=1 --pool a=0 | 1 --cost 1,2 | 1 --cost 0,0,0 | 1 --cost 1,x,1 | 1 --jitter -1 |
 a=1 --pool a=1 --pool-cost 1,1,1 --pool-ratio 2 | 1 --jitter 5 | 1 --bandwidth fast | 1 --bandwidth
@@ -157,7 +157,7 @@ VALUES: tuple[Any, ...] = (-1, 0, 3, 0.5, 1e30, math.nan, "x", "", True, [], [-0
 RUN_FILE = ("[model]\nhidden = [4]\n[strategy]\nbatch_max = 8\nmegabatch_batches = 4\nlr = 0.5\n"
             "[training]\nmegabatches = 3\n[cluster]\nthreads = 1\n")  # fmt: skip
 SUITE = """[suite]\ntitle = "two cells"\n[data.tiny]\nrows = 300\ntest_rows = 50\nfeatures = 40
-labels = 9\n[[matrix]]\nrun = ["quickstart"]\ndata = ["tiny"]\nworkers = [2]
+labels = 9\n[[matrix]]\nrun = ["best"]\ndata = ["tiny"]\nworkers = [2]
 executors = ["simulate"]
 """
 GOOD = ["60 20 7", *(f"{i % 5},{(i + 1) % 7} {i % 9}:1 {9 + i % 11}:0.5" for i in range(60)), ""]

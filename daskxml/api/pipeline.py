@@ -121,8 +121,8 @@ class Pipeline:
         with daskxml.Pipeline("runs/tags", client=client) as pipe:
             rows = pipe.drop_rare(pipe.read("train.jsonl.gz"), least=3)
             kept, held = pipe.split(rows, share=0.1)
-            wide = pipe.train("best", kept, held)
-            trees = pipe.train("trees", kept, held)
+            wide = pipe.train("network", kept, held)
+            trees = pipe.train("best", kept, held)
             print(pipe.evaluate(wide, held).result(), pipe.evaluate(trees, held).result())
     """
 

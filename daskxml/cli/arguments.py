@@ -46,10 +46,9 @@ def build_parser() -> Parser:
 
 _TRAIN_MORE = """\
 run files that come along:
-  quickstart                         to begin with: good, in a short time
-  best                               a network, for quality
+  best tree                          four label trees: good, in a short time; one of them
+  network                            a network, for dense features, or the scores of all labels
   sampled                            a network of a thousand labels and more, on CPUs
-  tree trees                         label trees
   adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers
   adaptive-hogbatch adaptive-outer adaptive-sgd-paper adaptive-sgd-pool adasum
   adasum-gradients asynchronous central cpu-gpu-hogbatch crossbow elastic-mean elastic-outer
@@ -57,8 +56,8 @@ run files that come along:
                                      other algorithms, and variants of these
 
 examples:
-  daskxml train quickstart --train train.txt.gz --test test.txt.gz --out runs/first
-  daskxml train best --train rows/*.parquet --set data.validation=0.1 --set strategy.lr=0.02
+  daskxml train best --train train.txt.gz --test test.txt.gz --out runs/first
+  daskxml train network --train rows/*.parquet --set data.validation=0.1 --set strategy.lr=0.02
   daskxml train my.toml --scheduler tcp://host:8786 --out /shared/run
   daskxml train --resume runs/first
 """

@@ -295,7 +295,7 @@ def load_run_config(
     Parameters
     ----------
     source
-        A TOML file, the bare name of one that comes with daskxml (``"quickstart"``), a
+        A TOML file, the bare name of one that comes with daskxml (``"best"``), a
         dictionary of sections, or a resolved run.
     overrides
         ``"section.key=value"`` texts, or a mapping of ``"section.key"`` to values; they win.

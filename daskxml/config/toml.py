@@ -23,6 +23,9 @@ _INTEGERS = 2**63  # TOML's integers lie below
 _NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
 _NO_PARTS = "output layers are no longer divided among workers: every worker holds all labels"
 REMOVED = {  # run files, keys and their values that are no more, and what takes their place
+    "quickstart": "take 'best', the same four label trees",
+    "trees": "take 'best', the same four label trees",
+    "mixture": "train two runs or more, then `daskxml mix RUN RUN --valid FILE`",
     "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
     "output": f"{_NO_PARTS}; leave it out",
     "rule = 'changed-mean'": "take 'mean'",
@@ -317,7 +320,7 @@ def packaged_run_files() -> dict[str, Path]:
 
     Examples
     --------
-    >>> "quickstart" in packaged_run_files()
+    >>> "best" in packaged_run_files()
     True
     """
     package = Path(__file__).parents[1]

@@ -37,7 +37,7 @@ def trained_kind(name: Any) -> TrainedKind[Any]:
     """
     if isinstance(name, str) and name in TRAINED:
         return TRAINED[name]
-    if name in KINDS:
+    if isinstance(name, str) and name in KINDS:
         problem = "train two runs or more, then `daskxml mix RUN RUN --valid FILE`"
     else:
         problem = f"must be one of {', '.join(map(repr, TRAINED))}"
@@ -58,7 +58,7 @@ def spec_from_dict(values: Mapping[str, Any]) -> Spec:
     2
     """
     name = values.get("kind", DEFAULT_KIND)
-    if name not in KINDS:
+    if not isinstance(name, str) or name not in KINDS:
         raise ConfigError(f"kind = {name!r}: must be one of {', '.join(map(repr, KINDS))}")
     described: Spec = KINDS[name].spec(values)
     return described

@@ -48,20 +48,20 @@ def client(certificates: Path) -> Iterator[Client]:
 STRATEGIES = (
     "adaptive-sgd", "elastic", "static", "mirrored", "central", "asynchronous", "crossbow",
     "adasum", "hogbatch", "minibatch", "cpu-gpu-hogbatch", "adaptive-hogbatch",
-    "trees",
+    "best",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_over_tls(client: Client, data: dict[str, Path], name: str) -> None:
     settings = {"training.epochs": 1.0, "cluster.threads": 1}
-    if name != "trees":
+    if name != "best":
         settings |= {"model.hidden": [8]}
     run = daskxml.train(
         name, train=data["train"], test=data["test"], client=client, overrides=settings
     )
     assert set(run.history[-1]["workers"]) == {"0", "1"}
-    if name != "trees":
+    if name != "best":
         assert run.history[-1]["rows"] == 1500
 
 

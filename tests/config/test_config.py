@@ -133,7 +133,7 @@ def test_broken_toml_names_its_line(tmp_path):
 
 def test_missing_and_unreadable_files_are_refused(tmp_path):
     assert "no such run file" in refusal(tmp_path / "absent.toml")
-    assert "did you mean 'quickstart'?" in refusal("quikstart")
+    assert "did you mean 'crossbow'?" in refusal("crosbow")
     assert "a directory" in refusal(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "not a text file" in refusal(tmp_path / "binary.toml")

@@ -257,7 +257,7 @@ def _write_bundles(folder: Path, rows: Path) -> None:
     """Write models of every kind, each with description and arrays in one file."""
     network = Model.load(folder, threads=1)
     settings = {"model.leaf_labels": 2, "training.epochs": 1}
-    trees = train_here("trees", train=str(rows), overrides=settings).model
+    trees = train_here("best", train=str(rows), overrides=settings).model
     small = [network.compress(bits=bits) for bits in (8, 16)]
     mixture = daskxml.mix([trees, small[1]], weights=[0.5, 0.5])
     for name, model in zip(BUNDLES, (network, small[0], trees, mixture), strict=True):

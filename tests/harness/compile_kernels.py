@@ -66,7 +66,7 @@ def compile_trees(folder: Path) -> None:
         rows = daskxml.Matrices(X, Y, sample_weight=weights)
         for solver in ("sgd", "dual"):
             given = {"model.solver": solver, "model.passes": 1, "training.epochs": 2}
-            model = train_here("trees", train=rows, overrides=given).model
+            model = train_here("best", train=rows, overrides=given).model
         for loss in ("softmax", "sigmoid"):
             train_here("adaptive-sgd", train=rows, overrides={**ONCE, "model.loss": loss})
     model.predict_top_k(to_scipy(test.features), 2)

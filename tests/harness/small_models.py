@@ -14,6 +14,6 @@ def network_and_trees(train: Partition) -> tuple[daskxml.Model, daskxml.Model]:
     overrides = {"training.epochs": 4, "run.seed": 3}
     network, trees = (
         train_here(name, train=matrices, overrides=overrides).model
-        for name in ("adaptive-sgd", "trees")
+        for name in ("adaptive-sgd", "best")
     )
     return network, trees

@@ -26,7 +26,7 @@ def parts(rows):
     matrices, network = daskxml.Matrices(*rows[0]), {"training.epochs": 3, "model.dropout": 0.0}
     settings = {
         "tree": ("tree", {}),
-        "trees": ("trees", DEEP),
+        "trees": ("best", DEEP),
         "softmax": ("adaptive-sgd", {**network, "model.hidden": [16, 8], "model.loss": "softmax"}),
         "sigmoid": ("adaptive-sgd", {**network, "model.hidden": [16], "model.loss": "sigmoid"}),
         "linear": ("adaptive-sgd", {**network, "model.hidden": [], "model.loss": "softmax"}),

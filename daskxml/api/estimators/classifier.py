@@ -50,7 +50,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     ----------
     run_file
         A run file, the name of one that comes with daskxml, or a dictionary of its sections; None
-        is ``"best"``.
+        is ``"network"``.
     hidden
         Units of each hidden layer: a number, or a list of them; ``()`` is a linear model.
     loss

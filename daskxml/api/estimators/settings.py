@@ -13,7 +13,7 @@ from daskxml.api.estimators.scorers import metric_rank
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ConfigError
 
-RUN_FILE = "best"
+RUN_FILE = "network"
 _SETTINGS = {
     "loss": "model.loss",
     "dropout": "model.dropout",

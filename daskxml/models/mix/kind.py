@@ -38,7 +38,7 @@ class Mix:
 
     def _described(self, values: Any) -> Any:
         kind = values.get("kind", "mlp") if isinstance(values, Mapping) else ""
-        if kind not in self._kinds:
+        if not isinstance(kind, str) or kind not in self._kinds:
             raise ConfigError(f"a mixture has parts of {', '.join(self._kinds)}, not {kind!r}")
         return self._kinds[kind].spec(values)
 
