@@ -1,4 +1,4 @@
-"""What a user waits for: workers that start, installation, the first metric of `quickstart`.
+"""What a user waits for: workers that start, installation, the first metric of `best`.
 
     python benchmarks/speed/start.py [--repeats 5]                  # two local workers
     python benchmarks/speed/start.py FOLDER [--set bibtex] [--keep]  # the first minute
@@ -7,7 +7,7 @@ Two local workers until they are ready to train, spawned and forked in turns; th
 cluster starts the process that all others are forked from. Writes ``results/worker_start.json``.
 
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. A virtual environment is made in a
-temporary folder, this checkout is installed there by pip, and `quickstart` is trained twice, each
+temporary folder, this checkout is installed there by pip, and `best` is trained twice, each
 time in a new process that finds no other daskxml. Every line that a run prints is timed; pauses of
 more than two seconds are reported with the last line before them. Pip takes packages from its cache
 where it has them. Wall time depends on the machine's load, which is in the table, as is the
@@ -150,7 +150,7 @@ def first_minute(options: argparse.Namespace) -> None:
         files = [str(options.folder.absolute() / f"{options.set}.{part}.txt.gz")
                  for part in ("train", "test")]  # fmt: skip
         out = ["--out", str(home / f"run{number}")]
-        command = [str(bin_folder / "daskxml"), "train", "quickstart", "--train", files[0]]
+        command = [str(bin_folder / "daskxml"), "train", "best", "--train", files[0]]
         lines, took = timed([*command, "--test", files[1], *out])
         metric_s = next(at_s for at_s, line in lines if "P@1" in line)
         rows.append({"step": step, **took, "first metric s": round(metric_s, 1)})
