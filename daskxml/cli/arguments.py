@@ -129,7 +129,7 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RUN.toml",
-        help="more run files; each gets a folder in DIR, and DIR/table.csv compares them",
+        help="more run files; each gets a folder in DIR, for daskxml report",
     )
     _add_rows(command)
     _add_overrides(command, "override a value of the run files; may be given again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -17,11 +17,13 @@ from daskxml.observe.report.runs import (
     StoredRun,
     best,
     check_metric,
+    default_level,
     default_metric,
     find_runs,
     read_runs,
 )
-from daskxml.observe.run_view import NEAR_BEST, Reached, reach
+from daskxml.observe.report.tables import summary
+from daskxml.observe.run_view import Reached, reach
 from daskxml.observe.terminal import print_lines
 from daskxml.records.verification import Verification
 from daskxml.records.verification import verify as verify_run
@@ -36,28 +38,46 @@ def report(options: Options) -> int:
     metric = options.metric or default_metric(runs)
     if options.metric:
         check_metric(runs, metric)
-    top = best(runs, metric)
-    level = NEAR_BEST * top if options.at is None and top is not None else options.at
-    found = {run.name: None if level is None else reach(run.history, metric, level) for run in runs}
     for run in runs:
         for problem in run.problems:
             print(f"daskxml: {run.name}: {problem}", file=sys.stderr)
+    level = default_level(runs, metric) if options.at is None else options.at
     if options.json:
+        found = (
+            {} if level is None else {run.name: reach(run.history, metric, level) for run in runs}
+        )
         plain = {name: it and dataclasses.asdict(it) for name, it in found.items()}
         print(json.dumps({"metric": metric, "level": level, "runs": plain}))
         return 0
     written = write_report(options.runs, options.out, metric=options.metric, level=options.at)
-    if top is not None:
-        print_run_table(
-            ("reached", "with\nevaluation", "rows", "epochs", "mega-\nbatches"),
-            {run.name: _cells(found[run.name]) for run in runs},
-            title=f"{metric} of at least {level:.4g}",
-        )
-        for run in runs:
-            if remark := _remark(run, found[run.name]):
-                print(f"{run.name}: {remark}")
+    print_comparison(runs, metric, level)
     print_lines({"page": str(written.page), "tables": ", ".join(it.name for it in written.tables)})
     return 0
+
+
+def print_comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> None:
+    """Print when each run reached a level of a metric; nothing where none has measured it.
+
+    The table is never narrower than its columns need.
+    """
+    if best(runs, metric) is None or level is None:
+        return
+    title = f"{metric} of at least {level:.4g}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    for name in ("reached", "with\nevaluation", "rows", "epochs", "mega-\nbatches", "waiting"):
+        table.add_column(name, justify="right", no_wrap=True)
+    found = {run.name: reach(run.history, metric, level) for run in runs}
+    for row in summary(runs, metric, level):
+        share = row["waiting_share"]
+        waiting = "-" if share is None else f"{share:.1%}"
+        table.add_row(row["run"], *_cells(found[row["run"]]), waiting)
+    console = Console(highlight=False)
+    console.width = max(console.width, _TABLE_CHARACTERS)
+    console.print(table)
+    for run in runs:
+        if remark := _remark(run, found[run.name]):
+            print(f"{run.name}: {remark}")
 
 
 def verify(options: Options) -> int:
@@ -86,29 +106,6 @@ def _print_verification(run: Verification) -> None:
         "found": says,
     }
     print_lines(verified | {"note": "; ".join(run.notes)})
-
-
-def print_run_table(
-    titles: Iterable[str], rows: Mapping[str, Iterable[str]], title: str | None = None
-) -> None:
-    """Print a line of figures for each run, never narrower than its columns need.
-
-    Parameters
-    ----------
-    titles
-        Of the columns after the run's name.
-    rows
-        Cells by the name of the run.
-    """
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("run", overflow="fold")
-    for name in titles:
-        table.add_column(name, justify="right", no_wrap=True)
-    for run, cells in rows.items():
-        table.add_row(run, *cells)
-    console = Console(highlight=False)
-    console.width = max(console.width, _TABLE_CHARACTERS)
-    console.print(table)
 
 
 def _cells(found: Reached | None) -> tuple[str, ...]:

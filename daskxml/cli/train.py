@@ -19,15 +19,6 @@ from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, 
 
 RUNS = Path("runs")
 INTERRUPTED = 130
-_COMPARED = {  # figures of `observe.report.tables.compare`, and their titles
-    "best": "best\n{metric}",
-    "near_best_s": "s to 95 %\nof it",
-    "near_best_rows": "rows to\n95 %",
-    "near_top_s": "s to 95 %\nof best\nof all",
-    "megabatches": "mega-\nbatches",
-    "train_s": "s in\nall",
-    "idle_share": "idle",
-}
 
 
 def train(options: Options) -> int:
@@ -136,16 +127,17 @@ def simulate(options: Options) -> int:
         raise ConfigError("no workers: give --speeds 1,0.9, or --calibrate DIR of a real run")
     files = [options.config, *options.compare]
     configs = {name: _resolve(options, file, {}) for name, file in _named(files)}
-    histories = {}
+    folders = {n: Path(options.out, n) if options.compare else Path(options.out) for n in configs}
     for name, config in configs.items():
-        out = Path(options.out) / name if options.compare else Path(options.out)
-        done = _simulate(config, speeds, options, fitted, out)
-        histories[name] = done.history
-        if done.reason == "interrupt":
+        if _simulate(config, speeds, options, fitted, folders[name]).reason == "interrupt":
             return INTERRUPTED
     if options.compare:
+        from daskxml.cli.reports import print_comparison
+        from daskxml.observe.report.runs import default_level, read_runs
+
+        runs = read_runs(list(folders.values()))
         metric = next(iter(configs.values())).training.target_metric
-        _compare(histories, metric, Path(options.out) / "table.csv")
+        print_comparison(runs, metric, default_level(runs, metric))
     return 0
 
 
@@ -220,24 +212,3 @@ def _network(options: Options, fitted: Any) -> Any:
 
 def _without_none(**values: float | None) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _compare(histories: Mapping[str, list[dict[str, Any]]], metric: str, file: Path) -> None:
-    """Write and print the table that compares the runs."""
-    from daskxml.cli.reports import print_run_table
-    from daskxml.observe.report.tables import compare, write_csv
-
-    table = compare(histories, metric)
-    write_csv(file, table)
-    print_run_table(
-        [title.format(metric=metric) for title in _COMPARED.values()],
-        {row["run"]: [_cell(name, row[name]) for name in _COMPARED] for row in table},
-    )
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if name == "idle_share":
-        return f"{value:.1%}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

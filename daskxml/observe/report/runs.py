@@ -12,7 +12,7 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
 from daskxml.core.stages import StageRecord
 from daskxml.core.text import parse_json
-from daskxml.observe.run_view import Row, best_value, last_metrics, scores, worker_names
+from daskxml.observe.run_view import NEAR_BEST, Row, best_value, last_metrics, scores, worker_names
 from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE
@@ -238,6 +238,12 @@ def default_metric(runs: Sequence[StoredRun]) -> str:
     measured = [name for run in runs for name in run.metrics if "@" in name]
     known = [name for name in (*aims[:1], DEFAULT_METRIC) if name in measured]
     return next(iter([*known, *measured]), DEFAULT_METRIC)
+
+
+def default_level(runs: Sequence[StoredRun], metric: str) -> float | None:
+    """Return the level that runs are compared at: near the best value of any; None without one."""
+    top = best(runs, metric)
+    return None if top is None else NEAR_BEST * top
 
 
 def measured_metrics(runs: Sequence[StoredRun]) -> list[str]:

@@ -10,16 +10,12 @@ from typing import Any
 from daskxml.core.errors import ModelError
 from daskxml.observe.report.runs import StoredRun, measured_metrics
 from daskxml.observe.run_view import (
-    NEAR_BEST,
-    History,
     Row,
     best_value,
     by_frequency,
     elapsed,
-    first_at,
     phases,
     reach,
-    spent_s,
 )
 from daskxml.observe.wording import dotted
 
@@ -89,67 +85,6 @@ def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
         for key, found in values.items()
         if key not in _UNIQUE and any(value != found[0] for value in found)
     }
-
-
-def compare(histories: Mapping[str, History], metric: str = "P@1") -> list[Cells]:
-    """Return a row for every simulated run.
-
-    Parameters
-    ----------
-    histories
-        By the name of the run.
-    metric
-        What is compared.
-
-    Returns
-    -------
-    list of dict
-        ``run``; the ``best`` metric; ``near_best_s`` and ``near_best_rows``, when 95 % of it was
-        reached; ``near_top_s``, when 95 % of the best of all runs was, None if never;
-        ``megabatches``; ``train_s``, the time of the whole run; ``idle_share`` of the workers'
-        time in training. Seconds are of training and merging, without evaluation.
-
-    Examples
-    --------
-    >>> workers = {"0": {"busy_s": 1.5, "idle_s": 0.0}, "1": {"busy_s": 0.5, "idle_s": 2.0}}
-    >>> row = {"rows": 10, "train_s": 2.5, "merge_s": 0.5, "metrics": {"P@1": 0.5}}
-    >>> compare({"first": [{**row, "workers": workers}]})[0]["idle_share"]
-    0.5
-    """
-    best = {name: best_value(history, metric) for name, history in histories.items()}
-    top = max((value for value in best.values() if value is not None), default=None)
-    table = []
-    for name, history in histories.items():
-        near_s, near_rows = _near(history, metric, best[name])
-        table.append(
-            {
-                "run": name,
-                "best": best[name],
-                "near_best_s": near_s,
-                "near_best_rows": near_rows,
-                "near_top_s": _near(history, metric, top)[0],
-                "megabatches": len(history),
-                "train_s": sum(map(spent_s, history)),
-                "idle_share": _idle_share(history),
-            }
-        )
-    return table
-
-
-def _near(history: History, metric: str, best: float | None) -> tuple[float | None, int | None]:
-    """Return the seconds and the rows after which the metric came near ``best``."""
-    found = first_at(history, metric, NEAR_BEST * best) if best is not None else None
-    if found is None:
-        return None, None
-    row, until_s = found
-    return until_s + row.get("overlapped_s", 0.0), row["rows"]  # when the merged model was there
-
-
-def _idle_share(history: History) -> float:
-    workers = [worker for row in history for worker in row["workers"].values()]
-    busy_s = sum(worker["busy_s"] for worker in workers)
-    idle_s = sum(worker["idle_s"] for worker in workers)
-    return float(idle_s / (busy_s + idle_s)) if busy_s + idle_s else 0.0
 
 
 def frequency_rows(runs: Sequence[StoredRun]) -> list[Cells]:

@@ -10,7 +10,13 @@ from daskxml.core.errors import ModelError
 from daskxml.observe.chart import Chart
 from daskxml.observe.html import render
 from daskxml.observe.report.figures import comparison, worker_charts
-from daskxml.observe.report.runs import StoredRun, best, check_metric, default_metric, read_runs
+from daskxml.observe.report.runs import (
+    StoredRun,
+    check_metric,
+    default_level,
+    default_metric,
+    read_runs,
+)
 from daskxml.observe.report.tables import (
     differences,
     frequency_rows,
@@ -20,7 +26,6 @@ from daskxml.observe.report.tables import (
     worker_rows,
     write_csv,
 )
-from daskxml.observe.run_view import NEAR_BEST
 from daskxml.observe.wording import history_event
 
 PAGE, TEMPLATE = "index.html", "page.html.jinja"
@@ -78,9 +83,7 @@ def write_report(
     if metric is not None:
         check_metric(runs, metric)
     chosen = metric or default_metric(runs)
-    top = best(runs, chosen)
-    if level is None and top is not None:
-        level = NEAR_BEST * top
+    level = default_level(runs, chosen) if level is None else level
     folder = Path(out) if out is not None else default_folder(runs)
     _make(folder)
     common = comparison(runs, chosen, level)
