@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import math
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,47 +84,6 @@ def save_tensors(
         raise OSError(str(error)) from error
     _order_metadata(path)
     path.chmod(mode)
-
-
-Shapes = Mapping[str, tuple[tuple[int, ...], str]]  # shape and dtype by name
-
-
-@contextlib.contextmanager
-def growing_tensors(path: Path, shapes: Shapes, metadata: Mapping[str, str]) -> Iterator[Arrays]:
-    """Yield arrays that are pages of a new file, zero at first; complete the file afterwards.
-
-    They may be larger than the memory. ``replacing`` makes it atomic.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "state.safetensors"
-    >>> with growing_tensors(path, {"w": ((2, 2), "float32"), "n": ((1,), "int64")}, {}) as arrays:
-    ...     arrays["w"][1] = 5
-    >>> read_tensors(path)[0]["w"].tolist()
-    [[0.0, 0.0], [5.0, 5.0]]
-    """
-    names, entries, end = {np.dtype(d): n for n, d in _DTYPES.items()}, dict[str, Any](), 0
-    for name, (shape, dtype) in shapes.items():
-        start, end = end, end + math.prod(shape) * np.dtype(dtype).itemsize
-        kind = names[np.dtype(dtype)]
-        entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
-
-    def head(checksum: str) -> bytes:
-        described = dict(sorted({**metadata, _DIGEST: checksum}.items()))
-        text = json.dumps({"__metadata__": described, **entries}, separators=(",", ":"))
-        padded = text.encode() + b" " * (-len(text.encode()) % 8)
-        return len(padded).to_bytes(8, "little") + padded
-
-    first = head("0" * 64)
-    with path.open("w+b") as file:
-        file.write(first)
-        file.truncate(len(first) + end)
-        pages = mmap.mmap(file.fileno(), 0)
-        arrays = {name: _view(pages, len(first), entry) for name, entry in entries.items()}
-        yield arrays
-        pages[: len(first)] = head(digest(arrays, metadata))
-        pages.flush()
 
 
 def _order_metadata(path: Path) -> None:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
-from daskxml.core.files import flush, replacing
+from daskxml.core.files import flush
 from daskxml.core.text import parse_json
-from daskxml.models.tensors import Shapes, growing_tensors, read_tensors, write_tensors
+from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.records.row_schema import check_row
 
 FOLDER = "checkpoints"
@@ -84,25 +84,6 @@ def _drop_later(run_dir: str | Path, megabatch: int) -> None:
             path.unlink()
     if later:
         flush(Path(run_dir) / FOLDER)
-
-
-@contextlib.contextmanager
-def assembling_checkpoint(
-    run_dir: str | Path, megabatch: int, shapes: Shapes, session: str, keep: int
-) -> Iterator[dict[str, Array]]:
-    """Yield the arrays of a checkpoint, zero at first, to be filled from the workers' own arrays.
-
-    These are removed; else see `write_checkpoint`.
-    """
-    folder = make_folder(Path(run_dir) / FOLDER)
-    _drop_later(run_dir, megabatch)
-    with (
-        replacing(folder / f"{megabatch:06d}.safetensors") as partial,
-        growing_tensors(partial, shapes, _metadata(session)) as arrays,
-    ):
-        yield arrays
-    shutil.rmtree(folder / f"{megabatch:06d}", ignore_errors=True)
-    _prune(run_dir, keep)
 
 
 def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[str, Array]) -> None:
