@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from daskxml.api.estimators.classifier import XMLClassifier
     from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.api.estimators.scorers import make_scorer
-    from daskxml.api.pipeline import Pipeline
+    from daskxml.api.pipeline import Pipeline, vectorize
     from daskxml.api.predict import Predicted, predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs, stop
     from daskxml.api.simulate import simulate
     from daskxml.api.train import launch, train
-    from daskxml.api.vectorize import vectorize
     from daskxml.cluster.event_log import RunRecord
     from daskxml.models.mix.mixing import mix
     from daskxml.models.trained import Model, load
@@ -95,7 +94,7 @@ _HOMES = {
     "simulate": "daskxml.api.simulate",
     "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
-    "vectorize": "daskxml.api.vectorize",
+    "vectorize": "daskxml.api.pipeline",
     "verify": "daskxml.records.verification",
 }
 

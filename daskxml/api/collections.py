@@ -6,7 +6,7 @@ cluster, so that Dask computes those again that are lost with a worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from dask.delayed import Delayed
 from distributed import Client, Future
 
 from daskxml.api.run import Matrices
-from daskxml.config import DataSection
+from daskxml.config import DataSection, RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.core.stages import StageRecord
@@ -232,3 +232,25 @@ def _read_frame(frame: Any, number: int, dialect: Dialect, known: Sequence[str])
     except InputError as error:
         raise InputError(f"partition {number}, {error.problem}") from None
     return parsed.partition
+
+
+Given = Matrices | DaskRows | RowsOnWorkers
+Scattered = Mapping[str, list[Future]]  # rows on the workers
+
+
+def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:
+    """Put rows that are no files on the workers; return their futures by ``train`` and ``test``."""
+    placed: dict[str, list[Future]] = {}
+    for name, rows in matrices.items():
+        if isinstance(rows, RowsOnWorkers):
+            placed[name] = list(rows.partitions)
+            more = {"weights": rows.weights, "names": rows.names} if name == "train" else {}
+            placed |= {kind: list(futures) for kind, futures in more.items() if futures}
+            continue
+        if isinstance(rows, DaskRows):
+            placed[name] = rows.partitions(client, config.data)
+        else:
+            placed[name] = client.scatter(rows.partitions(), hash=False)
+        if name == "train" and rows.sample_weight is not None:
+            placed["weights"] = client.scatter([np.asarray(rows.sample_weight)], hash=False)
+    return placed

@@ -11,20 +11,35 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import scipy.sparse
 from dask.sizeof import sizeof
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.files import replacing
+from daskxml.data.formats.tables import label_csr_of
 from daskxml.data.matrices import matrix_partition
 from daskxml.data.rows import take_rows, to_scipy
+from daskxml.data.text import (
+    CountedTexts,
+    TextSettings,
+    WordCounts,
+    choose_words,
+    count_words,
+    merge_counts,
+)
+from daskxml.data.text.counts import check_texts
 from daskxml.metrics import MetricSums
 from daskxml.models.rows import evaluate_partitions
 from daskxml.models.trained import Model
+from daskxml.session.setup import ColumnNames
 
 Function = Callable[..., Any]
+Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
+FEATURES_FILE, LABELS_FILE = "features-{:05d}.npz", "labels-{:05d}.npz"
 
 
-def call_on(pickled: bytes, partition: Any, values: Sequence[Any], settings: Any) -> Any:
+def call_on(partition: Any, pickled: bytes, values: Sequence[Any], settings: Any) -> Any:
     """Call a user's function with a partition as a pair; return a partition of what it gives.
 
     It comes as bytes of cloudpickle: Dask would name its module, which workers may not have.
@@ -162,3 +177,78 @@ def score(partition: Partition, model: Model, k: Sequence[int]) -> MetricSums:
 def rank(partition: Partition, model: Model, k: int) -> Any:
     """Return a model's best labels of a partition."""
     return model.predict_top_k(partition, k)
+
+
+def write_matrices(partition: Any, folder: str, number: int) -> Path:
+    """Write the features and the labels of a partition, and return the file of the features.
+
+    They are not compressed, so that they are read in parts.
+
+    Raises
+    ------
+    InputError
+        If the partition is no pair of matrices.
+    """
+    if not isinstance(partition, Partition):
+        raise InputError("these rows are no matrices: write those that vectorize or map has made")
+    for name, csr in ((LABELS_FILE, partition.labels), (FEATURES_FILE, partition.features)):
+        with replacing(Path(folder) / name.format(number)) as partial, partial.open("wb") as file:
+            scipy.sparse.save_npz(file, to_scipy(csr), compressed=False)
+    return Path(folder) / FEATURES_FILE.format(number)
+
+
+# --------------------------------------------------- counts of words, and rows by all of them
+
+
+def count_texts(
+    texts: Sequence[str], labels: Sequence[Any], **settings: Any
+) -> tuple[CountedTexts, Sequence[Any]]:
+    """Return the words of documents, counted, and the documents' labels."""
+    if len(labels) and not isinstance(labels[0], list | tuple | set):
+        raise InputError("labels are no lists of names: vectorize comes before what makes rows")
+    return count_words(texts, TextSettings.of(settings)), labels
+
+
+def find_names(counted: CountedTexts, labels: Sequence[Any]) -> Found:
+    """Return how often each word occurs in some documents, and the names of their labels."""
+    return counted.totals(), frozenset(str(name) for row in labels for name in row)
+
+
+def merge_names(found: Sequence[Found]) -> Found:
+    """Return the counts and the labels of all documents."""
+    words, names = zip(*found, strict=True)
+    return merge_counts(words), frozenset().union(*names)
+
+
+def choose_columns(found: Found, settings: TextSettings) -> ColumnNames:
+    """Return the columns of rows, and what makes rows of texts.
+
+    Raises
+    ------
+    InputError
+        If no word is left.
+    """
+    vectorizer = choose_words(found[0], settings)
+    return ColumnNames(vectorizer.words, tuple(sorted(found[1])), vectorizer)
+
+
+def weigh_counted(
+    counted: CountedTexts, labels: Sequence[Any], names: ColumnNames
+) -> tuple[Any, Any]:
+    """Return the rows of documents whose words are counted."""
+    assert names.vectorizer is not None
+    return names.vectorizer.weigh(counted.words, counted.counts), _label_matrix(labels, names)
+
+
+def vectorized(texts: Sequence[str], labels: Sequence[Any], names: ColumnNames) -> tuple[Any, Any]:
+    """Return the rows of documents, by the words and labels of others."""
+    check_texts(texts)
+    assert names.vectorizer is not None
+    return names.vectorizer.transform(texts), _label_matrix(labels, names)
+
+
+def _label_matrix(labels: Sequence[Any], names: ColumnNames) -> Any:
+    """Return documents' labels by their columns, without those that are not known."""
+    columns = {name: column for column, name in enumerate(names.labels)}
+    named = [[str(name) for name in row] for row in labels]
+    return to_scipy(label_csr_of(named, columns))

@@ -1,16 +1,14 @@
 """The stages of a pipeline: handles of what they make, which is made when it is first needed.
 
 A stage's key is a hash of its settings, of the source of the user's functions in it, and of the
-keys of the stages that it takes. So a key stands for one result: a stage that is described again,
-in the same process or a later one, is the same.
+keys of the stages that it takes; its tasks have it in their names. So Dask does nothing twice: a
+stage that is described again while its partitions are there is the same tasks.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask.base import tokenize
@@ -25,9 +23,13 @@ from daskxml.core.stages import StageRecord
 
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
 
+NUMBER = object()  # an argument of tasks: the number of their partition
+
 
 def key_of(*made_of: Any) -> str:
     """Return a hash of settings, functions and keys, the same in every process.
+
+    Dask's tokens of functions are their names: a function is known here by its source.
 
     Examples
     --------
@@ -36,25 +38,18 @@ def key_of(*made_of: Any) -> str:
     >>> key_of("drop", {"least": 3}) == key_of("drop", {"least": 4})
     False
     """
-    return sha256("".join(map(_text, made_of)).encode()).hexdigest()[:16]
+    return str(tokenize(*map(_known_by, made_of)))[:16]
 
 
-def _text(value: Any) -> str:
-    if callable(value) and hasattr(value, "__code__"):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        try:
-            source = inspect.getsource(value)
-        except (OSError, TypeError):  # typed at a prompt
-            source = value.__code__.co_code.hex() + repr(value.__code__.co_consts)
-        made_of = (value.__qualname__, source, value.__defaults__, value.__kwdefaults__)
-        return _text([*made_of, *cells])
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_text(value[key])}" for key in sorted(value)) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_text, value)) + "]"
-    if value is None or isinstance(value, str | int | float | bool):
-        return json.dumps(value)
-    return str(tokenize(value))
+def _known_by(value: Any) -> Any:
+    if not hasattr(value, "__code__"):
+        return value
+    cells = [_known_by(cell.cell_contents) for cell in value.__closure__ or ()]
+    try:
+        source = inspect.getsource(value)
+    except (OSError, TypeError):  # typed at a prompt
+        source = value.__code__.co_code.hex() + repr(value.__code__.co_consts)
+    return [value.__qualname__, source, value.__defaults__, value.__kwdefaults__, *cells]
 
 
 class Stage:
@@ -63,33 +58,25 @@ class Stage:
     Attributes
     ----------
     name
-        As the journal calls it.
+        As events call it.
     key
         See the head of this module.
-    record
-        What became of it when it was first needed; None before.
     """
 
-    def __init__(
-        self, name: str, key: str, make: Callable[[], Any], again: Callable[[StageRecord], None]
-    ) -> None:
+    def __init__(self, name: str, key: str, make: Callable[[], Any]) -> None:
         self.name, self.key = name, key
         self._make: Callable[[], Any] | None = make
-        self._again = again  # called with its record where it is needed once more
         self._made: Any = None
-        self.record: StageRecord | None = None
 
     def made(self) -> Any:
         """Return what it makes; make it, unless that is done."""
         if self._make is not None:
             self._made = self._make()
             self._make = None  # and with it the stages before, whose rows nobody else may need
-        elif self.record is not None:
-            self._again(self.record)
         return self._made
 
     def __repr__(self) -> str:
-        state = "not needed yet" if self.record is None else self.record.outcome
+        state = "made" if self._make is None else "not needed yet"
         return f"<{type(self).__name__} {self.name!r}, {state}>"
 
 
@@ -101,11 +88,14 @@ class Rows(Stage):
 
     Attributes
     ----------
+    record
+        Their sizes, and the time that they took; None before they are made.
     names
         Of the columns, and what made rows of texts, where that is known: they are stored with
         models that are trained on the rows.
     """
 
+    record: StageRecord | None = None
     names: Value | None = None
 
     @property
@@ -145,11 +135,17 @@ def submit_each(
     function: Function,
     *args: Any,
 ) -> list[Future]:
-    """Start ``function(partition, *args)`` for each partition, under names that stand for them."""
+    """Start ``function(partition, *args)`` for each partition, under names that stand for them.
+
+    ``NUMBER`` among the arguments is the partition's number.
+    """
     return [
-        client.submit(function, part, *args, key=f"{name}-{key}-{number}", pure=False)
+        client.submit(
+            function, part, *[number if arg is NUMBER else arg for arg in args],
+            key=f"{name}-{key}-{number}", pure=False,
+        )
         for number, part in enumerate(partitions)
-    ]
+    ]  # fmt: skip
 
 
 def submit_merges(

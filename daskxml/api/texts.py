@@ -1,11 +1,11 @@
-"""Documents on a cluster, and what the tasks of `daskxml.Pipeline.vectorize` do with them.
+"""Documents on a cluster, wherever they come from.
 
 A partition of documents is a pair of lists: texts, and the names of each one's labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,15 @@ from daskxml.data.formats.tables import (
     LABELS,
     Documents,
     columns_to_read,
-    label_csr_of,
     parse_documents,
 )
 from daskxml.data.parse import Dialect
-from daskxml.data.rows import to_scipy
-from daskxml.data.text import (
-    CountedTexts,
-    TextSettings,
-    WordCounts,
-    choose_words,
-    count_words,
-    merge_counts,
-)
 from daskxml.data.text.counts import check_texts
-from daskxml.session.setup import ColumnNames
 
 _DOCUMENTS = 2048  # of a list that are a partition
 BLOCK_BYTES = 4 << 20  # texts take longer than rows
 
 Part = tuple[Any, ...]  # a task: a function, and its arguments
-Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
 
 
 class TextFiles(tuple[str, ...]):
@@ -162,60 +150,3 @@ def _names(given: Any, row: int) -> list[str]:
         if label is None or isinstance(label, float) or not name:
             raise InputError(f"document {row}: the label {label!r}: give names, or ids")
     return names
-
-
-# --------------------------------------------------- counts of words, and rows by all of them
-
-
-def count_texts(
-    texts: Sequence[str], labels: Sequence[Any], **settings: Any
-) -> tuple[CountedTexts, Sequence[Any]]:
-    """Return the words of documents, counted, and the documents' labels."""
-    if len(labels) and not isinstance(labels[0], list | tuple | set):
-        raise InputError("labels are no lists of names: vectorize comes before what makes rows")
-    return count_words(texts, TextSettings.of(settings)), labels
-
-
-def find_names(counted: CountedTexts, labels: Sequence[Any]) -> Found:
-    """Return how often each word occurs in some documents, and the names of their labels."""
-    return counted.totals(), frozenset(str(name) for row in labels for name in row)
-
-
-def merge_names(found: Sequence[Found]) -> Found:
-    """Return the counts and the labels of all documents."""
-    words, names = zip(*found, strict=True)
-    return merge_counts(words), frozenset().union(*names)
-
-
-def choose_columns(found: Found, settings: TextSettings) -> ColumnNames:
-    """Return the columns of rows, and what makes rows of texts.
-
-    Raises
-    ------
-    InputError
-        If no word is left.
-    """
-    vectorizer = choose_words(found[0], settings)
-    return ColumnNames(vectorizer.words, tuple(sorted(found[1])), vectorizer)
-
-
-def weigh_counted(
-    counted: CountedTexts, labels: Sequence[Any], names: ColumnNames
-) -> tuple[Any, Any]:
-    """Return the rows of documents whose words are counted."""
-    assert names.vectorizer is not None
-    return names.vectorizer.weigh(counted.words, counted.counts), _label_matrix(labels, names)
-
-
-def vectorized(texts: Sequence[str], labels: Sequence[Any], names: ColumnNames) -> tuple[Any, Any]:
-    """Return the rows of documents, by the words and labels of others."""
-    check_texts(texts)
-    assert names.vectorizer is not None
-    return names.vectorizer.transform(texts), _label_matrix(labels, names)
-
-
-def _label_matrix(labels: Sequence[Any], names: ColumnNames) -> Any:
-    """Return documents' labels by their columns, without those that are not known."""
-    columns = {name: column for column, name in enumerate(names.labels)}
-    named = [[str(name) for name in row] for row in labels]
-    return to_scipy(label_csr_of(named, columns))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from distributed import Client, Future
+from distributed import Client
 
-from daskxml.api.collections import DaskRows, RowsOnWorkers, find_dask_rows
+from daskxml.api.collections import (
+    DaskRows,
+    Given,
+    RowsOnWorkers,
+    Scattered,
+    find_dask_rows,
+    place_given,
+)
+from daskxml.api.row_stages import RowStages
 from daskxml.api.run import Matrices, Run, resolve_run
 from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
 from daskxml.cluster.connection import Warn, connection
@@ -28,9 +34,7 @@ from daskxml.records.run_dir import RunDir
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
 Rows = Any  # paths, `Matrices`, a dask data frame, or a list of delayed values or futures
-Given = Matrices | DaskRows | RowsOnWorkers
 Config = str | Path | Mapping[str, Any] | RunConfig
-STAGES = "pipeline"  # the folder of the journal of a run file's stages, in the run's directory
 
 
 def train(
@@ -105,8 +109,8 @@ def train(
         connection(client, scheduler, section, _warner(publish)) as connected,
     ):
         open_runs(connected)
-        with staged_rows(connected, resolved, matrices, _stages_of(place), publish) as staged:
-            return _follow(RunFollower(connected, publish, place, resolved), resolved, staged)
+        staged = staged_rows(connected, resolved, matrices, publish)
+        return _follow(RunFollower(connected, publish, place, resolved), resolved, staged)
 
 
 def without_stages(config: RunConfig) -> RunConfig:
@@ -115,33 +119,17 @@ def without_stages(config: RunConfig) -> RunConfig:
     return load_run_config(config, {"pipeline.stages": []} | texts)
 
 
-def _stages_of(place: RunDir) -> Path | None:
-    return place.path and place.path / STAGES
-
-
-@contextlib.contextmanager
 def staged_rows(
-    client: Client,
-    config: RunConfig,
-    given: Mapping[str, Given],
-    folder: Path | None,
-    publish: OnEvent,
-) -> Iterator[Mapping[str, Given]]:
-    """Yield the rows that are no files, after the stages of the run file's ``[pipeline]``.
-
-    ``folder`` is that of the stages' journal; None: there is none.
-    """
+    client: Client, config: RunConfig, given: Mapping[str, Given], publish: OnEvent
+) -> Mapping[str, Given]:
+    """Return the rows that are no files, after the stages of the run file's ``[pipeline]``."""
     if not config.pipeline.stages:
-        yield given
-        return
+        return given
     if given:
         problem = "are done with the files of the run file: leave train= and test= out"
         raise ConfigError(f"[pipeline] stages {problem}, or call Pipeline.train")
-    from daskxml.api.pipeline import Pipeline  # which trains by this module
-
-    with Pipeline(folder, client=client, on_event=publish) as pipe:
-        rows, test = pipe.staged(config)
-        yield {"train": rows.on_workers()} | ({"test": test.on_workers()} if test else {})
+    rows, test = RowStages(client, publish).staged(config)
+    return {"train": rows.on_workers()} | ({"test": test.on_workers()} if test else {})
 
 
 def launch(
@@ -183,8 +171,8 @@ def launch(
     cluster = connection(client, scheduler, resolved.cluster, _warner(publish))
     with place, cluster as connected:
         open_runs(connected)
-        with staged_rows(connected, resolved, matrices, _stages_of(place), publish) as staged:
-            return _launch(RunFollower(connected, publish, place, resolved), resolved, staged)
+        staged = staged_rows(connected, resolved, matrices, publish)
+        return _launch(RunFollower(connected, publish, place, resolved), resolved, staged)
 
 
 def resolve_rows(
@@ -222,27 +210,6 @@ def local_section(config: RunConfig) -> ClusterSection:
     if config.needs_cpu and section.device == "auto":
         return dataclasses.replace(section, device="cpu")
     return section
-
-
-Scattered = Mapping[str, list[Future]]  # rows on the workers
-
-
-def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:
-    """Put rows that are no files on the workers; return their futures by ``train`` and ``test``."""
-    placed: dict[str, list[Future]] = {}
-    for name, rows in matrices.items():
-        if isinstance(rows, RowsOnWorkers):
-            placed[name] = list(rows.partitions)
-            more = {"weights": rows.weights, "names": rows.names} if name == "train" else {}
-            placed |= {kind: list(futures) for kind, futures in more.items() if futures}
-            continue
-        if isinstance(rows, DaskRows):
-            placed[name] = rows.partitions(client, config.data)
-        else:
-            placed[name] = client.scatter(rows.partitions(), hash=False)
-        if name == "train" and rows.sample_weight is not None:
-            placed["weights"] = client.scatter([np.asarray(rows.sample_weight)], hash=False)
-    return placed
 
 
 def _start(

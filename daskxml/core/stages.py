@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DONE, SHARED, KEPT, FAILED = "done", "shared", "kept", "failed"
+DONE, SHARED, KEPT = "done", "shared", "kept"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,16 +16,14 @@ class StageRecord:
     name
         Of the stage, such as ``read``.
     outcome
-        ``done``; ``shared``: its partitions were on the workers; ``kept``: its files were there
-        from an earlier process; or ``failed``.
+        ``done``; ``shared``: its partitions were on the workers; or ``kept``: its files were there
+        from an earlier process.
     rows, nbytes, partitions
         Of what it makes: rows, their bytes in memory, and their pieces.
     seconds
         What it took, without the stages before it.
     key
         A hash of its settings and of all that it is made of; "" where there is none.
-    problem
-        Why it failed.
     """
 
     name: str
@@ -35,4 +33,3 @@ class StageRecord:
     partitions: int = 0
     seconds: float = 0.0
     key: str = ""
-    problem: str = ""

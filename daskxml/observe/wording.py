@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from daskxml.core.stages import DONE, FAILED
+from daskxml.core.stages import DONE
 from daskxml.observe.run_view import LOST, Event, Row, RunView
 
 # Events that the terminal shows as a line.
@@ -155,8 +155,6 @@ def stage_line(stage: Mapping[str, Any]) -> str:
     'read: 1,500 rows, 3 MiB, shared'
     """
     name, outcome = stage["name"], stage.get("outcome", DONE)
-    if outcome == FAILED:
-        return f"{name}: failed: {stage.get('problem', '')}"
     size = f"{stage['rows']:,} rows, {rounded(stage['nbytes'] / 2**20, 2)} MiB"
     took = f"{stage.get('seconds', 0.0):.1f} s" if outcome == DONE else outcome
     return f"{name}: {', '.join([size] * (stage['rows'] > 0) + [took])}"

@@ -31,10 +31,16 @@ def without_numbers(texts, labels):
     return [" ".join(w for w in text.split() if not w.isdecimal()) for text in texts], labels
 
 
+def tell(event):
+    """Print which rows were made."""
+    for stage in event.get("stages", ()):
+        print(f"{stage['name']}: {stage['rows']} rows, {stage['outcome']}")
+
+
 def main(client: Client, folder: Path) -> daskxml.Model:
     """Train twice on the same rows, and tell what was done once."""
     write_documents(folder / "train.jsonl")
-    with daskxml.Pipeline(folder / "tags", client=client) as pipe:
+    with daskxml.Pipeline(folder / "tags", client=client, on_event=tell) as pipe:
         texts = pipe.map(without_numbers, pipe.read_texts(str(folder / "train.jsonl")))
         kept, held = pipe.split(texts, share=0.2)
         rows = pipe.vectorize(kept, ngram_range=(1, 2), min_df=2)
@@ -43,8 +49,6 @@ def main(client: Client, folder: Path) -> daskxml.Model:
         wide = pipe.train(SETTINGS, rows, tests, name="wide", overrides=["model.hidden=[64]"])
         for run in (small, wide):
             print(run.name, f"P@1 {pipe.evaluate(run, tests).result()['P@1']:.3f}")
-        for record in pipe.records:
-            print(f"{record.name:<24}{record.outcome}")
         model = wide.result().model
     print(model.predict_text(["some green pear"], k=2))
     return model

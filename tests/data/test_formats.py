@@ -437,6 +437,12 @@ def test_frames_of_other_kinds_go_through_arrow() -> None:
         read_frame(table, ["labels", "indices"], Dialect(features=2, labels=2))
 
 
+def test_values_without_indices_are_no_features(tmp_path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"labels": [0], "values": [1, 2]}')
+    with pytest.raises(InputError, match=r"a.jsonl:1: .values. holds lists, no numbers; exp"):
+        read(tmp_path / "a.jsonl", Dialect())
+
+
 def test_dense_json_lines_and_lists_of_ids_as_texts(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text(
         '{"y": 2, "x": 0, "labels": [1]}\n{"labels": [0], "x": 1.5, "y": 0}\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -41,6 +41,7 @@ VALIDATION = "validation"  # the name of the evaluation rows in `evals_result_`
 _CHUNK_SCORES = 1 << 24  # logits that are held at a time
 
 
+@dataclass(eq=False, repr=False)
 class XMLClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of sparse rows with many labels, or with one label a row.
 
@@ -114,54 +115,30 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     [['a']]
     """
 
-    _NOT_STORED: ClassVar[tuple[str, ...]] = ("callbacks",)  # parameters that are no values
+    run_file: str | Path | Mapping[str, Any] | None = None
+    _: KW_ONLY
+    hidden: int | Sequence[int] | None = None
+    loss: str | None = None
+    strategy: str | Mapping[str, Any] | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    epochs: float | None = None
+    dropout: float | None = None
+    class_weight: Any = None
+    validation_fraction: float | None = None
+    early_stopping_rounds: int | None = None
+    eval_metric: str | None = None
+    top_k: int | None = None
+    threshold: float | None = None
+    n_workers: int | None = None
+    device: str | None = None
+    random_state: Any = None
+    callbacks: Sequence[Callable[[dict[str, Any]], Any]] | None = None
+    settings: Mapping[str, Any] | None = None
+    verbose: bool = False
 
-    def __init__(
-        self,
-        run_file: str | Path | Mapping[str, Any] | None = None,
-        *,
-        hidden: int | Sequence[int] | None = None,
-        loss: str | None = None,
-        strategy: str | Mapping[str, Any] | None = None,
-        optimizer: str | None = None,
-        learning_rate: float | None = None,
-        batch_size: int | None = None,
-        epochs: float | None = None,
-        dropout: float | None = None,
-        class_weight: Any = None,
-        validation_fraction: float | None = None,
-        early_stopping_rounds: int | None = None,
-        eval_metric: str | None = None,
-        top_k: int | None = None,
-        threshold: float | None = None,
-        n_workers: int | None = None,
-        device: str | None = None,
-        random_state: Any = None,
-        callbacks: Sequence[Callable[[dict[str, Any]], Any]] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.run_file = run_file
-        self.hidden = hidden
-        self.loss = loss
-        self.strategy = strategy
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.dropout = dropout
-        self.class_weight = class_weight
-        self.validation_fraction = validation_fraction
-        self.early_stopping_rounds = early_stopping_rounds
-        self.eval_metric = eval_metric
-        self.top_k = top_k
-        self.threshold = threshold
-        self.n_workers = n_workers
-        self.device = device
-        self.random_state = random_state
-        self.callbacks = callbacks
-        self.settings = settings
-        self.verbose = verbose
+    _NOT_STORED: ClassVar[tuple[str, ...]] = ("callbacks",)  # parameters that are no values
 
     def __sklearn_tags__(self) -> Any:
         """Return what scikit-learn may expect."""

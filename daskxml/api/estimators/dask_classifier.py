@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, Literal, Self
 
 import dask.array as da
 import numpy as np
-import scipy.sparse
 from dask import compute, delayed, is_dask_collection
 from distributed import Client
 from sklearn.utils.validation import check_is_fitted
@@ -27,6 +27,20 @@ from daskxml.session.setup import ColumnNames
 Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
 
 
+def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of `XMLClassifier` that gives a lazy Dask array for Dask rows."""
+
+    @wraps(method)
+    def of_blocks(self: DaskXMLClassifier, X: Any, *given: Any, **more: Any) -> Any:
+        check_is_fitted(self)
+        if not is_dask_collection(X):
+            return method(self, X, *given, **more)
+        return self._lazy(method.__name__, X, *given, *more.values())
+
+    return of_blocks
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class DaskXMLClassifier(XMLClassifier):
     """`XMLClassifier` for rows that lie on a Dask cluster, in blocks that stay there.
 
@@ -50,21 +64,9 @@ class DaskXMLClassifier(XMLClassifier):
         classifier.predict(X).compute()
     """
 
+    client: Client | None = None
+
     _NOT_STORED = ("callbacks", "client")
-
-    def __init__(
-        self,
-        run_file: Any = None,
-        *,
-        client: Client | None = None,
-        **parameters: Any,
-    ) -> None:
-        super().__init__(run_file, **parameters)
-        self.client = client
-
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        return sorted([*XMLClassifier._get_param_names(), "client"])
 
     def __sklearn_clone__(self) -> Self:
         """Return an unfitted copy with the same client, which cannot be copied."""
@@ -163,40 +165,9 @@ class DaskXMLClassifier(XMLClassifier):
 
     # -------------------------------------------------------------- prediction
 
-    def predict(self, X: Any) -> Any:
-        """Return labels as `XMLClassifier.predict` does; for Dask rows a lazy Dask array."""
-        check_is_fitted(self)
-        if not is_dask_collection(X):
-            return super().predict(X)
-        if self.labels_.form == "single":
-            return self._lazy("predict", X, None, self.classes_[:0])
-        columns, dtype = len(self.classes_), self.labels_.dtype
-        empty = np.zeros((0, columns), dtype)
-        is_dense = self.labels_.form == "dense"
-        meta = empty if is_dense else scipy.sparse.csr_matrix(empty)
-        return self._lazy("predict", X, columns, meta)
-
-    def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
-        """Return probabilities as `XMLClassifier.predict_proba`; of Dask rows lazily."""
-        check_is_fitted(self)
-        if not is_dask_collection(X):
-            return super().predict_proba(X, top_k)
-        columns = len(self.classes_)
-        if top_k is None:
-            return self._lazy("predict_proba", X, columns, np.zeros((0, columns)))
-        meta = scipy.sparse.csr_matrix((0, columns), dtype=np.float32)
-        return self._lazy("predict_proba", X, columns, meta, top_k)
-
-    def decision_function(self, X: Any) -> Any:
-        """Return scores as `XMLClassifier.decision_function` does; of Dask rows lazily."""
-        check_is_fitted(self)
-        if not is_dask_collection(X):
-            return super().decision_function(X)
-        is_binary = self.labels_.form == "single" and len(self.classes_) == 2
-        if is_binary:
-            return self._lazy("decision_function", X, None, np.zeros(0))
-        columns = len(self.classes_)
-        return self._lazy("decision_function", X, columns, np.zeros((0, columns)))
+    predict = _lazily(XMLClassifier.predict)
+    predict_proba = _lazily(XMLClassifier.predict_proba)
+    decision_function = _lazily(XMLClassifier.decision_function)
 
     def calibrate(
         self, X: Any, y: Any, *, k: int | None = None, f1: Literal["macro", "micro"] = "macro"
@@ -212,21 +183,22 @@ class DaskXMLClassifier(XMLClassifier):
             raise ConfigError("score takes rows in memory; give fit an eval_set on the cluster")
         return super().score(X, y)
 
-    def _lazy(self, method: str, X: Any, columns: int | None, meta: Any, *given: Any) -> da.Array:
+    def _lazy(self, method: str, X: Any, *given: Any) -> da.Array:
         """Return an array whose blocks are what a method gives for blocks of rows."""
         blocks, sizes = row_blocks(self.client, X, "X")
-        plain = delayed(self._in_memory(), pure=False)
-        task = delayed(_call, pure=False)
-        shapes = [(size,) if columns is None else (size, columns) for size in sizes]
+        here = self._in_memory()
+        meta = getattr(here, method)(np.zeros((1, here.n_features_in_)), *given)[:0]
+        plain, task = delayed(here, pure=False), delayed(_call, pure=False)
         return da.concatenate([
-            da.from_delayed(task(plain, method, block, *given), shape, meta.dtype, meta)
-            for block, shape in zip(blocks, shapes, strict=True)
+            da.from_delayed(
+                task(plain, method, block, *given), (size, *meta.shape[1:]), meta.dtype, meta
+            )
+            for block, size in zip(blocks, sizes, strict=True)
         ])  # fmt: skip
 
     def _in_memory(self) -> XMLClassifier:
         """Return an estimator of rows in memory with the same model, for the workers."""
-        parameters = {name: getattr(self, name) for name in XMLClassifier._get_param_names()}
-        plain = XMLClassifier(**{**parameters, "callbacks": None})
+        plain = XMLClassifier(top_k=self.top_k, threshold=self.threshold)
         for name in ("model_", "labels_", "classes_", "n_features_in_"):
             setattr(plain, name, getattr(self, name))
         return plain

@@ -262,13 +262,12 @@ def _json_batch(lines: list[bytes], names: list[str]) -> Any:
     import pyarrow
 
     rows = list(map(_json_row, lines))
-    if INDICES in names and any(VALUES in row for row in rows):
-        names = [*dict.fromkeys([*names, VALUES])]
+    if INDICES in names:  # without values all are 1, in all rows or in some
+        has_values = any(VALUES in row for row in rows)
+        names = [*(n for n in names if n != VALUES), *[VALUES] * has_values]
         for row in rows:
-            if isinstance(row.get(INDICES), list):
+            if has_values and isinstance(row.get(INDICES), list):
                 row.setdefault(VALUES, [1.0] * len(row[INDICES]))
-    elif VALUES in names:
-        names = [name for name in names if name != VALUES]
     columns = {}
     for name in names:
         values = [row.get(name) for row in rows]
