@@ -35,7 +35,7 @@ from cases import Sizes
 from daskxml.core.arrays import Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
-from daskxml.models.network.blocked_output import logits_stride
+from daskxml.models.network.output import logits_stride
 from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.memory import candidate_budgets

@@ -14,12 +14,11 @@ from daskxml.kernels.optim import OptimKernels, RowStepKernels
 from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
 from daskxml.kernels.sparse import SparseKernels
 from daskxml.kernels.tree import TreeKernels
-from daskxml.kernels.weights import WeightKernels
 
 
 class Kernels(
     MemoryKernels, DenseKernels, SparseKernels, LabelKernels, OptimKernels, RowStepKernels,
-    SamplingKernels, RowSamplingKernels, TreeKernels, WeightKernels, FusedKernels, Protocol,
+    SamplingKernels, RowSamplingKernels, TreeKernels, FusedKernels, Protocol,
 ):  # fmt: skip
     """The kernels of one device, with a fixed number of threads.
 

@@ -28,12 +28,14 @@ class RowSamples:
     own, certain
         ``(rows,)`` int32: how many of a row's labels are targets; and how many are targets or
         from its buckets.
+    times
+        ``(rows,)`` float64: how often each drawn label of a row counts.
 
     Examples
     --------
     >>> import numpy as np
     >>> ids, rows = np.array([7, 2, 9], np.int32), np.array([0, 0, 1], np.int32)
-    >>> samples = RowSamples(np.array([0, 2, 3]), ids, rows, own=rows, certain=rows)
+    >>> samples = RowSamples(np.array([0, 2, 3]), ids, rows, rows, rows, times=np.ones(2))
     >>> samples.ids[samples.starts[0] : samples.starts[1]]
     array([7, 2], dtype=int32)
     """
@@ -43,6 +45,12 @@ class RowSamples:
     rows: Array
     own: Array
     certain: Array
+    times: Array
+
+    @property
+    def pairs(self) -> int:
+        """How many logits a step computes."""
+        return int(self.ids.shape[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +164,17 @@ class RowSamplingKernels(Protocol):
 
     def softmax_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, times: Array,
+        weight: Array, bias: Array,
     ) -> None:  # fmt: skip
         """Softmax of each row over its labels: loss and gradients of the mean over the batch.
 
         ``slopes (pairs,)`` is the gradient by the logits, ``gradient (rows, units)`` that by
         ``hidden``, ``loss (rows,)`` float64. Targets have equal shares; rows without any have no
-        loss. Each drawn label of a row counts ``times (rows,)`` float64.
+        loss. Each drawn label of a row counts ``samples.times``.
         """
 
     def sigmoid_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, times: Array,
+        weight: Array, bias: Array,
     ) -> None:  # fmt: skip
         """As `softmax_row_samples`, of the sigmoid loss, summed over a row's labels."""

@@ -89,6 +89,11 @@ def with_offsets(batch: Sequence[Segment]) -> Iterator[BatchSegment]:
         first_row += int(rows.shape[0])
 
 
+def has_weights(batch: Sequence[BatchSegment]) -> bool:
+    """Return whether rows of a batch have weights."""
+    return any(piece.weights is not None for piece in batch)
+
+
 def batch_rows(batch: Sequence[Segment]) -> int:
     """Return the number of rows of a batch.
 

@@ -17,7 +17,7 @@ from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import WorkStats, sum_stats
 from daskxml.kernels import Kernels
-from daskxml.models.network.sampling import label_source
+from daskxml.models.network.sampling.hash_tables import label_tables
 from daskxml.optim import GradientBuffer
 from daskxml.session.ledger import Span
 from daskxml.worker.memory import MemoryPlan, fit_memory, made_up_rows, output_dtype
@@ -234,7 +234,7 @@ def make_batch_runner(
         max_batch_rows=rows_wanted,
         logits_budget_bytes=budget,
         sampling=config.sampling,
-        source=label_source(config.sampling, spec, config.run.seed),
+        tables=label_tables(config.sampling, spec, config.run.seed),
         flat=shared.flat if shared is not None and settings.steps_in_place else None,
         output_dtype=output_dtype(settings, kernels),
     )

@@ -13,7 +13,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.errors import TrainingError
 from daskxml.kernels import Kernels
-from daskxml.models.network.blocked_output import logits_stride
+from daskxml.models.network.output import logits_stride
 from daskxml.worker.replica import Replica
 from daskxml.worker.settings import LOGITS_BYTES, WorkerSettings
 

@@ -12,7 +12,8 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.kernels import Kernels, StepSizes
 from daskxml.models.batch import Updates, batch_rows
 from daskxml.models.network.mlp import Mlp, RowStep, takes_row_steps
-from daskxml.models.network.sampling import ALL_LABELS, LabelSource, SamplingConfig
+from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig
+from daskxml.models.network.sampling.hash_tables import LabelTables
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
 
@@ -105,8 +106,8 @@ class Replica:
         Where rows x labels floats exceed it, labels are walked in blocks.
     sampling
         Which labels `step` and `gradient` compute.
-    source
-        What names labels of a sample, if anything does; `label_source` makes it.
+    tables
+        Hash tables that name labels of a sample, if any do; `label_tables` makes them.
     flat
         A vector to step on, in the place of one of its own: ``(layout.size,)`` float32 on the
         device, aligned to 64 bytes.
@@ -148,7 +149,7 @@ class Replica:
     def __init__(
         self, spec: ModelSpec, optimizer: OptimizerConfig, kernels: Kernels, *,
         max_batch_rows: int, logits_budget_bytes: int = 256 * 2**20,
-        sampling: SamplingConfig = ALL_LABELS, source: LabelSource | None = None,
+        sampling: SamplingConfig = ALL_LABELS, tables: LabelTables | None = None,
         flat: Array | None = None, partner: Replica | None = None, output_dtype: str = "float32",
     ) -> None:  # fmt: skip
         for name, value in (("max_batch_rows", max_batch_rows), ("budget", logits_budget_bytes)):
@@ -161,9 +162,9 @@ class Replica:
         self.parameters = self.weights.views
         self._optimizer_config = optimizer
         self.optimizer: Optimizer = self.optimizer_for(self.parameters, partner)
-        self.source, self._sampling = source, sampling
+        self.tables, self._sampling = tables, sampling
         self._mlp = Mlp(
-            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, source,
+            spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables,
             output_dtype == "float16",
         )  # fmt: skip
         is_plain = optimizer.is_plain_sgd and not sampling.is_on
@@ -191,13 +192,13 @@ class Replica:
         return Optimizer(self._optimizer_config, self.kernels, parameters, *sizes, common)
 
     def twin(self, kernels: Kernels, max_batch_rows: int, logits_budget_bytes: int) -> Replica:
-        """Return a replica over the same parameters, optimizer's state and source of labels.
+        """Return a replica over the same parameters, optimizer's state and hash tables.
 
         It has buffers of its own, so both may step at the same time in different threads.
         """
         return Replica(
             self.spec, self._optimizer_config, kernels, max_batch_rows=max_batch_rows,
-            logits_budget_bytes=logits_budget_bytes, sampling=self._sampling, source=self.source,
+            logits_budget_bytes=logits_budget_bytes, sampling=self._sampling, tables=self.tables,
             flat=self.flat, partner=self,
         )  # fmt: skip
 
@@ -207,19 +208,19 @@ class Replica:
 
     def forget_tables(self) -> None:
         """Hash the labels anew before the next step, as the parameters are another model's."""
-        if self.source is not None:
-            self.source.reset()
+        if self.tables is not None:
+            self.tables.reset()
 
     def tables_state(self) -> dict[str, Array]:
         """Return the label tables' own arrays: write into them to restore a state."""
-        if self.source is None:
+        if self.tables is None:
             return {}
-        return {f"sampling.{name}": array for name, array in self.source.state().items()}
+        return {f"sampling.{name}": array for name, array in self.tables.state().items()}
 
     def resume_tables(self) -> None:
         """Continue with the contents of `tables_state`."""
-        if self.source is not None:
-            self.source.resume(self.kernels)
+        if self.tables is not None:
+            self.tables.resume(self.kernels)
 
     def resize(self, max_batch_rows: int) -> None:
         """Allow batches of ``max_batch_rows`` rows; buffers only ever grow.

@@ -19,14 +19,13 @@ from harness.naive_row_step import NaiveRowStep
 from harness.naive_sampling import NaiveRowSampling, NaiveSampling
 from harness.naive_sparse import NaiveSparse
 from harness.naive_tree import NaiveTree
-from harness.naive_weights import NaiveWeights
 
 T = TypeVar("T")
 
 
 class NaiveKernels(
     HostMemory, NaiveDense, NaiveSparse, NaiveLabels, NaiveOptim, NaiveRowStep, NaiveSampling,
-    NaiveRowSampling, NaiveTree, NaiveWeights,
+    NaiveRowSampling, NaiveTree,
 ):  # fmt: skip
     """Implements :class:`daskxml.kernels.Kernels` in plain NumPy.
 

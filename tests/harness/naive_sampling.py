@@ -124,10 +124,10 @@ class NaiveRowSampling:
 
     def softmax_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, times: Array,
+        weight: Array, bias: Array,
     ) -> None:  # fmt: skip
         rows = len(hidden)
-        for i, span, logits, counts in _each_row(samples, hidden, weight, bias, times):
+        for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
             own = samples.own[i]
             if own == 0:
                 slopes[span], gradient[i], loss[i] = 0.0, 0.0, 0.0
@@ -140,10 +140,10 @@ class NaiveRowSampling:
 
     def sigmoid_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, times: Array,
+        weight: Array, bias: Array,
     ) -> None:  # fmt: skip
         rows = len(hidden)
-        for i, span, logits, counts in _each_row(samples, hidden, weight, bias, times):
+        for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
             own = samples.own[i]
             loss[i] = counts @ np.logaddexp(0.0, logits) - logits[:own].sum()
             slopes[span] = counts / (1.0 + np.exp(-logits)) / rows
@@ -152,13 +152,13 @@ class NaiveRowSampling:
 
 
 def _each_row(
-    samples: RowSamples, hidden: Array, weight: Array, bias: Array, times: Array
+    samples: RowSamples, hidden: Array, weight: Array, bias: Array
 ) -> Iterator[tuple[int, slice, Array, Array]]:
     """A row, its span, its logits, and how often each of its labels counts; in float64."""
     for i in range(len(hidden)):
         span = slice(int(samples.starts[i]), int(samples.starts[i + 1]))
         ids = samples.ids[span]
-        counts = np.where(np.arange(len(ids)) < samples.certain[i], 1.0, times[i])
+        counts = np.where(np.arange(len(ids)) < samples.certain[i], 1.0, samples.times[i])
         logits = weight[ids].astype(np.float64) @ hidden[i] + bias[ids]
         yield i, span, logits, counts
 

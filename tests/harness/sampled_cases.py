@@ -4,7 +4,7 @@ import numpy as np
 
 from daskxml.core.arrays import Partition
 from daskxml.kernels import get_kernels
-from daskxml.models.network.sampling import label_source
+from daskxml.models.network.sampling.hash_tables import label_tables
 from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
@@ -31,7 +31,7 @@ def make_replica(config, kernels=None, optimizer="sgd", loss="softmax", spec=Non
     kernels = kernels or get_kernels("cpu", 1)
     replica = Replica(
         spec, OptimizerConfig(name=optimizer, epsilon=1e-4, weight_decay=0.01), kernels,
-        max_batch_rows=ROWS, sampling=config, source=label_source(config, spec, 3),
+        max_batch_rows=ROWS, sampling=config, tables=label_tables(config, spec, 3),
     )  # fmt: skip
     kernels.copy(replica.flat, initial_parameters(spec, 5))
     return replica

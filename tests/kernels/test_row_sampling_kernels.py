@@ -1,5 +1,7 @@
 """Kernels on labels sampled for each row against their naive twins."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -28,7 +30,7 @@ def empty_samples(kernels, y, rows, active):
     pairs, total = starts[-1], len(starts) - 1
     ids, owners = np.full((2, pairs), -7, np.int32)
     own, certain = np.full((2, total), 0, np.int32)
-    return RowSamples(starts, ids, owners, own, certain)
+    return RowSamples(starts, ids, owners, own, certain, times=np.ones(total))
 
 
 @modest
@@ -89,15 +91,16 @@ def random_samples(rng, rows, own_least):
     starts = np.append(0, np.cumsum(sizes)).astype(np.int64)
     ids = [rng.permutation(LABELS)[:size] for size in sizes]
     ids = np.concatenate([*ids, []]).astype(np.int32)
-    return RowSamples(starts, ids, np.repeat(np.arange(rows, dtype=np.int32), sizes), own, certain)
+    owners = np.repeat(np.arange(rows, dtype=np.int32), sizes)
+    return RowSamples(starts, ids, owners, own, certain, times=np.ones(rows))
 
 
 def losses_of(kernels, name, samples, hidden, weight, bias, weighted):
     slopes, gradient = kernels.zeros(len(samples.ids)), kernels.zeros(hidden.shape)
     loss = kernels.zeros(len(hidden), "float64")
-    times = np.where(weighted, np.linspace(1.0, 9.0, len(hidden)), 1.0)
-    operands = samples, hidden, weight, bias, times
-    getattr(kernels, name)(slopes, gradient, loss, *operands)
+    if weighted:
+        samples = replace(samples, times=np.linspace(1.0, 9.0, len(hidden)))
+    getattr(kernels, name)(slopes, gradient, loss, samples, hidden, weight, bias)
     return slopes, gradient, loss
 
 

@@ -17,7 +17,6 @@ from daskxml.kernels.cpu.sampling import CpuSampling
 from daskxml.kernels.cpu.sparse import CpuSparse
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.kernels.cpu.tree import CpuTree
-from daskxml.kernels.cpu.weights import CpuWeights
 from daskxml.kernels.fused import NoFusedProducts
 from daskxml.kernels.labels import NoFusedSoftmax
 from daskxml.kernels.memory import HostMemory, relocate
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 class CpuKernels(
     HostMemory, NoFusedSoftmax, NoFusedProducts, CpuDense, CpuSparse, CpuLabels, CpuOptim,
-    CpuRowStep, CpuSampling, CpuRowSampling, CpuTree, CpuWeights,
+    CpuRowStep, CpuSampling, CpuRowSampling, CpuTree,
 ):  # fmt: skip
     """Implements :class:`daskxml.kernels.Kernels` for host memory.
 

@@ -277,16 +277,16 @@ class CpuRowSampling:
 
     def softmax_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, times: Array,
+        weight: Array, bias: Array,
     ) -> None:  # fmt: skip
-        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, times
+        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
         self._each_row(samples, hidden, lambda *span: softmax_row_samples(*operands, *span))
 
     def sigmoid_row_samples(
         self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array, times: Array,
+        weight: Array, bias: Array,
     ) -> None:  # fmt: skip
-        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, times
+        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
         self._each_row(samples, hidden, lambda *span: sigmoid_row_samples(*operands, *span))
 
     def _each_row(

@@ -1,8 +1,18 @@
-# ruff: noqa: D102 (the methods are documented once, in the Protocol)
-"""Kernels on weighted rows and labels on a CPU."""
+"""Batches whose rows, or the labels of them, have weights: on a CPU.
+
+With weights ``w`` of rows and ``c`` of labels the loss of a row whose ``n`` labels are ``T`` is
+
+=======  ==========================================================================
+softmax  ``w * sum of c[l] * -log p[l] over T, / n``
+sigmoid  ``w * (sum of c[l] * -log p[l] over T + sum of -log(1 - p[l]) over the others)``
+=======  ==========================================================================
+
+The blocks are those of :class:`daskxml.kernels.labels.LabelKernels`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +26,75 @@ _ZERO = np.float32(0.0)
 _NONE = np.empty(0, np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchWeights:
+    """The weights of a batch.
+
+    Attributes
+    ----------
+    rows, means
+        ``(rows,)`` float32: of each row, and the mean of its labels; see `gather`.
+    labels
+        ``(labels,)`` float32: of all labels.
+    is_softmax
+        Which loss they are for.
+    """
+
+    rows: Array
+    means: Array
+    labels: Array
+    is_softmax: bool
+
+    def gather(self, span: slice, weights: Array | None, y: Csr, rows: Array) -> None:
+        """Fill ``rows[span]`` with ``weights[rows]``, and ``means[span]`` from their labels.
+
+        Without ``weights`` a row counts 1; so does the mean of no labels.
+        """
+        held = _NONE if weights is None else weights
+        place = y.indptr, y.indices, rows
+        _batch_weights(self.rows[span], self.means[span], held, self.labels, *place)
+
+    def add_target_logits(
+        self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int,
+    ) -> None:  # fmt: skip
+        """Add to ``out`` what a row's labels in the block take from its loss.
+
+        With ``z = logits + bias`` and the label's weight ``c`` that is ``c * z`` in softmax. In
+        sigmoid it is ``z - (c - 1) * log(1 + exp(-z))``: what remains of ``log(1 + exp(z))`` is
+        ``c * log(1 + exp(-z))``.
+        """
+        _target_logits(
+            out, logits, bias, self.labels[first_label : first_label + logits.shape[0]],
+            y.indptr, y.indices, rows, first_row, first_label, self.is_softmax,
+        )  # fmt: skip
+
+    def subtract_targets(
+        self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int,
+    ) -> None:  # fmt: skip
+        """Turn probabilities into the gradient at rows' labels in the block, and in ``row_sums``.
+
+        With ``w = weights[first_row + i]`` and the label's weight ``c`` an entry ``d`` becomes
+        ``d - c * w`` in softmax, ``c * (d - w)`` in sigmoid.
+        """
+        _subtract_targets(
+            delta, row_sums, weights, self.labels[first_label : first_label + delta.shape[0]],
+            y.indptr, y.indices, rows, first_row, first_label, self.is_softmax,
+        )  # fmt: skip
+
+    def softmax_losses(
+        self, out: Array, peak: Array, total: Array, partial_targets: Array, lengths: Array
+    ) -> None:
+        """``out = rows * (means * (peak + log(total)) - target / lengths)``; 0 without labels.
+
+        ``partial_targets (parts, rows)`` are sums of `add_target_logits`.
+        """
+        _softmax_losses(out, peak, total, partial_targets, lengths, self.means, self.rows)
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
-def batch_weights(
+def _batch_weights(
     out: Any, means: Any, weights: Any, label_weights: Any, indptr: Any, indices: Any, rows: Any
 ) -> None:
     """Gather the weights of rows, and average those of their labels."""
@@ -31,14 +108,7 @@ def batch_weights(
 
 
 @njit(nogil=True, cache=True)
-def multiply(out: Any, factors: Any) -> None:
-    """``out *= factors``."""
-    for i in range(out.shape[0]):
-        out[i] *= factors[i]
-
-
-@njit(nogil=True, cache=True)
-def target_logits(
+def _target_logits(
     out: Any, logits: Any, bias: Any, label_weights: Any, indptr: Any, indices: Any, rows: Any,
     first_row: int, first_label: int, each_row: bool,
 ) -> None:  # fmt: skip
@@ -59,7 +129,7 @@ def target_logits(
 
 
 @njit(nogil=True, cache=True)
-def subtract_targets(
+def _subtract_targets(
     delta: Any, row_sums: Any, weights: Any, label_weights: Any, indptr: Any, indices: Any,
     rows: Any, first_row: int, first_label: int, each_row: bool,
 ) -> None:  # fmt: skip
@@ -79,7 +149,7 @@ def subtract_targets(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def softmax_losses(
+def _softmax_losses(
     out: Any, peak: Any, total: Any, partial_targets: Any, lengths: Any, means: Any, weights: Any
 ) -> None:
     """``out = weights * (means * (peak + log(total)) - target / lengths)``; 0 without labels."""
@@ -91,35 +161,3 @@ def softmax_losses(
         if lengths[r] > _ZERO:
             loss = means[r] * (peak[r] + np.log(total[r])) - target / lengths[r]
             out[r] = weights[r] * loss
-
-
-class CpuWeights:
-    """Implements :class:`daskxml.kernels.weights.WeightKernels` for host memory."""
-
-    multiply = staticmethod(multiply)
-    weighted_softmax_losses = staticmethod(softmax_losses)
-
-    def batch_weights(
-        self, out: Array, means: Array, weights: Array | None, label_weights: Array, y: Csr,
-        rows: Array,
-    ) -> None:  # fmt: skip
-        held = _NONE if weights is None else weights
-        batch_weights(out, means, held, label_weights, y.indptr, y.indices, rows)
-
-    def weighted_target_logits(
-        self, out: Array, logits: Array, bias: Array, label_weights: Array, y: Csr, rows: Array,
-        first_row: int, first_label: int, each_row: bool,
-    ) -> None:  # fmt: skip
-        target_logits(
-            out, logits, bias, label_weights, y.indptr, y.indices, rows, first_row, first_label,
-            each_row,
-        )  # fmt: skip
-
-    def subtract_weighted_targets(
-        self, delta: Array, row_sums: Array, weights: Array, label_weights: Array, y: Csr,
-        rows: Array, first_row: int, first_label: int, each_row: bool,
-    ) -> None:  # fmt: skip
-        subtract_targets(
-            delta, row_sums, weights, label_weights, y.indptr, y.indices, rows, first_row,
-            first_label, each_row,
-        )  # fmt: skip

@@ -29,10 +29,6 @@ from daskxml.kernels.optim import RowNet
 T = TypeVar("T")
 
 
-def _refuse_weights(self: object, *operands: Any, **options: Any) -> NoReturn:
-    raise ConfigError('weights of rows or labels need a CPU: give [cluster] device = "cpu"')
-
-
 def _refuse(self: object, *operands: Any, **options: Any) -> NoReturn:
     raise ConfigError('sampled labels need a CPU: give device "cpu", or leave sampling off')
 
@@ -54,8 +50,6 @@ class CpuOnly:
     size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
     label_sums = feature_sums = _refuse_sums
     rank_row = _refuse_rows
-    batch_weights = multiply = weighted_target_logits = _refuse_weights
-    subtract_weighted_targets = weighted_softmax_losses = _refuse_weights
     has_row_step = False
 
     def row_step(self, net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:

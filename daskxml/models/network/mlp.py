@@ -22,18 +22,15 @@ from daskxml.models.batch import (
     Buffers,
     Updates,
     batch_rows,
+    has_weights,
     in_batches,
     stream_key,
     with_offsets,
 )
-from daskxml.models.network.output import OutputLayer
-from daskxml.models.network.sampling import (
-    ALL_LABELS,
-    LabelSource,
-    RowSampledOutput,
-    SampledOutput,
-    SamplingConfig,
-)
+from daskxml.models.network.output import Labels, OutputLayer
+from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig
+from daskxml.models.network.sampling.hash_tables import LabelTables
+from daskxml.models.network.sampling.samplers import new_sampler
 from daskxml.models.network.spec import Layout, ModelSpec, check_rank
 
 _FLOAT_BYTES = 4
@@ -50,8 +47,8 @@ class Mlp:
         The largest batch.
     budget_bytes
         Upper bound of the matrix of logits; beyond it, labels are computed in blocks.
-    sampling, source
-        Which labels a batch is trained on, and what names them.
+    sampling, tables
+        Which labels a batch is trained on, and the hash tables that name them, if any do.
     uses_float16
         Whether the logits of a step are float16.
 
@@ -64,23 +61,19 @@ class Mlp:
     def __init__(
         self, spec: ModelSpec, kernels: Kernels, parameters: dict[str, Array],
         max_rows: int, budget_bytes: int, sampling: SamplingConfig = ALL_LABELS,
-        source: LabelSource | None = None, uses_float16: bool = False,
+        tables: LabelTables | None = None, uses_float16: bool = False,
     ) -> None:  # fmt: skip
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
-        layer = kernels, parameters["output.weight"], parameters["output.bias"], spec.loss
-        self.output = self._new_output(*layer, budget_bytes, uses_float16)
-        self.sampled: SampledOutput | RowSampledOutput | None = None
-        if sampling.is_on and sampling.sets == "row":
-            self.sampled = RowSampledOutput(*layer, sampling, source)
-        elif sampling.is_on:
-            self.sampled = SampledOutput(*layer, budget_bytes, sampling, source)
+        layer = parameters["output.weight"], parameters["output.bias"], spec.loss, budget_bytes
+        self.output = OutputLayer(kernels, *layer, uses_float16)
+        self.tables, self.sampler = tables, None
+        if sampling.is_on:
+            self.sampler = new_sampler(sampling, kernels, spec.labels, tables)
+            self.output.reserve_samples(sampling.sets)
         self.evaluated = 0
         self._reserved_rows = 0  # in the buffers of the layer of all labels
         self.reserve(max_rows)
-
-    def _new_output(self, *arguments: Any) -> OutputLayer:
-        return OutputLayer(*arguments)
 
     def reserve(self, max_rows: int) -> None:
         """Allocate for batches of up to ``max_rows`` rows."""
@@ -91,14 +84,14 @@ class Mlp:
         if not self.spec.hidden:
             self.buffers.reserve("input", max_rows * self.spec.features)
         self._max_rows = max_rows
-        if self.sampled is None:
+        if self.sampler is None:
             self._reserve_output()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        sampled = self.sampled.nbytes if self.sampled is not None else 0
-        return self.buffers.nbytes + self.output.buffers.nbytes + sampled
+        sampler = self.sampler.nbytes if self.sampler is not None else 0
+        return self.buffers.nbytes + self.output.nbytes + sampler
 
     def step(
         self, batch: Sequence[Segment], lr: float, key: int, updates: Updates
@@ -110,19 +103,24 @@ class Mlp:
         """
         pieces = tuple(with_offsets(batch))
         layers = self.forward(pieces, batch_rows(batch), key)
-        loss: SupportsFloat
-        if self.sampled is not None:
-            if self.weighs(batch):
-                raise ConfigError(
-                    "weights of rows or labels need all labels: leave [sampling] method at 'none'"
-                )
-            loss, gradient = self.sampled.step(layers[-1], pieces, lr, key, updates)
-            self.evaluated = self.sampled.evaluated
-        else:
-            loss, gradient = self.output.step(layers[-1], pieces, lr, updates)
-            self.evaluated = batch_rows(batch) * self.spec.labels
+        labels = self._sample(layers[-1], pieces, key)
+        loss, gradient = self.output.step(layers[-1], pieces, lr, updates, labels=labels)
+        self.evaluated = batch_rows(batch) * self.spec.labels if labels is None else labels.pairs
         self.backward(pieces, layers, gradient, lr, key, updates)
         return loss
+
+    def _sample(self, hidden: Array, pieces: Sequence[BatchSegment], key: int) -> Labels | None:
+        """Return the labels that a batch is trained on; None: all of them."""
+        if self.sampler is None:
+            return None
+        if has_weights(pieces) or self.output.label_weights is not None:
+            raise ConfigError(
+                "weights of rows or labels need all labels: leave [sampling] method at 'none'"
+            )
+        if self.tables is not None:
+            weight, bias = self.output.weight, self.output.bias
+            self.tables.refresh(self.kernels, weight, bias, int(hidden.shape[0]))
+        return self.sampler.sample(hidden, pieces, key)
 
     def weighs(self, batch: Sequence[Segment]) -> bool:
         """Whether rows of a batch, or their labels, have weights."""

@@ -7,21 +7,54 @@ core's cache. Softmax needs all labels before it can form a gradient, so it take
 are kept where they fit into the budget, else the second pass computes them again. Sigmoid needs
 one pass and never more than a block for each lane. Then, with the weights still old,
 ``G += D.T @ W[block]`` for the layer below, and ``D @ H`` goes to the optimizer.
+
+A step may be on a sample of the labels (`daskxml.models.network.sampling`). One for the whole batch
+is gathered once into a small layer of the same kind; one for each row is a matter of pairs of a row
+and a label.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import SupportsFloat
+from functools import cached_property
+from typing import TYPE_CHECKING, SupportsFloat
 
 from daskxml.core.arrays import Array
-from daskxml.models.batch import BatchSegment, OutputUpdates
-from daskxml.models.network.blocked_output import BlockedOutput, OutputArrays, RecomputedOutput
-from daskxml.models.network.fused_output import FusedOutput
-from daskxml.models.network.weighted_output import WeightedOutput
+from daskxml.core.errors import ConfigError
+from daskxml.kernels import Kernels, RowSamples
+from daskxml.models.batch import BatchSegment, Buffers, OutputUpdates, Updates, has_weights
+from daskxml.models.network.output_pass import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    LANE_SUMS,
+    BlockPass,
+    FusedPass,
+    GpuPass,
+)
+from daskxml.models.network.sampling.row_pairs import RowPairs
+from daskxml.models.network.sampling.samples import LabelSample, SampleUpdates
+
+if TYPE_CHECKING:
+    from daskxml.kernels.cpu.weights import BatchWeights
+
+Labels = LabelSample | RowSamples
+_ALIGNED = 8  # numbers: of float16, the 16 bytes that products want
 
 
-class OutputLayer(OutputArrays):
+def logits_stride(kernels: Kernels, rows: int) -> int:
+    """Return the distance between the logits of two labels: see `GpuPass`.
+
+    Examples
+    --------
+    >>> from daskxml.kernels import get_kernels
+    >>> logits_stride(get_kernels("cpu", 1), 13)
+    13
+    """
+    return -(-rows // _ALIGNED) * _ALIGNED if kernels.has_fused_softmax else rows
+
+
+class OutputLayer:
     """Loss, gradient, update and ranking of all labels, on the caller's parameters.
 
     Parameters
@@ -34,7 +67,7 @@ class OutputLayer(OutputArrays):
         Upper bound of the logits: the whole matrix, if it fits, else a block for each lane.
     uses_float16
         Whether a step's logits are float16: see
-        `daskxml.models.network.blocked_output.RecomputedOutput`. Ranking uses float32.
+        `daskxml.models.network.output_pass.GpuPass`. Ranking uses float32.
 
     Raises
     ------
@@ -42,19 +75,155 @@ class OutputLayer(OutputArrays):
         For float16 on a device without it.
     """
 
-    def _pass(self, hidden: Array, batch: Sequence[BatchSegment]) -> BlockedOutput:
+    def __init__(
+        self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int,
+        uses_float16: bool = False,
+    ) -> None:  # fmt: skip
+        if uses_float16 and not kernels.has_fused_softmax:
+            raise ConfigError("output layer: float16 logits need a GPU")
+        self._uses_float16 = uses_float16
+        self.kernels, self.weight, self.bias = kernels, weight, bias
+        self.loss, self.budget_bytes = loss, budget_bytes
+        self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
+        self.certain, self.weight_of_others = self.labels, 1.0
+        self.label_weights: Array | None = None
+        self.buffers = Buffers(kernels)
+
+    def reserve(self, rows: int) -> None:
+        """Allocate for batches of up to ``rows`` rows."""
+        sizes = range(1, rows + 1)  # a smaller batch may have more blocks
+        self.buffers.reserve("logits", max(self._logits_floats(size) for size in sizes))
+        self.buffers.reserve("reference", max(self._references(size) for size in sizes))
+        self._reserve_rows(rows)
+
+    def use(
+        self, weight: Array, bias: Array, rows: int, certain: int, weight_of_others: float
+    ) -> None:
+        """Replace the parameters, of as many units, for the next step.
+
+        Parameters
+        ----------
+        weight, bias
+            ``(labels, units)`` and ``(labels,)``.
+        rows
+            Rows of that step's batch.
+        certain, weight_of_others
+            With the sigmoid loss, each label from ``certain`` on counts so many times.
+        """
+        self.weight, self.bias, self.labels = weight, bias, int(weight.shape[0])
+        self.certain, self.weight_of_others = certain, weight_of_others
+        self.buffers.reserve("logits", self._logits_floats(rows))
+        self.buffers.reserve("reference", self._references(rows))
+        self._reserve_rows(rows)
+
+    @property
+    def fuses_products(self) -> bool:
+        """Whether steps take `daskxml.models.network.output_pass.FusedPass`."""
+        is_softmax = self.loss == "softmax"
+        return self._uses_float16 and is_softmax and self.kernels.fuses_products(self.units)
+
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether the weights are bfloat16, held as uint16."""
+        return bool(self.weight.dtype == "uint16")
+
+    def _reserve_rows(self, rows: int) -> None:
+        if self._uses_float16:
+            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "float16")
+            self.buffers.reserve("half weight", self.labels * self.units, "float16")
+        if self.fuses_products:
+            self.buffers.reserve("weighted hidden", rows * self.units)
+        if self.is_bfloat16:
+            floats = max(self.block_labels(size) * self.stride(size) for size in range(1, rows + 1))
+            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "uint16")
+            self.buffers.reserve("narrow block", floats, "uint16")
+        lanes, reserve = self.kernels.threads, self.buffers.reserve
+        if self.stride(1) > 1 and not self.is_bfloat16:
+            reserve("padded hidden", self.stride(rows) * self.units)
+        reserve("gradient", lanes * self.stride(rows) * self.units)
+        reserve("bias gradient", self.labels)
+        for name in ("lane peak", "lane part", "lane factors"):
+            reserve(name, lanes * rows)
+        reserve("lane pair", lanes * 2 * rows)
+        reserve("lane sums", LANE_SUMS * lanes * rows, "float64")
+        for name in ("peak", "lengths", "row weight", "label weight"):
+            reserve(name, rows)
+        for name in ("total", "loss"):
+            reserve(name, rows, "float64")
+
+    def stride(self, rows: int) -> int:
+        """Return the distance between the logits of two labels."""
+        return logits_stride(self.kernels, rows)
+
+    def block_labels(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
+        """Return the labels of a block: the device's choice, cut to the budget."""
+        most = self.budget_bytes // (logit_bytes * self.kernels.threads * max(1, self.stride(rows)))
+        return max(1, min(self.kernels.block_labels(rows, self.labels), most))
+
+    def keeps_logits(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> bool:
+        """Whether the whole matrix of logits is kept between the two passes of softmax."""
+        whole_bytes = self.labels * self.stride(rows) * logit_bytes
+        return self.loss == "softmax" and whole_bytes <= self.budget_bytes
+
+    def max_blocks(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
+        """Return an upper bound of the blocks that all lanes process together."""
+        return (self.labels - 1) // self.block_labels(rows, logit_bytes) + self.kernels.threads
+
+    def _logits_floats(self, rows: int) -> int:
+        """Return the size of the logits buffer: float32 for ranking, and the type of steps."""
+        return -(-max(self._logits_bytes(rows, each) for each in self._logit_bytes) // FLOAT_BYTES)
+
+    def _logits_bytes(self, rows: int, logit_bytes: int) -> int:
+        label_bytes = self.stride(rows) * logit_bytes
+        if self.keeps_logits(rows, logit_bytes):
+            return self.labels * label_bytes
+        return self.kernels.threads * self.block_labels(rows, logit_bytes) * label_bytes
+
+    def _references(self, rows: int) -> int:
+        return max(self.max_blocks(rows, each) for each in self._logit_bytes) * rows
+
+    @property
+    def _logit_bytes(self) -> tuple[int, ...]:
+        return (FLOAT_BYTES, HALF_BYTES) if self._uses_float16 else (FLOAT_BYTES,)
+
+    def _pass(self, hidden: Array, batch: Sequence[BatchSegment]) -> BlockPass:
         is_half = bool(batch) and self._uses_float16
-        kind = RecomputedOutput if self.kernels.has_fused_softmax else BlockedOutput
+        kind = GpuPass if self.kernels.has_fused_softmax else BlockPass
         if is_half and self.fuses_products:
-            kind = FusedOutput
-        has_weights = any(piece.weights is not None for piece in batch)
-        if has_weights or (batch and self.label_weights is not None):
-            kind = WeightedOutput
+            kind = FusedPass
         return kind(self, hidden, batch, is_half)
 
+    def weights_of(self, batch: Sequence[BatchSegment]) -> BatchWeights | None:
+        """Return the weights of a batch; None where rows and labels all count 1.
+
+        Raises
+        ------
+        ConfigError
+            On a GPU.
+        """
+        if not batch or not (self.label_weights is not None or has_weights(batch)):
+            return None
+        if self.kernels.has_fused_softmax:
+            raise ConfigError('weights of rows or labels need a CPU: give [cluster] device = "cpu"')
+        from daskxml.kernels.cpu.weights import BatchWeights  # imports Numba
+
+        buffers, last, labels = self.buffers, batch[-1].span.stop, self.label_weights
+        for name in ("row weights", "mean label weights"):
+            buffers.reserve(name, last)
+        if labels is None:
+            buffers.reserve("equal weights", batch[0].y.columns)
+            labels = buffers.vector("equal weights", batch[0].y.columns)
+            self.kernels.fill(labels, 1.0)
+        rows, means = (buffers.vector(f"{name} weights", last) for name in ("row", "mean label"))
+        weights = BatchWeights(rows, means, labels, self.loss == "softmax")
+        for piece in batch:
+            weights.gather(piece.span, piece.weights, piece.y, piece.rows)
+        return weights
+
     def step(
-        self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: OutputUpdates
-    ) -> tuple[SupportsFloat, Array]:
+        self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: Updates, *,
+        labels: Labels | None = None,
+    ) -> tuple[SupportsFloat, Array]:  # fmt: skip
         """Update the layer with the mean gradient over the batch.
 
         Parameters
@@ -63,6 +232,8 @@ class OutputLayer(OutputArrays):
             ``(rows, units)``: the layer's input.
         batch
             The batch's segments, for their labels.
+        labels
+            A sample of all labels, for the whole batch or for each row; None: all of them.
 
         Returns
         -------
@@ -70,6 +241,17 @@ class OutputLayer(OutputArrays):
             The sum of the rows' losses (converting it to float synchronizes with the device), and
             the mean loss's gradient by ``hidden`` ``(rows, units)``, valid until the next call.
         """
+        if isinstance(labels, RowSamples):
+            return self._pairs.step(labels, hidden, lr, updates)
+        if labels is not None:
+            layer, of_sample = self._layer_of(labels), SampleUpdates(updates, labels.ids)
+            return layer._step(hidden, (labels.targets,), lr, of_sample)
+        return self._step(hidden, batch, lr, updates)
+
+    def _step(
+        self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: OutputUpdates
+    ) -> tuple[SupportsFloat, Array]:
+        """Step on all labels of the layer."""
         blocks = self._pass(hidden, batch)
         blocks.begin_update(lr, updates)
         if self.loss == "softmax":
@@ -80,6 +262,42 @@ class OutputLayer(OutputArrays):
         lanes = blocks.each_block(blocks.sigmoid_update)
         blocks.finish()
         return blocks.sigmoid_loss(), blocks.gradient(lanes)
+
+    def _layer_of(self, sample: LabelSample) -> OutputLayer:
+        """Return a layer of copies of the sampled labels' parameters."""
+        count, layer = int(sample.ids.shape[0]), self._small
+        self.buffers.reserve("sampled weight", count * self.units)
+        self.buffers.reserve("sampled bias", count)
+        weight = self.buffers.matrix("sampled weight", count, self.units)
+        bias = self.buffers.vector("sampled bias", count)
+        self.kernels.take_rows(weight, self.weight, sample.ids)
+        self.kernels.take_rows(bias, self.bias, sample.ids)
+        if self.loss == "softmax":
+            bias[sample.certain :] += math.log(sample.weight)
+        rows = int(sample.targets.rows.shape[0])
+        layer.use(weight, bias, rows, sample.certain, sample.weight)
+        return layer
+
+    @cached_property
+    def _small(self) -> OutputLayer:
+        """The layer of a sample, with buffers of its own."""
+        place = self.weight[:0], self.bias[:0]
+        return OutputLayer(self.kernels, *place, self.loss, self.budget_bytes)
+
+    @cached_property
+    def _pairs(self) -> RowPairs:
+        return RowPairs(self.kernels, self.weight, self.bias, self.loss)
+
+    def reserve_samples(self, sets: str) -> None:
+        """Allocate what steps on samples for a ``batch``, or for each ``row``, always need."""
+        if sets == "row":
+            assert self._pairs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        parts = [vars(self)[name] for name in ("_small", "_pairs") if name in vars(self)]
+        return self.buffers.nbytes + sum(part.nbytes for part in parts)
 
     def loss_sum(self, hidden: Array, batch: Sequence[BatchSegment]) -> float:
         """Return the sum of the rows' losses, with the bits of `step`; nothing is updated."""
@@ -100,7 +318,7 @@ class OutputLayer(OutputArrays):
         else:
             self.kernels.sigmoid_scores(scores, ids)
 
-    def _rank(self, hidden: Array, scores: Array, ids: Array) -> tuple[BlockedOutput, int]:
+    def _rank(self, hidden: Array, scores: Array, ids: Array) -> tuple[BlockPass, int]:
         """Rank by logits; return the pass over the labels, and how many lanes it used."""
         rows, k = scores.shape
         blocks, lanes = self._pass(hidden, ()), self.kernels.threads

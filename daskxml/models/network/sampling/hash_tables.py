@@ -17,7 +17,6 @@ threads may share the tables: one of them builds, the others go on with the old 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,9 +24,8 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels, Lookup
-from daskxml.models.batch import BatchSegment
 from daskxml.models.network.sampling.config import WINNER_BITS, SamplingConfig
-from daskxml.models.network.sampling.source import LabelSource
+from daskxml.models.network.spec import ModelSpec
 
 _BLOCK_ITEMS = 1 << 16  # read to hash a block of labels: too few to wake another thread
 _HASH_COORDINATES = 8  # the most that one hash function reads
@@ -128,7 +126,7 @@ class Buckets:
     members: Array
 
 
-class LabelTables(LabelSource):
+class LabelTables:
     """Hash tables of one model's labels.
 
     Parameters
@@ -153,7 +151,7 @@ class LabelTables(LabelSource):
     >>> weight = np.random.default_rng(1).standard_normal((50, 8), dtype=np.float32)
     >>> tables.refresh(kernels, weight, np.zeros(50, np.float32), rows=256)
     >>> votes = np.empty((1, 50), np.int32)
-    >>> tables.vote(kernels, 99 * weight[[33]], (), votes)
+    >>> tables.vote(kernels, 99 * weight[[33]], votes)
     >>> int(votes[0].argmax()), int(votes[0].max())
     (33, 4)
     """
@@ -188,37 +186,29 @@ class LabelTables(LabelSource):
         ``weight`` is ``(labels, units)`` and ``bias`` ``(labels,)``. While another thread builds,
         this returns, unless there are no tables yet.
         """
-        is_due = self.count(rows)
+        with self._counting:
+            is_due = self._buckets is None or self._schedule[0] >= self._schedule[1]
+            self._schedule[0] += rows
         if not is_due or not self._building.acquire(blocking=self._buckets is None):
             return
         try:
             if self._buckets is None or self._schedule[0] - rows >= self._schedule[1]:
-                self.hash_labels(kernels, weight, bias, self.keys)
-                self.build(kernels, rows)
+                self._hash_labels(kernels, weight, bias)
+                self._build(kernels, rows)
         finally:
             self._building.release()
 
-    def count(self, rows: int) -> bool:
-        """Count rows that are about to be looked up; return whether tables are to be built first.
-
-        `refresh` does this, and all that follows, where all labels are here.
-        """
-        with self._counting:
-            is_due = self._buckets is None or self._schedule[0] >= self._schedule[1]
-            self._schedule[0] += rows
-        return bool(is_due)
-
-    def hash_labels(self, kernels: Kernels, weight: Array, bias: Array, keys: Array) -> None:
-        """Fill ``keys (tables, labels)`` int32 with those of some labels."""
+    def _hash_labels(self, kernels: Kernels, weight: Array, bias: Array) -> None:
+        """Fill `keys`."""
 
         def hash_block(lane: int, start: int, stop: int) -> None:
             found = kernels.empty((self.config.l, stop - start), "int32")
             self.family.label_keys(kernels, weight[start:stop], bias[start:stop], found)
-            keys[:, start:stop] = found
+            self.keys[:, start:stop] = found
 
-        kernels.for_label_blocks(int(weight.shape[0]), self._block, hash_block)
+        kernels.for_label_blocks(self.labels, self._block, hash_block)
 
-    def build(self, kernels: Kernels, rows: int) -> None:
+    def _build(self, kernels: Kernels, rows: int) -> None:
         """Build the tables of `keys`; ``rows`` are about to be looked up in them."""
         self._buckets = self._sorted(kernels)
         with self._counting:
@@ -226,8 +216,13 @@ class LabelTables(LabelSource):
             wait = min(self.config.rebuild_every * growth, 2.0**62)
             self._schedule[:] = rows, int(wait), self.built + 1
 
-    def lookup(self, kernels: Kernels, hidden: Array, batch: Sequence[BatchSegment]) -> Lookup:
-        """Find the buckets of rows by their last hidden layer."""
+    def vote(self, kernels: Kernels, hidden: Array, votes: Array) -> None:
+        """Count in ``votes (lanes, labels)`` int32 how often rows and labels share a bucket."""
+        found = self.lookup(kernels, hidden)
+        kernels.count_votes(votes, found.keys, found.starts, found.members)
+
+    def lookup(self, kernels: Kernels, hidden: Array) -> Lookup:
+        """Find the buckets of rows by their last hidden layer ``(rows, units)``."""
         buckets = self._buckets
         assert buckets is not None, "refresh comes first"
         keys = kernels.empty((self.config.l, int(hidden.shape[0])), "int32")
@@ -259,3 +254,17 @@ class LabelTables(LabelSource):
         members = kernels.empty(self.keys.shape, "int32")
         kernels.fill_buckets(starts, members, self.keys)
         return Buckets(starts, members)
+
+
+def label_tables(config: SamplingConfig, spec: ModelSpec, seed: int) -> LabelTables | None:
+    """Return the hash tables of a model's labels; None where chance alone draws samples.
+
+    Examples
+    --------
+    >>> config = SamplingConfig(method="random")
+    >>> label_tables(config, ModelSpec(features=3, labels=9), 0) is None
+    True
+    """
+    if not config.hashes:
+        return None
+    return LabelTables(config, spec.labels, spec.widths[-2], seed)

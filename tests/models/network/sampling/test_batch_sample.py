@@ -9,8 +9,9 @@ from daskxml.core.arrays import Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
 from daskxml.models.batch import with_offsets
-from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig, label_source
-from daskxml.models.network.sampling.outputs import BatchSampler
+from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig
+from daskxml.models.network.sampling.hash_tables import label_tables
+from daskxml.models.network.sampling.samplers import BatchSampler
 from daskxml.models.network.spec import ModelSpec
 from daskxml.optim.gradient import GradientBuffer
 from harness.naive_kernels import NaiveKernels
@@ -106,7 +107,7 @@ def test_a_batch_sample(seed, method, active, random, weighted):
     options = {"active": active, "random": random, "weighted": weighted}
     config, part = SamplingConfig(method=method, **options), make_partition(seed)
     spec = ModelSpec(features=1, labels=LABELS, hidden=(UNITS,))
-    source = label_source(config, spec, 0)
+    source = label_tables(config, spec, 0)
     weight = rng.standard_normal((LABELS, UNITS), dtype=np.float32)
     rows = rng.integers(0, ROWS, 20)
     hidden = np.abs(rng.standard_normal((20, UNITS), dtype=np.float32))

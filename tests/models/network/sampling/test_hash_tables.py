@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from daskxml.kernels import get_kernels
-from daskxml.models.network.sampling import LabelTables, SamplingConfig
+from daskxml.models.network.sampling import SamplingConfig
+from daskxml.models.network.sampling.hash_tables import LabelTables
 
 LABELS, UNITS = 3000, 16
 WEIGHT = np.random.default_rng(0).standard_normal((LABELS, UNITS), dtype=np.float32)
@@ -20,7 +21,7 @@ def make_tables(**options):
 def votes_of(tables, hidden, threads=1):
     kernels = get_kernels("cpu", threads)
     votes = np.empty((threads, LABELS), np.int32)
-    tables.vote(kernels, hidden, (), votes)
+    tables.vote(kernels, hidden, votes)
     kernels.close()
     return votes[0]
 

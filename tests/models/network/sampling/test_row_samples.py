@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from daskxml.core.arrays import Segment
 from daskxml.kernels import get_kernels
 from daskxml.models.batch import with_offsets
-from daskxml.models.network.sampling import SamplingConfig, label_source
-from daskxml.models.network.sampling.outputs import RowSampler
+from daskxml.models.network.sampling import SamplingConfig
+from daskxml.models.network.sampling.hash_tables import label_tables
+from daskxml.models.network.sampling.samplers import RowSampler
 from daskxml.models.network.spec import ModelSpec
 from harness.sampled_cases import (
     FEATURES,
@@ -28,7 +29,7 @@ SPEC = ModelSpec(features=FEATURES, labels=LABELS, hidden=(UNITS,))
 def choose(config, part, rows, seed, key, threads=1):
     """The labels of each row, and how many of them are its own and certain."""
     rng, kernels = np.random.default_rng(seed), get_kernels("cpu", threads)
-    source = label_source(config, SPEC, 0)
+    source = label_tables(config, SPEC, 0)
     weight = rng.standard_normal((LABELS, UNITS), dtype=np.float32)
     hidden = np.abs(rng.standard_normal((len(rows), UNITS), dtype=np.float32))
     if source:
@@ -79,11 +80,9 @@ def test_only_labels_that_a_row_saw_change(method, optimizer):
     rows = np.arange(ROWS)[np.diff(PARTITION.labels.indptr) > 0][:9]
     batch = [Segment(PARTITION, rows)]
     assert replica.step(batch, 0.05, 7).labels_scored == 12 * len(rows)
-    layer = twin._mlp.sampled
-    hidden = twin._mlp.forward(tuple(with_offsets(batch)), len(rows), 7)[-1]
-    if layer.sampler.source:
-        layer.sampler.source.refresh(twin.kernels, layer.weight, layer.bias, len(rows))
-    seen = np.unique(layer.sampler.sample(hidden, tuple(with_offsets(batch)), 7).ids)
+    pieces = tuple(with_offsets(batch))
+    hidden = twin._mlp.forward(pieces, len(rows), 7)[-1]
+    seen = np.unique(twin._mlp._sample(hidden, pieces, 7).ids)
     changed = (replica.parameters["output.weight"] != before["output.weight"]).any(axis=1)
     np.testing.assert_array_equal(np.flatnonzero(changed), seen)
     assert 12 < len(seen) < LABELS

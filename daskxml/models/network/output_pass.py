@@ -1,165 +1,29 @@
 """One batch in the output layer: buffers, and the operations on each block of labels.
 
 On a CPU the exponentials of the first pass are stored; on a GPU they are computed twice
-(`RecomputedOutput`).
+(`GpuPass`), or never stored at all (`FusedPass`). Rows, and their labels, may have weights on a
+CPU (`daskxml.kernels.cpu.weights`). A batch is still the mean over its rows, whatever they weigh:
+a row of weight 2 counts there as two rows do, and the mean weight of all training rows is 1
+(`daskxml.data.weights`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import SupportsFloat
+from typing import TYPE_CHECKING, SupportsFloat
 
 from daskxml.core.arrays import Array
-from daskxml.core.errors import ConfigError
-from daskxml.kernels import Kernels
-from daskxml.models.batch import BatchSegment, Buffers, OutputUpdates
+from daskxml.models.batch import BatchSegment, OutputUpdates
+
+if TYPE_CHECKING:
+    from daskxml.models.network.output import OutputLayer
 
 LANE_SUMS = 4  # float64 of every row: exponentials, target logits, losses
 FLOAT_BYTES, HALF_BYTES = 4, 2
-_ALIGNED = 8  # numbers: of float16, the 16 bytes that products want
 _LARGEST_BIT = 15  # 2**15 is below float16's largest number, 65504
 
 
-def logits_stride(kernels: Kernels, rows: int) -> int:
-    """Return the distance between the logits of two labels: see `RecomputedOutput`.
-
-    Examples
-    --------
-    >>> from daskxml.kernels import get_kernels
-    >>> logits_stride(get_kernels("cpu", 1), 13)
-    13
-    """
-    return -(-rows // _ALIGNED) * _ALIGNED if kernels.has_fused_softmax else rows
-
-
-class OutputArrays:
-    """The parameters and buffers of an output layer, and how labels are cut into blocks.
-
-    Parameters and errors are those of `daskxml.models.network.output.OutputLayer`.
-
-    Attributes
-    ----------
-    first_label
-        Of the batch's labels, the one that the first row of ``weight`` belongs to.
-    label_weights
-        Float32, one for each of the batch's labels: what it counts in the loss; None: all count 1.
-    """
-
-    first_label = 0
-
-    def __init__(
-        self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int,
-        uses_float16: bool = False,
-    ) -> None:  # fmt: skip
-        if uses_float16 and not kernels.has_fused_softmax:
-            raise ConfigError("output layer: float16 logits need a GPU")
-        self._uses_float16 = uses_float16
-        self.kernels, self.weight, self.bias = kernels, weight, bias
-        self.loss, self.budget_bytes = loss, budget_bytes
-        self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
-        self.certain, self.weight_of_others = self.labels, 1.0
-        self.label_weights: Array | None = None
-        self.buffers = Buffers(kernels)
-
-    def reserve(self, rows: int) -> None:
-        """Allocate for batches of up to ``rows`` rows."""
-        sizes = range(1, rows + 1)  # a smaller batch may have more blocks
-        self.buffers.reserve("logits", max(self._logits_floats(size) for size in sizes))
-        self.buffers.reserve("reference", max(self._references(size) for size in sizes))
-        self._reserve_rows(rows)
-
-    def use(
-        self, weight: Array, bias: Array, rows: int, certain: int, weight_of_others: float
-    ) -> None:
-        """Replace the parameters, of as many units, for the next step.
-
-        Parameters
-        ----------
-        weight, bias
-            ``(labels, units)`` and ``(labels,)``.
-        rows
-            Rows of that step's batch.
-        certain, weight_of_others
-            With the sigmoid loss, each label from ``certain`` on counts so many times.
-        """
-        self.weight, self.bias, self.labels = weight, bias, int(weight.shape[0])
-        self.certain, self.weight_of_others = certain, weight_of_others
-        self.buffers.reserve("logits", self._logits_floats(rows))
-        self.buffers.reserve("reference", self._references(rows))
-        self._reserve_rows(rows)
-
-    @property
-    def fuses_products(self) -> bool:
-        """Whether steps take `daskxml.models.network.fused_output.FusedOutput`."""
-        is_softmax = self.loss == "softmax"
-        return self._uses_float16 and is_softmax and self.kernels.fuses_products(self.units)
-
-    @property
-    def is_bfloat16(self) -> bool:
-        """Whether the weights are bfloat16, held as uint16."""
-        return bool(self.weight.dtype == "uint16")
-
-    def _reserve_rows(self, rows: int) -> None:
-        if self._uses_float16:
-            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "float16")
-            self.buffers.reserve("half weight", self.labels * self.units, "float16")
-        if self.fuses_products:
-            self.buffers.reserve("weighted hidden", rows * self.units)
-        if self.is_bfloat16:
-            floats = max(self.block_labels(size) * self.stride(size) for size in range(1, rows + 1))
-            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "uint16")
-            self.buffers.reserve("narrow block", floats, "uint16")
-        lanes, reserve = self.kernels.threads, self.buffers.reserve
-        if self.stride(1) > 1 and not self.is_bfloat16:
-            reserve("padded hidden", self.stride(rows) * self.units)
-        reserve("gradient", lanes * self.stride(rows) * self.units)
-        reserve("bias gradient", self.labels)
-        for name in ("lane peak", "lane part", "lane factors"):
-            reserve(name, lanes * rows)
-        reserve("lane pair", lanes * 2 * rows)
-        reserve("lane sums", LANE_SUMS * lanes * rows, "float64")
-        for name in ("peak", "lengths", "row weight", "label weight"):
-            reserve(name, rows)
-        for name in ("total", "loss"):
-            reserve(name, rows, "float64")
-
-    def stride(self, rows: int) -> int:
-        """Return the distance between the logits of two labels."""
-        return logits_stride(self.kernels, rows)
-
-    def block_labels(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
-        """Return the labels of a block: the device's choice, cut to the budget."""
-        most = self.budget_bytes // (logit_bytes * self.kernels.threads * max(1, self.stride(rows)))
-        return max(1, min(self.kernels.block_labels(rows, self.labels), most))
-
-    def keeps_logits(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> bool:
-        """Whether the whole matrix of logits is kept between the two passes of softmax."""
-        whole_bytes = self.labels * self.stride(rows) * logit_bytes
-        return self.loss == "softmax" and whole_bytes <= self.budget_bytes
-
-    def max_blocks(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
-        """Return an upper bound of the blocks that all lanes process together."""
-        return (self.labels - 1) // self.block_labels(rows, logit_bytes) + self.kernels.threads
-
-    def _logits_floats(self, rows: int) -> int:
-        """Return the size of the logits buffer: float32 for ranking, and the type of steps."""
-        return -(-max(self._logits_bytes(rows, each) for each in self._logit_bytes) // FLOAT_BYTES)
-
-    def _logits_bytes(self, rows: int, logit_bytes: int) -> int:
-        label_bytes = self.stride(rows) * logit_bytes
-        if self.keeps_logits(rows, logit_bytes):
-            return self.labels * label_bytes
-        return self.kernels.threads * self.block_labels(rows, logit_bytes) * label_bytes
-
-    def _references(self, rows: int) -> int:
-        return max(self.max_blocks(rows, each) for each in self._logit_bytes) * rows
-
-    @property
-    def _logit_bytes(self) -> tuple[int, ...]:
-        return (FLOAT_BYTES, HALF_BYTES) if self._uses_float16 else (FLOAT_BYTES,)
-
-
-class BlockedOutput:
+class BlockPass:
     """The arrays and operations of one batch; see `daskxml.models.network.output`.
 
     Parameters
@@ -179,7 +43,7 @@ class BlockedOutput:
 
     def __init__(
         self,
-        layer: OutputArrays,
+        layer: OutputLayer,
         hidden: Array,
         batch: Sequence[BatchSegment],
         is_half: bool = False,
@@ -213,6 +77,7 @@ class BlockedOutput:
         self.label_weight = buffers.vector("label weight", rows)
         self.loss = buffers.vector("loss", rows)
         self.started = [False] * lanes  # lanes whose gradient is to be added to
+        self.weights = layer.weights_of(batch)
         self.kernels.fill(self.lane_peak, float("-inf"))
         self.kernels.fill(sums, 0.0)
 
@@ -226,6 +91,10 @@ class BlockedOutput:
         self.count_targets()
         weights, each_row = (self.row_weight, self.label_weight), self.layer.loss == "softmax"
         self.kernels.target_weights(*weights, self.lengths, self.scale / self.rows, each_row)
+        if self.weights is not None:
+            self.label_weight *= self.weights.rows
+            self.row_weight *= self.weights.rows
+            self.row_weight *= self.weights.means  # of softmax alone
 
     def count_targets(self) -> None:
         """Count the labels of each row."""
@@ -259,11 +128,10 @@ class BlockedOutput:
         )  # fmt: skip
 
     def _add_target_logits(self, block: Array, lane: int, start: int, stop: int) -> None:
+        weights, out, bias = self.weights, self.lane_target[lane], self.layer.bias[start:stop]
+        add = self.kernels.target_logits if weights is None else weights.add_target_logits
         for piece in self.batch:
-            self.kernels.target_logits(
-                self.lane_target[lane], block, self.layer.bias[start:stop],
-                piece.y, piece.rows, piece.first_row, self.layer.first_label + start,
-            )  # fmt: skip
+            add(out, block, bias, piece.y, piece.rows, piece.first_row, start)
 
     def join_lanes(self, used: int) -> None:
         """Reduce peak and total of every row over the lanes."""
@@ -308,6 +176,8 @@ class BlockedOutput:
                     times * self.scale / self.rows, self.bias_gradient[first:last],
                     loss[lane], self.lane_pair[lane],
                 )  # fmt: skip
+        if self.weights is not None:
+            self.kernels.scale_columns(block, self.weights.rows, self.bias_gradient[start:stop])
         return block
 
     def _update(self, block: Array, lane: int, start: int, stop: int) -> None:
@@ -333,10 +203,10 @@ class BlockedOutput:
         self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
-        self.kernels.subtract_targets(
-            block, self.bias_gradient[start:stop], self.label_weight,
-            piece.y, piece.rows, piece.first_row, self.layer.first_label + start,
-        )  # fmt: skip
+        weights, sums = self.weights, self.bias_gradient[start:stop]
+        subtract = self.kernels.subtract_targets if weights is None else weights.subtract_targets
+        place = piece.y, piece.rows, piece.first_row, start
+        subtract(block, sums, self.label_weight, *place)
 
     def _update_bias(self, span: slice) -> None:
         self.updates.dense("output.bias", self.bias_gradient[span], self.lr, rows=span)
@@ -357,13 +227,15 @@ class BlockedOutput:
 
     def softmax_loss(self) -> SupportsFloat:
         """Return the sum of the rows' losses, after the first pass; `float` of it synchronizes."""
-        self.kernels.softmax_losses(
-            self.loss, self.peak, self.total, self.lane_target, self.lengths
-        )
+        losses = (self.kernels if self.weights is None else self.weights).softmax_losses
+        losses(self.loss, self.peak, self.total, self.lane_target, self.lengths)
         return self.kernels.deferred_sum((self.loss, 1.0))
 
     def sigmoid_loss(self) -> SupportsFloat:
         """Return the sum of the rows' losses, after the pass; `float` of it synchronizes."""
+        if self.weights is not None:
+            for sums in (self.lane_loss, self.lane_target):
+                sums *= self.weights.rows
         return self.kernels.deferred_sum(
             (self.lane_loss.reshape(-1), 1.0),
             (self.other_loss.reshape(-1), self.layer.weight_of_others),
@@ -378,7 +250,7 @@ class BlockedOutput:
             self._exponentiate(block, lane, start, stop)
 
 
-class RecomputedOutput(BlockedOutput):
+class GpuPass(BlockPass):
     """Keeps or recomputes logits, and turns them into the gradient in one pass: on a GPU.
 
     The first pass reads every block of logits once, for the log-sum-exp of each row. The second
@@ -403,7 +275,7 @@ class RecomputedOutput(BlockedOutput):
 
     def __init__(
         self,
-        layer: OutputArrays,
+        layer: OutputLayer,
         hidden: Array,
         batch: Sequence[BatchSegment],
         is_half: bool = False,
@@ -468,7 +340,7 @@ class RecomputedOutput(BlockedOutput):
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         self.kernels.subtract_targets_deferred(
             block, self.label_weight, piece.y, piece.rows, piece.first_row,
-            self.layer.first_label + start, self.scale,
+            start, self.scale,
         )  # fmt: skip
 
     def _update_bias(self, span: slice) -> None:
@@ -478,5 +350,71 @@ class RecomputedOutput(BlockedOutput):
         """Update the biases."""
         if self.scale != 1.0:
             self.kernels.scale(self.bias_gradient, self.bias_gradient, 1.0 / self.scale)
-        self.kernels.apply_deferred_sums(self.bias_gradient, self.layer.first_label)
+        self.kernels.apply_deferred_sums(self.bias_gradient)
         self.updates.dense("output.bias", self.bias_gradient, self.lr)
+
+
+class FusedPass(GpuPass):
+    """`GpuPass` of float16 with the softmax in the products: logits are never stored.
+
+    A step of float16 is bound by its passes over the logits, 12 bytes for each. Here tensor cores
+    compute them twice, in registers (`daskxml.kernels.fused`): once for the log-sum-exp of every
+    row, and once for the gradient, which is multiplied by the hidden layer at once, and added to
+    the weights. It passes through memory for the one product that is left, the gradient by the
+    hidden layer: 4 bytes for each logit.
+
+    Targets are a few of the gradient's numbers. They are subtracted from it in memory, for the
+    layer below; from the weights they are subtracted afterwards, in float32, label by label. Where
+    an optimizer needs the gradient of the weights itself, logits are stored for that, a block of
+    labels at a time.
+    """
+
+    def __init__(
+        self,
+        layer: OutputLayer,
+        hidden: Array,
+        batch: Sequence[BatchSegment],
+        is_half: bool = True,
+    ) -> None:
+        super().__init__(layer, hidden, batch, is_half)
+        self.whole = False  # no logits are kept for the second pass
+
+    def begin_update(self, lr: float, updates: OutputUpdates) -> None:
+        """As `BlockPass.begin_update`."""
+        super().begin_update(lr, updates)
+        self._place = updates.in_place("output.weight", lr)
+
+    def _sum_exponentials(self) -> int:
+        operands = self.factor, self.weight, self.layer.bias
+        self.kernels.softmax_products(*operands, self.lane_peak[0], self.lane_total[0])
+        for piece in self.batch:
+            self.kernels.target_products(
+                self.lane_target[0], *operands, piece.y, piece.rows, piece.first_row
+            )
+        return 1
+
+    def softmax_update(self, lane: int, start: int, stop: int) -> None:
+        """Run the second pass on a block: from the sums to the gradient and the update."""
+        if self._place is None:
+            super().softmax_update(lane, start, stop)
+            return
+        span, block = slice(start, stop), self.logits[lane, : stop - start]
+        self.kernels.softmax_update(
+            block, self._place.target[span], self.bias_gradient[span], self.factor,
+            self.weight[span], self.layer.bias[span], self.shift,
+            self._place.factor / self.scale, self._place.keep,
+        )  # fmt: skip
+        self._propagate(block, lane, span)
+
+    def finish(self) -> None:
+        """Update the biases, and the weights by the targets."""
+        super().finish()
+        if self._place is None:
+            return
+        scaled = self.layer.buffers.matrix("weighted hidden", self.rows, self.layer.units)
+        self.kernels.scale_rows(scaled, self.hidden, self.label_weight)
+        factor = -self._place.factor / self.scale
+        for piece in self.batch:
+            self.kernels.sparse_update(
+                self._place.target, piece.y, piece.rows, scaled[piece.span], factor
+            )
