@@ -18,7 +18,6 @@ from cases import Sizes
 from daskxml.kernels import Kernels, get_kernels, registry
 from daskxml.kernels.optim import RowStepKernels
 from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
-from daskxml.kernels.weights import WeightKernels
 from harness.cuda_on_host import NO_GPU, emulated, needs_compiler
 from steps import SHAPES, Floor, Shape, floor_of
 from twins import every_case
@@ -56,7 +55,7 @@ def test_every_kernel_is_right_and_none_is_left_out():
     found = twins.check_kernels(kernels, 5, TINY, 1e-5)
     assert [row["kernel"] for row in found if not row["ok"]] == []
     refused = public(RowStepKernels) | public(RowSamplingKernels) | public(SamplingKernels)
-    refused |= public(WeightKernels) | {"label_sums", "feature_sums"}
+    refused |= {"label_sums", "feature_sums"}
     assert public(Kernels) - refused - NOT_CHECKED - kernels.called == set()
 
 

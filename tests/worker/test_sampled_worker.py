@@ -63,18 +63,18 @@ def test_a_run_continued_from_a_checkpoint_has_the_same_bits(data):
     for start in (200, 400, 600):
         for worker in (first, second):
             lease(worker, start, start + 200)
-    assert first.replica.source.built == second.replica.source.built > 3
+    assert first.replica.tables.built == second.replica.tables.built > 3
     np.testing.assert_array_equal(first.replica.flat, second.replica.flat)
 
 
 def test_another_model_has_its_labels_hashed_anew(data):
     worker = make_worker(data)
     lease(worker, 0, 200)
-    assert worker.replica.source.built > 1
+    assert worker.replica.tables.built > 1
     worker.initialize()
-    assert worker.replica.source.built == 0
+    assert worker.replica.tables.built == 0
     lease(worker, 0, 16)
-    assert worker.replica.source.built == 1
+    assert worker.replica.tables.built == 1
 
 
 @pytest.mark.parametrize("sets", ["batch", "row"])
@@ -84,7 +84,7 @@ def test_the_threads_of_a_pool_share_their_tables(data, sets):
     losses = [lease(worker, 0, ROWS) for _ in range(6)]
     assert losses[0].means["active"][1] == ROWS
     assert losses[0].updates == 2 * -(-ROWS // 16)
-    assert 2 < worker.replica.source.built < 6 * ROWS // 64
+    assert 2 < worker.replica.tables.built < 6 * ROWS // 64
     assert losses[-1].loss_sum < losses[0].loss_sum
 
 

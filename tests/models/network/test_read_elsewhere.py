@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import daskxml
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
@@ -44,7 +43,7 @@ def model_of(normalize="l2", **spec):
 )
 def test_it_ranks_alike(example, tmp_path, normalize, loss, hidden, activation, bits):
     model = model_of(normalize, loss=loss, hidden=hidden, activation=activation)
-    model = daskxml.compress(model, bits=bits) if bits else model
+    model = model.compress(bits=bits) if bits else model
     model.save(tmp_path)
     read = example.read(tmp_path)
     rows = sp.random(8, FEATURES, 0.2, "lil", np.float32, rng=np.random.default_rng(1))
