@@ -38,7 +38,7 @@ def trained_kind(name: Any) -> TrainedKind[Any]:
     if isinstance(name, str) and name in TRAINED:
         return TRAINED[name]
     if isinstance(name, str) and name in KINDS:
-        problem = "train two runs or more, then `daskxml mix RUN RUN --valid FILE`"
+        problem = KINDS[name].made_by
     else:
         problem = f"must be one of {', '.join(map(repr, TRAINED))}"
     raise ConfigError(f"kind = {name!r}: {problem}", "kind")

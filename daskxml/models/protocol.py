@@ -51,6 +51,7 @@ class ModelKind(Protocol[AnySpec]):
 
     title: str  # of several, in messages
     Spec: type[AnySpec]
+    made_by: str  # how there comes to be one, where a run file does not train it
     scores_all: bool  # its ranker also has `logits`, and `last_hidden`
 
     def spec(self, values: Mapping[str, Any]) -> AnySpec:

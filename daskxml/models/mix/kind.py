@@ -22,6 +22,7 @@ class Mix:
     """See `daskxml.models.protocol.ModelKind`; ``kinds`` are those of parts."""
 
     title = "mixtures"
+    made_by = "train two runs or more, then `daskxml mix RUN RUN --valid FILE`"
     Spec = MixtureSpec
     scores_all = False
 

@@ -22,7 +22,7 @@ QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # nearly all weights
 class Network:
     """See `daskxml.models.protocol.TrainedKind`."""
 
-    title = "networks"
+    title, made_by = "networks", "train a run"
     Spec = ModelSpec
     scores_all = True
     strategy = "adaptive-sgd"

@@ -18,7 +18,7 @@ from daskxml.models.trees.spec import TreeSpec
 class Trees:
     """See `daskxml.models.protocol.TrainedKind`."""
 
-    title = "label trees"
+    title, made_by = "label trees", "train a run"
     Spec = TreeSpec
     scores_all = False
     strategy = "label-tree"

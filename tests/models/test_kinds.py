@@ -1,0 +1,115 @@
+"""A kind of model is one folder and one line: a small one does all that trained models do."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import daskxml
+from daskxml.data.rows import to_scipy
+from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.models import kinds
+from daskxml.models.mix.kind import Mix
+from daskxml.models.store import ModelHeader
+from harness.small_models import network_and_trees
+
+ROWS = SyntheticSpec(rows=200, test_rows=80, features=40, labels=12, seed=4)
+PACKAGE = Path(daskxml.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopularSpec:
+    """The same labels for every row."""
+
+    features: int
+    labels: int
+    kind: ClassVar[str] = "popular"
+    parameter_count: ClassVar[int] = 0
+
+    def as_dict(self):
+        return {"kind": self.kind, **asdict(self)}
+
+
+class Popular:
+    """Ranks labels by how frequent they are."""
+
+    title, made_by, Spec, scores_all = "popular labels", "count labels", PopularSpec, False
+
+    def spec(self, values):
+        return PopularSpec(**{name: value for name, value in values.items() if name != "kind"})
+
+    def problem(self, spec, arrays):
+        return None if arrays.keys() == {"shares"} else "shares are all that it has"
+
+    def ranker(self, spec, arrays, kernels):
+        self.shares = arrays["shares"]
+        return self
+
+    def top_k(self, segments, k):
+        best = np.argsort(-self.shares, kind="stable")[:k].astype(np.int32)
+        rows = sum(segment.rows.size for segment in segments)
+        return np.tile(best, (rows, 1)), np.tile(self.shares[best], (rows, 1))
+
+    def describe(self, spec, arrays):
+        return "popular"
+
+    def bound(self, spec, scores):
+        return 0.5
+
+    def smaller(self, spec, arrays, bits, drop):
+        return spec, {"shares": np.where(arrays["shares"] > drop, arrays["shares"], 0)}
+
+    def explain(self, spec, arrays, row, label, *, probability=False):
+        return np.zeros(row.nonzeros)
+
+    def strengths(self, spec, arrays, label, *, probability=False):
+        return np.zeros(spec.features)
+
+
+@pytest.fixture
+def popular(monkeypatch):
+    """A model of a kind that is registered for the test alone."""
+    every = {**kinds.KINDS, "popular": Popular()}
+    monkeypatch.setitem(kinds.KINDS, "popular", every["popular"])
+    monkeypatch.setitem(kinds.KINDS, "mixture", Mix(every))
+    labels = to_scipy(generate(ROWS)[0].labels)
+    counts = np.asarray(labels.sum(axis=0), np.int64).ravel()
+    header = ModelHeader(spec=PopularSpec(features=40, labels=12), training_rows=200)
+    shares = (counts / 200).astype(np.float32)
+    return daskxml.Model(header, {"shares": shares}, counts, threads=1)
+
+
+def test_a_new_kind_is_stored_ranks_and_is_made_smaller(popular, tmp_path):
+    test = generate(ROWS)[1]
+    popular.save(tmp_path / "model")
+    loaded = daskxml.load(tmp_path / "model")
+    assert repr(loaded) == "<daskxml.Model popular>"
+    ids, scores = loaded.predict_top_k(test, 3)
+    assert (ids == ids[0]).all()
+    assert (scores[0] == np.sort(popular.parameters["shares"])[::-1][:3]).all()
+    assert loaded.evaluate(test) == popular.evaluate(test)
+    assert loaded.calibrate(test).header.decisions is not None
+    drop = float(np.median(popular.parameters["shares"]))
+    assert (loaded.compress(drop=drop).parameters["shares"] == 0).any()
+    assert not loaded.strengths(2).any()
+    with pytest.raises(daskxml.ConfigError, match="popular labels score a few labels"):
+        loaded.logits(test)
+    with pytest.raises(daskxml.ConfigError, match="kind = 'popular': count labels"):
+        kinds.trained_kind("popular")
+
+
+def test_a_new_kind_is_part_of_a_mixture(popular, tmp_path):
+    train, test = generate(ROWS)
+    network, _ = network_and_trees(train)
+    mixture = daskxml.mix([network, popular], weights=(0.5, 0.5), out=tmp_path)
+    again = daskxml.load(tmp_path)
+    assert [part.kind for part in again.spec.parts] == [network.spec.kind, "popular"]
+    for found, wanted in zip(
+        again.predict_top_k(test, 5), mixture.predict_top_k(test, 5), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+    again.parameters["part1.more"] = again.parameters.pop("part1.shares")
+    with pytest.raises(daskxml.ModelError, match="part 1: shares are all that it has"):
+        again.save(tmp_path / "other")
