@@ -28,7 +28,7 @@ from daskxml.cluster.worker_group import (
     raise_first_failure,
     remaining,
 )
-from daskxml.core.errors import ClusterError, TrainingError
+from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means, merge_means
 from daskxml.session.commands import (
     GangFailed,
@@ -48,6 +48,7 @@ MESSAGE_FLOATS = 1 << 24  # above, a merge is a task: Dask regards workers witho
 
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
+Answers = dict[str, Any] | BaseException | None  # see `Collectives._attempt`
 CollectiveCommand = MeasureNorms | MergeReplicas | RunGang
 
 
@@ -106,9 +107,9 @@ class Collectives:
             answers = await self._combine(command, workers)
             if answers is None:
                 return None
-            sent_bytes = [part.sent_bytes for part in answers]
+            sent_bytes = [part.sent_bytes for part in answers.values()]
             self.group.timeline.sent((worker.name for worker in workers), sent_bytes)
-            means = merge_means(part.result for part in answers)
+            means = merge_means(part.result for part in answers.values())
             self._merged = generation, sum(sent_bytes), means  # not undone from here on
         committed = await self.group.call_all(workers, "daskxml_commit", generation=generation)
         raise_first_failure(committed)
@@ -119,26 +120,23 @@ class Collectives:
 
     async def _combine(
         self, command: MergeReplicas, workers: list[WorkerHandle]
-    ) -> list[Any] | None:
+    ) -> dict[str, Any] | None:
         """Return the results of all workers; None if one was lost before all had the model."""
-        answers: dict[str, Any] = {}
-        for _ in range(ATTEMPTS):
+        for attempt in range(1, ATTEMPTS + 1):
             connected, number = self._connected
             follows = number if connected == workers else 0
             peers = self._peers(f"merge {command.generation}", workers, follows)
             self._connected = [], 0
             parts = [self._merge_on(it, peers, command, rank) for rank, it in enumerate(workers)]
-            answers = await self._together(peers, workers, parts)
-            failure = first_failure(answers)
-            if failure is None and not lost_any(answers):
+            answers = await self._attempt(peers, workers, parts)
+            if isinstance(answers, dict):
                 self._connected = workers, peers.id.number
-                return list(answers.values())
-            if failure is not None and not is_broken(failure):
-                raise failure
-            if await loss_of_any(workers, NOTICE_S):
-                return None
-            self.group.warn(f"merge {command.generation} is tried again: {failure}")
-        raise first_failure(answers) or ClusterError("the workers cannot merge")
+            if not isinstance(answers, BaseException):
+                return answers
+            if attempt == ATTEMPTS:
+                raise answers
+            self.group.warn(f"merge {command.generation} is tried again: {answers}")
+        return None
 
     async def _merge_on(
         self, worker: WorkerHandle, peers: ProcessGroup, command: MergeReplicas, rank: int
@@ -163,21 +161,17 @@ class Collectives:
             fetched = self._fetch(worker, command.batches[rank])
             args = (peers, command, rank, *fetched)
             parts.append(self.group.ask(worker, "gang", tasks.run_gang, *args))
-        answers = await self._together(peers, workers, parts)
-        failure = first_failure(answers)
-        if failure is None and not lost_any(answers):
-            self._failed = 0
-            self.group.timeline.sent(
-                command.workers, (part.sent_bytes for part in answers.values())
-            )
-            return GangResult(command.gang, tuple(answers.values()))
-        if failure is not None and not is_broken(failure):
-            raise failure
-        if lost_any(answers) or await loss_of_any(workers, NOTICE_S):
+        answers = await self._attempt(peers, workers, parts)
+        if answers is None:
             return None
+        if isinstance(answers, dict):
+            self._failed = 0
+            sent_bytes = [part.sent_bytes for part in answers.values()]
+            self.group.timeline.sent(command.workers, sent_bytes)
+            return GangResult(command.gang, tuple(answers.values()))
         self._failed += 1
-        if failure is not None and self._failed >= ATTEMPTS:
-            raise failure
+        if self._failed >= ATTEMPTS:
+            raise answers
         return GangFailed(command.gang)
 
     # -------------------------------------------------------------------- all
@@ -193,13 +187,23 @@ class Collectives:
             follows=follows,
         )
 
-    async def _together(
-        self,
-        peers: ProcessGroup,
-        workers: Sequence[WorkerHandle],
+    async def _attempt(
+        self, peers: ProcessGroup, workers: Sequence[WorkerHandle],
         parts: Iterable[Coroutine[Any, Any, Any]],
-    ) -> dict[str, Any]:
-        """Wait for all workers; the first failure aborts the collective on all of them."""
+    ) -> Answers:  # fmt: skip
+        """Let all workers take part; the first failure aborts the collective on all of them.
+
+        Returns
+        -------
+        dict, BaseException or None
+            Their results by name; how their connections broke, where none of them was lost, so that
+            another attempt may succeed; None if one was lost.
+
+        Raises
+        ------
+        BaseException
+            Any other failure.
+        """
         running = [asyncio.ensure_future(part) for part in parts]
         try:
             _, pending = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
@@ -212,4 +216,9 @@ class Collectives:
             raise
         finally:
             answers = await gather_by_name(workers, running)
-        return answers
+        failure = first_failure(answers)
+        if failure is not None and not is_broken(failure):
+            raise failure
+        if lost_any(answers) or (failure is not None and await loss_of_any(workers, NOTICE_S)):
+            return None
+        return answers if failure is None else failure

@@ -158,8 +158,6 @@ class WorkerGroup:
 
     def loss(self) -> str:
         """Return the loss that ends a session, in words."""
-        if self.workers and not self.model_host:
-            return "some labels and their copies were lost"
         if self.workers:
             return f"every worker on {self.model_host}, where the shared model is, was lost"
         return "every worker was lost"
