@@ -26,7 +26,7 @@ from typing import Any
 
 from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
 
-from daskxml.collectives import ring_all_reduce
+from daskxml.collectives import all_reduce
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
 from daskxml.transport.communicator import CollectiveId, Communicator
@@ -91,7 +91,7 @@ async def merge(number: int, rank: int, addresses: list[str], piece: int) -> tup
         kernels.momentum(scratch[part], current[part], previous[part], MOMENTUM)
 
     ranks = len(addresses)
-    ring = ring_all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels, finish, piece)
+    ring = all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels, finish, piece)
     begun_s = time.perf_counter()
     await communicator.run_programs(
         CollectiveId(run="benchmark", number=number), addresses, {rank: ring}

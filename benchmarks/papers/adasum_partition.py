@@ -31,7 +31,7 @@ import numpy as np
 from daskxml.collectives.adasum import adasum_recursive
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Flush, Program, Receive, Send, Worked
-from daskxml.collectives.ring import ring_all_reduce
+from daskxml.collectives.ring import all_reduce
 from daskxml.core.arrays import Array
 from daskxml.kernels import get_kernels
 from daskxml.local import Network
@@ -191,7 +191,7 @@ def whole(gpu: Gpu, assigned: Assigned) -> Program[None]:
     """Update the model with all of the state on every GPU."""
     adam = Adam.of(assigned.count)
     for gradient in gpu.gradients:
-        summed = ring_all_reduce(gpu.number, GPUS, gradient, gradient, 1.0, KERNELS)
+        summed = all_reduce(gpu.number, GPUS, gradient, gradient, 1.0, KERNELS)
         yield from among(summed, gpu.local)
         yield moved(SUM_MOVES * (GPUS - 1) / GPUS, assigned.count)
         adam.change(gradient)

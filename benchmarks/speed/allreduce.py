@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster, get_worker
 
-from daskxml.collectives import ring_all_reduce
+from daskxml.collectives import all_reduce
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Program
@@ -80,7 +80,7 @@ def program(what: str, rank: int, ranks: int) -> Program[Any]:
     """Return one rank's part."""
     _, (replica, scratch, change), kernels = get_worker().daskxml_benchmark
     if what in RINGS:
-        return ring_all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels)
+        return all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels)
     combine = adasum_tree if what == TREE else adasum_linear
     return combine(rank, ranks, change, spans(change.size), kernels, work=scratch)
 

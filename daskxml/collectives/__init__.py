@@ -1,13 +1,16 @@
 """Collective operations as programs of messages, without clocks or clusters.
 
-`messages` defines what a program is; `ring` (with `ring_order`) is the all-reduce of means and
-sums; `adasum` has the formula of which `adasum_tree` (over `halving`) and `adasum_linear` are
-programs; `all_gather` distributes results, and `codec` halves the bytes. `combine` chooses by the
-``[combine]`` section of a run file, and gives the factors of a model merge.
+`messages` defines what a program is. `all_reduce` (in `ring`, in the order of `ring_order`) leaves
+a weighted sum of all ranks' arrays on each of them, `all_gather` a list of small ones, `broadcast`
+that of one rank. `adasum` has the formula of which `adasum_tree` (over `halving`) and
+`adasum_linear` are programs; both end with a `multicast` of the parts of the result. `codec` halves
+the bytes. `combine` chooses by the ``[combine]`` section of a run file, and gives the factors of a
+model merge.
 """
 
 from __future__ import annotations
 
+from daskxml.collectives.all_gather import all_gather, broadcast
 from daskxml.collectives.combine import (
     CombineConfig,
     MergeFactors,
@@ -15,14 +18,16 @@ from daskxml.collectives.combine import (
     merge_factors,
     outer_memory,
 )
-from daskxml.collectives.ring import PIECE_FLOATS, ring_all_reduce
+from daskxml.collectives.ring import PIECE_FLOATS, all_reduce
 
 __all__ = [
     "PIECE_FLOATS",
     "CombineConfig",
     "MergeFactors",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
     "combine_changes",
     "merge_factors",
     "outer_memory",
-    "ring_all_reduce",
 ]

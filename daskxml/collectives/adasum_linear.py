@@ -41,7 +41,7 @@ from daskxml.collectives.adasum import (
     norm_ratios,
     work_array,
 )
-from daskxml.collectives.all_gather import IN_FLIGHT, Multicast, all_gather, all_gather_small
+from daskxml.collectives.all_gather import IN_FLIGHT, Multicast, all_gather, multicast
 from daskxml.collectives.codec import Codec, make_codec
 from daskxml.collectives.messages import Flush, Program, Send
 from daskxml.collectives.ring_order import partition_bounds, pieces
@@ -105,7 +105,7 @@ def adasum_linear(
     layers = Layers(spans, kernels)
     slices = _Slices(rank, ranks, x, rows, bounds, layers, kernels, codec, piece_size)
     grams = yield from slices.exchange()
-    gathered = yield from all_gather_small(rank, range(ranks), grams)
+    gathered = yield from all_gather(rank, range(ranks), grams)
     grams = _sum(gathered)
     factors = factors_along(chain(range(ranks)), grams)
     yield from slices.gather(factors)
@@ -156,7 +156,7 @@ class _Slices:
             self._combine(factors, start, stop)
             return self._piece(self._others[0], start, stop)
 
-        yield from all_gather(self.rank, self.x, self.codec, multicasts, prepare, self.piece_size)
+        yield from multicast(self.rank, self.x, self.codec, multicasts, prepare, self.piece_size)
 
     def _piece(self, rank: int, start: int, stop: int) -> Array:
         if rank == self.rank:

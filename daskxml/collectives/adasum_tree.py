@@ -30,7 +30,7 @@ from daskxml.collectives.adasum import (
     norm_ratios,
     work_array,
 )
-from daskxml.collectives.all_gather import IN_FLIGHT, all_gather, all_gather_small
+from daskxml.collectives.all_gather import IN_FLIGHT, all_gather, multicast
 from daskxml.collectives.codec import Codec, make_codec
 from daskxml.collectives.halving import Exchange, HalvingSchedule, Units, halving_schedule
 from daskxml.collectives.messages import Flush, Program, Send
@@ -167,8 +167,8 @@ class _Halving:
     def gather(self) -> Program[None]:
         """Send this rank's parts of the result to all ranks, and receive theirs."""
         between, within, size = self.schedule.between, self.schedule.within, self.piece_size
-        yield from all_gather(self.rank, self.x, self.codec, between, self._weigh, size)
-        yield from all_gather(
+        yield from multicast(self.rank, self.x, self.codec, between, self._weigh, size)
+        yield from multicast(
             self.rank, self.x, Codec(), within, lambda start, stop: self.x[start:stop], size
         )
 
@@ -205,7 +205,7 @@ class _Halving:
         if not is_left:
             sums[1:3] = sums[2:0:-1].copy()  # a is the left group's, b the right group's
         sums[_LEAVES] = _UNKNOWN if self._leaves is None else self._leaves
-        gathered = yield from all_gather_small(self.rank, exchange.left + exchange.right, sums)
+        gathered = yield from all_gather(self.rank, exchange.left + exchange.right, sums)
         self._set_factors(is_left, gathered, gathered[len(exchange.left)])
 
     @np.errstate(invalid="ignore", over="ignore")  # what is not finite shows in the result

@@ -1,4 +1,4 @@
-"""The second half of a collective: every rank sends others the parts of the result that it owns."""
+"""Arrays from each rank to others: small ones, one to many, and the parts of a result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daskxml.collectives.codec import Codec
-from daskxml.collectives.messages import Program, Receive, Send
+from daskxml.collectives.messages import Flush, Program, Receive, Send
 from daskxml.collectives.ring_order import pieces
 from daskxml.core.arrays import Array
 
@@ -24,7 +24,7 @@ class Multicast:
     targets: tuple[int, ...]
 
 
-def all_gather(
+def multicast(
     rank: int,
     x: Array,
     codec: Codec,
@@ -85,7 +85,7 @@ def _cut(multicasts: Sequence[Multicast], piece_size: int) -> Iterator[Multicast
             yield Multicast(start, stop, whole.targets)
 
 
-def all_gather_small(rank: int, group: Sequence[int], own: Array) -> Program[list[Array]]:
+def all_gather(rank: int, group: Sequence[int], own: Array) -> Program[list[Array]]:
     """Exchange small arrays in a group; return those of all ranks, in the order of the group.
 
     Parameters
@@ -100,7 +100,7 @@ def all_gather_small(rank: int, group: Sequence[int], own: Array) -> Program[lis
     Examples
     --------
     >>> from daskxml.collectives.messages import run_together
-    >>> run_together([all_gather_small(rank, (0, 1), np.full(1, rank + 5.0)) for rank in (0, 1)])
+    >>> run_together([all_gather(rank, (0, 1), np.full(1, rank + 5.0)) for rank in (0, 1)])
     [[array([5.]), array([6.])], [array([5.]), array([6.])]]
     """
     place = group.index(rank)
@@ -110,3 +110,31 @@ def all_gather_small(rank: int, group: Sequence[int], own: Array) -> Program[lis
         source = (place - turn) % len(group)
         yield Receive(group[source], gathered[source])
     return gathered
+
+
+def broadcast(rank: int, source: int, targets: Sequence[int], x: Array) -> Program[None]:
+    """Send the array of one rank to others, which must not be that rank.
+
+    Parameters
+    ----------
+    rank
+        This rank; one that is neither ``source`` nor a target does nothing.
+    source, targets
+        The same on all ranks.
+    x
+        Sent, or overwritten.
+
+    Examples
+    --------
+    >>> from daskxml.collectives.messages import run_together
+    >>> x = np.array([[1, 2], [0, 0]])
+    >>> _ = run_together([broadcast(rank, 0, [1], x[rank]) for rank in (0, 1)])
+    >>> x[1]
+    array([1, 2])
+    """
+    if rank in targets:
+        yield Receive(source, x)
+    if rank == source:
+        for target in targets:
+            yield Send(target, x)
+        yield Flush()

@@ -38,7 +38,7 @@ from daskxml.collectives.adasum import ParameterSpan, Tree, balanced, chain
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import PIECE_FLOATS, adasum_tree, combine_along
 from daskxml.collectives.messages import Program
-from daskxml.collectives.ring import ring_all_reduce
+from daskxml.collectives.ring import all_reduce
 from daskxml.core.arrays import Array
 from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels import Kernels
@@ -149,7 +149,7 @@ def combine_changes(
     if rule != "adasum":
         transfer = "float32" if transfer == "float16" else transfer
         weight = weights[rank] if rule == "mean" else 1.0
-        yield from ring_all_reduce(rank, ranks, x, x, weight, kernels, transfer=transfer)
+        yield from all_reduce(rank, ranks, x, x, weight, kernels, transfer=transfer)
         return {}
     if machines == ranks or (machines == 1 and config.inside == "adasum"):
         adasum = adasum_tree if config.order == "tree" else adasum_linear

@@ -28,7 +28,7 @@ _IN_FLIGHT = 2  # own pieces that are sent before the first one is received
 Finish = Callable[[slice], None]
 
 
-def ring_all_reduce(
+def all_reduce(
     rank: int,
     ranks: int,
     out: Array,
@@ -70,7 +70,7 @@ def ring_all_reduce(
     >>> from daskxml.kernels import get_kernels
     >>> terms = [np.ones(3, "f4"), np.full(3, 3, "f4")]
     >>> outs = [np.empty(3, "f4"), np.empty(3, "f4")]
-    >>> _ = run_together([ring_all_reduce(r, 2, outs[r], terms[r], 0.5, get_kernels("cpu", 1))
+    >>> _ = run_together([all_reduce(r, 2, outs[r], terms[r], 0.5, get_kernels("cpu", 1))
     ...     for r in range(2)])
     >>> outs
     [array([2., 2., 2.], dtype=float32), array([2., 2., 2.], dtype=float32)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daskxml.collectives import combine_changes, ring_all_reduce
+from daskxml.collectives import all_reduce, combine_changes
 from daskxml.collectives.messages import (
     Flush,
     Program,
@@ -247,7 +247,7 @@ def _move_center(role: Role, pattern: Averaging, center: Array, before: Array) -
         kernels.add_two(out[piece], center[piece], stays, before[piece], -pattern.momentum)
 
     flat = role.worker.replica.flat
-    yield from ring_all_reduce(role.rank, role.ranks, out, flat, pattern.pull, kernels, finish)
+    yield from all_reduce(role.rank, role.ranks, out, flat, pattern.pull, kernels, finish)
 
 
 def _central(role: Role) -> Program[WorkStats]:

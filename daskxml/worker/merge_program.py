@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from daskxml.collectives import PIECE_FLOATS, merge_factors, ring_all_reduce
-from daskxml.collectives.messages import Flush, Program, Receive, Send
+from daskxml.collectives import PIECE_FLOATS, all_reduce, broadcast, merge_factors
+from daskxml.collectives.messages import Program
 from daskxml.core.arrays import Array
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means
@@ -63,15 +63,10 @@ def _copy_shared_model(worker: TrainingWorker, rank: int, hosts: tuple[str, ...]
     model_host = worker.settings.slot.model_host
     if model_host not in hosts:
         raise TrainingError(f"the shared model is gone: no worker is left on {model_host}")
-    source = hosts.index(model_host)
-    if worker.settings.slot.is_on_model_host and worker.shared is not None:
+    if worker.shared is not None:
         worker.kernels.copy(worker.scratch, worker.kernels.to_device(worker.shared.flat))
-    else:
-        yield Receive(source, worker.scratch)
-    if rank == source:
-        for other in (other for other, host in enumerate(hosts) if host != model_host):
-            yield Send(other, worker.scratch)
-        yield Flush()
+    others = [other for other, host in enumerate(hosts) if host != model_host]
+    yield from broadcast(rank, hosts.index(model_host), others, worker.scratch)
     return {}
 
 
@@ -166,6 +161,6 @@ class _Merge:
         transfer: str = "float32",
     ) -> Program[None]:
         ranks, kernels = len(self.weights), self.kernels
-        yield from ring_all_reduce(
+        yield from all_reduce(
             self.rank, ranks, out, term, weight, kernels, finish, self.piece_size, transfer
         )

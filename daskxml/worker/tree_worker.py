@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from daskxml.collectives.all_gather import all_gather_small
+from daskxml.collectives.all_gather import all_gather
 from daskxml.collectives.messages import Flush, Program, Receive, Send
 from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
@@ -298,7 +298,7 @@ def gather_pieces(worker: TreeWorker, rank: int, ranks: int) -> Program[Means]:
     """
     own = sorted(worker.fitted.items())
     sizes = np.array([len(own), sum(packed.shape[0] for _, packed in own)], np.int64)
-    counts = yield from all_gather_small(rank, range(ranks), sizes)
+    counts = yield from all_gather(rank, range(ranks), sizes)
     names = np.array([(*piece, packed.shape[0]) for piece, packed in own], np.int64).reshape(-1, 3)
     payload = np.concatenate([packed for _, packed in own]) if own else np.empty(0, np.uint8)
     gathered: Pieces = dict(own)

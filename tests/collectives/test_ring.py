@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives import ring_all_reduce
+from daskxml.collectives import all_reduce
 from daskxml.collectives.messages import run_together
 from daskxml.collectives.ring_order import partition_bounds
 from daskxml.kernels import get_kernels
@@ -30,7 +30,7 @@ def test_gives_the_bits_of_the_naive_merge(kernels, size, weights, piece_size, s
         def finish(piece):
             kernels.momentum(outs[rank][piece], current[piece], previous[piece], GAMMA)
 
-        return ring_all_reduce(
+        return all_reduce(
             rank, len(terms), outs[rank], terms[rank], weights[rank], kernels, finish, piece_size
         )
 
@@ -49,7 +49,7 @@ def test_in_place_gives_the_same_bits(kernels, size, weights, piece_size, seed):
     merge_weighted(expected, vectors, weights, expected, expected, 0.0, kernels)
     combined, _ = combine_all(
         vectors,
-        lambda rank, x: ring_all_reduce(
+        lambda rank, x: all_reduce(
             rank, len(weights), x, x, weights[rank], kernels, piece_size=piece_size
         ),
     )
@@ -65,7 +65,7 @@ def test_costs_what_a_ring_costs_and_adds_every_piece_once():
         def count(op):
             sent[rank] += op.array.size
 
-        ring = ring_all_reduce(rank, ranks, x, x, 0.25, kernels, finished.append, 100)
+        ring = all_reduce(rank, ranks, x, x, 0.25, kernels, finished.append, 100)
         return watched(ring, count)
 
     combine_all(vectors, counting)
@@ -114,7 +114,7 @@ def test_bfloat16_rounds_at_every_hop_and_is_the_same_everywhere(
             kernels.momentum(outs[rank][piece], current[piece], previous[piece], GAMMA)
 
         term = outs[rank] if in_place else terms[rank]
-        return ring_all_reduce(
+        return all_reduce(
             rank, len(terms), outs[rank], term, weights[rank], kernels, finish, piece_size,
             transfer="bfloat16",
         )  # fmt: skip
@@ -132,7 +132,7 @@ def test_bfloat16_sends_half_of_the_bytes():
             sent[rank] += op.array.nbytes
 
         kernels = get_kernels("cpu", 1)
-        ring = ring_all_reduce(rank, ranks, x, x, 0.25, kernels, transfer="bfloat16")
+        ring = all_reduce(rank, ranks, x, x, 0.25, kernels, transfer="bfloat16")
         return watched(ring, count)
 
     combine_all(random_vectors(ranks, size, 3), counting)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives import CombineConfig, ring_all_reduce
+from daskxml.collectives import CombineConfig, all_reduce
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.combine import hierarchical
@@ -79,7 +79,7 @@ def programs_of(name, arrays, transfer):
     for rank, x in enumerate(arrays):
         if name == "ring":
             transfer = "float32" if transfer == "float16" else transfer
-            yield ring_all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16, transfer=transfer)
+            yield all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16, transfer=transfer)
         elif name == "tree":
             yield adasum_tree(rank, ranks, x, SPANS, KERNELS, transfer, piece_size=16)
         elif name == "linear":

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daskxml.collectives import ring_all_reduce
+from daskxml.collectives import all_reduce
 from daskxml.local.clock import run_programs
 from daskxml.local.cost import Network
 from harness.cuda_on_host import DeviceArray, emulated, needs_compiler
@@ -17,7 +17,7 @@ def test_replicas_on_devices_are_merged():
     outs = [kernels.zeros(5) for _ in terms]
     assert isinstance(outs[0], DeviceArray)
     run_programs(
-        [ring_all_reduce(rank, 2, outs[rank], terms[rank], 0.5, kernels) for rank in (0, 1)],
+        [all_reduce(rank, 2, outs[rank], terms[rank], 0.5, kernels) for rank in (0, 1)],
         lambda rank, worked: 0.0,
         NETWORK,
     )

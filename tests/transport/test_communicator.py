@@ -13,7 +13,7 @@ import pytest
 from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 from distributed.comm import connect
 
-from daskxml.collectives import ring_all_reduce
+from daskxml.collectives import all_reduce
 from daskxml.collectives.messages import Flush, Receive, ReceiveAny, Send, Worked
 from daskxml.core.errors import ClusterError, ConfigError, TrainingError
 from daskxml.transport.channels.shm_arrays import shared_zeros
@@ -105,7 +105,7 @@ def ring(rank, weights, size, kernels=None):
     """The merged bytes."""
     out, ranks = shared_zeros(size) if size else np.empty(0, np.float32), len(weights)
     out[:] = np.nan
-    yield from ring_all_reduce(
+    yield from all_reduce(
         rank, ranks, out, replica_of(rank, size), weights[rank], kernels or NaiveKernels(),
         piece_size=PIECE_FLOATS,
     )  # fmt: skip
