@@ -53,13 +53,9 @@ def write_checkpoint(
     folder = make_folder(Path(run_dir) / FOLDER)
     _drop_later(run_dir, megabatch)
     path = folder / f"{megabatch:06d}.safetensors"
-    write_tensors(path, models, _metadata(session))
+    write_tensors(path, models, {"format": FORMAT_VERSION, "session": session})
     _prune(run_dir, keep)
     return path
-
-
-def _metadata(session: str) -> dict[str, str]:
-    return {"format": FORMAT_VERSION, "session": session}
 
 
 def _prune(run_dir: str | Path, keep: int) -> None:

@@ -124,16 +124,6 @@ def part_of(batch: Batch, part: int, parts: int) -> list[Span]:
     return found
 
 
-def rows_within(spans: Batch, fetched: Fetched) -> Fetched:
-    """Return the rows of spans that lie within fetched ones."""
-    found = {}
-    for span in spans:
-        for whole, rows in fetched.items():
-            if span[:2] == whole[:2] and whole.start <= span.start and span.stop <= whole.stop:
-                found[span] = slice_rows(rows, span.start - whole.start, span.stop - whole.start)
-    return found
-
-
 def cut_fetched(batches: Sequence[Batch], fetched: Fetched, parts: int) -> Fetched:
     """Return the fetched rows by the spans of the parts into which each batch is cut."""
     found = {}
