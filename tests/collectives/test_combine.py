@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.collectives import CombineConfig, combine_changes
+from daskxml.collectives.adasum import adasum_recursive
 from daskxml.collectives.combine import hierarchical
 from daskxml.kernels import get_kernels
-from harness.naive_adasum import adasum_recursive
 from harness.vectors import assert_close, combine_all, random_vectors, seeds, segmented, watched
 
 KERNELS = get_kernels("cpu", 1)
