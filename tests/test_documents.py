@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from daskxml.cli.arguments import _COMMANDS, build_parser
+from daskxml.cli.arguments import COMMANDS, build_parser
 from daskxml.config import load_run_config
 
 ROOT = Path(__file__).parents[1]
@@ -194,7 +194,7 @@ def test_every_setting_of_every_section_is_in_the_reference(monkeypatch):
         for key in settings.keys_of(section):
             assert f"**{key}** ``= " in table, heading
             assert meanings[key][1], f"{heading} {key} has no meaning"
-    assert settings.commands().count("\n## `daskxml ") + 1 == len(_COMMANDS)
+    assert settings.commands().count("\n## `daskxml ") + 1 == len(COMMANDS)
 
 
 def test_continuous_integration_runs_exactly_make_test():

@@ -599,7 +599,7 @@ def local(place: Place) -> str:
     train = "train run.toml --train good.txt --test good.txt --workers 1 --out"
     told = call_all(place.work, [f"{train} local", f"{train} local-2 --train malformed.txt"])
     told += call(place.work, "train --resume local --set training.megabatches=5")
-    topics = [line.split("  ")[0] for line in call(place.work, "doctor").splitlines()]
+    topics = [line.split("  ")[0] for line in call(place.work, "inspect").splitlines()]
     told += "\n".join(filter(None, topics)) + "\n"
     line = f"{train} stopped --set training.megabatches=0 --set training.minutes=2".split()
     process = subprocess.Popen([COMMAND, *line], cwd=place.work, text=True, stdout=-1, stderr=-2)

@@ -1,17 +1,15 @@
-"""Commands on files and models: ``daskxml inspect``, ``predict``, ``evaluate`` and others."""
+"""Commands on files and models: ``daskxml predict``, ``evaluate`` and others."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import daskxml
 from daskxml.api.prediction_files import STDOUT, write_predictions
 from daskxml.cli.arguments import Options
 from daskxml.core.errors import ConfigError
-from daskxml.data.inspection import inspect_file
 from daskxml.data.rows import concatenate
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.models.rankings import Ids, Scores, empty_rows, unknown_texts
@@ -25,17 +23,6 @@ TOP_K = 5  # labels that are predicted of each row, unless told otherwise
 
 # A decorator of commands; on the standard error, as the output may be read by a program.
 _telling = telling_of_compilation(lambda: print(TEXT, file=sys.stderr, flush=True))
-
-
-def inspect(options: Options) -> int:
-    """Describe a data file and its problems, as lines or as one JSON object."""
-    found = inspect_file(
-        options.data,
-        feature_names=options.feature_names or (),
-        label_names=options.label_names or (),
-    )
-    print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))
-    return 0
 
 
 @_telling

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import daskxml
-from daskxml.cli import data, main
+from daskxml.cli import machine, main
 from daskxml.cli.arguments import build_parser
 from daskxml.config import packaged_run_files
 from daskxml.core.errors import ConfigError
@@ -76,7 +76,7 @@ def test_interruption_is_130(capsys, monkeypatch):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data, "inspect", interrupted)
+    monkeypatch.setattr(machine, "inspect", interrupted)
     assert main(["inspect", "rows.txt"]) == 130
     assert capsys.readouterr().err == "daskxml: interrupted\n"
 
@@ -85,7 +85,7 @@ def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
     def refused(options):
         raise PermissionError(13, "Permission denied", "rows.txt")
 
-    monkeypatch.setattr(data, "inspect", refused)
+    monkeypatch.setattr(machine, "inspect", refused)
     assert "rows.txt: Permission denied" in failure(capsys, "inspect", "rows.txt")
 
 
@@ -93,7 +93,7 @@ def test_an_error_of_daskxml_itself_is_one_line_and_a_file(capsys, monkeypatch, 
     def broken(options):
         raise RuntimeError("twice \x1b[31m\nas long")
 
-    monkeypatch.setattr(data, "inspect", broken)
+    monkeypatch.setattr(machine, "inspect", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["inspect", "rows.txt"]) == 70
     [log] = tmp_path.iterdir()
@@ -110,7 +110,7 @@ def test_an_error_without_a_place_for_its_traceback_is_one_line(capsys, monkeypa
     def broken(options):
         raise RuntimeError("lost")
 
-    monkeypatch.setattr(data, "inspect", broken)
+    monkeypatch.setattr(machine, "inspect", broken)
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
     assert main(["inspect", "rows.txt"]) == 70
     assert "--debug shows its traceback" in capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):
     def refused(options):
         raise error
 
-    monkeypatch.setattr(data, "inspect", refused)
+    monkeypatch.setattr(machine, "inspect", refused)
     assert line in failure(capsys, "inspect", "rows.txt")
 
 
@@ -157,7 +157,7 @@ def test_help_and_version_load_nothing_heavy():
 
 def test_module_runs_as_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "daskxml", "inspect"], capture_output=True, text=True
+        [sys.executable, "-m", "daskxml", "report"], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.startswith("daskxml: error: the following arguments are required")

@@ -23,13 +23,13 @@ A100 = Gpu(index=0, uuid="GPU-a", name="A100", memory_bytes=40 << 30, driver="47
 
 
 def doctor(python: str, path: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [python, "-m", "daskxml", "doctor", *options]
+    command = [python, "-m", "daskxml", "inspect", *options]
     environment = os.environ | {"PYTHONPATH": path}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
 
 def test_here_everything_is_found(capsys):
-    assert main(["doctor"]) == 0
+    assert main(["inspect"]) == 0
     output = capsys.readouterr().out
     assert f"daskxml    {daskxml.__version__}, {ROOT}" in output
     for word in ("Python", "distributed", "dashboard", "cores", "BLAS", "memory", "disk", "GPUs"):
