@@ -368,7 +368,7 @@ COMMANDS = {
         (_RUNS, _flag("--json", "print one JSON object a line, with all disagreements")),
     ),
     "inspect": Command(
-        "machine", "describe data files and their problems, or what is installed here", _INSPECTION
+        "inspect", "describe data files and their problems, or what is installed here", _INSPECTION
     ),
     "bench": Command("bench", "run a suite: run files times data sets, one table", _BENCH),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import daskxml
-from daskxml.cli import machine, main
+from daskxml.cli import inspect, main
 from daskxml.cli.arguments import build_parser
 from daskxml.config import packaged_run_files
 from daskxml.core.errors import ConfigError
@@ -76,7 +76,7 @@ def test_interruption_is_130(capsys, monkeypatch):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(machine, "inspect", interrupted)
+    monkeypatch.setattr(inspect, "inspect", interrupted)
     assert main(["inspect", "rows.txt"]) == 130
     assert capsys.readouterr().err == "daskxml: interrupted\n"
 
@@ -85,7 +85,7 @@ def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
     def refused(options):
         raise PermissionError(13, "Permission denied", "rows.txt")
 
-    monkeypatch.setattr(machine, "inspect", refused)
+    monkeypatch.setattr(inspect, "inspect", refused)
     assert "rows.txt: Permission denied" in failure(capsys, "inspect", "rows.txt")
 
 
@@ -93,7 +93,7 @@ def test_an_error_of_daskxml_itself_is_one_line_and_a_file(capsys, monkeypatch, 
     def broken(options):
         raise RuntimeError("twice \x1b[31m\nas long")
 
-    monkeypatch.setattr(machine, "inspect", broken)
+    monkeypatch.setattr(inspect, "inspect", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["inspect", "rows.txt"]) == 70
     [log] = tmp_path.iterdir()
@@ -110,7 +110,7 @@ def test_an_error_without_a_place_for_its_traceback_is_one_line(capsys, monkeypa
     def broken(options):
         raise RuntimeError("lost")
 
-    monkeypatch.setattr(machine, "inspect", broken)
+    monkeypatch.setattr(inspect, "inspect", broken)
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
     assert main(["inspect", "rows.txt"]) == 70
     assert "--debug shows its traceback" in capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):
     def refused(options):
         raise error
 
-    monkeypatch.setattr(machine, "inspect", refused)
+    monkeypatch.setattr(inspect, "inspect", refused)
     assert line in failure(capsys, "inspect", "rows.txt")
 
 

@@ -25,7 +25,7 @@ def inspect(options: Options) -> int:
         found = inspect_file(options.data, feature_names=names[0], label_names=names[1])
         print(json.dumps(dataclasses.asdict(found)) if options.json else "\n".join(found.lines()))
         return 0
-    from daskxml.cli.doctor import examine
+    from daskxml.cli.examination import examine
 
     report = examine()
     if options.json:

@@ -1,4 +1,7 @@
-"""Cores and their linear algebra, memory, disk; GPUs and the packages that use them; UCX."""
+"""What is installed on this machine, what is missing or clashes, and the commands that fix it.
+
+It runs wherever Python does: only the standard library is imported at the top of a module.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from daskxml.cli.doctor.findings import Finding
-from daskxml.cli.doctor.packages import import_problems
+from daskxml.cli.packages import (
+    Finding,
+    Report,
+    examine_dashboard,
+    examine_packages,
+    examine_python,
+    import_problems,
+)
 from daskxml.core.hardware import (
     CUPY,
     VISIBLE,
@@ -203,3 +212,20 @@ def parse_transports(text: str) -> list[str]:
     for transport, device in re.findall(r"Transport: (\S+)\s+#\s+Device: (\S+)", text):
         found.setdefault(transport, {})[device] = None
     return [f"{transport} ({', '.join(devices)})" for transport, devices in found.items()]
+
+
+_TOPICS = (
+    examine_python, examine_packages, examine_dashboard, examine_cores,
+    examine_memory, examine_disk, examine_gpus, examine_ucx,
+)  # fmt: skip
+
+
+def examine() -> Report:
+    """Examine this machine and its packages.
+
+    Examples
+    --------
+    >>> examine().findings[0].topic
+    'Python'
+    """
+    return Report(tuple(finding for topic in _TOPICS for finding in topic()))

@@ -12,10 +12,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import daskxml
-from daskxml.cli import main
-from daskxml.cli.doctor import packages
-from daskxml.cli.doctor.machine import describe_gpus
-from daskxml.cli.doctor.packages import check_requirements, own_requirements
+from daskxml.cli import main, packages
+from daskxml.cli.examination import describe_gpus
+from daskxml.cli.packages import check_requirements, own_requirements
 from daskxml.core.hardware import Gpu
 
 ROOT = Path(daskxml.__file__).parents[1]

@@ -1,4 +1,4 @@
-"""Python and its packages: what is installed, whether versions fit, and whether modules load."""
+"""Findings of an examination; Python and its packages: what is there, fits, and loads."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import socket
 import sys
 import tomllib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from daskxml._version import __version__
-from daskxml.cli.doctor.findings import Finding
 
 NAME = "daskxml"
 OLDEST = (3, 11)
 EXTRAS = ("cuda12", "cuda13", "ucx")  # for users; the others are for developers
-PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 IMPORTED = (
     "bokeh", "dask", "distributed", "fsspec", "numba", "numpy", "rich", "safetensors", "scipy",
     "threadpoolctl", "tomli-w",
@@ -30,6 +31,73 @@ DASHBOARD = ("127.0.0.1", 8787)
 Installed = Callable[[str], "tuple[str, list[str]] | None"]
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was examined.
+
+    Attributes
+    ----------
+    topic
+        Python, packages, GPUs, UCX, ...
+    text
+        What was found.
+    level
+        ``problem``: daskxml does not work, or not as installed; ``hint``: something is optional.
+    remedy
+        The command that fixes it, or other advice; "" if nothing is to be done.
+    """
+
+    topic: str
+    text: str
+    level: Literal["fine", "hint", "problem"] = "fine"
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings, in the order of their topics."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> list[Finding]:
+        """The findings that must be fixed."""
+        return [finding for finding in self.findings if finding.level == "problem"]
+
+    def lines(self) -> list[str]:
+        """Return the report as text: all findings, then the remedies.
+
+        Examples
+        --------
+        >>> missing = Finding("packages", "dask is missing", "problem", "pip install dask")
+        >>> print(*Report((Finding("Python", "3.12.1"), missing)).lines(), sep="\\n")
+        Python    3.12.1
+        packages  dask is missing
+        <BLANKLINE>
+        1 problem
+          dask is missing
+            pip install dask
+        """
+        width = max(len(finding.topic) for finding in self.findings)
+        lines = []
+        for topic, findings in groupby(self.findings, key=lambda finding: finding.topic):
+            first, *others = findings
+            lines.append(f"{topic:<{width}}  {first.text}")
+            lines += [f"{'':<{width}}  {finding.text}" for finding in others]
+        hints = [finding for finding in self.findings if finding.level == "hint"]
+        count = len(self.problems)
+        lines += _section(f"{count} problem{'s' * (count > 1)}", self.problems)
+        lines += _section("possible", hints)
+        return lines if count else [*lines, "", "no problems"]
+
+
+def _section(title: str, findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return []
+    lines = [line for it in findings for line in (f"  {it.text}", f"    {it.remedy}")]
+    return ["", title, *(line for line in lines if line.strip())]
+
+
 def examine_python() -> Iterator[Finding]:
     """Yield the interpreter and daskxml itself."""
     text = f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}"
@@ -37,7 +105,7 @@ def examine_python() -> Iterator[Finding]:
         yield Finding("Python", text, "problem", "install Python 3.11 or newer")
     else:
         yield Finding("Python", text)
-    yield Finding("daskxml", f"{__version__}, {Path(__file__).parents[2]}")
+    yield Finding("daskxml", f"{__version__}, {Path(__file__).parents[1]}")
 
 
 def examine_packages() -> Iterator[Finding]:
