@@ -51,8 +51,8 @@ class ModelKind(Protocol[AnySpec]):
 
     title: str  # of several, in messages
     Spec: type[AnySpec]
-    made_by: str  # how there comes to be one, where a run file does not train it
-    scores_all: bool  # its ranker also has `logits`, and `last_hidden`
+    made_by: str = "train a run"  # how there comes to be one
+    scores_all: bool = False  # its ranker also has `logits`
 
     def spec(self, values: Mapping[str, Any]) -> AnySpec:
         """Return the description that ``as_dict`` was made from.
@@ -77,6 +77,7 @@ class ModelKind(Protocol[AnySpec]):
 
     def bound(self, spec: AnySpec, scores: Array) -> Any:
         """Return the score above which ranked labels, ``(rows, k)``, are chosen by default."""
+        return 0.5
 
     def smaller(
         self, spec: AnySpec, arrays: Arrays, bits: int, drop: float

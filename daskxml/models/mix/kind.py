@@ -18,13 +18,12 @@ from daskxml.models.protocol import Arrays, ModelKind, Ranker, Spec
 Part = tuple[ModelKind[Any], Spec, dict[str, Any]]  # with the arrays by the part's own names
 
 
-class Mix:
+class Mix(ModelKind[MixtureSpec]):
     """See `daskxml.models.protocol.ModelKind`; ``kinds`` are those of parts."""
 
     title = "mixtures"
     made_by = "train two runs or more, then `daskxml mix RUN RUN --valid FILE`"
     Spec = MixtureSpec
-    scores_all = False
 
     def __init__(self, kinds: Mapping[str, ModelKind[Any]]) -> None:
         self._kinds = kinds
@@ -65,10 +64,6 @@ class Mix:
     def describe(self, spec: MixtureSpec, arrays: Arrays) -> str:
         """Return how many parts there are."""
         return f"{spec.features} -> {spec.labels}, mixture of {len(spec.parts)} models"
-
-    def bound(self, spec: MixtureSpec, scores: Array) -> Any:
-        """Return one half."""
-        return 0.5
 
     def smaller(
         self, spec: MixtureSpec, arrays: Arrays, bits: int, drop: float

@@ -13,16 +13,16 @@ from daskxml.kernels import Kernels
 from daskxml.kernels.quantised import Quantised, quantise
 from daskxml.models.network.ranker import NetworkRanker
 from daskxml.models.network.spec import Layout, ModelSpec
-from daskxml.models.protocol import Arrays
+from daskxml.models.protocol import Arrays, TrainedKind
 from daskxml.models.tensors import difference
 
 QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # nearly all weights
 
 
-class Network:
+class Network(TrainedKind[ModelSpec]):
     """See `daskxml.models.protocol.TrainedKind`."""
 
-    title, made_by = "networks", "train a run"
+    title = "networks"
     Spec = ModelSpec
     scores_all = True
     strategy = "adaptive-sgd"

@@ -10,17 +10,16 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels import Kernels
-from daskxml.models.protocol import Arrays, Ranker
+from daskxml.models.protocol import Arrays, Ranker, TrainedKind
 from daskxml.models.trees.paths import label_path, path_contributions, path_strengths
 from daskxml.models.trees.spec import TreeSpec
 
 
-class Trees:
+class Trees(TrainedKind[TreeSpec]):
     """See `daskxml.models.protocol.TrainedKind`."""
 
-    title, made_by = "label trees", "train a run"
+    title = "label trees"
     Spec = TreeSpec
-    scores_all = False
     strategy = "label-tree"
     needs_all_rows = True
     scales_weights = False
@@ -46,10 +45,6 @@ class Trees:
         """Return how many trees there are."""
         trees = len(list(_trees(arrays)))
         return f"{spec.features} -> {spec.labels}, {trees} label tree{'s' * (trees > 1)}"
-
-    def bound(self, spec: TreeSpec, scores: Array) -> Any:
-        """Return one half."""
-        return 0.5
 
     def smaller(
         self, spec: TreeSpec, arrays: Arrays, bits: int, drop: float
