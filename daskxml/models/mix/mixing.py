@@ -12,9 +12,8 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.matrices import label_csr
 from daskxml.data.rows import concatenate
 from daskxml.kernels import get_kernels
-from daskxml.models.mix.kind import joined_arrays
+from daskxml.models.mix.kind import MixtureSpec, joined_arrays
 from daskxml.models.mix.mixture import choose_weights, stacked
-from daskxml.models.mix.spec import MixtureSpec
 from daskxml.models.rankings import candidates
 from daskxml.models.rows import read_rows
 from daskxml.models.store import ModelHeader
@@ -75,12 +74,9 @@ def mix(
         if valid is None:
             raise ConfigError("a mixture without weights: give rows on which they are chosen")
         weights = _chosen(parts, *_labelled(parts[0], valid))
-    spec = MixtureSpec(
-        features=header.spec.features,
-        labels=header.spec.labels,
-        parts=tuple(part.spec for part in parts),
-        weights=tuple(weights),
-    )
+    sizes = {"features": header.spec.features, "labels": header.spec.labels}
+    described = tuple(part.spec for part in parts)
+    spec = MixtureSpec(**sizes, parts=described, weights=tuple(weights))
     arrays = joined_arrays([part.parameters for part in parts])
     header = replace(header, spec=spec, training={})
     mixture = Model(header, arrays, parts[0].label_counts, threads=parts[0].threads)
@@ -107,7 +103,11 @@ def _labelled(model: Model, valid: Any) -> tuple[Any, Any]:
     """Return features and labels of held-out rows."""
     if isinstance(valid, str | Path):
         valid = [valid]
-    if isinstance(valid, Sequence) and all(isinstance(each, str | Path) for each in valid):
+    if (
+        isinstance(valid, Sequence)
+        and valid
+        and all(isinstance(each, str | Path) for each in valid)
+    ):
         valid = concatenate(list(read_rows(model, [str(path) for path in valid])))
     if isinstance(valid, Partition):
         return valid, valid.labels
