@@ -42,6 +42,7 @@ from daskxml.data.rows import to_scipy
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.local.rows import Rows, read_rows, share_rows
 from daskxml.metrics import metric_sums
+from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
 from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces
 from daskxml.models.trees.shape import TreeShape
@@ -108,7 +109,7 @@ def all_rows(folder: Path, sets: Sequence[str], seeds: Sequence[int], device: st
             yield row_of(name, data, f"{device} + pool", run, seed=seeds[0], **shares(run))
 
 
-PIECES, SEED, REPEATS = 64, 0, 3
+SLOTS, SEED, REPEATS = 4, 0, 3
 MADE_UP = 100_000, 135_909, 200_000, 75, 5  # rows, features, labels, and of each in a row
 
 
@@ -121,10 +122,10 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def tree_kernels(name: str, rows: Rows, kernels: Kernels) -> Row:
     """Fit and rank with one tree."""
-    (train,), (test,), spec, orders = rows.train, rows.test, rows.tree_spec, rows.label_orders
+    (train,), (test,), spec = rows.train, rows.test, rows.tree_spec
     labels, counts = spec.labels, rows.label_counts
-    shape, order = TreeShape.of(spec), orders[0]
-    pieces = plan_pieces(shape, counts[order], train.rows, PIECES)
+    shape, order = TreeShape.of(spec), order_of_tree(rows.label_vectors, spec, SEED, 0)
+    pieces = plan_pieces(shape, counts[order], train.rows, SLOTS)
     blocks = [block for piece in pieces for block in piece]
     tree_rows, rows_s = timed(lambda: TreeRows(kernels, train, order))
     fit_s, fitted = [], None

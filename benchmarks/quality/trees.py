@@ -40,7 +40,7 @@ from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local.rows import Rows, prepared, read_rows
-from daskxml.local.run import LocalRun
+from daskxml.local.tree_runs import LocalTreeRun
 from daskxml.metrics import metric_sums
 from tree_peers import TOOLS as PEERS
 from tree_peers import K, row_times
@@ -66,7 +66,7 @@ def ours(run_file: str, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
     config = load_run_config(run_file, ["cluster.threads=1", *number])
     begun_s = time.process_time()
     given = prepared(replace(rows, test=()), config)
-    model, _ = LocalRun(config, given, lambda event: None).run()
+    model, _ = LocalTreeRun(config, given, lambda event: None).run()
     train_s = time.process_time() - begun_s
     model.threads = 1
     (test,) = rows.test

@@ -38,7 +38,7 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.local import read_rows
 from daskxml.local.rows import prepared
-from daskxml.local.run import LocalRun
+from daskxml.local.tree_runs import LocalTreeRun
 
 BENCHMARKS = Path(__file__).parents[1]
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "quality")]
@@ -110,7 +110,7 @@ def measure_tree(labels: int, count: int) -> dict[str, Any]:
     tree_s = time.process_time() - begun_s
     events: list[Any] = []
     begun_s = time.process_time()
-    model, _ = LocalRun(config, rows, events.append).run()
+    model, _ = LocalTreeRun(config, rows, events.append).run()
     fit_s = time.process_time() - begun_s
     last = next(event["row"] for event in reversed(events) if event["kind"] == "megabatch")
     features = to_scipy(rows.test[0].features)

@@ -131,7 +131,7 @@ class Pipeline(RowStages):
         resolved = resolve_run(config, (), (), overrides)
         rows, test = self.staged(resolved, rows, test)
         resolved = without_stages(resolved)
-        name = name or resolved.run.name or resolved.strategy_name
+        name = name or resolved.run.name or resolved.algorithm
         tables = {k: v for k, v in resolved.as_dict().items() if k not in ("cluster", "checkpoint")}
         key = key_of("train", tables, rows.key, test.key if test else None)
         out = self._file(f"{_file_name(name)}-{key[:8]}")

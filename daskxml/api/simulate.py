@@ -14,6 +14,7 @@ from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
 from daskxml.local.driver import Arrival, Change, check_changes
 from daskxml.local.rows import Rows, load_rows
 from daskxml.local.run import LocalRun, read_stored
+from daskxml.local.tree_runs import LocalTreeRun
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
 from daskxml.records.run_dir import RunDir
@@ -89,13 +90,14 @@ def simulate(
     callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
     with place, callbacks as publish:
         publish({"kind": "status", "state": "loading"})
-        stored = read_stored(place)
+        kind = LocalRun if resolved.has_strategy else LocalTreeRun
+        stored = None if kind is LocalTreeRun else read_stored(place)
         placed = DataLayout(**stored[0]["placed"]) if stored else None
         resolved, rows, names = load_rows(
             resolved, len(named), train, test, rows=rows, placed=placed
         )
         devices = Devices.of(rows.model_spec(resolved), cost, network, threads, pool_cost)
-        run = LocalRun(
+        run = kind(
             resolved, rows, publish, names=names, devices=devices, speeds=named, place=place,
             stored=stored, changes=changes,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from daskxml.config import RunConfig
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.local.rows import load_rows
 from daskxml.local.run import LocalRun
+from daskxml.local.tree_runs import LocalTreeRun
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
@@ -53,6 +54,7 @@ def train_here(
     ):
         publish({"kind": "status", "state": "loading"})
         resolved, rows, names = load_rows(resolved, 1, train, test)
-        run = LocalRun(resolved, rows, publish, start, names)
+        kind = LocalRun if resolved.has_strategy else LocalTreeRun
+        run = kind(resolved, rows, publish, start, names)
         model, reason = run.run()
         return Run(model, run.history, None, reason)

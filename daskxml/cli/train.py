@@ -153,7 +153,7 @@ def _named(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _simulate(
     config: RunConfig, speeds: Any, options: Options, fitted: Any, out: Path
 ) -> daskxml.Run:
-    print(f"simulating {config.strategy_name} in {out}", flush=True)
+    print(f"simulating {config.algorithm} in {out}", flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.simulate(
             config,

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, wait
 
-from daskxml.cluster.label_trees import choose_fit, find_label_orders
+from daskxml.cluster.label_trees import choose_fit, find_label_vectors
 from daskxml.cluster.shared_rows import SharedRows
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
@@ -162,15 +162,15 @@ class LoadedData:
         The model for this data.
     rows
         On the workers.
-    label_orders
-        Future of ``(trees, labels)`` int32, see `find_label_orders`; None for other models.
+    label_vectors
+        Future, see `find_label_vectors`; None for models that are no trees.
     was_there
         Another run had read the rows.
     """
 
     spec: Spec
     rows: PlacedRows
-    label_orders: Future | None = None
+    label_vectors: Future | None = None
     was_there: bool = False
 
     def stages(self) -> tuple[StageRecord, ...]:
@@ -179,10 +179,6 @@ class LoadedData:
         if not self.was_there:
             return stages
         return tuple(replace(stage, outcome=SHARED, seconds=0.0) for stage in stages)
-
-    def label_facts(self) -> list[Future]:
-        """Return what workers are told of the labels beside the rows."""
-        return [self.rows.label_counts, *([self.label_orders] if self.label_orders else [])]
 
     def placement(self) -> Placement:
         """Return a placement with no owners yet."""
@@ -245,12 +241,12 @@ async def load(
     spec = await _checked_spec(client, config, rows.facts)
     if not isinstance(spec, TreeSpec):
         return LoadedData(spec, rows, None, was_there)
-    shards, trees, seed = rows.train, int(config.training.epochs), config.run.seed
-    orders = find_label_orders(client, shards.futures, shards.rows, spec, trees, seed, run)
+    shards, seed = rows.train, config.run.seed
+    vectors = find_label_vectors(client, shards.futures, shards.rows, spec, seed, run)
     if spec.is_open:
-        spec = await choose_fit(client, shards.futures, rows.label_counts, orders, spec, seed, run)
-    await _wait_for_all([orders])
-    return LoadedData(spec, rows, orders, was_there)
+        spec = await choose_fit(client, shards.futures, rows.label_counts, vectors, spec, seed, run)
+    await _wait_for_all([vectors])
+    return LoadedData(spec, rows, vectors, was_there)
 
 
 async def _name_rows(client: Client, config: RunConfig, run: str, scattered: ScatteredRows) -> str:

@@ -321,7 +321,13 @@ def release_directory(run: str, has_failed: bool) -> None:
 
 def keep_model(run: str) -> None:
     """Keep the model of a run that is over, before its `TrainingWorker` is removed."""
-    _storage(run).model = model_arrays(run)
+    if _storage(run).model is None:
+        keep_arrays(run, *model_arrays(run))
+
+
+def keep_arrays(run: str, parameters: dict[str, Array], label_counts: Array) -> None:
+    """Keep the parameters and label counts of a run that is over."""
+    _storage(run).model = parameters, label_counts
 
 
 def model_of(run: str) -> tuple[dict[str, Array], Array]:

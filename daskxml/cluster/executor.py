@@ -109,7 +109,7 @@ class Executor:
     ) -> None:
         self.group, self.session, self.emit = group, session, emit
         rows = data.rows
-        self.train, self.test, self.label_facts = rows.train, rows.test, data.label_facts()
+        self.train, self.test, self.label_counts = rows.train, rows.test, rows.label_counts
         self.store: tuple[str, int] | None = None
         self.stored: tuple[dict[str, Any], str] | None = None
         self._seed, self._warn = seed, warn
@@ -277,7 +277,7 @@ class Executor:
             own = placement.train_shards(worker.name), placement.test_shards(worker.name)
             shards = tasks.ShardIds(*map(tuple, own))
             train, test = [train[i] for i in shards.train], [test[i] for i in shards.test]
-        args = (self.group.run, shards, train, test, self.label_facts)
+        args = (self.group.run, shards, train, test, self.label_counts)
         await self.group.ask(worker, "load", tasks.hold_rows, *args)
         if shards is not None:
             worker.train_shards.update(shards.train)

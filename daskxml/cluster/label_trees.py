@@ -1,10 +1,9 @@
-"""The label trees of a run, found by Dask tasks: sums over rows, an order a tree, how to fit.
+"""What label trees need to know of the rows, by Dask tasks: vectors of the labels, how to fit.
 
 ::
 
     rows of a part ─▶ label sums ─▶ vectors ─▶ feature sums ─▶ projection ─▶ label sums ─▶ vectors
-    vectors ─▶ the order of the labels, one task a tree
-    the first order ─▶ some labels ─▶ their rows of each part ─▶ rate and passes
+    the order of the first tree ─▶ some labels ─▶ their rows of each part ─▶ rate and passes
 
 Sums are exact, so that the trees are the same for any number of workers and parts. Only arrays with
 a row for each label or feature travel, and none passes through the client or the scheduler.
@@ -16,7 +15,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from distributed import Client, Future
 
 from daskxml.core.arrays import Array, Partition
@@ -26,10 +24,9 @@ from daskxml.models.trees.clustering import (
     feature_sums,
     label_sums,
     label_vectors,
-    order_labels,
+    order_of_tree,
     projection_of,
     random_projection,
-    tree_seed,
 )
 from daskxml.models.trees.search import sample_labels, sample_rows
 from daskxml.models.trees.spec import TreeSpec
@@ -38,18 +35,18 @@ BLOCK_ROWS = 16_384  # of a task over rows
 _ADDED = 4  # sums of blocks that a worker holds to add them up: each may have half a gigabyte
 
 
-def find_label_orders(
-    client: Client, parts: Sequence[Future], rows: Sequence[int], spec: TreeSpec, trees: int,
-    seed: int, run: str,
+def find_label_vectors(
+    client: Client, parts: Sequence[Future], rows: Sequence[int], spec: TreeSpec, seed: int,
+    run: str,
 ) -> Future:  # fmt: skip
-    """Return the labels in the order of each tree's leaves, ``(trees, labels)`` int32, as a future.
+    """Return a vector for each label, ``(labels, dimensions)`` float32, as a future.
 
     Parameters
     ----------
     parts, rows
         Partitions of the training rows, and how many each has.
-    trees, seed
-        How many, and the run's seed.
+    seed
+        The run's.
     """
 
     def submit(name: str, function: Callable[..., Any], *args: Any) -> Future:
@@ -76,16 +73,11 @@ def find_label_orders(
     projection = submit("random", random_projection, spec.features, seed)
     vectors = submit("vectors-0", label_vectors, summed("first-labels", label_sums, projection))
     projection = submit("projection", projection_of, summed("features", feature_sums, vectors))
-    vectors = submit("vectors", label_vectors, summed("labels", label_sums, projection))
-    orders = [
-        submit(f"order-{tree}", order_labels, vectors, spec, tree_seed(seed, tree))
-        for tree in range(trees)
-    ]
-    return submit("orders", np.stack, orders)
+    return submit("vectors", label_vectors, summed("labels", label_sums, projection))
 
 
 def choose_fit(
-    client: Client, parts: Sequence[Future], counts: Future, orders: Future, spec: TreeSpec,
+    client: Client, parts: Sequence[Future], counts: Future, vectors: Future, spec: TreeSpec,
     seed: int, run: str,
 ) -> Future:  # fmt: skip
     """Return the description with what is "auto" chosen on held-out rows, as a future.
@@ -94,14 +86,15 @@ def choose_fit(
     ----------
     parts, counts
         Partitions of the training rows, and ``(labels,)``, rows with each label.
-    orders
-        Of `find_label_orders`.
+    vectors
+        Of `find_label_vectors`.
     """
 
     def submit(name: str, function: Callable[..., Any], *args: Any) -> Future:
         return client.submit(function, *args, key=f"tree-{name}-{run}", pure=False)
 
-    labels = submit("sample", sample_labels, orders, counts, spec)
+    order = submit("order", order_of_tree, vectors, spec, seed, 0)
+    labels = submit("sample", sample_labels, order, counts, spec)
     samples = [
         submit(f"sample-{number}", sample_rows, part, labels) for number, part in enumerate(parts)
     ]

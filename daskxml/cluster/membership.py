@@ -45,7 +45,85 @@ ARRIVAL_TIMEOUT_S = 60.0  # for the first worker of a cluster
 ATTEMPTS = 5  # at opening the shared model, each ended by the loss of a worker that has it
 
 
-class Membership:
+class Admission:
+    """Decides which workers can take part in a run.
+
+    Parameters
+    ----------
+    group, config
+        The workers, and the run file.
+    publish
+        Called with the kind and the values of events.
+    warn
+        Called with one line for the user.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        config: RunConfig,
+        publish: Callable[..., None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.group, self.config, self._publish, self._warn = group, config, publish, warn
+
+    async def fit_workers(
+        self, workers: Sequence[WorkerHandle], present: Sequence[WorkerInfo]
+    ) -> list[WorkerHandle]:
+        """Probe workers that are not known, and return those that can take part.
+
+        Raises
+        ------
+        DaskxmlError
+            If none can: why the first one cannot.
+        """
+        known = self.group.capabilities
+        await _wait_for_all(self.probe(it) for it in workers if it.address not in known)
+        return self.without_problem(workers, present)
+
+    def without_problem(
+        self, workers: Sequence[WorkerHandle], present: Sequence[WorkerInfo]
+    ) -> list[WorkerHandle]:
+        """Return the workers that can take part; a warning says why others cannot."""
+        problems = {worker: self.problem(worker, present) for worker in remaining(workers)}
+        fit = [worker for worker, problem in problems.items() if problem is None]
+        for problem in filter(None, problems.values()):
+            if not fit:
+                raise problem
+            self._warn(f"a worker is left out: {problem}")
+        return fit
+
+    def problem(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> DaskxmlError | None:
+        """Return why a worker cannot take part; None if it can."""
+        group = self.group
+        return problem_with(worker.info, self.config, present, group.model_host, group.capabilities)
+
+    async def probe(self, worker: WorkerHandle) -> None:
+        """Get the capabilities of a worker.
+
+        Raises
+        ------
+        WorkerGone, ClusterError
+            If it is lost, or has another version of daskxml.
+        """
+        try:
+            found = await self.group.ask(worker, "start", probe_process)
+        except (ImportError, AttributeError, TypeError) as error:  # another version, or none
+            found = error
+        problem = unfit_workers({worker.address: found})
+        if problem:
+            raise ClusterError(problem)
+        self.group.capabilities[worker.address] = found
+
+    def publish_hardware(self, workers: Iterable[WorkerHandle]) -> None:
+        """Publish the capabilities of workers that take part."""
+        known = self.group.capabilities
+        found = {w.name: known[w.address].as_record() for w in workers if w.address in known}
+        if found:
+            self._publish("equipment", workers=found)
+
+
+class Membership(Admission):
     """Prepares workers to take part in a session, and admits them.
 
     Parameters
@@ -69,8 +147,8 @@ class Membership:
         publish: Callable[..., None],
         warn: Callable[[str], None],
     ) -> None:
-        self.group, self.executor, self.config, self.data = group, executor, config, data
-        self._publish, self._warn = publish, warn
+        super().__init__(group, config, publish, warn)
+        self.executor, self.data = executor, data
         self._ready: list[WorkerHandle] = []  # hold rows, and asked for a model
         self._tasks = BackgroundTasks(self._guard)
         self._copies: dict[WorkerHandle, asyncio.Task[None]] = {}  # of a newer model
@@ -97,44 +175,10 @@ class Membership:
     ) -> list[WorkerHandle]:
         """Return the workers that can take part, and choose the machine of a shared model."""
         self.group.model_host = ""
-        known = self.group.capabilities
-        await _wait_for_all(self._probe(it) for it in workers if it.address not in known)
-        fit = self._without_problem(workers, present)
+        fit = await self.fit_workers(workers, present)
         if fit and self.executor.session.strategy.shares_model:
             self.group.model_host = choose_model_host(worker.info for worker in fit)
-        return self._without_problem(fit, present)
-
-    def _without_problem(
-        self, workers: Sequence[WorkerHandle], present: Sequence[WorkerInfo]
-    ) -> list[WorkerHandle]:
-        problems = {worker: self._problem(worker, present) for worker in remaining(workers)}
-        fit = [worker for worker, problem in problems.items() if problem is None]
-        for problem in filter(None, problems.values()):
-            if not fit:
-                raise problem
-            self._warn(f"a worker is left out: {problem}")
-        return fit
-
-    def _problem(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> DaskxmlError | None:
-        group = self.group
-        return problem_with(worker.info, self.config, present, group.model_host, group.capabilities)
-
-    async def _probe(self, worker: WorkerHandle) -> None:
-        """Get the capabilities of a worker.
-
-        Raises
-        ------
-        WorkerGone, ClusterError
-            If it is lost, or has another version of daskxml.
-        """
-        try:
-            found = await self.group.ask(worker, "start", probe_process)
-        except (ImportError, AttributeError, TypeError) as error:  # another version, or none
-            found = error
-        problem = unfit_workers({worker.address: found})
-        if problem:
-            raise ClusterError(problem)
-        self.group.capabilities[worker.address] = found
+        return self.without_problem(fit, present)
 
     async def _create(
         self,
@@ -182,8 +226,8 @@ class Membership:
         self._tasks.start(self._prepare(worker, present))
 
     async def _prepare(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
-        await self._probe(worker)
-        problem = self._problem(worker, present)
+        await self.probe(worker)
+        problem = self.problem(worker, present)
         if problem is not None:
             raise problem
         await self._create_late(worker, present)
@@ -245,13 +289,6 @@ class Membership:
             self.group.workers[worker.name] = worker
         self.publish_hardware(fresh)
         return fresh
-
-    def publish_hardware(self, workers: Iterable[WorkerHandle]) -> None:
-        """Publish the capabilities of workers that take part."""
-        known = self.group.capabilities
-        found = {w.name: known[w.address].as_record() for w in workers if w.address in known}
-        if found:
-            self._publish("equipment", workers=found)
 
     async def catch_up(self, generation: int) -> None:
         """Wait, for a limited time, for workers whose copies of the model were outdated repeatedly.

@@ -12,7 +12,7 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
 from typing import Any
@@ -98,7 +98,7 @@ class RunDriver:
         self._names = NO_NAMES
         self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
-        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.events: asyncio.Queue[Any] = asyncio.Queue()
         self.stored: tuple[dict[str, Any], str] | None = None
         self.executor: Executor | None = None
         self.membership: Membership | None = None
@@ -109,6 +109,8 @@ class RunDriver:
         self._published = 0  # mega-batches in the event log
         self._present: dict[str, WorkerInfo] = {}  # by address: all workers of the cluster
         self._arrived = asyncio.Event()
+        # Seconds since a worker was heard of last, by its address; the scheduler knows it.
+        self.silence_s: Callable[[str], float] = lambda address: 0.0
         self.detached: DetachedRun | None = None
         if is_detached:
             writer = self._new_history_writer(run_dir) if run_dir is not None else None
@@ -140,6 +142,14 @@ class RunDriver:
         if future is not None:
             self.events.put_nowait(TaskErred(future))
 
+    def task_done(self, key: str, address: str, busy_s: float) -> None:
+        """Note that a task is done: leases are reported instead."""
+
+    def model_holder(self) -> WorkerHandle | None:
+        """Return a worker that holds the model of a run that is over."""
+        keepers = self.detached.keepers if self.detached else []
+        return next(iter([*self.group.workers.values(), *keepers]), None)
+
     def lease_reported(self, result: LeaseResult) -> None:
         """Note that a lease is done."""
         self.events.put_nowait(result)
@@ -155,7 +165,7 @@ class RunDriver:
         return {
             "run": self.run,
             "name": self.config.run.name,
-            "strategy": self.config.strategy_name,
+            "strategy": self.config.algorithm,
             "is_detached": self.detached is not None,
             "out": self.run_dir or "",
             **self.event_log.summary(),
@@ -186,9 +196,7 @@ class RunDriver:
         await self._check_run_dir()
         if self.detached is not None:
             await self.detached.open()
-        if self.checkpoint:
-            session = await self._on_some_worker(tasks.read_session, self.checkpoint)
-            self.stored = (session, self.checkpoint)
+        await self._read_stored()
         self.event_log.state("loading")
         self._names = await self._read_names()
         self.config = self._names.sized(self.config)
@@ -205,15 +213,25 @@ class RunDriver:
             run=self.run,
             **describe_run(self.config, self.data.spec, self.data.placement(), devices),
         )
-        reason = RESTART
-        while reason == RESTART:
-            await self._await_workers()
-            reason = await self._run_session()
-            if reason == RESTART or self.run_dir is not None:
-                await self._remove_from_workers()
+        await self._await_workers()
+        reason = await self._train()
+        if self.run_dir is not None:
+            await self._remove_from_workers()
         if self.detached is not None:
             await self.clean_up()
         self.event_log.end_well(reason, run_dir=self.run_dir)
+
+    async def _read_stored(self) -> None:
+        if self.checkpoint:
+            session = await self._on_some_worker(tasks.read_session, self.checkpoint)
+            self.stored = (session, self.checkpoint)
+
+    async def _train(self) -> str:
+        """Run sessions until one ends; return why."""
+        while (reason := await self._run_session()) == RESTART:
+            await self._remove_from_workers()
+            await self._await_workers()
+        return reason
 
     async def _read_names(self) -> ColumnNames:
         """Return the names of columns: those that came with the rows, or those in files."""
@@ -261,7 +279,7 @@ class RunDriver:
         self.membership = membership
         if not workers:
             return RESTART
-        self._publish_ready()
+        self._publish_ready(self.stored[0]["history"] if self.stored else [])
         for text in dict.fromkeys(worker.memory for worker in workers):
             self.event_log.event("memory", text=text)
         # Those that arrived while the first were prepared.
@@ -361,11 +379,10 @@ class RunDriver:
         commands = loop.lose(worker.name, time.monotonic())
         return ends or commands
 
-    def _publish_ready(self) -> None:
+    def _publish_ready(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Allow changes of a resumed run's directory: its workers have read the checkpoint."""
         if not self._is_ready:
             self._is_ready = True
-            history = self.stored[0]["history"] if self.stored else []
             self.event_log.event("ready", history=history)
             stages = [asdict(stage) for stage in self.data.stages()]
             self.event_log.event("stages", stages=[*self._stages_before, *stages])

@@ -9,6 +9,7 @@ detached run has no owner, and its record is kept for a while after its end.
 from __future__ import annotations
 
 import asyncio
+import time
 import tomllib
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from daskxml.cluster.data_loading import RowHolders, ScatteredRows
 from daskxml.cluster.remote_model import HOLDERS
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.shared_rows import SharedRows
+from daskxml.cluster.tree_driver import TreeDriver
 from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.config import load_run_config
@@ -112,10 +114,12 @@ class RunSchedulerPlugin(SchedulerPlugin):
         resolved = load_run_config(tomllib.loads(config))
         rows = ScatteredRows(**{name: tuple(keys) for name, keys in scattered.items()})
         holders = RowHolders(self.shared, owner if owner in self.keepers else "")
-        driver = RunDriver(
+        kind = RunDriver if resolved.has_strategy else TreeDriver
+        driver = kind(
             client, run, resolved, rows, run_dir, checkpoint, is_detached, holders, stages or ()
         )
         driver.group.capabilities |= capabilities
+        driver.silence_s = self._silence_s
         for state in self.scheduler.workers.values():
             driver.worker_added(_info(state))
         self.drivers[run], self.owners[run] = driver, owner
@@ -179,8 +183,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
     async def holder_of(self, run: str) -> dict[str, Any]:
         """Return the address of a worker that holds the model of a run that is over."""
         driver = self._driver(run)
-        keepers = driver.detached.keepers if driver.detached else []
-        handle = next(iter([*driver.group.workers.values(), *keepers]), None)
+        handle = driver.model_holder()
         if handle is None:
             raise ClusterError("every worker was lost before the model was fetched")
         return {"address": handle.address, "header": driver.header("").as_dict()}
@@ -250,6 +253,11 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
 
+    def _silence_s(self, address: str) -> float:
+        """Return how long ago a worker was heard of last."""
+        worker = self.scheduler.workers.get(address)
+        return 0.0 if worker is None else time.time() - worker.last_seen
+
     def _driver(self, run: str) -> RunDriver:
         if run not in self.drivers:
             raise ClusterError(f"no run {run} on this scheduler; 'daskxml runs' lists those it has")
@@ -281,8 +289,13 @@ class RunSchedulerPlugin(SchedulerPlugin):
                 self._forget_soon(run)
 
     def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Pass on that a task failed, and let the span of the runs forget what Dask forgets."""
-        if finish == "erred":
+        """Pass on that a task failed or is done; the span of the runs forgets what Dask forgets."""
+        if finish == "memory" and start == "processing":
+            spans = kwargs.get("startstops") or ()
+            busy_s = sum(it["stop"] - it["start"] for it in spans if it["action"] == "compute")
+            for driver in self.drivers.values():
+                driver.task_done(key, kwargs.get("worker", ""), busy_s)
+        elif finish == "erred":
             for driver in self.drivers.values():
                 driver.task_failed(key)
         elif finish == "forgotten" and self.scheduler.tasks[key].group.span_id in SPAN["ids"]:
@@ -311,4 +324,5 @@ class RunSchedulerPlugin(SchedulerPlugin):
 
 
 def _info(state: WorkerState) -> WorkerInfo:
-    return WorkerInfo(str(state.name), state.address, device_of(state.resources))
+    device = device_of(state.resources)
+    return WorkerInfo(str(state.name), state.address, device, state.nthreads)

@@ -174,11 +174,12 @@ KnownCapabilities = Mapping[str, Capabilities]  # by address, of the workers pro
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker of the cluster: its name, its address, and whether it is a pool of threads."""
+    """A worker of the cluster: its name and address, whether it is a pool, and Dask's threads."""
 
     name: str
     address: str
     device: WorkerDevice = field(default_factory=WorkerDevice)
+    threads: int = 1
 
     @property
     def host(self) -> str:

@@ -24,6 +24,7 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means
 from daskxml.kernels.compilation import telling_of_compilation
+from daskxml.models.trees.fitting import TreeFitter
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas
 from daskxml.transport.communicator import Communicator, ProcessGroup
@@ -173,6 +174,7 @@ class RunWorkerPlugin(WorkerPlugin):
         self.removals: Counter[str] = Counter()  # by run: how often it was removed
         self._lock = threading.Lock()
         self.storage: dict[str, RunStorage] = {}  # by run
+        self.fitters: dict[str, TreeFitter] = {}  # by run, of label trees
         # The last merge of each run: its result may be asked for twice.
         self._merges: dict[str, tuple[CollectiveId, asyncio.Future[ProgramResult[Means]]]] = {}
         self.communicator = Communicator(worker)

@@ -40,7 +40,6 @@ from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import SharedHandle, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
-from daskxml.worker.tree_worker import TreeWorker
 
 Answer = TypeVar("Answer")
 
@@ -103,26 +102,22 @@ async def remove_worker(run: str) -> None:
     """Remove a run from this process, and abort what it still does here."""
     plugin = worker_plugin()
     plugin.remove_queue(run)
+    plugin.fitters.pop(run, None)
     await plugin.communicator.forget(run)
 
 
 def hold_rows(
     run: str, shards: ShardIds | None, train: Sequence[Partition], test: Sequence[Partition],
-    label_facts: Sequence[Array],
+    label_counts: Array,
 ) -> None:  # fmt: skip
-    """Add shards to those on this worker; None: these are all rows.
-
-    ``label_facts`` are the label counts, and the label orders of trees.
-    """
+    """Add shards to those on this worker; None: these are all rows."""
     worker = run_worker(run)
     if shards is None:
         worker.rows.hold_all(train, test)
     else:
         parts = zip((shards.train, shards.test), (train, test), strict=True)
         worker.rows.hold(*(dict(zip(ids, held, strict=True)) for ids, held in parts))
-    worker.count_labels(label_facts[0])
-    if isinstance(worker, TreeWorker):
-        worker.orders = label_facts[1]
+    worker.count_labels(label_counts)
 
 
 def load_checkpoint(run: str, path: str, generation: int, number: int | None) -> None:
@@ -183,7 +178,7 @@ def run_lease(
 def quick_norm(worker: AnyWorker) -> float | None:
     """Return the replica's squared norm if computing it is quicker than a message; else None.
 
-    None also if a merge may change the replica between two leases, and of trees.
+    None also if a merge may change the replica between two leases.
     """
     settings = worker.settings
     is_settled = not (settings.strategy.shares_model or settings.config.combine.overlap)

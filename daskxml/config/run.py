@@ -82,6 +82,11 @@ class RunConfig:
         """The model's kind."""
         return TRAINED[self.model.kind]
 
+    @property
+    def has_strategy(self) -> bool:
+        """Whether workers train a model together, as a strategy says; else it is fitted in tasks."""
+        return self.kind.strategy is not None
+
     def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
         """Yield combinations of sections that are invalid, with what to do about them."""
         name, combine, on_merge = self.strategy_name, self.combine, self.optimizer.on_merge
@@ -135,7 +140,7 @@ class RunConfig:
         name, gpu = self.strategy_name, self.gpu
         if self.has_weights:
             weights = "[training] class_weight" if not self.data.weights else "[data] weights"
-            on_gpu = self.cluster.device == "cuda" and not strategy.pieces
+            on_gpu = self.cluster.device == "cuda" and self.has_strategy
             yield on_gpu, f"{weights}: needs a CPU: give [cluster] device"
             yield self.sampling.is_on, f"{weights}: needs all labels: leave [sampling] out"
         sampling = f"[sampling] method = {self.sampling.method!r}: needs"
@@ -204,8 +209,19 @@ class RunConfig:
         (True, False)
         """
         strategy = self.make_strategy()
-        needs = self.sampling.is_on or (self.has_weights and not strategy.pieces)
+        needs = self.sampling.is_on or (self.has_weights and self.has_strategy)
         return needs or strategy.shares_model
+
+    @property
+    def algorithm(self) -> str:
+        """What trains the model, in words: the strategy's name, or that of a kind without one.
+
+        Examples
+        --------
+        >>> load_run_config("tree").algorithm, load_run_config("elastic").algorithm
+        ('label-trees', 'elastic')
+        """
+        return self.strategy_name if self.has_strategy else self.kind.title.replace(" ", "-")
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, ready to run."""
@@ -240,6 +256,8 @@ class RunConfig:
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
         if self.model.kind != DEFAULT_KIND:  # the only kind that older versions know
             tables["model"] = {"kind": self.model.kind} | tables["model"]
+        if not self.has_strategy:
+            del tables["strategy"]
         return tables
 
     def changes(self) -> dict[str, dict[str, Any]]:
@@ -367,7 +385,12 @@ def _strategy(source: Source) -> tuple[str, Any]:
     model = source.tables.get("model", {})
     with source.located("model"):
         usual = trained_kind(model.get("kind", DEFAULT_KIND)).strategy
-    name = table.pop("name", usual)
+    if usual is None and table:
+        raise ConfigError(
+            f"{source.place('strategy')}: [model] kind = {model['kind']!r} has none, and is cut into "
+            "pieces by the number of workers: leave the section out"
+        )
+    name = table.pop("name", usual or DEFAULT_STRATEGY)
     with source.located("strategy"):
         if not isinstance(name, str) or name not in STRATEGIES:
             hint = suggestion(str(name), STRATEGIES)

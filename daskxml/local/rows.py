@@ -55,8 +55,8 @@ class Rows:
         ``(labels,)`` int64, of the rows that are trained on.
     is_replicated
         Every worker holds every row.
-    label_orders
-        ``(trees, labels)`` int32, see `find_label_orders`; None for models that are no trees.
+    label_vectors
+        Of trees, see `daskxml.models.trees.clustering.find_label_vectors`; None for other models.
     tree_spec
         Of trees, with what was "auto" chosen on held-out rows; None for other models.
     """
@@ -66,7 +66,7 @@ class Rows:
     test: tuple[Partition, ...]
     label_counts: Array
     is_replicated: bool
-    label_orders: Array | None = None
+    label_vectors: Array | None = None
     tree_spec: TreeSpec | None = None
 
     def model_spec(self, config: RunConfig) -> Spec:
@@ -138,9 +138,8 @@ def prepared(rows: Rows, config: RunConfig) -> Rows:
     spec = config.model_spec(rows.facts.features, rows.facts.labels)
     if not isinstance(spec, TreeSpec):
         return rows
-    trees, seed = int(config.training.epochs), config.run.seed
-    spec, orders = prepare_trees(rows.train, rows.label_counts, spec, trees, seed)
-    return replace(rows, label_orders=orders, tree_spec=spec)
+    spec, vectors = prepare_trees(rows.train, rows.label_counts, spec, config.run.seed)
+    return replace(rows, label_vectors=vectors, tree_spec=spec)
 
 
 def _blocks(source: DataSource, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.config import RunConfig
-from daskxml.core.errors import ClusterError, ConfigError
+from daskxml.core.errors import ClusterError
 from daskxml.local.clock import Clock, VirtualClock, WallClock
 from daskxml.local.cost import Devices, Network
 from daskxml.local.driver import Arrival, Change, LocalDriver, Membership, Script
@@ -38,14 +38,11 @@ from daskxml.session.setup import (
     make_session,
     model_header,
 )
-from daskxml.strategies.label_tree import LabelTrees
-from daskxml.worker.tree_worker import TreeWorker
 
 Stored = tuple[dict[str, Any], Path]  # a session, and the checkpoint that holds it
 OnEvent = Callable[[Mapping[str, Any]], Any]
 SIMULATION_FILE = "simulation.json"
 NAME = "0"  # of the one worker in real time, in the history
-_TREE_PIECES = 8  # steps in which one worker fits a tree; nobody shares them
 
 
 def read_stored(place: RunDir) -> Stored | None:
@@ -107,7 +104,7 @@ class LocalRun:
         changes: Sequence[Change] = (),
     ) -> None:
         self._is_virtual = devices is not None
-        self.config = config if self._is_virtual else _for_one_worker(config)
+        self.config = config
         self.rows, self._held, self._publish_event = rows, share_rows(rows), publish
         self._start, self._names = start, names
         self._devices = devices or _this_process(self.config)
@@ -298,21 +295,8 @@ def _this_process(config: RunConfig) -> Devices:
     return Devices(cost=None, network=Network(message_s=0.0, latency_s=0.0), pools=pools)
 
 
-def _for_one_worker(config: RunConfig) -> RunConfig:
-    """Return the run file, with label trees in few pieces: each reads rows that others read, too.
-
-    The trees are the same, bit for bit.
-    """
-    if not isinstance(config.strategy, LabelTrees.Config):
-        return config
-    pieces = min(config.strategy.pieces, _TREE_PIECES)
-    return replace(config, strategy=replace(config.strategy, pieces=pieces))
-
-
 def _begin_from(worker: LocalWorker, start: Model, seed: int) -> None:
     """Set a worker to the model to start from, grown to the rows' features and labels."""
-    if isinstance(worker.training, TreeWorker):
-        raise ConfigError("label trees are fitted anew: leave the model to start from out")
     data = worker.training.settings.data
     flat = grown_parameters(data.network, seed, start)
     worker.network_worker.set_model(flat, flat, generation=0)

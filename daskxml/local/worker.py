@@ -32,9 +32,6 @@ from daskxml.worker.resident_rows import Batch, part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
-from daskxml.worker.tree_worker import TreeWorker
-
-_PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
 
 
 class LocalWorker:
@@ -99,8 +96,6 @@ class LocalWorker:
         else:  # all shards: placement only affects the time
             self.training.rows.hold(dict(enumerate(rows.train)), dict(enumerate(rows.test)))
         self.training.count_labels(rows.label_counts)
-        if isinstance(self.training, TreeWorker):
-            self.training.orders = rows.label_orders
 
     @property
     def is_virtual(self) -> bool:
@@ -154,21 +149,8 @@ class LocalWorker:
         return sum(self._batch_s(batch, megabatch) for batch in batches) if self.is_virtual else 0.0
 
     def _batch_s(self, batch: Batch, megabatch: int) -> float:
-        if isinstance(self.training, TreeWorker):
-            return self._pieces_s(self.training, batch, megabatch)
         rows = sum(span.rows for span in batch)
         return self.work_s(Worked(rows, self._nonzeros(batch)), megabatch)
-
-    def _pieces_s(self, worker: TreeWorker, batch: Batch, megabatch: int) -> float:
-        """Return how long pieces of a tree take: a product for each feature, child and pass."""
-        settings = worker.settings
-        numbers = [(span.epoch, n) for span in batch for n in range(span.start, span.stop)]
-        products = sum(worker.work_of(*number) for number in numbers) * settings.data.row_nonzeros
-        assert self.cost is not None
-        factor = jitter_factor(
-            self.cost.jitter, settings.config.run.seed, self.name, megabatch, numbers[0][1]
-        )
-        return whole_ticks(worker.spec.fit.passes * products / _PRODUCTS_S / self.speed * factor)
 
     def _nonzeros(self, batch: Batch) -> int:
         total = 0

@@ -105,7 +105,7 @@ class ModelKind(Protocol[AnySpec]):
 class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
     """A kind of model that a run file trains: ``[model] kind``."""
 
-    strategy: str  # unless the run file names another
+    strategy: str | None  # unless the run file names another; None: it is fitted in tasks
     needs_all_rows: bool  # on every worker
     scales_weights: bool  # of rows, to the mean 1
     row_s: float | None  # what a row takes to rank on a CPU; None: a network's products decide

@@ -187,5 +187,5 @@ def _name(given: str | Logger) -> str:
 
 def _facts(config: RunConfig, run_dir: RunDir, title: str) -> RunFacts:
     folder = run_dir.path.name if run_dir.path is not None else ""
-    title = title or folder or config.run.name or config.strategy_name
+    title = title or folder or config.run.name or config.algorithm
     return RunFacts(title=title, config=config, out=run_dir.path, history=run_dir.history())

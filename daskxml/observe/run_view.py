@@ -110,11 +110,6 @@ class RunView:
         return self.ended is not None
 
     @property
-    def unit(self) -> str:
-        """What the history counts as rows: in label trees, pieces of them."""
-        return "pieces" if "fit" in self.started else "rows"
-
-    @property
     def megabatch(self) -> int:
         """Mega-batches merged so far."""
         return int(self.row.get("megabatch", 0))

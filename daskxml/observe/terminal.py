@@ -63,7 +63,7 @@ class PlainProgress:
         view = self.view
         match event.get("kind"):
             case "megabatch":
-                return row_line(view.row, view.unit)
+                return row_line(view.row)
             case "started" if view.dashboard:
                 return f"{note(event)}\ndashboard {view.dashboard}"
             # Every mega-batch passes through several states: those before the first are shown.
@@ -105,7 +105,7 @@ class LiveProgress:
         view = self.view
         parts: list[Any] = [self._headline()]
         if view.row:
-            parts.append(Text(row_line({**view.row, **view.measured}, view.unit) + _best(view)))
+            parts.append(Text(row_line({**view.row, **view.measured}) + _best(view)))
         if view.workers:
             parts.append(_worker_table(view))
         parts += [Text(line, style="yellow") for line in list(self._notes)]
@@ -118,7 +118,7 @@ class LiveProgress:
         view, line = self.view, Table.grid(padding=(0, 2))
         cells: list[Any] = [Text(self.title, "bold"), Text(view.state, "cyan")]
         if view.rows and not view.is_over:
-            cells.append(f"{view.rows:,} {view.unit}")
+            cells.append(f"{view.rows:,} rows")
         share, left_s = view.progress(), view.left_s()
         if share is not None and not view.is_over:
             bar = ProgressBar(total=1.0, completed=share, width=_BAR_CHARACTERS)
@@ -133,8 +133,8 @@ def make_progress(title: str) -> PlainProgress | LiveProgress:
     return LiveProgress(title) if sys.stdout.isatty() else PlainProgress()
 
 
-def row_line(row: Row, unit: str = "rows") -> str:
-    """Return a mega-batch as one line; of label trees, which count pieces, without a loss.
+def row_line(row: Row) -> str:
+    """Return a mega-batch as one line; label trees have no loss.
 
     Examples
     --------
@@ -145,11 +145,11 @@ def row_line(row: Row, unit: str = "rows") -> str:
     parts = [
         f"mega-batch {row.get('megabatch', 0)}",
         f"epoch {row.get('epoch', 0):.2f}",
-        f"{row.get('rows', 0):,} {unit}",
-        f"{rows_per_s(row) or 0.0:,.0f} {unit}/s",
+        f"{row.get('rows', 0):,} rows",
+        f"{rows_per_s(row) or 0.0:,.0f} rows/s",
     ]
-    if unit == "rows":
-        parts.append(f"loss {row.get('loss', float('nan')):.4f}")
+    if "loss" in row:
+        parts.append(f"loss {row['loss']:.4f}")
     if "training_loss" in row:
         parts.append(f"training loss {row['training_loss']:.4f}")
     metrics = row.get("metrics", {}).items()
@@ -169,8 +169,7 @@ def _worker_table(view: RunView) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("worker")
     table.add_column("state", min_width=_STATE_CHARACTERS)
-    unit = view.unit
-    for header in (f"batch {unit}", f"{unit}/s", "busy", "updates", unit, "rate", "weight"):
+    for header in ("batch rows", "rows/s", "busy", "updates", "rows", "rate", "weight"):
         table.add_column(header, justify="right")
     trained = view.row.get("workers", {})
     names = [*trained, *(name for name in view.workers if name not in trained)]

@@ -4,11 +4,14 @@ One file holds the global model, the one before it (for the momentum) and, as JS
 the session: strategy, ledger and history. Arrays that differ from worker to worker (the optimizer's
 state, a replica that merges leave as it is) lie beside it in ``checkpoints/NNNNNN/n.safetensors``,
 written before the file that completes the checkpoint, whose session maps workers to numbers.
+
+A run of label trees has a file for each tree instead, which it never writes again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +59,71 @@ def write_checkpoint(
     write_tensors(path, models, {"format": FORMAT_VERSION, "session": session})
     _prune(run_dir, keep)
     return path
+
+
+def write_tree(
+    run_dir: str | Path, tree: int, arrays: Mapping[str, Array], row: Mapping[str, Any]
+) -> None:
+    """Write a label tree, and its row of the history: a run that goes on does not fit it again.
+
+    It lies where the checkpoint of another run would, ``checkpoints/000001.safetensors`` for
+    tree 0; all of them stay. Those of later trees are removed.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written.
+    """
+    folder = make_folder(Path(run_dir) / FOLDER)
+    _drop_later(run_dir, tree + 1)
+    metadata = {"format": FORMAT_VERSION, "row": json.dumps(row)}
+    write_tensors(folder / f"{tree + 1:06d}.safetensors", dict(arrays), metadata)
+
+
+def stored_trees(checkpoint: str | Path) -> list[Path]:
+    """Return the files of trees up to the first that is missing; ``checkpoint`` is one of them."""
+    folder, found = Path(checkpoint).parent, list[Path]()
+    while (path := folder / f"{len(found) + 1:06d}.safetensors").exists():
+        found.append(path)
+    return found
+
+
+def read_tree(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays of a tree that `write_tree` wrote, and its row of the history.
+
+    Raises
+    ------
+    ModelError
+        If it is damaged, or the checkpoint of another kind of model.
+    """
+    arrays, metadata = read_tensors(path, writable=False)
+    return arrays, tree_row(path, metadata)
+
+
+def tree_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the row in a tree's metadata.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is damaged.
+    """
+    if "row" not in metadata:
+        raise ModelError(
+            f"{path}: the model to go on with is no label tree: leave [model] kind as it was"
+        )
+    try:
+        row = parse_json(metadata["row"])
+        check_row(row)
+    except ValueError as error:
+        raise ModelError(
+            f"{path}: is damaged ({error}); delete it to fit this tree again"
+        ) from error
+    return dict(row)
+
+
+def _metadata(session: str) -> dict[str, str]:
+    return {"format": FORMAT_VERSION, "session": session}
 
 
 def _prune(run_dir: str | Path, keep: int) -> None:
@@ -173,11 +241,15 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
     remedy = "delete it to resume from the one before"
     try:
         models, metadata = read_tensors(path, writable=False)
+    except ModelError as error:
+        raise ModelError(f"{error.message}, or {remedy}") from None
+    if "row" in metadata:
+        problem = "the model to go on with is of label trees: leave [model] kind as it was"
+        raise ModelError(f"{path}: {problem}")
+    try:
         if metadata["format"] != FORMAT_VERSION or not models:
             raise ValueError
         return models, parse_session(metadata)
-    except ModelError as error:
-        raise ModelError(f"{error.message}, or {remedy}") from None
     except (KeyError, ValueError):
         raise ModelError(f"{path}: not a checkpoint of this version; {remedy}") from None
 

@@ -32,7 +32,13 @@ from daskxml.core.signals import defer_signals
 from daskxml.core.text import parse_json
 from daskxml.models.tensors import read_tensors
 from daskxml.records.checkpoint import FOLDER as CHECKPOINTS
-from daskxml.records.checkpoint import checkpoints, latest_checkpoint, parse_session
+from daskxml.records.checkpoint import (
+    checkpoints,
+    latest_checkpoint,
+    parse_session,
+    stored_trees,
+    tree_row,
+)
 from daskxml.records.environment import (
     ENVIRONMENT_FILE,
     describe,
@@ -198,6 +204,9 @@ class RunDir:
             return []
         try:
             _, metadata = read_tensors(self.checkpoint, verify=False)  # the workers will
+            if "row" in metadata:
+                paths = stored_trees(self.checkpoint)
+                return [tree_row(it, read_tensors(it, verify=False)[1]) for it in paths]
             return list(parse_session(metadata)["history"])
         except (ModelError, KeyError, ValueError) as error:
             raise ModelError(

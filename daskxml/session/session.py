@@ -132,7 +132,7 @@ class Session:
     ) -> None:
         self.strategy, self.rules, self.placement = strategy, rules, placement
         self.parameters, self.state = parameters, strategy.initial_state()
-        self.ledger = Ledger(ledger_streams(strategy, placement))
+        self.ledger = Ledger(placement.streams())
         self.history: list[dict[str, Any]] = []
         self.workers: dict[str, None] = {}  # in order of arrival
         self.stage, self.stop_reason = "idle", ""
@@ -474,11 +474,6 @@ class Session:
         if self.stage != "evaluate":
             return []
         return [*self._round.reassign(lost, self.speeds())]
-
-
-def ledger_streams(strategy: Strategy, placement: Placement) -> tuple[int, ...]:
-    """Return what each stream of the ledger leases in an epoch: rows, or pieces of a model."""
-    return (strategy.pieces,) if strategy.pieces else placement.streams()
 
 
 def ends_megabatch(decisions: Sequence[protocol.Command]) -> bool:

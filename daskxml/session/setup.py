@@ -15,7 +15,7 @@ from daskxml.models.protocol import Spec
 from daskxml.models.store import ModelHeader, check_names
 from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
-from daskxml.session.session import BarrierMerges, Session, ledger_streams
+from daskxml.session.session import BarrierMerges, Session
 from daskxml.session.stopping import StoppingRules, limits_of
 from daskxml.strategies.protocol import WorkerDevice
 
@@ -202,7 +202,7 @@ def make_session(
         If the rows or the strategy are not those of the checkpoint.
     """
     if not sum(placement.test_rows):
-        _check_untested(config)
+        check_untested(config)
     if stored is not None:
         _check_state(config, stored)
     session = Session(
@@ -214,7 +214,7 @@ def make_session(
         OverlappedMerges() if config.combine.overlap else BarrierMerges(),
         config.as_dict()["strategy"],
     )
-    expected, found = session.ledger.stream_rows, ledger_streams(session.strategy, placement)
+    expected, found = session.ledger.stream_rows, placement.streams()
     if expected != found:
         raise ModelError(
             f"the run to go on with has {sum(expected):,} training rows, the data {sum(found):,}: "
@@ -223,7 +223,7 @@ def make_session(
     return session
 
 
-def _check_untested(config: RunConfig) -> None:
+def check_untested(config: RunConfig) -> None:
     """Refuse settings that need evaluations where there are no rows to evaluate on."""
     training = config.training
     needs = {"target": training.target, "patience": training.patience}
@@ -254,7 +254,7 @@ def describe_run(
 ) -> dict[str, Any]:
     """Return the values of a run's event ``started`` with such workers."""
     return {
-        "strategy": config.strategy_name,
+        "strategy": config.algorithm,
         "rows": sum(placement.train_rows),
         "test_rows": sum(placement.test_rows),
         "tested_on": "validation" if config.data.validation else "test",

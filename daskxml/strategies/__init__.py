@@ -13,7 +13,6 @@ from daskxml.strategies.cpu_gpu_hogbatch import CpuGpuHogbatch
 from daskxml.strategies.crossbow import Crossbow
 from daskxml.strategies.elastic import ElasticSgd
 from daskxml.strategies.hogbatch import Hogbatch
-from daskxml.strategies.label_tree import LabelTrees
 from daskxml.strategies.mirrored import MirroredSgd
 from daskxml.strategies.static import StaticSgd
 
@@ -29,7 +28,6 @@ STRATEGIES: dict[str, Any] = {  # classes: a `Strategy` is made of the class's o
     "hogbatch": Hogbatch,
     "cpu-gpu-hogbatch": CpuGpuHogbatch,
     "adaptive-hogbatch": AdaptiveHogbatch,
-    "label-tree": LabelTrees,
 }
 
 __all__ = ["STRATEGIES", "AdaptiveSgd"]

@@ -315,8 +315,6 @@ class Strategy(Protocol):
     shares_model
         All workers update one model, in shared memory or by pushing the changes of a copy, so a
         lost worker takes only its leases under way with it, and a merge moves nothing.
-    pieces
-        A piece of a model is leased in the place of a row, and an epoch has so many; 0: rows are.
     rules
         The valid values of ``combine.rule``; the first is what "auto" stands for.
     """
@@ -326,7 +324,6 @@ class Strategy(Protocol):
     averages: bool = False
     shares_optimizer: bool = False
     shares_model: bool = False
-    pieces: int = 0
     rules: tuple[str, ...] = ("mean",)
 
     def initial_state(self) -> Any:

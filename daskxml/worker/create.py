@@ -8,9 +8,8 @@ from daskxml.core.arrays import Array
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import ModelStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
-from daskxml.worker.tree_worker import TreeWorker
 
-AnyWorker = TrainingWorker | TreeWorker
+AnyWorker = TrainingWorker
 
 
 def new_worker(
@@ -18,6 +17,4 @@ def new_worker(
     zeros: Callable[[int], Array] | None = None,
 ) -> AnyWorker:  # fmt: skip
     """Return a new worker; the arguments are those of `TrainingWorker`."""
-    if settings.strategy.pieces:
-        return TreeWorker(settings)
     return TrainingWorker(settings, shared, store, zeros)

@@ -265,12 +265,10 @@ def choose_budget(settings: WorkerSettings, kernels: Kernels) -> LogitsBudget:
     """Return the settings' budget, or the fastest that leaves room for the rows.
 
     Where none does, that is the smallest, so that batches need not be cut more than they must.
-    Trees have no logits.
     """
     if settings.logits_budget_bytes:
         return LogitsBudget(chosen_bytes=settings.logits_budget_bytes)
-    strategy = settings.strategy
-    if kernels.name == "cpu" or strategy.pieces:
+    if kernels.name == "cpu":
         return LogitsBudget(chosen_bytes=LOGITS_BYTES)
     whole_bytes = all_logits_bytes(settings, kernels, settings.max_batch_rows)
     tried = candidate_budgets(whole_bytes, kernels.cache_bytes)

@@ -19,7 +19,6 @@ from daskxml.session.commands import MergeReplicas
 from daskxml.worker.create import AnyWorker
 from daskxml.worker.gang_programs import combine_among_ranks
 from daskxml.worker.training_worker import TrainingWorker
-from daskxml.worker.tree_worker import TreeWorker, gather_pieces
 
 
 def merge_program(
@@ -40,8 +39,6 @@ def merge_program(
     TrainingError
         If no rank is on the machine of the shared model.
     """
-    if isinstance(worker, TreeWorker):
-        return (yield from gather_pieces(worker, rank, len(hosts)))
     if worker.settings.strategy.shares_model:
         return (yield from _copy_shared_model(worker, rank, hosts))
     merge = _Merge(worker, command, rank, hosts, piece_size)

@@ -12,12 +12,11 @@ import pytest
 from distributed import Client, Worker
 
 import daskxml
-from harness.ledger_check import check_ledger
+from harness.records import check_trees
 
 Data = dict[str, Path]
 VALUES: dict[str, Any] = {
     "model": {"kind": "tree", "leaf_labels": 10, "powers": [1.0, 0.5]},
-    "strategy": {"pieces": 12},
     "training": {"epochs": 2},
     "checkpoint": {"every": 1},
     "cluster": {"threads": 1},
@@ -34,7 +33,7 @@ def check_same(run: daskxml.Run, expected: daskxml.Run) -> None:
     for name, array in expected.model.parameters.items():
         np.testing.assert_array_equal(run.model.parameters[name], array, err_msg=name)
     assert run.metrics == expected.metrics
-    check_ledger(run.history, 12)
+    check_trees(run.history)
 
 
 def test_trees_on_a_cluster_and_in_its_files(
@@ -46,36 +45,25 @@ def test_trees_on_a_cluster_and_in_its_files(
     loaded = daskxml.load(tmp_path / "run")
     rows = np.eye(3, 300)
     np.testing.assert_array_equal(loaded.predict_top_k(rows)[0], run.model.predict_top_k(rows)[0])
-    assert all(row["merged_bytes"] > 0 for row in run.history)
 
 
-def die_at(place: str) -> Any:
-    """Return what makes one worker kill itself when it fits a piece, or while it merges."""
+def die_in(task: str) -> Any:
+    """Return what makes one worker kill itself in its first task of a kind."""
 
     def arm(dask_worker: Worker) -> None:
-        from daskxml.worker import tree_worker
+        from daskxml.models.trees.fitting import TreeFitter
 
-        if place == "piece":
+        def deadly(*args: Any) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-            def deadly(*args: Any) -> None:  # at its first piece: it may not get a second one
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            tree_worker.fit_blocks = deadly
-        else:
-            gather = tree_worker.all_gather
-
-            def dying(*args: Any) -> Any:
-                yield from gather(*args)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            tree_worker.all_gather = dying
+        setattr(TreeFitter, task, deadly)
 
     return arm
 
 
-@pytest.mark.parametrize("place", ["piece", "merge"])
-def test_a_worker_is_killed(client: Client, data: Data, expected: daskxml.Run, place: str) -> None:
-    client.run(die_at(place), workers=[next(iter(client.scheduler_info()["workers"]))])
+@pytest.mark.parametrize("task", ["fit", "rank"])
+def test_a_worker_is_killed(client: Client, data: Data, expected: daskxml.Run, task: str) -> None:
+    client.run(die_in(task), workers=[next(iter(client.scheduler_info()["workers"]))])
     run = daskxml.train(VALUES, client=client, **data)
     kinds = [event["kind"] for row in run.history for event in row["events"]]
     assert "lost" in kinds

@@ -128,7 +128,7 @@ STAYS_LOCKED = Case(
 
 
 WRITES_BESIDE = Case(
-    19862, "label-tree", False, True, workers=1, epochs=2, checkpoint_every=3, machines=2,
+    19862, "label-trees", False, True, workers=1, epochs=2, checkpoint_every=3, machines=2,
     transport="tcp", faults=(fault("slow disk", "daskxml_read", at=10, lasts_s=0.001, lag=16),),
 )  # fmt: skip
 

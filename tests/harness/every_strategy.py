@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from daskxml.strategies import STRATEGIES
 
-ROW_STRATEGIES = sorted(  # others lease pieces of a model
-    name for name, kind in STRATEGIES.items() if not kind(kind.Config()).pieces
-)
+ROW_STRATEGIES = sorted(STRATEGIES)
 CASES = {
     "adaptive-sgd": {},
     "adaptive-sgd, auto": {"scale_every": "auto", "dispatch": "batch"},

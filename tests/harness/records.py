@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from daskxml.config import load_run_config
-from daskxml.config.run import DEFAULT_STRATEGY
 from daskxml.records.audit import Audit, HistoryRow
-from daskxml.strategies import STRATEGIES
+from daskxml.records.disagreements import Findings
+from daskxml.records.tree_record import check_tree_rows
 from daskxml.strategies.protocol import Strategy
 from harness.recount import recounted
 
@@ -42,15 +42,19 @@ def check_record(history: Sequence[Mapping[str, Any]]) -> None:
     """Check that a history follows the rules of the strategy that it names."""
 
     def make_strategy(settings: Mapping[str, Any]) -> Strategy:
-        kind = STRATEGIES[settings.get("name", DEFAULT_STRATEGY)]
-        is_tree = bool(kind(kind.Config()).pieces)
-        model = {"kind": "tree" if is_tree else "mlp"}
-        table = {"strategy": dict(settings), "training": {"epochs": 1}, "model": model}
+        table = {"strategy": dict(settings), "training": {"epochs": 1}}
         return load_run_config(table).make_strategy()
 
     found = objections(history, make_strategy)
     assert not found, "\n".join(found)
     assert audited(history, make_strategy).decisions
+
+
+def check_trees(history: Sequence[Mapping[str, Any]]) -> None:
+    """Check that the history of a run of label trees has every piece once."""
+    found = Findings()
+    check_tree_rows(json.loads(json.dumps(history)), found)
+    assert not found.disagreements, "\n".join(map(str, found.disagreements))
 
 
 def without_starts(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class VirtualCluster:
         assert 1 <= lease.batch_rows <= self.strategy.max_batch_rows(device)
         assert lease.rows >= 1
         assert lease.batch_rows % max(1, device.pool_threads) == 0  # equal parts for all threads
-        assert lease.lr > 0.0 or self.strategy.pieces
+        assert lease.lr > 0.0
 
     def device(self, name):
         """Return what a worker steps with."""

@@ -13,11 +13,10 @@ from daskxml.api.simulate import simulate
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, DaskxmlError
 from daskxml.local import Arrival, Loss
-from harness.ledger_check import check_ledger
+from harness.records import check_trees
 
 VALUES: dict[str, Any] = {
     "model": {"kind": "tree", "leaf_labels": 10, "powers": [1.0, 0.5]},
-    "strategy": {"name": "label-tree", "pieces": 12},
     "training": {"epochs": 2},
 }
 Data = dict[str, Path]
@@ -41,7 +40,7 @@ def test_trees_learn_and_each_is_evaluated(alone: daskxml.Run) -> None:
     assert [row["metrics"]["rows"] for row in alone.history] == [200, 200]
     assert alone.metrics["P@1"] > 0.4
     assert "2 label trees" in repr(alone.model)
-    check_ledger(alone.history, 12)
+    check_trees(alone.history)
 
 
 @pytest.mark.parametrize("speeds", [[1, 1], [1, 1, 0.5, 0.25]])
@@ -51,7 +50,7 @@ def test_any_number_of_workers_gives_the_same_bits(
     run = simulate(VALUES, speeds, **data)
     assert same(run, alone)
     assert run.metrics == alone.metrics
-    check_ledger(run.history, 12)
+    check_trees(run.history)
 
 
 def test_a_lost_workers_pieces_are_fitted_again_and_one_joins(
@@ -63,7 +62,7 @@ def test_a_lost_workers_pieces_are_fitted_again_and_one_joins(
     kinds = [event["kind"] for row in run.history for event in row["events"]]
     assert sorted(kinds) == ["joined", "lost"]
     assert same(run, alone)
-    check_ledger(run.history, 12)
+    check_trees(run.history)
 
 
 def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_path: Path) -> None:
@@ -72,8 +71,12 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
     run = simulate(out / "run.toml", [1], resume=out, overrides=["training.megabatches=2"])
     assert same(run, alone)
     assert same(run, daskxml.Run(**{**vars(run), "model": daskxml.load(out)}))
-    with pytest.raises(DaskxmlError, match="12 training rows, the data 1,500"):
+    with pytest.raises(DaskxmlError, match="is of label trees: leave"):
         simulate({"training": {"epochs": 4}}, [1], **data, resume=out)
+    with pytest.raises(DaskxmlError, match="1,500 training rows, the data 1,350"):
+        simulate(VALUES, [1], **data, resume=out, overrides=["data.validation=0.1"])
+    with pytest.raises(DaskxmlError, match="tree 1 of the run to go on with: the arrays"):
+        simulate(VALUES, [1], **data, resume=out, overrides=["model.leaf_labels=5"])
 
 
 def test_later_trees_are_fitted_to_hard_negatives_too(
@@ -99,7 +102,7 @@ def test_later_trees_are_fitted_to_hard_negatives_too(
         (["data.residency=shard"], "needs all rows on every worker"),
         (["cluster.pools=1"], "takes no pools"),
         (["evaluation.training_loss=true"], "has no loss over all rows"),
-        (["strategy.name=elastic"], "unknown key 'pieces'"),
+        (["strategy.name=elastic"], "label trees have none"),
         (["model.hidden=[8]"], "unknown key 'hidden'"),
         (["model.kind=forest"], "kind = 'forest': must be one of 'mlp', 'tree'"),
         (["model.kind=mlp"], "leaf_labels"),
@@ -109,11 +112,6 @@ def test_settings_that_do_not_go_together(overrides: list[str], problem: str) ->
     with pytest.raises(ConfigError, match=problem) as caught:
         load_run_config(VALUES, overrides)
     assert "\n" not in str(caught.value)
-
-
-def test_a_network_is_not_fitted_in_pieces() -> None:
-    with pytest.raises(ConfigError, match="fits label trees: give \\[model\\] kind = 'tree'"):
-        load_run_config({"strategy": {"name": "label-tree"}, "training": {"epochs": 1}})
 
 
 def test_a_damaged_model_is_refused(alone: daskxml.Run, tmp_path: Path) -> None:

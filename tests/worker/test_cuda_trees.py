@@ -9,14 +9,13 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import registry
 from daskxml.local.rows import read_rows
-from daskxml.local.run import LocalRun
+from daskxml.local.tree_runs import LocalTreeRun
 from harness.cuda_on_host import emulated, needs_compiler
 
 VALUES = {
     "model": {"kind": "tree", "leaf_labels": 9, "solver": "dual", "passes": 1, "cost": 1.0,
               "lr": 0.5, "powers": [1.0, 0.5]},
     "training": {"epochs": 2},
-    "strategy": {"name": "label-tree", "pieces": 3},
 }  # fmt: skip
 
 
@@ -33,7 +32,7 @@ def test_a_run_on_a_gpu_finds_the_trees_of_a_cpu(monkeypatch):
     found = {}
     for device in ("cpu", "cuda"):
         config = load_run_config({**VALUES, "cluster": {"device": device}})
-        run = LocalRun(config, read_rows(config, 1, train, test), lambda event: None)
+        run = LocalTreeRun(config, read_rows(config, 1, train, test), lambda event: None)
         found[device] = run.run()[0], run.history
     (model, history), (expected, expected_history) = found["cuda"], found["cpu"]
     assert kernels._device.queued["fit_nodes"] >= 2

@@ -76,7 +76,7 @@ def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig
     given["evaluation.k"] = sorted({*ranks, metric_rank(metric)})
     config = load_run_config(tables, given)
     is_scored = has_tests or config.data.validation > 0.0
-    if not is_scored or "evaluation.every" in given:
+    if not is_scored or "evaluation.every" in given or not config.has_strategy:
         return config
     once_an_epoch = max(1, round(rows / config.strategy.megabatch_rows))
     return load_run_config(config, {"evaluation.every": once_an_epoch})

@@ -25,7 +25,7 @@ class Network(TrainedKind[ModelSpec]):
     title = "networks"
     Spec = ModelSpec
     scores_all = True
-    strategy = "adaptive-sgd"
+    strategy: str | None = "adaptive-sgd"
     needs_all_rows = False
     scales_weights = True
     row_s: float | None = None

@@ -80,21 +80,20 @@ def label_vectors(sums: Array) -> Array:
     return (sums / np.where(norms > 0.0, norms, 1.0)).astype(np.float32)
 
 
-def find_label_orders(parts: Sequence[Partition], spec: TreeSpec, trees: int, seed: int) -> Array:
-    """Return the labels in the order of each tree's leaves, ``(trees, labels)`` int32.
+def find_label_vectors(parts: Sequence[Partition], spec: TreeSpec, seed: int) -> Array:
+    """Return a vector of unit length for each label, ``(labels, dimensions)`` float32.
 
     The bits are those of the same function in `daskxml.cluster.label_trees`.
     """
     projection = random_projection(spec.features, seed)
     vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
     projection = projection_of(sum(feature_sums(part, vectors) for part in parts))
-    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
-    return np.stack([order_labels(vectors, spec, tree_seed(seed, tree)) for tree in range(trees)])
+    return label_vectors(sum(label_sums(part, projection) for part in parts))
 
 
-def tree_seed(seed: int, tree: int) -> int:
-    """Return the seed of a tree's random choices."""
-    return derive_key(seed, _TREE, tree)
+def order_of_tree(vectors: Array, spec: TreeSpec, seed: int, tree: int) -> Array:
+    """Return the labels in the order of a tree's leaves; ``seed`` is the run's."""
+    return order_labels(vectors, spec, derive_key(seed, _TREE, tree))
 
 
 def order_labels(vectors: Array, spec: TreeSpec, seed: int) -> Array:

@@ -67,17 +67,26 @@ class Forest:
 
     def __init__(self, spec: TreeSpec, parameters: Mapping[str, Array], kernels: Kernels) -> None:
         self.spec, self._kernels = spec, kernels
-        shape = TreeShape.of(spec)
-        nodes = [shape.child_starts(level) for level in range(shape.levels)]
-        widths = np.concatenate([np.diff(starts) for starts in nodes])
-        child_starts = 1 + _starts(widths)
         self.trees: list[TreeWeights] = []
         self._orders: list[Array] = []
         for tree in range(count_trees(parameters)):
-            arrays = {name: parameters[f"tree{tree}.{name}"] for name in ARRAYS}
-            self._orders.append(arrays.pop("order"))
-            packed = TreeArrays(levels=shape.levels, child_starts=child_starts, **arrays)
-            self.trees.append(kernels.tree_weights(packed))
+            self.add({name: parameters[f"tree{tree}.{name}"] for name in ARRAYS})
+
+    def add(self, tree: Mapping[str, Array]) -> None:
+        """Add a tree, by the names of `ARRAYS`."""
+        shape = TreeShape.of(self.spec)
+        starts = [shape.child_starts(level) for level in range(shape.levels)]
+        child_starts = 1 + _starts(np.concatenate([np.diff(of_level) for of_level in starts]))
+        arrays = {name: array for name, array in tree.items() if name != "order"}
+        packed = TreeArrays(levels=shape.levels, child_starts=child_starts, **arrays)
+        self._orders.append(tree["order"])
+        self.trees.append(self._kernels.tree_weights(packed))
+
+    def copy(self) -> Forest:
+        """Return a forest of the same trees, to which others can be added."""
+        other = Forest(self.spec, {}, self._kernels)
+        other.trees, other._orders = [*self.trees], [*self._orders]
+        return other
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:
         """Rank labels of rows of unit length.

@@ -20,7 +20,7 @@ class Trees(TrainedKind[TreeSpec]):
 
     title = "label trees"
     Spec = TreeSpec
-    strategy = "label-tree"
+    strategy: str | None = None
     needs_all_rows = True
     scales_weights = False
     row_s: float | None = 2e-5  # to descend by beam
@@ -81,11 +81,6 @@ class Trees(TrainedKind[TreeSpec]):
     def needs(self, config: Any) -> Iterator[tuple[bool, str]]:
         """Yield what trees need."""
         tree, epochs = "[model] kind = 'tree':", config.training.epochs
-        yield (
-            not config.make_strategy().pieces,
-            f"{tree} strategy {config.strategy_name!r} merges networks; take 'label-tree', or "
-            "leave it out",
-        )
         yield (
             not (epochs >= 1 and epochs == int(epochs)),
             f"{tree} give [training] epochs, the number of trees, as a whole number",

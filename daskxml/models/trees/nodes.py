@@ -7,7 +7,6 @@ lost is simply fitted again.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,9 @@ from daskxml.models.trees.spec import TreeSpec
 _NODE_ORDER = 3  # keeps the random choices of a run apart
 _ROW_CHILDREN = 50  # reading a row of a block takes about as long as scoring so many children
 _MEAN_WIDTH = 24  # of a node's blocks, at least, in children: each reads the node's rows again
-
+_CUTS, _CUTS_ALONE = 14, 8  # of all work, for each task at a time: no block has much more
+_SHARES, _SHARES_OF_GPUS = 4, 2  # a piece is one of so many, for each task at a time, of the rest
+_LEAST_SHARE = 1 / 400  # of all work: smaller blocks are fitted together
 
 _DTYPES = ("float32", "int32", "int32", "uint16", "float32")  # of the fields of `FittedBlock`
 
@@ -39,6 +40,9 @@ class NodeBlock(NamedTuple):
     node: int
     start: int
     stop: int
+
+
+Plan = list[list[NodeBlock]]  # the blocks of each piece
 
 
 class TreeRows:
@@ -138,9 +142,13 @@ def powered(features: Csr, power: float) -> Csr:
 
 
 def plan_pieces(
-    shape: TreeShape, position_rows: Array, rows: int, pieces: int
-) -> list[list[NodeBlock]]:
-    """Cut a tree into pieces of about the same work, the same for any number of workers.
+    shape: TreeShape, position_rows: Array, rows: int, slots: int, *, on_gpus: bool = False
+) -> Plan:
+    """Cut a tree into pieces for so many tasks at a time.
+
+    Pieces come in the order in which they are to begin, the largest first: whoever is free takes
+    the next one, so that a slow worker fits fewer, and what comes last is short. Only a node whose
+    work is more than a share of all is cut, as each of its blocks reads the node's rows again.
 
     Parameters
     ----------
@@ -150,36 +158,59 @@ def plan_pieces(
         ``(labels,)``: rows with the label at each position.
     rows
         Training rows.
-    pieces
-        At most so many; each has a block at least.
+    slots
+        Tasks that are computed at the same time.
+    on_gpus
+        Whether pieces are to hold many blocks, which a GPU fits together.
 
     Examples
     --------
     >>> shape = TreeShape.of(TreeSpec(features=1, labels=4, leaf_labels=2))
-    >>> for piece in plan_pieces(shape, np.array([5, 5, 10, 10]), rows=30, pieces=3):
+    >>> for piece in plan_pieces(shape, np.array([5, 5, 10, 10]), rows=30, slots=1):
     ...     print([tuple(block) for block in piece])
     [(0, 0, 0, 2)]
     [(1, 1, 0, 2)]
     [(1, 0, 0, 2)]
     """
+    cut = _CUTS * slots if slots > 1 else _CUTS_ALONE
+    blocks = sorted(_blocks(shape, position_rows, rows, cut), key=lambda it: (-it[0], it[1]))
+    whole = left = sum(work for work, _ in blocks)
+    shares = slots * (_SHARES_OF_GPUS if on_gpus else _SHARES)
+    pieces: Plan = []
+    room = 0.0
+    for work, block in blocks:
+        if not pieces or work > room:
+            room = max(left / shares, whole * _LEAST_SHARE)
+            pieces.append([])
+        pieces[-1].append(block)
+        room, left = room - work, left - work
+    return pieces
+
+
+def whole_nodes(shape: TreeShape) -> list[NodeBlock]:
+    """Return a block for each node of a tree."""
+    widths = [np.diff(shape.child_starts(level)).tolist() for level in range(shape.levels)]
+    return [
+        NodeBlock(level, node, 0, width)
+        for level, of_level in enumerate(widths)
+        for node, width in enumerate(of_level)
+    ]
+
+
+def _blocks(
+    shape: TreeShape, position_rows: Array, rows: int, cut: int
+) -> Iterator[tuple[float, NodeBlock]]:
+    """Yield blocks with their work: that of none is much more than one of ``cut`` equal shares."""
     node_rows = _node_rows(shape, position_rows, rows)
     widths = [np.diff(shape.child_starts(level)) for level in range(shape.levels)]
     works = [_work(*pair) for pair in zip(node_rows, widths, strict=True)]
-    share = sum(work.sum() for work in works) / pieces
-    blocks: list[tuple[float, NodeBlock]] = []
+    share = sum(work.sum() for work in works) / cut
     for level, work in enumerate(works):
         for node, width in enumerate(widths[level].tolist()):
             parts = min(width // _MEAN_WIDTH, math.ceil(work[node] / share))
             for start, stop in itertools.pairwise(_cuts(width, max(1, parts))):
                 block = NodeBlock(level, node, start, stop)
-                blocks.append((float(_work(node_rows[level][node], stop - start)), block))
-    blocks.sort(key=lambda item: (-item[0], item[1]))
-    filled: list[tuple[float, int, list[NodeBlock]]] = [(0.0, i, []) for i in range(pieces)]
-    for work, block in blocks:
-        total, number, piece = heapq.heappop(filled)
-        heapq.heappush(filled, (total + work, number, [*piece, block]))
-    largest_first = sorted(filled, key=lambda item: (-item[0], item[1]))
-    return [piece for _, _, piece in largest_first if piece]
+                yield float(_work(node_rows[level][node], stop - start)), block
 
 
 def _cuts(width: int, parts: int) -> list[int]:

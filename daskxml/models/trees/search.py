@@ -20,9 +20,9 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows, to_scipy
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import metric_sums
-from daskxml.models.trees.clustering import find_label_orders
+from daskxml.models.trees.clustering import find_label_vectors, order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
-from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces
+from daskxml.models.trees.nodes import TreeRows, fit_blocks, whole_nodes
 from daskxml.models.trees.shape import TreeShape
 from daskxml.models.trees.spec import AUTO, TreeSpec
 
@@ -40,33 +40,33 @@ _NOISE = 0.004  # of the mean precision: a gain of less is none
 
 
 def prepare_trees(
-    parts: Sequence[Partition], counts: Array, spec: TreeSpec, trees: int, seed: int
+    parts: Sequence[Partition], counts: Array, spec: TreeSpec, seed: int
 ) -> tuple[TreeSpec, Array]:
-    """Return the description with what was open chosen, and the labels' orders.
+    """Return the description with what was open chosen, and the labels' vectors.
 
-    See `find_label_orders`; ``counts`` is ``(labels,)``: rows with each label. On a cluster
+    See `find_label_vectors`; ``counts`` is ``(labels,)``: rows with each label. On a cluster
     `daskxml.cluster.label_trees` does the same.
     """
-    orders = find_label_orders(parts, spec, trees, seed)
+    vectors = find_label_vectors(parts, spec, seed)
     if spec.is_open:
-        labels = sample_labels(orders, counts, spec)
+        labels = sample_labels(order_of_tree(vectors, spec, seed, 0), counts, spec)
         spec = choose_fit([sample_rows(part, labels) for part in parts], spec, seed)
-    return spec, orders
+    return spec, vectors
 
 
-def sample_labels(orders: Array, counts: Array, spec: TreeSpec) -> Array:
+def sample_labels(order: Array, counts: Array, spec: TreeSpec) -> Array:
     """Return the labels of every n-th parent of the first tree's leaves, in their order there.
 
-    ``orders`` is ``(trees, labels)``, ``counts`` ``(labels,)``: training rows with each label. One
+    ``order`` is the first tree's, ``counts`` ``(labels,)``: training rows with each label. One
     parent is taken at least.
 
     Examples
     --------
     >>> spec = TreeSpec(features=1, labels=8, leaf_labels=2)
-    >>> sample_labels(np.arange(8)[None], np.full(8, 8000), spec).tolist()
+    >>> sample_labels(np.arange(8), np.full(8, 8000), spec).tolist()
     [0, 1]
     """
-    bounds, order = TreeShape.of(spec).bounds[-2], orders[0]
+    bounds = TreeShape.of(spec).bounds[-2]
     entries = np.add.reduceat(counts[order], bounds[:-1])
     step = next((n for n in range(1, len(entries)) if entries[::n].sum() <= _ENTRIES), len(entries))
     chosen = range(0, len(entries), step)
@@ -143,7 +143,7 @@ def _precision(
     spec = replace(spec, labels=train.labels.columns)
     shape, order = TreeShape.of(spec), np.arange(spec.labels, dtype=np.int32)
     rows = TreeRows(kernels, train, order, spec.power_of(0))
-    (plan,) = plan_pieces(shape, np.bincount(train.labels.indices, minlength=spec.labels), 1, 1)
+    plan = whole_nodes(shape)
     blocks = list(zip(plan, fit_blocks(rows, spec, shape, plan, seed, 0), strict=True))
     arrays = {f"tree0.{n}": a for n, a in assemble_tree(order, shape, blocks).items()}
     ids, _ = Forest(spec, arrays, kernels).top_k(

@@ -83,17 +83,6 @@ WORK = ("training", "training together", "merge", "evaluation", "checkpoint", "s
 TASKS = {"lease": 0, "gang": 1, "merge": 2, "eval": 3, "save": 4, "start": 5, "load": 5}
 
 
-def worker_titles(unit: str) -> Titles:
-    """Return the titles of the workers' charts, and how their numbers are written.
-
-    Examples
-    --------
-    >>> worker_titles("pieces")["rows_per_s"]
-    ('Throughput (pieces a second)', '0,0')
-    """
-    return {name: (text.replace("rows", unit), how) for name, (text, how) in WORKER_TITLES.items()}
-
-
 def worker_names(series: RunSeries) -> list[str]:
     """Return the workers that have lines, in natural order; those present take precedence."""
     known, lost = _known(series), series.view.lost

@@ -23,6 +23,7 @@ from daskxml.observe.dashboard.charts import (
     MEMORY_TITLES,
     OTHER_RUNS,
     SENT,
+    WORKER_TITLES,
     Charts,
     Columns,
     Titles,
@@ -37,7 +38,6 @@ from daskxml.observe.dashboard.charts import (
     worker_columns,
     worker_count,
     worker_names,
-    worker_titles,
 )
 from daskxml.observe.dashboard.folding import folded
 from daskxml.observe.dashboard.series import RunSeries
@@ -216,10 +216,7 @@ class Page:
         charts.perturbed.data = perturbed_columns(series)
         lines = worker_columns(series, self._workers)
         charts.workers.sent.data = lines | {"color": colors(len(self._workers))}
-        titles = worker_titles(series.view.unit)
-        for name, (title, _) in titles.items():
-            charts.charts[name].title.text = title
-        self._fold("of_workers", lines, titles)
+        self._fold("of_workers", lines, WORKER_TITLES)
         self._fold_learning()
 
     def _fold_learning(self) -> None:
@@ -318,14 +315,14 @@ def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: flo
         "headline.html.jinja",
         title=series.title,
         state=series.state,
-        strategy=series.config.strategy_name,
+        strategy=series.config.algorithm,
         data=data_label(series),
         run=series.run,
         progress=1.0 if progress is None else progress,
         facts={
             "progress": limit_label(view) + left,
             "time": duration(now_s - series.begun_s),
-            "speed": f"{rows_per_s(view.row) or 0.0:,.0f} {view.unit}/s",
+            "speed": f"{rows_per_s(view.row) or 0.0:,.0f} rows/s",
             "best": best_label(series) or "not evaluated yet",
         },
         others=[it for it in reversed(list(all_series)) if it.run != series.run],

@@ -145,7 +145,7 @@ def families(all_series: Iterable[RunSeries]) -> dict[str, Metric]:
 def _run_samples(series: RunSeries) -> Samples:
     """Yield name, labels after ``run``, and value of a run's metrics."""
     view = series.view
-    yield "run_info", (series.title, series.config.strategy_name), 1.0
+    yield "run_info", (series.title, series.config.algorithm), 1.0
     for state in dict.fromkeys((*STATES.values(), *OTHER_STATES, series.state)):
         yield "run_state", (state,), float(state == series.state)
     yield "run_epoch", (), view.epoch
@@ -162,7 +162,8 @@ def _run_samples(series: RunSeries) -> Samples:
     yield "run_rows", (), view.row["rows"]
     yield "run_megabatch", (), view.megabatch
     yield "run_rows_per_second", (), rows_per_s(view.row) or 0.0
-    yield "run_loss", (), view.row["loss"]
+    if "loss" in view.row:
+        yield "run_loss", (), view.row["loss"]
     yield "run_workers", (), len(view.row["workers"])
     for name, (best, _) in view.best.items():
         yield "run_best_metric", (name,), best

@@ -194,7 +194,7 @@ class RunSeries:
     @property
     def title(self) -> str:
         """The run's name in its run file, or that of its algorithm."""
-        return self.config.run.name or self.config.strategy_name
+        return self.config.run.name or self.config.algorithm
 
     @property
     def state(self) -> str:
@@ -250,7 +250,7 @@ def _megabatch(row: Row) -> Megabatch:
     return Megabatch(
         megabatch=row["megabatch"],
         wall_s=row["wall_s"],
-        loss=row["loss"],
+        loss=row.get("loss", float("nan")),
         perturbed=row["perturbed"],
         sent_bytes=row["merged_bytes"] + row["moved_bytes"],
         workers=tuple(workers),

@@ -50,8 +50,8 @@ def comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> l
 
 
 def _loss(row: Row) -> float | None:
-    """Return the mean loss; None for label trees, which tell none: they have 0 there."""
-    return row.get("loss") or None
+    """Return the mean loss; None for label trees, which have none."""
+    return row.get("loss")
 
 
 def _megabatches(run: StoredRun) -> list[float]:
@@ -141,7 +141,7 @@ def worker_charts(run: StoredRun, number: int) -> list[Chart]:
             name=f"run{number}_{name}",
             title=title,
             x_label=MEGABATCHES,
-            y_label=label if run.counts_rows else label.replace("rows", "pieces"),
+            y_label=label,
             series=_worker_series(run, value, marked if name == "weights" else {}),
             from_zero=True,
             mark_meaning="weights perturbed" if name == "weights" else "",

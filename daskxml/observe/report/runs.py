@@ -64,11 +64,6 @@ class StoredRun:
         return last_metrics(self.history)
 
     @property
-    def counts_rows(self) -> bool:
-        """Whether its history counts rows; that of label trees counts pieces of them."""
-        return self.config.get("model", {}).get("kind") != "tree"
-
-    @property
     def stages(self) -> list[StageRecord]:
         """How the rows of the last start came to the workers, as far as it is recorded."""
         found = self.starts[-1].get("stages", ()) if self.starts else ()

@@ -50,12 +50,12 @@ def _summary_row(run: StoredRun, metric: str, level: float | None) -> Cells:
         "rows": last.get("rows"),
         "train_s": train_s,
         "wall_s": last.get("wall_s"),
-        "rows_per_s": last["rows"] / train_s if train_s and run.counts_rows else None,
+        "rows_per_s": last["rows"] / train_s if train_s else None,
         "waiting_share": spent["waiting"] / training_s if training_s else None,
         "last": run.metrics.get(metric),
         "best": best_value(run.history, metric),
         "reached_s": reached.train_s if reached else None,
-        "reached_rows": reached.rows if reached and run.counts_rows else None,
+        "reached_rows": reached.rows if reached else None,
         "reached_megabatches": reached.megabatch if reached else None,
     }
 

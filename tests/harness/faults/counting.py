@@ -18,13 +18,17 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.work_stats import WorkStats
 from daskxml.data.reading import Facts
+from daskxml.data.rows import concatenate
 from daskxml.kernels import get_kernels
-from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks
+from daskxml.models.trees.clustering import order_of_tree
+from daskxml.models.trees.forest import assemble_tree
+from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, whole_nodes
+from daskxml.models.trees.shape import TreeShape
+from daskxml.models.trees.spec import TreeSpec
 from daskxml.worker.replica import Replica
 from harness.faults.loop import PROCESS, pause
 
 TRAIN, TEST, LABELS = (18, 12), (3, 2), 6  # rows of each shard
-PIECES = 4  # of a label tree
 ROWS = sum(TRAIN)
 FACTS = Facts(
     rows=ROWS, features=ROWS, labels=LABELS, nonzeros=ROWS, label_nonzeros=ROWS, nbytes=0,
@@ -103,9 +107,19 @@ def _numbers(batch: Sequence[Segment]) -> Array:
 
 
 @cache
-def label_orders(trees: int) -> Array:
-    """Return an order of the labels for each tree, ``(trees, labels)`` int32."""
-    return np.stack([np.roll(np.arange(LABELS, dtype=np.int32), tree) for tree in range(trees)])
+def label_vectors() -> Array:
+    """Return the vectors of the labels, ``(labels, 3)`` float32."""
+    return np.random.default_rng(0).standard_normal((LABELS, 3), dtype=np.float32)
+
+
+@cache
+def whole_tree(spec: TreeSpec, seed: int, tree: int) -> dict[str, Array]:
+    """Return a tree of all rows, fitted here node by node."""
+    part = concatenate([partition(0, TRAIN[0]), partition(TRAIN[0], TRAIN[1])])
+    shape, order = TreeShape.of(spec), order_of_tree(label_vectors(), spec, seed, tree)
+    rows, blocks = TreeRows(get_kernels("cpu", 1), part, order), whole_nodes(shape)
+    fitted = fit_blocks(rows, spec, shape, blocks, seed, tree)
+    return assemble_tree(order, shape, list(zip(blocks, fitted, strict=True)))
 
 
 _tree_rows: dict[bytes, TreeRows] = {}

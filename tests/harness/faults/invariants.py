@@ -16,14 +16,14 @@ from daskxml.core.arrays import Array
 from daskxml.core.files import is_locked
 from daskxml.models.network.spec import Layout
 from daskxml.models.store import read_model
-from daskxml.records.checkpoint import checkpoints, read_checkpoint
+from daskxml.models.trees.forest import ARRAYS
+from daskxml.records.checkpoint import checkpoints, read_checkpoint, read_tree, stored_trees
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.ledger import Span
 from daskxml.worker.resident_rows import span_rows
-from daskxml.worker.tree_worker import TreeWorker
-from harness.faults.counting import LABELS, ROWS, TRAIN
+from harness.faults.counting import LABELS, ROWS, TRAIN, whole_tree
 from harness.faults.machines import Cluster, Worker
-from harness.records import objections
+from harness.records import check_trees, objections
 
 _OPEN = {"events": [], "wall_s": 0.0}
 CLOSE = 1e-4  # float32 sums of some hundred ones
@@ -32,8 +32,6 @@ Model = dict[str, Array]
 
 def model_of(worker: Any) -> Model:
     """Return copies of what a worker has of the global model, by names that all have in common."""
-    if isinstance(worker, TreeWorker):
-        return {name: array.copy() for name, array in worker.host_models()[1].items()}
     return {"current": worker.current.copy()}
 
 
@@ -67,14 +65,11 @@ class Truth:
         The workers.
     seed, is_replicated
         Of the run, for the order of its rows; whether each worker holds all.
-    pieces
-        Of a label tree, which take the place of rows; 0: the model is another.
     """
 
-    def __init__(self, cluster: Cluster, seed: int, is_replicated: bool, pieces: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, is_replicated: bool) -> None:
         self.cluster, self._seed = cluster, seed
         self._streams = (ROWS,) if is_replicated else TRAIN
-        self._pieces = pieces
         self.audits = True  # the record at the end, as `daskxml verify` does
         self.rows: list[str] = []  # of the history, as JSON
         self._before: list[list[str]] = []  # the rows before each restart: the journal lags behind
@@ -141,7 +136,6 @@ class Truth:
             all(np.array_equal(known[name], model[name]) for name in both),
             f"the models of merge {generation} differ between workers",
         )
-        require(not known or both == known.keys() == model.keys(), "a worker lacks some trees")
         known |= model
 
     def _follow_session(self, driver: RunDriver) -> None:
@@ -222,7 +216,7 @@ class Truth:
         last = max(epoch for epoch, _ in every)
         whole = Counter(epoch for epoch, _ in every)
         for epoch in range(last):
-            least = (self._pieces or ROWS) if epoch < last - 1 else 0  # two may be open at once
+            least = ROWS if epoch < last - 1 else 0  # two may be open at once
             require(whole[epoch] >= least, f"rows of epoch {epoch} were forgotten")
         self._check_model(driver, row, {n: [r for _, r in part] for n, part in parts.items()})
 
@@ -235,8 +229,6 @@ class Truth:
 
     def _places(self, span: list[int]) -> list[tuple[int, int]]:
         epoch, stream = span[:2]
-        if self._pieces:
-            return [(epoch, n) for n in range(*span[2:])]
         streams = self._streams
         first = 0 if len(streams) == 1 else sum(TRAIN[:stream])
         return [
@@ -251,9 +243,6 @@ class Truth:
         weights = [worker["weight"] for worker in row["workers"].values()]
         lost = abs(sum(weights) - sum(decided[-1][1].values()))
         require(lost < CLOSE, f"the weights of merge {number} are not the strategy's in sum")
-        if self._pieces:
-            self._check_trees(number)
-            return
         if not {number - 1, number} <= self.models.keys() or strategy.averages:
             return
         base, model = self.models[number - 1]["current"], self.models[number]["current"]
@@ -299,16 +288,6 @@ class Truth:
         require(bool(np.all(counts <= trained + CLOSE)), f"merge {number} has rows twice")
         lacks = is_exact and not np.all(counts >= trained - CLOSE)
         require(not lacks, f"merge {number} has rows in part")
-
-    def _check_trees(self, number: int) -> None:
-        """Every piece of the history is in the model, as itself or in a whole tree."""
-        model = self.models.get(number)
-        if model is None:
-            return
-        has = {name.partition(".")[0] for name in model if ".piece" not in name}
-        for tree, piece in sum(self._seen, Counter()):
-            is_there = f"tree{tree}" in has or f"tree{tree}.piece{piece}" in model
-            require(is_there, f"piece {piece} of tree {tree} is not in the model of merge {number}")
 
     def _check_shared(self, number: int, moved: Array, parts: dict[str, list[int]]) -> None:
         """Each row counts once in a shared model, those of lost leases perhaps once more."""
@@ -358,20 +337,16 @@ class Truth:
             require(not found, f"the audit of the record: {found[:1]}")
         if session.generation in self.models:
             arrays, known = read_model(run_dir)[1], self.models[session.generation]
-            if not self._pieces:
-                layout = Layout(driver.data.spec)
-                flat = np.zeros(layout.size, np.float32)
-                for name, view in layout.views(flat).items():
-                    view[...] = arrays[name]
-                arrays = {"current": flat}
+            layout = Layout(driver.data.spec)
+            flat = np.zeros(layout.size, np.float32)
+            for name, view in layout.views(flat).items():
+                view[...] = arrays[name]
+            arrays = {"current": flat}
             is_it = self._is_model(arrays, known)
             require(is_it, "the stored model is not that of the last merge")
 
     def _is_model(self, stored: Mapping[str, Array], known: Model) -> bool:
         """Whether a checkpoint, or the stored model, is a model that was committed."""
-        if self._pieces:
-            same = (np.array_equal(stored[name], known.get(name, ())) for name in stored)
-            return all(same)
         return np.array_equal(stored["current"], known["current"])
 
     def check_nothing_left(self, run_dir: Path) -> None:
@@ -380,6 +355,7 @@ class Truth:
             plugin = worker.plugin
             require(not plugin.queues, f"a lease queue is left on {worker}")
             require(not plugin.storage, f"{worker} still stores something")
+            require(not plugin.fitters, f"{worker} still has rows of trees")
             require(plugin.communicator.is_idle, f"{worker} still communicates")
             require(not worker.comms, f"{worker} has open connections")
             require(not worker.files.is_any_open, f"{worker} has open sockets or pipes")
@@ -389,6 +365,79 @@ class Truth:
             require(process is None or process.is_dead, f"a thread is left on {process}")
         require(not self.cluster.waiting or _all_released(self.cluster), "tasks wait for a worker")
         require(not is_locked(run_dir), "the directory is still locked")
+
+
+class TreeTruth(Truth):
+    """The account of a run of label trees: rows as published, and trees as they must be."""
+
+    def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
+        """Begin with a new scheduler."""
+        self._read, self._spec = 0, driver.config.model_spec(ROWS, LABELS)
+        paths = [] if checkpoint is None else stored_trees(checkpoint)
+        history = [self._stored_row(path) for path in paths]
+        self._require_same(history, "the trees to go on with")
+        self._before.append(self.rows)
+        self.rows = [json.dumps(row) for row in history]
+        self.stored = 0
+
+    def _stored_row(self, path: Path) -> dict[str, Any]:
+        """Return the row of a stored tree, which must be the one that follows from the rows."""
+        tree, row = read_tree(path)
+        self._require_tree(tree, row["megabatch"] - 1, path.name)
+        return row
+
+    def _require_tree(self, tree: Mapping[str, Array], number: int, what: str) -> None:
+        expected = whole_tree(self._spec, self._seed, number)
+        same = (np.array_equal(tree[name], array) for name, array in expected.items())
+        require(tree.keys() == expected.keys() and all(same), f"{what}: another tree {number}")
+
+    def check(self) -> None:
+        """Check what holds between any two events of the scheduler."""
+        driver = self.cluster.driver
+        if driver is None:
+            return
+        events = driver.event_log.events
+        while self._read < len(events):
+            self._published(driver, events[self._read])
+            self._read += 1
+
+    def _check_row(self, driver: RunDriver, row: dict[str, Any]) -> None:
+        check_trees([json.loads(text) for text in self.rows])
+        warned = (it["text"] for it in driver.event_log.events if it["kind"] == "warning")
+        if not any("is not stored" in text for text in warned):
+            self.stored = row["megabatch"]
+
+    def check_directory(self, run_dir: Path, config_text: str) -> None:
+        """Check what is found in a directory, whenever somebody looks."""
+        text = (run_dir / RUN_FILE).read_text() if (run_dir / RUN_FILE).exists() else None
+        if text is None and not checkpoints(run_dir):
+            return
+        require(text == config_text, "the run file is lost or cut")
+        lines = b""
+        if (run_dir / HISTORY_FILE).exists():
+            lines = (run_dir / HISTORY_FILE).read_bytes()
+        whole = lines.decode().split("\n")[:-1]
+        is_prefix = any(whole == rows[: len(whole)] for rows in (self.rows, *self._before))
+        require(is_prefix, "the journal is no prefix of what was published")
+        found = checkpoints(run_dir)
+        trees = stored_trees(found[0]) if found else []
+        require(len(trees) >= self.stored, f"tree {self.stored} was acknowledged, and is lost")
+        for path in trees:
+            self._stored_row(path)
+
+    def check_end(self, driver: RunDriver, run_dir: Path) -> None:
+        """Check the record and the model of a run that has ended well."""
+        history, rows = driver.tree_run.history, self.rows
+        require(len(history) == len(rows), "not all rows were published")
+        self._require_same(history, "the run")
+        journal = run_dir / HISTORY_FILE
+        found = [json.dumps(row) for row in read_history(journal)] if journal.exists() else []
+        require(found == rows, "the journal is not the history")
+        arrays = read_model(run_dir)[1]
+        require(len(arrays) == len(rows) * len(ARRAYS), "the model has other trees")
+        for number in range(len(rows)):
+            tree = {name: arrays[f"tree{number}.{name}"] for name in ARRAYS}
+            self._require_tree(tree, number, "the stored model")
 
 
 def _names(worker: Worker) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -160,7 +161,9 @@ class Task:
 
     def __init__(self, key: str, work: Callable[..., Any], args: tuple[Any, ...], priority: int):
         self.key, self.work, self.args, self.priority = key, work, args, priority
-        self.address = ""  # where it must run
+        self.address = ""  # where it must run, or shall if that worker lives
+        self.is_loose = False  # it may run elsewhere
+        self.scheduler: Scheduler | None = None
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.is_released = False
 
@@ -172,6 +175,15 @@ class Task:
         """Return the exception."""
         return self.answer.exception()
 
+    @property
+    def status(self) -> str:
+        """The state, in Dask's words."""
+        if self.answer.cancelled():
+            return "cancelled"
+        if not self.answer.done():
+            return "pending"
+        return "finished" if self.answer.exception() is None else "error"
+
     def release(self) -> None:
         """Want the result no more."""
         self.is_released = True
@@ -180,6 +192,8 @@ class Task:
 
 class Value:
     """A future of something that lies on the workers."""
+
+    status = "finished"
 
     def __init__(self, value: Any) -> None:
         self.value, self.is_released = value, False
@@ -280,7 +294,7 @@ class Worker(Process):
 
     def _done(self, task: Task, result: Any, error: Any, free: Any) -> None:
         self.running.pop(task, None)
-        self.cluster.report(self, self.cluster.task_done, task, result, error)
+        self.cluster.report(self, self.cluster.task_done, self, task, result, error)
         if free is not None:
             free()
 
@@ -291,6 +305,29 @@ def _resolved(arg: Any) -> Any:
     if isinstance(arg, Task):
         return arg.answer.result()
     return [_resolved(it) for it in arg] if isinstance(arg, list) else arg
+
+
+async def wait(tasks: Sequence[Task]) -> None:
+    """Wait for tasks, without their results."""
+    await asyncio.wait([asyncio.ensure_future(asyncio.shield(task.answer)) for task in tasks])
+
+
+class WorkerState:
+    """What the scheduler knows of a worker."""
+
+    nthreads = 1
+
+    def __init__(self, worker: Worker, resources: dict[str, float]) -> None:
+        self._worker, self.resources = worker, resources
+        self.name, self.address = worker.info.name, worker.address
+        self._heard_s = time.time()
+
+    @property
+    def last_seen(self) -> float:
+        """When it was heard of last."""
+        if not (self._worker.is_frozen or self._worker.is_dead):
+            self._heard_s = time.time()
+        return self._heard_s
 
 
 class Rpc:
@@ -361,6 +398,7 @@ class Cluster:
         self.workers: dict[str, Worker] = {}  # by address: those that the scheduler knows
         self.everyone: list[Worker] = []
         self.waiting: dict[Task, None] = {}  # for a worker at their address
+        self.held: dict[Worker, list[Task]] = {}  # whose results each worker alone has
         self.slow: dict[str, float] = {}  # by the name of a process, seconds
         self.cuts: dict[str, int] = {}  # by name: messages whose answer is lost
         self.early: dict[str, int] = {}  # by name: messages that break the connection
@@ -377,8 +415,7 @@ class Cluster:
         self.workers[address] = worker
         self.everyone.append(worker)
         scheduler, resources = self.scheduler, {POOL: float(worker.info.device.pool_threads)}
-        state = SimpleNamespace(name=name, address=address, resources=resources)
-        scheduler.workers[address] = state
+        scheduler.workers[address] = WorkerState(worker, resources)
         scheduler.context.run(scheduler.plugin.add_worker, scheduler, address)
         for task in [it for it in self.waiting if it.address == address]:
             del self.waiting[task]
@@ -410,8 +447,9 @@ class Cluster:
         if self.workers.get(worker.address) is not worker:
             return
         del self.workers[worker.address]
-        for task in [*worker.queue, *worker.running]:
-            if task.address and not task.is_released:
+        again = [it for it in self.held.pop(worker, ()) if not it.is_released]
+        for task in [*worker.queue, *worker.running, *again]:
+            if task.address and not task.is_loose and not task.is_released:
                 self.waiting[task] = None
             elif not task.is_released:
                 self._place(task)
@@ -434,7 +472,7 @@ class Cluster:
             scheduler.die()
             scheduler.died.set_result(None)
         self.scheduler = self.driver = None
-        self.workers, self.waiting = {}, {}
+        self.workers, self.waiting, self.held = {}, {}, {}
 
     # ----------------------------------------------------------------- network
 
@@ -540,17 +578,22 @@ class Cluster:
 
     def submit(
         self, work: Any, *args: Any, key: str = "", workers: Sequence[str] = (), priority: int = 0,
-        **_: Any,
+        allow_other_workers: bool = False, **_: Any,
     ) -> Task:  # fmt: skip
-        """Start a task, on one worker or on any."""
+        """Start a task, on one worker or on any.
+
+        One that may run elsewhere is computed again where its worker is lost with the result.
+        """
         task = Task(key, work, args, priority)
+        task.scheduler = self.scheduler
+        task.is_loose = allow_other_workers or len(workers) > 1
         task.address = workers[0] if workers else ""
         context = self.scheduler.context
         self.loop.call_later(self.delay_s(self.scheduler), self._place, task, context=context)
         return task
 
     def _place(self, task: Task) -> None:
-        if task.is_released:
+        if task.is_released or task.scheduler is not self.scheduler:  # which died with its tasks
             return
         for needed in _tasks_in(task.args):
             if not needed.answer.done():
@@ -558,14 +601,15 @@ class Cluster:
                 return
             if needed.answer.cancelled():
                 return
-        if not task.address:
+        there = self.alive(task.address)
+        if not task.address or (task.is_loose and there is None):
             able = [it for it in self.living() if not it.is_frozen]
             if able:
                 self.rng.choice(able).submit(task)
             else:
                 self.loop.call_later(0.25, self._place, task)
-        elif worker := self.alive(task.address):
-            worker.submit(task)
+        elif there is not None:
+            there.submit(task)
         else:
             self.waiting[task] = None
 
@@ -575,13 +619,23 @@ class Cluster:
             return queue[self.rng.randrange(len(queue))]
         return max(queue, key=lambda task: task.priority)
 
-    def task_done(self, task: Task, result: Any, error: BaseException | None) -> None:
+    def task_done(
+        self, worker: Worker, task: Task, result: Any, error: BaseException | None
+    ) -> None:
         """Note the end of a task."""
         self.step("done", scheduler := self.scheduler)
-        if task.answer.done() or scheduler.is_dead:
+        if scheduler.is_dead or task.is_released:
             return
         if error is None:
-            task.answer.set_result(result)
+            if not task.answer.done():
+                task.answer.set_result(result)
+            if task.is_loose:
+                self.held.setdefault(worker, []).append(task)
+                spans = [{"action": "compute", "start": 0.0, "stop": 0.25}]
+                facts = {"worker": worker.address, "startstops": spans}
+                scheduler.plugin.transition(task.key, "processing", "memory", **facts)
+            return
+        if task.answer.done():
             return
         task.answer.set_exception(error)
         task.answer.exception()

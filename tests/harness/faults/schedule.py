@@ -14,7 +14,8 @@ LEASING = ("adaptive-sgd", "elastic", "static")  # whose merges may overlap with
 SHARING = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")  # one model
 TOGETHER = ("mirrored", "central", "asynchronous", "crossbow", "adasum")
 ADDING = ("mirrored", "central")  # gradients, where the rule is not their mean
-WHOLE = ("label-tree",)  # which need all rows on every worker
+TREES = "label-trees"  # a kind of model without a strategy
+WHOLE = (TREES,)  # which need all rows on every worker
 STRATEGIES = (*LEASING, *SHARING, *TOGETHER, *WHOLE)
 STEPS = 300  # of a run, about
 
@@ -48,6 +49,7 @@ MOMENTS = (
     "create_worker", "copy_model", "fetch_rows", "load_checkpoint", "store_checkpoint",
     "store_local", "store_model", "remove_worker", "release_directory", "lock_directory",
     "begin_directory", "write_rows", "evaluate_pieces", "run_gang", "run_lease", "report",
+    "fit_piece", "put_together", "rank_block", "store_tree", "keep_trees",
     "merge_snapshot", "daskxml_merge", "daskxml_commit", "daskxml_norm", "daskxml_models",
     "daskxml_abort", "daskxml_close", "rename 00", "fsync 00", "open 00", "remove 00",
     "fsync folder", "rename model", "rename run.toml", "open history", "batch", "message",

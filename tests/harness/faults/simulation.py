@@ -29,35 +29,35 @@ from daskxml.api import train as trainings
 from daskxml.api.run import Run
 from daskxml.api.runs import attach, stop
 from daskxml.api.train import launch, train
-from daskxml.cluster import membership, run_driver, worker_plugin, worker_tasks
+from daskxml.cluster import membership, run_driver, tree_driver, worker_plugin, worker_tasks
 from daskxml.cluster.data_loading import LoadedData, PlacedRows, Shards
 from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import DaskxmlError, ModelError
+from daskxml.models.trees import fitting
 from daskxml.records import run_dir as run_dirs
 from daskxml.records.run_dir import RunDir
 from daskxml.transport import endpoint, handshake
 from daskxml.transport.channels import descriptor_pipe, shared_memory, shm_arrays
-from daskxml.worker import batch_runner, replica, tree_worker
+from daskxml.worker import batch_runner, replica
 from daskxml.worker.shared_model import SharedModel
 from harness.faults import clients, counting, machines, sockets
 from harness.faults.clients import User
 from harness.faults.counting import (
     FACTS,
     LABELS,
-    PIECES,
     ROWS,
     TEST,
     TRAIN,
-    label_orders,
+    label_vectors,
     partition,
 )
 from harness.faults.disk import Disk, virtual_disk
-from harness.faults.invariants import Truth, Violated, require
+from harness.faults.invariants import TreeTruth, Truth, Violated, require
 from harness.faults.loop import Process, Stuck, VirtualLoop, virtual_time
 from harness.faults.machines import NOTICE_S, Cluster, Scheduler, Value, Worker
-from harness.faults.schedule import Case, Fault
+from harness.faults.schedule import TREES, Case, Fault
 
 STARTS = 12  # of one run, at most
 LONGEST_START_S = 300.0  # of virtual time, from a start to the run's end; a run takes some seconds
@@ -65,7 +65,7 @@ SETTLE_S = 200.0  # after which nothing of a run that is over may be left
 # Errors with which a run may end, and how many faults of which kind that takes; it then goes on
 # from its last checkpoint.
 LAWFUL = {
-    "every worker was lost before the model was written": {"kill": 1, "kill all": 1},
+    "every worker was lost before the model was": {"kill": 1, "kill all": 1},
     "no worker came within": {"kill": 1, "kill all": 1, "suspend": 1},
     "no worker has some of the labels": {"kill": 2, "kill all": 1},
     "no worker is there to write": {"kill": 1, "kill all": 1, "suspend": 1},
@@ -301,9 +301,8 @@ class Simulation:
         self._keep_account()
 
     def _keep_account(self) -> None:
-        pieces = PIECES if self.case.strategy == "label-tree" else 0
-        seed, is_replicated = self.config.run.seed, self.case.is_replicated
-        self.truth = Truth(self.cluster, seed, is_replicated, pieces)
+        kind = TreeTruth if self.case.strategy == TREES else Truth
+        self.truth = kind(self.cluster, self.config.run.seed, self.case.is_replicated)
         self.cluster.committed = self.truth.committed
 
     async def _start(self, checkpoint: str | None) -> str:
@@ -445,8 +444,8 @@ def _config(
 ) -> RunConfig:
     rules: dict[str, Any] = {"name": strategy, "batch_max": 4, "megabatch_batches": 4}
     model: dict[str, Any] = {"hidden": [1]}
-    if strategy == "label-tree":
-        rules = {"name": strategy, "pieces": PIECES}
+    if strategy == TREES:
+        rules = {}
         model = {"kind": "tree", "solver": "sgd", "passes": 1, "cost": 1.0, "lr": 0.5}
         model |= {"leaf_labels": 2}
     return load_run_config(
@@ -474,8 +473,8 @@ def _loader(is_replicated: bool) -> Any:
                   for them in (train, test)]  # fmt: skip
         rows = PlacedRows(FACTS, *shards, counts, is_replicated)
         is_tree = config.model.kind == "tree"
-        orders = Value(label_orders(int(config.training.epochs))) if is_tree else None
-        return LoadedData(config.model_spec(ROWS, LABELS), rows, orders)
+        vectors = Value(label_vectors()) if is_tree else None
+        return LoadedData(config.model_spec(ROWS, LABELS), rows, vectors)
 
     return load
 
@@ -504,7 +503,8 @@ def _seams(simulation: Simulation) -> Any:
             (SharedModel, {"__init__": sockets.note_shared}),
             (batch_runner, {"Replica": counting.CountingReplica}),
             (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
-            (tree_worker, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
+            (fitting, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
+            (tree_driver, {"get_worker": machines.get_worker, "wait": machines.wait}),
             (runs, {"running_cluster": lambda client, _: nullcontext(client),
                     "defer_signals": nullcontext}),  # signals are none of this process
             (trainings, {"connection": lambda client, *_: nullcontext(client),

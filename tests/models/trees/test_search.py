@@ -45,7 +45,7 @@ def counts_of(part: Partition) -> np.ndarray:
 def test_the_choice_does_not_depend_on_how_rows_are_cut(seed: int, cut: int) -> None:
     part = some_part(seed)
     parts = [slice_rows(part, 0, cut), slice_rows(part, cut, 200)]
-    one, many = (prepare_trees(p, counts_of(part), SPEC, 1, seed)[0] for p in ([part], parts))
+    one, many = (prepare_trees(p, counts_of(part), SPEC, seed)[0] for p in ([part], parts))
     assert one == many
     assert chosen_of(one) in CANDIDATES
 
@@ -97,7 +97,7 @@ def test_few_rows_get_the_middle_choice(rows: int) -> None:
 def test_a_sample_is_of_whole_parents_and_all_their_rows() -> None:
     part = some_part(2)
     order = np.random.default_rng(0).permutation(30).astype(np.int32)
-    labels = sample_labels(order[None], np.full(30, 2000), SPEC)
+    labels = sample_labels(order, np.full(30, 2000), SPEC)
     assert labels.tolist() == order[:8].tolist()
     sample = sample_rows(part, labels)
     wanted = to_scipy(part.labels).toarray()[:, labels]

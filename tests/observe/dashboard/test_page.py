@@ -76,16 +76,6 @@ def test_workers_that_change_are_drawn():
     assert "batch_rows" in charts(shown(series_of(add_events)))
 
 
-def test_charts_of_label_trees_count_pieces():
-    def add_events(log):
-        started(log, fit={})
-        trained(log, 2)
-
-    page = shown(series_of(add_events))
-    assert page.charts.charts["rows_per_s"].title.text == "Throughput (pieces a second)"
-    assert "Batch size (pieces)" in page.numbers["of_workers"].text
-
-
 def test_a_run_is_stopped_from_the_page_only_where_that_is_allowed():
     stopped, series = [], after(2)
     series.stop = lambda: stopped.append(series.run)

@@ -1,0 +1,265 @@
+"""The tasks of which label trees are made, as functions, and what a process keeps between them.
+
+::
+
+    vectors ─▶ order of the labels ─▶ plan ─▶ pieces, each fitted on its own ─▶ tree
+    trees, rows to evaluate on ─▶ sums of metrics
+
+A task's result depends on its arguments alone, not on the process, nor on the other pieces. So a
+piece that is lost is fitted again, and one that was fitted twice counts once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskxml.core.arrays import Array, Partition, Segment
+from daskxml.core.errors import ModelError, TrainingError
+from daskxml.data.rows import slice_csr
+from daskxml.kernels import Kernels, get_kernels
+from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
+from daskxml.models.class_weights import label_weights
+from daskxml.models.trees.forest import Forest, assemble_tree, tree_problem
+from daskxml.models.trees.nodes import (
+    Plan,
+    TreeRows,
+    fit_blocks,
+    pack_blocks,
+    piece_work,
+    plan_pieces,
+    unpack_blocks,
+)
+from daskxml.models.trees.shape import TreeShape
+from daskxml.models.trees.spec import TreeSpec
+
+Tree = Mapping[str, Array]  # by the names of `daskxml.models.trees.forest.ARRAYS`
+_KEPT_ROWS = 2  # trees whose rows are kept: the next one is begun while the last pieces are fitted
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """What the tasks of a run have in common.
+
+    Attributes
+    ----------
+    spec
+        The trees, with everything chosen that was "auto".
+    seed, rows
+        Of the run; training rows.
+    class_weight, label_base, propensity_a, propensity_b, ks, batch_rows
+        As in the run file: what labels count, and how rows are evaluated.
+    exact
+        Whether a GPU multiplies in float32.
+    """
+
+    spec: TreeSpec
+    seed: int
+    rows: int
+    class_weight: Any
+    label_base: int
+    propensity_a: float
+    propensity_b: float
+    ks: tuple[int, ...]
+    batch_rows: int
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a task is computed: the kernels' device, and their threads on a CPU."""
+
+    device: str = "cpu"
+    threads: int = 1
+
+
+class TreeFitter:
+    """Fits pieces and ranks rows, in one process; a copy elsewhere has the settings alone.
+
+    Several threads may call it at a time. On a GPU they take turns.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    """
+
+    def __init__(self, settings: FitSettings) -> None:
+        self.settings, self.shape = settings, TreeShape.of(settings.spec)
+        self._building, self._on_gpu = threading.Lock(), threading.Lock()
+        self._kernels: Kernels | None = None
+        self._rows: dict[int, TreeRows] = {}
+        self._negatives: Array | None = None
+        self._forest: Forest | None = None
+        self._tests: dict[int, Partition] = {}  # on the device
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TreeFitter, (self.settings,)
+
+    def _open(self, slot: Slot) -> Kernels:
+        if self._kernels is None:
+            self._kernels = get_kernels(slot.device, slot.threads, self.settings.exact)
+        return self._kernels
+
+    def _turn(self, kernels: Kernels) -> threading.Lock:
+        """Return what is held while the device computes: on a CPU, a lock of this call's own."""
+        return threading.Lock() if kernels.name == "cpu" else self._on_gpu
+
+    def fit(
+        self, slot: Slot, part: Partition, counts: Array, order: Array, plan: Plan, tree: int,
+        number: int, first: Tree | None = None,
+    ) -> Array:  # fmt: skip
+        """Return a fitted piece, packed as one array of bytes.
+
+        Parameters
+        ----------
+        part, counts
+            The training rows, and how many of them have each label.
+        order, plan
+            The labels in the order of the tree's leaves, and the tree's pieces.
+        tree, number
+            Of the piece.
+        first
+            The first tree, where others are fitted to its mistakes (`TreeSpec.hard_negatives`).
+        """
+        settings = self.settings
+        with self._building:
+            kernels = self._open(slot)
+            rows = self._rows_of(kernels, part, counts, order, tree, first)
+        with self._turn(kernels):
+            blocks = plan[number]
+            fitted = fit_blocks(rows, settings.spec, self.shape, blocks, settings.seed, tree)
+        return pack_blocks(fitted)
+
+    def _rows_of(
+        self, kernels: Kernels, part: Partition, counts: Array, order: Array, tree: int,
+        first: Tree | None,
+    ) -> TreeRows:  # fmt: skip
+        if tree not in self._rows:
+            for old in sorted(self._rows)[: len(self._rows) - _KEPT_ROWS + 1]:
+                del self._rows[old]  # its rows are freed first
+            spec = self.settings.spec
+            if first is not None and self._negatives is None:
+                self._negatives = self._hard_negatives(kernels, part, first)
+            weights = self._label_weights(counts)
+            negatives = self._negatives if first is not None else None
+            self._rows[tree] = TreeRows(
+                kernels, part, order, spec.power_of(tree), weights, negatives
+            )
+        return self._rows[tree]
+
+    def _hard_negatives(self, kernels: Kernels, part: Partition, first: Tree) -> Array:
+        """Return what the first tree ranks highest for each row, ``(rows, count)``."""
+        forest = Forest(self.settings.spec, {}, kernels)
+        forest.add(first)
+        rows = kernels.to_device(np.arange(part.rows))
+        segment = Segment(kernels.to_device(part), rows)
+        return forest.top_k([segment], self.settings.spec.hard_negatives)[0]
+
+    def _inverse_propensity(self, counts: Array) -> Array:
+        it = self.settings
+        return propensities(counts, it.rows, it.propensity_a, it.propensity_b)
+
+    def _label_weights(self, counts: Array) -> Array | None:
+        it, inverse = self.settings, self._inverse_propensity(counts)
+        return label_weights(it.class_weight, counts, inverse, it.label_base)
+
+    def rank(
+        self, slot: Slot, trees: Sequence[Tree], counts: Array, shard: int, part: Partition,
+        start: int, stop: int,
+    ) -> MetricSums:  # fmt: skip
+        """Rank labels of rows of a shard by trees; return the sums of their metrics."""
+        settings = self.settings
+        with self._building:
+            kernels = self._open(slot)
+            forest = self._forest_of(kernels, trees)
+            there = self._tests.setdefault(shard, kernels.to_device(part))
+        sums, inverse = MetricSums.zero(settings.ks), self._inverse_propensity(counts)
+        groups, k = frequency_groups(counts), settings.ks[-1]
+        with self._turn(kernels):
+            for at in range(start, stop, settings.batch_rows):
+                end = min(at + settings.batch_rows, stop)
+                segment = Segment(there, kernels.to_device(np.arange(at, end)))
+                ids, _ = forest.top_k([segment], k)
+                truth = slice_csr(part.labels, at, end)
+                sums += metric_sums(ids, truth, inverse, settings.ks, groups)
+        return sums
+
+    def _forest_of(self, kernels: Kernels, trees: Sequence[Tree]) -> Forest:
+        """Return the forest of these trees, of which it may have the first ones already."""
+        if self._forest is None or len(self._forest.trees) > len(trees):
+            self._forest = Forest(self.settings.spec, {}, kernels)
+        elif len(self._forest.trees) < len(trees):  # another thread may rank with the old one
+            self._forest = self._forest.copy()
+        for tree in trees[len(self._forest.trees) :]:
+            self._forest.add(tree)
+        return self._forest
+
+
+def plan_tree(
+    settings: FitSettings, counts: Array, order: Array, slots: int, on_gpus: bool
+) -> Plan:
+    """Return the pieces of a tree for so many tasks at a time."""
+    shape = TreeShape.of(settings.spec)
+    return plan_pieces(shape, counts[order], settings.rows, slots, on_gpus=on_gpus)
+
+
+def works_of(settings: FitSettings, counts: Array, order: Array, plan: Plan) -> tuple[float, ...]:
+    """Return the work of each piece; see `daskxml.models.trees.nodes.piece_work`."""
+    shape = TreeShape.of(settings.spec)
+    return tuple(piece_work(shape, counts[order], settings.rows, piece) for piece in plan)
+
+
+def put_together(
+    settings: FitSettings, order: Array, plan: Plan, pieces: Sequence[Array]
+) -> dict[str, Array]:
+    """Return a tree's arrays, from all of its pieces in the order of the plan."""
+    blocks = []
+    for planned, packed in zip(plan, pieces, strict=True):
+        blocks += list(zip(planned, unpack_blocks(packed, len(planned)), strict=True))
+    return assemble_tree(order, TreeShape.of(settings.spec), blocks)
+
+
+def named_trees(trees: Sequence[Tree]) -> dict[str, Array]:
+    """Return the arrays of trees as a model stores them: ``tree0.order`` and so on."""
+    return {
+        f"tree{n}.{name}": array for n, tree in enumerate(trees) for name, array in tree.items()
+    }
+
+
+def check_stored(settings: FitSettings, tree: Tree, row: Mapping[str, Any]) -> None:
+    """Refuse a tree that was stored with this row of the history, but is of others.
+
+    Raises
+    ------
+    ModelError
+        Saying what differs.
+    """
+    rows, number = row["rows"] // row["megabatch"], row["megabatch"]
+    if rows != settings.rows:
+        raise ModelError(
+            f"the run to go on with has {rows:,} training rows, the data {settings.rows:,}: give "
+            "the same files and the same data.validation"
+        )
+    if problem := tree_problem(settings.spec, named_trees([tree])):
+        raise ModelError(
+            f"tree {number} of the run to go on with: {problem}: leave [model] as it was"
+        )
+
+
+def check_any(trees: Sequence[Any]) -> None:
+    """Refuse a run without a whole tree.
+
+    Raises
+    ------
+    TrainingError
+        Saying what to do.
+    """
+    if not trees:
+        raise TrainingError(
+            "the run ended before its first tree was complete: give it more minutes"
+        )
