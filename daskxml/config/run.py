@@ -84,7 +84,7 @@ class RunConfig:
 
     @property
     def has_strategy(self) -> bool:
-        """Whether workers train a model together, as a strategy says; else it is fitted in tasks."""
+        """Whether a strategy says how workers train together; else the model is fitted in tasks."""
         return self.kind.strategy is not None
 
     def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
@@ -387,8 +387,8 @@ def _strategy(source: Source) -> tuple[str, Any]:
         usual = trained_kind(model.get("kind", DEFAULT_KIND)).strategy
     if usual is None and table:
         raise ConfigError(
-            f"{source.place('strategy')}: [model] kind = {model['kind']!r} has none, and is cut into "
-            "pieces by the number of workers: leave the section out"
+            f"{source.place('strategy')}: [model] kind = {model['kind']!r} has none, and is cut "
+            "into pieces by the number of workers: leave the section out"
         )
     name = table.pop("name", usual or DEFAULT_STRATEGY)
     with source.located("strategy"):

@@ -102,7 +102,7 @@ def test_later_trees_are_fitted_to_hard_negatives_too(
         (["data.residency=shard"], "needs all rows on every worker"),
         (["cluster.pools=1"], "takes no pools"),
         (["evaluation.training_loss=true"], "has no loss over all rows"),
-        (["strategy.name=elastic"], "label trees have none"),
+        (["strategy.name=elastic"], "kind = 'tree' has none"),
         (["model.hidden=[8]"], "unknown key 'hidden'"),
         (["model.kind=forest"], "kind = 'forest': must be one of 'mlp', 'tree'"),
         (["model.kind=mlp"], "leaf_labels"),

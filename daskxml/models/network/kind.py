@@ -95,12 +95,8 @@ class Network(TrainedKind[ModelSpec]):
         return network.logit_strengths(label)
 
     def needs(self, config: Any) -> Iterator[tuple[bool, str]]:
-        """Yield what a network needs."""
-        yield (
-            bool(config.make_strategy().pieces),
-            f"[strategy] name = {config.strategy_name!r}: fits label trees: give "
-            "[model] kind = 'tree'",
-        )
+        """Yield nothing: what networks need, their strategy says."""
+        return iter(())
 
     def figures(self, spec: ModelSpec) -> dict[str, Any]:
         """Return nothing."""
