@@ -252,7 +252,7 @@ class FakeWorker:
 
     async def create_worker(self, run: str, settings: Any, donors: Any) -> Any:
         self._member = FakeMember()
-        return 100.0, "", None, 1.0
+        return 100.0, "", None
 
     async def remove_worker(self, run: str) -> None:
         if self._member is not None:
