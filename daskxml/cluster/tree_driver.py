@@ -76,7 +76,7 @@ SILENT_S = 15.0  # without a heartbeat: what a worker was asked, another is aske
 TICK_S = 2.0  # between looks at silent workers
 READ_AT_ONCE = 64  # trees of a run that goes on
 BLOCKS = 4  # of test rows, for each task at a time
-LEAST_BLOCK_ROWS = 256
+LEAST_BLOCK_ROWS = 64
 ABOVE_PIECES = 1  # priority of what a tree waits for
 
 
