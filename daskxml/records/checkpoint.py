@@ -44,7 +44,7 @@ def write_checkpoint(
     megabatch
         Number of merges that the model includes; names the file.
     models
-        The worker's arrays by name: ``current`` and ``previous``, or those of trees.
+        The worker's arrays by name: ``current`` and ``previous``.
     session
         JSON text of ``Session.plain``.
 
@@ -120,10 +120,6 @@ def tree_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
             f"{path}: is damaged ({error}); delete it to fit this tree again"
         ) from error
     return dict(row)
-
-
-def _metadata(session: str) -> dict[str, str]:
-    return {"format": FORMAT_VERSION, "session": session}
 
 
 def _prune(run_dir: str | Path, keep: int) -> None:

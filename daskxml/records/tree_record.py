@@ -9,9 +9,27 @@ from typing import Any
 from daskxml.records.disagreements import Findings
 
 
-def is_of_trees(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a history is that of label trees: its rows have pieces."""
-    return bool(history) and "pieces" in history[0]
+def checked_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row, which must be one of label trees.
+
+    Raises
+    ------
+    ValueError
+        If it lists no pieces.
+
+    Examples
+    --------
+    >>> checked_row({"pieces": 2, "workers": {"a": {"pieces": [0, "1"]}}})
+    Traceback (most recent call last):
+    ValueError: worker a: pieces = [0, '1']
+    """
+    if type(row.get("pieces")) is not int:
+        raise ValueError(f"pieces = {row.get('pieces')!r:.60}")
+    for name, worker in row["workers"].items():
+        pieces = worker.get("pieces")
+        if not (isinstance(pieces, list) and all(type(piece) is int for piece in pieces)):
+            raise ValueError(f"worker {name}: pieces = {pieces!r:.60}")
+    return row
 
 
 def check_tree_rows(history: Sequence[Mapping[str, Any]], findings: Findings) -> int:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from daskxml.config import load_run_config
 from daskxml.core.errors import ModelError
@@ -21,8 +21,10 @@ from daskxml.records.disagreements import Disagreement, Findings
 from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
-from daskxml.records.tree_record import check_tree_rows, is_of_trees
+from daskxml.records.tree_record import check_tree_rows, checked_row
 from daskxml.strategies.protocol import Strategy
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +90,11 @@ def verify(run: str | Path) -> Verification:
         raise ModelError(f"{directory}: no directory of a run")
     history = read_history(directory / HISTORY_FILE)
     config = load_run_config(directory / RUN_FILE)
-    rows = _read_rows(directory / HISTORY_FILE, history)
-    _check_length(directory, len(rows))
-    if is_of_trees(history):
-        return _verify_trees(directory, history)
+    _check_length(directory, len(history))
+    if not config.has_strategy:
+        trees = _read_rows(directory / HISTORY_FILE, history, checked_row)
+        return _verify_trees(directory, trees)
+    rows = _read_rows(directory / HISTORY_FILE, history, HistoryRow.of)
     values = config.as_dict()
 
     def make_strategy(settings: Mapping[str, Any]) -> Strategy:
@@ -138,7 +141,9 @@ def _check_settings(directory: Path, written: Mapping[str, Any], audit: Audit) -
         audit.notes.append(f"{RUN_FILE} has another [strategy], of a start without a merge")
 
 
-def _read_rows(path: Path, history: Sequence[Mapping[str, Any]]) -> list[HistoryRow]:
+def _read_rows(
+    path: Path, history: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], Row]
+) -> list[Row]:
     if not history:
         raise ModelError(f"{path}: has no mega-batch; the run never merged, or the history is cut")
     rows = []
@@ -147,7 +152,7 @@ def _read_rows(path: Path, history: Sequence[Mapping[str, Any]]) -> list[History
             check_row(row)
             if row["megabatch"] != number:
                 raise ValueError(f"mega-batch {row['megabatch']}, where {number} is to come")
-            rows.append(HistoryRow.of(row))
+            rows.append(read(row))
         except ValueError as error:
             raise ModelError(
                 f"{path}:{number}: no row of a history of this version ({error}); it is damaged, "

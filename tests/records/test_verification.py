@@ -84,18 +84,17 @@ def test_a_run_of_every_run_file_agrees(
     data: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:
     settings = SMALL if name != "hogwild" else {**SMALL, "strategy.batch_max": 1}
-    if load_run_config(name).model.kind == "tree":
+    if not load_run_config(name).has_strategy:
         settings = {"training.epochs": 4}
     for key in ("batch_min", "batch_initial"):
-        if hasattr(load_run_config(name).strategy, key):
+        if load_run_config(name).has_strategy and hasattr(load_run_config(name).strategy, key):
             settings = {**settings, f"strategy.{key}": 0}
     config = load_run_config(name, settings)
     simulated(config, data, tmp_path / "run", changes=CHANGES)
     found = daskxml.verify(tmp_path / "run")
     assert [str(problem) for problem in found.disagreements] == []
     assert (found.megabatches, found.notes) == (4, ())
-    is_tree = config.model.kind == "tree"
-    assert found.rows == 4 * (1500 if is_tree else config.strategy.megabatch_rows)
+    assert found.rows == 4 * (config.strategy.megabatch_rows if config.has_strategy else 1500)
     assert found.decisions >= 4
 
 
