@@ -31,13 +31,13 @@ from daskxml.cluster.worker_group import (
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means, merge_means
 from daskxml.session.commands import (
-    GangFailed,
-    GangResult,
     MeasureNorms,
     MergeReplicas,
     MergeResult,
     Result,
-    RunGang,
+    RunWork,
+    WorkFailed,
+    WorkResult,
 )
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import Measured
@@ -49,7 +49,7 @@ MESSAGE_FLOATS = 1 << 24  # above, a merge is a task: Dask regards workers witho
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
 Answers = dict[str, Any] | BaseException | None  # see `Collectives._attempt`
-CollectiveCommand = MeasureNorms | MergeReplicas | RunGang
+CollectiveCommand = MeasureNorms | MergeReplicas | RunWork
 
 
 class Collectives:
@@ -80,7 +80,7 @@ class Collectives:
                 return await self._measure(command)
             case MergeReplicas():
                 return await self._merge(command)
-            case RunGang():
+            case RunWork():
                 return await self._gang(command)
 
     async def _measure(self, command: MeasureNorms) -> Result | None:
@@ -153,9 +153,9 @@ class Collectives:
 
     # ------------------------------------------------------------------ gangs
 
-    async def _gang(self, command: RunGang) -> Result | None:
+    async def _gang(self, command: RunWork) -> Result | None:
         workers = [self.group.worker(name) for name in command.workers]
-        peers = self._peers(f"gang {command.gang}", workers)
+        peers = self._peers(f"gang {command.number}", workers)
         parts = []
         for rank, worker in enumerate(workers):
             fetched = self._fetch(worker, command.batches[rank])
@@ -168,11 +168,11 @@ class Collectives:
             self._failed = 0
             sent_bytes = [part.sent_bytes for part in answers.values()]
             self.group.timeline.sent(command.workers, sent_bytes)
-            return GangResult(command.gang, tuple(answers.values()))
+            return WorkResult(command.number, tuple(answers.values()))
         self._failed += 1
         if self._failed >= ATTEMPTS:
             raise answers
-        return GangFailed(command.gang)
+        return WorkFailed(command.number)
 
     # -------------------------------------------------------------------- all
 

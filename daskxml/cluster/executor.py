@@ -40,8 +40,7 @@ from daskxml.session.commands import (
     Piece,
     Rebalance,
     Result,
-    RunGang,
-    RunLease,
+    RunWork,
     WriteCheckpoint,
 )
 from daskxml.session.ledger import Span
@@ -123,9 +122,9 @@ class Executor:
     def execute(self, command: Command) -> None:
         """Start a command; an event reports its result."""
         match command:
-            case RunLease():
+            case RunWork() if command.is_lease:
                 self._lease(command)
-            case MeasureNorms() | MergeReplicas() | RunGang():
+            case MeasureNorms() | MergeReplicas() | RunWork():
                 if isinstance(command, MergeReplicas) and command.overlaps:
                     self._plan_snapshots(command)
                 self._collective = self._tasks.start(self._collectives.run(command))
@@ -147,17 +146,17 @@ class Executor:
 
     # ---------------------------------------------------------------- leases
 
-    def _lease(self, command: RunLease) -> None:
-        worker = self.group.worker(command.worker)
+    def _lease(self, command: RunWork) -> None:
+        worker = self.group.worker(command.workers[0])
         if worker.is_lost:  # the loss returns its rows; a later worker may be at its address
             return
-        fetched, parts = self._fetch(worker, command.batches)
+        fetched, parts = self._fetch(worker, command.batches[0])
         args = (self.group.run, worker.turns, command, fetched, parts)
         # Dask does not keep the order of tasks that are submitted within a tenth of a second.
         future = self.group.submit(worker, "lease", tasks.run_lease, *args, priority=-worker.turns)
         worker.turns += 1
         worker.squared_norm = None
-        self._leases[command.lease] = worker, future
+        self._leases[command.number] = worker, future
         self.group.timeline.lease_given(worker.name)
 
     def _fetch(

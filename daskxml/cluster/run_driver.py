@@ -35,10 +35,9 @@ from daskxml.session.commands import (
     Command,
     EndRun,
     JoinPending,
-    LeaseResult,
-    RunGang,
-    RunLease,
+    RunWork,
     StopRequest,
+    WorkResult,
 )
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
@@ -150,7 +149,7 @@ class RunDriver:
         keepers = self.detached.keepers if self.detached else []
         return next(iter([*self.group.workers.values(), *keepers]), None)
 
-    def lease_reported(self, result: LeaseResult) -> None:
+    def lease_reported(self, result: WorkResult) -> None:
         """Note that a lease is done."""
         self.events.put_nowait(result)
 
@@ -318,7 +317,7 @@ class RunDriver:
         membership.publish_hardware(workers.values())
         commands = loop.start(workers, time.monotonic())
         while True:
-            has_work = any(isinstance(command, RunLease | RunGang) for command in commands)
+            has_work = any(isinstance(command, RunWork) for command in commands)
             if has_work and loop.session.may_join:  # so no merge can begin now
                 await membership.catch_up(loop.session.generation)
                 commands = [*commands, *loop.admit(time.monotonic())]
@@ -349,8 +348,9 @@ class RunDriver:
                 raise error
             case JoinPending():  # a candidate is ready: `RunLoop.admit` follows
                 return []
-            case LeaseResult() if self.executor is not None:
-                self.executor.lease_ended(event.lease, event.work.busy_s, event.squared_norm)
+            case WorkResult() if self.executor is not None:
+                busy_s = event.ranks[0].busy_s
+                self.executor.lease_ended(event.number, busy_s, event.squared_norm)
         assert not isinstance(event, WorkerDied | TaskErred | RunFailed)
         return loop.handle(event, time.monotonic())
 
@@ -372,7 +372,7 @@ class RunDriver:
                 for command in await self._handle(event, loop):
                     if isinstance(command, EndRun):
                         ends.append(command)
-                    elif not isinstance(command, RunGang):  # which the loss would undo
+                    elif not _is_gang(command):  # which the loss would undo
                         executor.execute(command)
         for loss in losses:
             self.events.put_nowait(loss)
@@ -477,3 +477,7 @@ class RunDriver:
         self.group.workers, self.group.candidates = {}, {}
         while not self.events.empty():
             self.events.get_nowait()
+
+
+def _is_gang(command: Command) -> bool:
+    return isinstance(command, RunWork) and not command.is_lease

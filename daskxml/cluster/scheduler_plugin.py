@@ -28,7 +28,7 @@ from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import WorkStats
-from daskxml.session.commands import LeaseResult
+from daskxml.session.commands import WorkResult
 
 BATCH_INTERVAL_S = 0.001  # Dask's 10 ms between messages are longer than a short lease
 MAX_CONNECTIONS = 1 << 14  # a merge needs one to each worker at once; Dask's limit is 512
@@ -318,8 +318,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
             for driver in self.drivers.values():
                 driver.compiling()
         elif topic == TOPIC and msg.get("run") in self.drivers:
-            work = WorkStats(**msg["work"])
-            result = LeaseResult(msg["lease"], work, msg["squared_norm"])
+            work = (WorkStats(**msg["work"]),)
+            result = WorkResult(msg["lease"], work, msg["squared_norm"])
             self.drivers[msg["run"]].lease_reported(result)
 
 

@@ -29,8 +29,7 @@ from daskxml.session.commands import (
     Evaluate,
     EvaluationResult,
     MergeReplicas,
-    RunGang,
-    RunLease,
+    RunWork,
 )
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
@@ -161,15 +160,16 @@ class ShardIds:
 
 
 def run_lease(
-    run: str, turn: int, command: RunLease, spans: FetchedKeys, fetched: Sequence[Partition]
+    run: str, turn: int, command: RunWork, spans: FetchedKeys, fetched: Sequence[Partition]
 ) -> None:
     """Execute a lease, and report it to the scheduler."""
     queue = queue_of(run)
     queue.acquire_turn(turn)
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
-        work = queue.worker.lease(command.batches, command.lr, rows, queue.batch_boundary)
-        message = {"run": run, "lease": command.lease, "squared_norm": quick_norm(queue.worker)}
+        (batches,), (lr,) = command.batches, command.lrs
+        work = queue.worker.lease(batches, lr, rows, queue.batch_boundary)
+        message = {"run": run, "lease": command.number, "squared_norm": quick_norm(queue.worker)}
     finally:
         queue.release_turn()
     get_worker().log_event(TOPIC, message | {"work": asdict(work)})
@@ -215,7 +215,7 @@ def merge_snapshot(
 
 def run_gang(
     peers: ProcessGroup,
-    command: RunGang,
+    command: RunWork,
     rank: int,
     spans: FetchedKeys,
     fetched: Sequence[Partition],

@@ -5,7 +5,7 @@ a message to its worker, its work, and a message back. Leases of a worker follow
 one may wait at the worker while another runs. A batch is computed when it ends, so a worker that is
 lost before leaves nothing of it; a merge writes only scratch models until all workers have the
 result, so it is undone by forgetting it; a gang that is undone begins again from the global model
-(`RunGang.rewinds`). A merge that overlaps with training takes the replicas at the time of its
+(`RunWork.rewinds`). A merge that overlaps with training takes the replicas at the time of its
 command, and corrects each as soon as its worker is between two batches.
 
 A worker with a copy of a shared model computes a batch when it begins, from the model at that time,
@@ -38,15 +38,13 @@ from daskxml.session.commands import (
     Command,
     Evaluate,
     EvaluationResult,
-    GangResult,
     KeepBest,
-    LeaseResult,
     MeasureNorms,
     MergeReplicas,
     MergeResult,
     Result,
-    RunGang,
-    RunLease,
+    RunWork,
+    WorkResult,
     WriteCheckpoint,
 )
 from daskxml.session.session import Session
@@ -160,9 +158,9 @@ class LocalExecutor:
         now_s = self.clock.now_s
         begins_s = now_s + self._message_s
         match command:
-            case RunLease():
+            case RunWork() if command.is_lease:
                 self._lease(command, begins_s)
-            case RunGang():
+            case RunWork():
                 self._gang(command, begins_s)
             case MeasureNorms():
                 self._start(begins_s + self._message_s, None, lambda: self._measure(command))
@@ -176,13 +174,14 @@ class LocalExecutor:
                 ends_s = begins_s + self._message_s
                 self._start(ends_s, None, lambda: self._keep_best(command), settled_s=now_s)
 
-    def _lease(self, command: RunLease, begins_s: float) -> None:
-        worker, done = self.workers[command.worker], list[WorkStats]()
+    def _lease(self, command: RunWork, begins_s: float) -> None:
+        (name,), (batches,), (lr,) = command.workers, command.batches, command.lrs
+        worker, done = self.workers[name], list[WorkStats]()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         ends_s = []
-        for batches in worker.interruptible(command.batches):
-            work = partial(worker.work, batches, command.lr, done)
-            takes_s = worker.batches_s(batches, self.session.generation)
+        for together in worker.interruptible(batches):
+            work = partial(worker.work, together, lr, done)
+            takes_s = worker.batches_s(together, self.session.generation)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)
                 self._start(end_s, worker.name, work, begins=True)
@@ -195,17 +194,17 @@ class LocalExecutor:
         def finish() -> Result:
             work = sum_stats(done)
             work.busy_s = busy_s if worker.is_virtual else work.busy_s
-            return LeaseResult(command.lease, work)
+            return WorkResult(command.number, (work,))
 
         self._start(end_s + self._message_s, worker.name, finish)
 
-    def _fetch_s(self, command: RunLease) -> float:
+    def _fetch_s(self, command: RunWork) -> float:
         """Return the transfer time of rows that are resident on other workers."""
         placement = self.session.placement
         if placement.is_replicated:
             return 0.0
-        own = set(placement.train_shards(command.worker))
-        spans = (span for batch in command.batches for span in batch)
+        own = set(placement.train_shards(command.workers[0]))
+        spans = (span for batch in command.batches[0] for span in batch)
         rows = sum(span.rows for span in spans if span.stream not in own)
         return self.network.transfer_s(round(rows * self._row_bytes))
 
@@ -256,7 +255,7 @@ class LocalExecutor:
         end_s = max(free_s.values()) + self._message_s
         self._start(end_s, None, lambda: replace(result, corrected=done), settled_s=arrived_s)
 
-    def _gang(self, command: RunGang, begins_s: float) -> None:
+    def _gang(self, command: RunWork, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.workers]
         hosts, megabatch = self._hosts(command.workers), self.session.generation
         programs = [
@@ -274,7 +273,7 @@ class LocalExecutor:
         ends = self.clock.run(programs, work_s, self.network, begins_s, machines)
         ranks = [rank_stats([end]) for end in ends[: len(workers)]]
         ranks[0] = rank_stats([ends[0], *ends[len(workers) :]])  # its process runs the server
-        result = GangResult(command.gang, tuple(ranks))
+        result = WorkResult(command.number, tuple(ranks))
         self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: result)
 
     def _evaluate(self, command: Evaluate, begins_s: float) -> None:

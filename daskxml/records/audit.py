@@ -24,10 +24,10 @@ from daskxml.strategies.protocol import (
     BatchLimited,
     Begin,
     Command,
-    Lease,
     Measured,
     Merged,
     Strategy,
+    Work,
     WorkerJoined,
     WorkerLost,
 )
@@ -181,7 +181,9 @@ class Audit:
             self._log = MegabatchLog(0, 0.0)
 
     def _compare(self, place: str, written: Command, expected: Command) -> None:
-        worker = expected.worker if isinstance(expected, Lease) else ""
+        worker = ""
+        if isinstance(expected, Work) and expected.is_lease:
+            (worker,) = expected.parts
         what = f"{type(expected).__name__} after {place}: "
         for name, *pair in differences("", written, expected):
             self.findings.add(worker, what + name.removeprefix("."), *pair)

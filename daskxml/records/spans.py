@@ -17,19 +17,17 @@ from daskxml.session.trace import Entry, Setup
 from daskxml.strategies.protocol import (
     BatchLimited,
     Command,
-    Gang,
-    GangDone,
-    GangRolledBack,
-    Lease,
-    LeaseDone,
     Measure,
     Merge,
     Merged,
     Started,
     Strategy,
+    Work,
+    WorkDone,
     WorkerDevice,
     WorkerJoined,
     WorkerLost,
+    WorkRolledBack,
 )
 
 
@@ -112,14 +110,12 @@ class LeasedRows:
                 self._threads[name] = device.pool_threads
             case BatchLimited(name):
                 self._bounded.add(name)
-            case LeaseDone(name, rows, updates):
-                self._done(name, rows, updates)
-            case GangDone(_, rows, updates):
+            case WorkDone(_, rows, updates):
                 for name in rows:
                     self._done(name, rows[name], updates[name])
             case WorkerLost(name):
                 returned = self._lose(name, strategy)
-            case GangRolledBack():
+            case WorkRolledBack():
                 self._return([*self._leases])
             case Merged():
                 self._settle()
@@ -129,9 +125,7 @@ class LeasedRows:
 
     def _give(self, command: Command) -> None:
         match command:
-            case Lease(name, rows, batch_rows):
-                self._lease(name, rows, batch_rows)
-            case Gang(parts):
+            case Work(parts):
                 for name, part in parts.items():
                     if part.rows:
                         self._lease(name, part.rows, part.batch_rows)

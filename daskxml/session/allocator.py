@@ -1,4 +1,4 @@
-"""Dividing rows among workers: leases and gangs of training rows, and pieces to evaluate.
+"""Dividing rows among workers: work on training rows, and pieces to evaluate.
 
 A lease belongs to one worker; its rows return to the ledger if that worker is lost, or, where all
 workers update one shared model, those of leases that are not done. A gang belongs to all: between
@@ -9,17 +9,16 @@ counts each row once, whichever worker is lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from daskxml.metrics import LossSum, MetricSums
 from daskxml.session.commands import (
     Evaluate,
     EvaluationResult,
-    GangResult,
-    LeaseResult,
     Piece,
-    RunGang,
-    RunLease,
+    RunWork,
+    WorkResult,
 )
 from daskxml.session.ledger import Ledger, Span, cut_batches
 from daskxml.session.placement import Placement, split_pieces
@@ -27,8 +26,17 @@ from daskxml.session.stopping import StoppingRules
 from daskxml.strategies import protocol
 
 
-class LeaseAllocator:
-    """The leases and the gang that are under way.
+@dataclass(frozen=True)
+class OpenWork:
+    """Work under way, since ``begun_s``, with the rows of each worker."""
+
+    command: RunWork
+    spans: Mapping[str, list[Span]]
+    begun_s: float
+
+
+class WorkAllocator:
+    """The work that is under way.
 
     Parameters
     ----------
@@ -37,100 +45,75 @@ class LeaseAllocator:
     placement
         Where the rows lie.
     allocated
-        Leases and gangs so far; each gets the next number.
+        Pieces of work so far; each gets the next number.
     """
 
     def __init__(self, ledger: Ledger, placement: Placement, allocated: int) -> None:
         self.ledger, self.placement, self.allocated = ledger, placement, allocated
-        self._leases: dict[int, tuple[RunLease, list[Span]]] = {}
-        self._gang: RunGang | None = None
-        self._gang_begun_s = 0.0
+        self._open: dict[int, OpenWork] = {}
         self._rewinds = False
 
-    def lease(self, lease: protocol.Lease) -> RunLease:
-        """Allocate the rows of a lease."""
-        spans = self._take(lease.worker, lease.rows)
+    def allocate(self, work: protocol.Work, *, begins: bool, now_s: float) -> RunWork:
+        """Allocate the rows of some work; ``begins``: the first since a merge."""
+        spans = {name: self._take(name, part.rows) for name, part in work.parts.items()}
         self.allocated += 1
-        batches = cut_batches(spans, lease.batch_rows)
-        command = RunLease(self.allocated, lease.worker, batches, lease.lr)
-        self._leases[command.lease] = command, spans
-        return command
-
-    def gang(self, gang: protocol.Gang, *, begins: bool, now_s: float) -> RunGang:
-        """Allocate the rows of a gang; ``begins``: the first one since a merge."""
-        taken = {name: self._take(name, part.rows) for name, part in gang.parts.items()}
-        self.allocated += 1
-        self._gang = RunGang(
-            gang=self.allocated,
-            workers=tuple(gang.parts),
-            batches=tuple(cut_batches(taken[w], p.batch_rows) for w, p in gang.parts.items()),
-            lrs=tuple(part.lr for part in gang.parts.values()),
-            pattern=gang.pattern,
+        command = RunWork(
+            number=self.allocated,
+            workers=tuple(work.parts),
+            batches=tuple(cut_batches(spans[n], p.batch_rows) for n, p in work.parts.items()),
+            lrs=tuple(part.lr for part in work.parts.values()),
+            pattern=work.pattern,
             begins=begins,
             rewinds=self._rewinds,
         )
-        self._gang_begun_s, self._rewinds = now_s, False
-        return self._gang
+        self._open[command.number] = OpenWork(command, spans, now_s)
+        self._rewinds = False
+        return command
 
     def _take(self, worker: str, rows: int) -> list[Span]:
         if not rows:
             return []
         return self.ledger.take(worker, rows, self.placement.preferred_streams(worker))
 
-    def bounded(self, result: LeaseResult) -> protocol.BatchLimited | None:
-        """Return the bound on a worker's batches that a lease has found, if any."""
-        rows = result.work.max_batch_rows
-        if not rows or result.lease not in self._leases:
-            return None
-        return protocol.BatchLimited(self._leases[result.lease][0].worker, rows)
+    def bounds(self, result: WorkResult) -> list[protocol.BatchLimited]:
+        """Return the bounds on workers' batches that some work has found."""
+        work = self._open.get(result.number)
+        names = work.command.workers if work else ()
+        found = zip(names, result.ranks, strict=bool(work))
+        return [protocol.BatchLimited(n, r) for n, it in found if (r := it.max_batch_rows)]
 
-    def lease_done(self, result: LeaseResult) -> protocol.LeaseDone | None:
-        """Close a lease; None if its worker was lost, and its rows are leased again."""
-        if result.lease not in self._leases:
+    def done(self, result: WorkResult, now_s: float) -> protocol.WorkDone | None:
+        """Close some work; None if a loss has undone it, and its rows are given out again."""
+        work = self._open.pop(result.number, None)
+        if work is None:
             return None
-        command, _ = self._leases.pop(result.lease)
-        work = result.work
-        return protocol.LeaseDone(command.worker, command.rows, work.updates, work.busy_s)
-
-    def gang_done(self, result: GangResult, now_s: float) -> protocol.GangDone | None:
-        """Close a gang; None if a loss has undone it."""
-        gang = self._gang
-        if gang is None or gang.gang != result.gang:
-            return None
-        self._gang = None
-        work = dict(zip(gang.workers, result.ranks, strict=True))
-        return protocol.GangDone(
-            took_s=now_s - self._gang_begun_s,
-            rows={worker: part.rows for worker, part in work.items()},
-            updates={worker: part.updates for worker, part in work.items()},
-            busy_s={worker: part.busy_s for worker, part in work.items()},
+        command, ranks = work.command, dict(zip(work.command.workers, result.ranks, strict=True))
+        return protocol.WorkDone(
+            took_s=now_s - work.begun_s,
+            rows={name: command.rows_of(rank) for rank, name in enumerate(command.workers)},
+            updates={name: done.updates for name, done in ranks.items()},
+            busy_s={name: done.busy_s for name, done in ranks.items()},
         )
 
-    def is_under_way(self, gang: int) -> bool:
-        """Whether the gang of this number has neither ended nor been undone."""
-        return self._gang is not None and self._gang.gang == gang
+    def is_under_way(self, number: int) -> bool:
+        """Whether the work of this number has neither ended nor been undone."""
+        return number in self._open
 
     def lose(self, worker: str, strategy: protocol.Strategy) -> int:
         """Take back the rows that a strategy loses with a worker; return how many."""
         if strategy.is_joint:
             return self.roll_back()
-        undone = self._drop_leases(worker)
+        undone = [n for n, work in self._open.items() if worker in work.spans]
+        spans = [self._open.pop(number).spans[worker] for number in undone]
         if strategy.shares_model:
-            return sum(self.ledger.give_back_lease(worker, spans) for spans in undone)
+            return sum(self.ledger.give_back_lease(worker, lease) for lease in spans)
         return self.ledger.give_back(worker)
-
-    def _drop_leases(self, worker: str) -> list[list[Span]]:
-        """Forget a worker's open leases; return their rows."""
-        lost = {n: spans for n, (lease, spans) in self._leases.items() if lease.worker == worker}
-        for number in lost:
-            del self._leases[number]
-        return list(lost.values())
 
     def roll_back(self) -> int:
         """Undo the work of all workers since the last merge; return how many rows that is."""
         rows = sum(self.ledger.give_back(name) for name in list(self.ledger.held))
         self._rewinds = self._rewinds or rows > 0
-        self._gang = None
+        self._open.clear()
         return rows
 
 

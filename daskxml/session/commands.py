@@ -20,27 +20,22 @@ Piece = tuple[int, int, int]  # shard, first row, row after the last
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseResult:
-    """A lease is done; ``squared_norm`` is that of the worker's replica, where it is known."""
+class WorkResult:
+    """The work of this number is done; ``ranks`` has what each rank did.
 
-    lease: int
-    work: WorkStats
+    ``squared_norm`` is that of a lease's replica, where it is known.
+    """
+
+    number: int
+    ranks: tuple[WorkStats, ...]
     squared_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class GangResult:
-    """A gang is done; ``ranks`` has the work of each rank."""
-
-    gang: int
-    ranks: tuple[WorkStats, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GangFailed:
+class WorkFailed:
     """A gang failed although no worker was lost: a connection broke, for example."""
 
-    gang: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +103,8 @@ class JoinPending:
 
 
 Result = (
-    LeaseResult
-    | GangResult
-    | GangFailed
+    WorkResult
+    | WorkFailed
     | MergeResult
     | EvaluationResult
     | CheckpointWritten
@@ -124,31 +118,17 @@ Result = (
 
 
 @dataclass(frozen=True, slots=True)
-class RunLease:
-    """Step ``worker``'s replica through ``batches``, in order, at ``lr``."""
+class RunWork:
+    """Step ``workers`` through their batches, exchanging arrays by ``pattern``.
 
-    lease: int
-    worker: str
-    batches: tuple[tuple[Span, ...], ...]
-    lr: float
-
-    @property
-    def rows(self) -> int:
-        """Rows of all batches."""
-        return sum(span.rows for batch in self.batches for span in batch)
-
-
-@dataclass(frozen=True, slots=True)
-class RunGang:
-    """Step ``workers`` through their batches together, exchanging arrays by ``pattern``.
-
-    All or nothing: if a worker dies, the gang is undone, and the backend reports ``WorkerLost``
-    instead of ``GangResult`` once no survivor takes part in it any more.
+    Without a pattern it is a lease: one worker, whose replica steps on its own. Several workers are
+    a gang, all or nothing: if one dies, the gang is undone, and the backend reports ``WorkerLost``
+    instead of ``WorkResult`` once no survivor takes part in it any more.
 
     Attributes
     ----------
-    gang
-        Its number.
+    number
+        Of the work.
     workers
         In the order of their ranks.
     batches
@@ -156,20 +136,25 @@ class RunGang:
     lrs
         The learning rate of each rank.
     pattern
-        What the ranks exchange.
+        What the ranks exchange; None in a lease.
     begins
-        The first gang since a merge: every replica starts from the global model.
+        The first work since a merge: the replicas of a gang start from the global model.
     rewinds
-        A worker was lost since the merge: replicas drop what they have done since.
+        A worker was lost since the merge: the replicas of a gang drop what they have done since.
     """
 
-    gang: int
+    number: int
     workers: tuple[str, ...]
     batches: tuple[tuple[tuple[Span, ...], ...], ...]
     lrs: tuple[float, ...]
-    pattern: SyncPattern
-    begins: bool
-    rewinds: bool
+    pattern: SyncPattern | None = None
+    begins: bool = False
+    rewinds: bool = False
+
+    @property
+    def is_lease(self) -> bool:
+        """Whether one worker steps on its own."""
+        return self.pattern is None
 
     @property
     def steps(self) -> int:
@@ -263,8 +248,7 @@ class EndRun:
 
 
 Command = (
-    RunLease
-    | RunGang
+    RunWork
     | MeasureNorms
     | MergeReplicas
     | Evaluate

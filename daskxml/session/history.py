@@ -58,15 +58,14 @@ from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import (
     Command,
     Event,
-    GangDone,
-    GangRolledBack,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
     Strategy,
+    WorkDone,
     WorkerLost,
     WorkerView,
+    WorkRolledBack,
 )
 
 
@@ -136,9 +135,7 @@ class MegabatchLog:
         ``work`` is the work that the event reports, by worker; without it, what the event says.
         """
         match step.event:
-            case LeaseDone(worker, rows, updates, busy_s):
-                self._count(work or {worker: WorkStats(rows, updates, busy_s=busy_s)})
-            case GangDone(_, rows, updates, busy_s):
+            case WorkDone(_, rows, updates, busy_s):
                 done = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
                 self._count(work or done)
                 self.moved_bytes += sum(part.sent_bytes for part in (work or done).values())
@@ -146,7 +143,7 @@ class MegabatchLog:
                 self.squared_norms = norms
             case WorkerLost(worker):
                 self._lose(worker, step)
-            case GangRolledBack():
+            case WorkRolledBack():
                 self._drop_all()
         for command in step.commands:
             if isinstance(command, Measure | Merge) and not self._is_trained:

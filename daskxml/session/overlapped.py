@@ -101,8 +101,8 @@ class OverlappedMerges(BarrierMerges):
     ) -> list[Command]:
         """Hold decisions while the last row is closed, and a merge until the one before is done."""
         if self._held is not None:  # no worker is to step while the global model is evaluated
-            leases = [d for d in self._held if isinstance(d, protocol.Lease)]
-            valid = [lease for lease in leases if lease.worker in session.workers]
+            leases = [d for d in self._held if isinstance(d, protocol.Work)]
+            valid = [lease for lease in leases if lease.parts.keys() <= session.workers.keys()]
             self._held = (*valid, *decisions)  # a loss voids a merge, and its worker's leases
             return []
         is_unclosed = session.closed_rows < len(session.history)

@@ -8,7 +8,7 @@ cluster and the simulator run the same.
 Its stages::
 
     idle        before `start`
-    train       leases or gangs are under way
+    train       work is under way
     merge       norms are measured, replicas are merged
     evaluate    pieces of the test rows are scored
     keep        the workers copy the best model so far
@@ -27,18 +27,15 @@ from typing import Any
 
 from daskxml.core.errors import ModelError
 from daskxml.core.work_stats import WorkStats
-from daskxml.session.allocator import EvaluationRound, LeaseAllocator
+from daskxml.session.allocator import EvaluationRound, WorkAllocator
 from daskxml.session.commands import (
     BestKept,
     CheckpointWritten,
     Command,
     EndRun,
     EvaluationResult,
-    GangFailed,
-    GangResult,
     JoinPending,
     KeepBest,
-    LeaseResult,
     MeasureNorms,
     MergeReplicas,
     MergeResult,
@@ -46,6 +43,8 @@ from daskxml.session.commands import (
     Restart,
     Result,
     StopRequest,
+    WorkFailed,
+    WorkResult,
     WriteCheckpoint,
 )
 from daskxml.session.history import MegabatchLog, Step, memory_event, worker_event
@@ -144,7 +143,7 @@ class Session:
         self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
             self._restore(stored)
-        self._allocator = LeaseAllocator(self.ledger, placement, stored["dealt"] if stored else 0)
+        self._allocator = WorkAllocator(self.ledger, placement, stored["dealt"] if stored else 0)
         self.log = MegabatchLog(self.generation + 1, 0.0)
         self._merges = merges or BarrierMerges()
         setup = Setup(
@@ -236,13 +235,11 @@ class Session:
     def handle(self, result: Result, now_s: float) -> list[Command]:
         """Count a result; return the commands that follow from it."""
         match result:
-            case LeaseResult():
-                return self._lease_finished(result, now_s)
-            case GangResult():
-                return self._gang_finished(result, now_s)
-            case GangFailed(gang) if self._allocator.is_under_way(gang):
+            case WorkResult():
+                return self._work_finished(result, now_s)
+            case WorkFailed(number) if self._allocator.is_under_way(number):
                 self._allocator.roll_back()
-                return self._decide(protocol.GangRolledBack(), now_s)
+                return self._decide(protocol.WorkRolledBack(), now_s)
             case Measured() if result.squared_norms.keys() == self.workers.keys():
                 return self._decide(result, now_s)
             case MergeResult():
@@ -323,10 +320,8 @@ class Session:
 
     def _command(self, decision: protocol.Command, now_s: float) -> Command:
         match decision:
-            case protocol.Lease():
-                return self._allocator.lease(decision)
-            case protocol.Gang():
-                return self._allocator.gang(decision, begins=not self.log.rows, now_s=now_s)
+            case protocol.Work():
+                return self._allocator.allocate(decision, begins=not self.log.rows, now_s=now_s)
             case protocol.Measure():
                 self.end_training(now_s)
                 return MeasureNorms(tuple(self.workers))
@@ -334,20 +329,15 @@ class Session:
                 self.end_training(now_s)
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
 
-    def _lease_finished(self, result: LeaseResult, now_s: float) -> list[Command]:
-        limited = self._allocator.bounded(result)
-        if limited is not None:
+    def _work_finished(self, result: WorkResult, now_s: float) -> list[Command]:
+        commands: list[Command] = []
+        for limited in self._allocator.bounds(result):
             after_s = now_s - self.log.begun_s
             self.log.events.append(memory_event(limited.worker, after_s, limited.rows))
-        commands, done = self._decide(limited, now_s), self._allocator.lease_done(result)
-        if done is None:
-            return commands
-        return commands + self._decide(done, now_s, {done.worker: result.work})
-
-    def _gang_finished(self, result: GangResult, now_s: float) -> list[Command]:
-        done = self._allocator.gang_done(result, now_s)
+            commands += self._decide(limited, now_s)
+        done = self._allocator.done(result, now_s)
         work = None if done is None else dict(zip(done.rows, result.ranks, strict=True))
-        return self._decide(done, now_s, work)
+        return commands + self._decide(done, now_s, work)
 
     def drain(self, reason: str, now_s: float) -> list[Command]:
         """End the run with this mega-batch, for which nothing more is leased."""

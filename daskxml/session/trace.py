@@ -5,7 +5,8 @@ list: the event, then the strategy's commands. Events and commands are those of
 `daskxml.strategies.protocol`; each is a list of its name and the values of its fields in their
 order::
 
-    [["LeaseDone", "0", 640, 10, 0.0231], ["Lease", "0", 320, 64, 1.0]]
+    [["WorkDone", 0.025, {"0": 640}, {"0": 10}, {"0": 0.0231}],
+     ["Work", {"0": ["Part", 320, 64, 1.0]}, null]]
 
 Wherever a run begins, or continues from a checkpoint, a `Setup` stands before `Started`. So a
 strategy that is given the same events must decide the same: `daskxml.records.verification` asks it.
@@ -21,7 +22,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from daskxml.strategies import protocol
 
-FORMAT = 2  # of traces
+FORMAT = 3  # of traces
 LARGEST_INTEGER = 2**63 - 1  # that a history may hold
 
 
@@ -74,8 +75,8 @@ def plain_entry(
 
     Examples
     --------
-    >>> plain_entry(protocol.LeaseDone("a", 64, 1, 0.5), [protocol.Lease("a", 32, 32, 0.1)])
-    [['LeaseDone', 'a', 64, 1, 0.5], ['Lease', 'a', 32, 32, 0.1]]
+    >>> plain_entry(protocol.BatchLimited("a", 32), [protocol.Work.alone("a", 32, 32, 0.1)])
+    [['BatchLimited', 'a', 32], ['Work', {'a': ['Part', 32, 32, 0.1]}, None]]
     """
     return [plain(part) for part in (event, *commands)]
 
@@ -102,9 +103,9 @@ def read_entry(entry: Any) -> Entry:
     --------
     >>> read_entry([["WorkerLost", "a"]])
     Entry(event=WorkerLost(worker='a'), commands=())
-    >>> read_entry([["LeaseDone", "a", "many", 1, 0.5]])
+    >>> read_entry([["BatchLimited", "a", "many"]])
     Traceback (most recent call last):
-    ValueError: LeaseDone.rows = 'many'
+    ValueError: BatchLimited.rows = 'many'
     """
     if not isinstance(entry, list) or not entry:
         raise ValueError(f"{_shown(entry)}: no entry of a trace")

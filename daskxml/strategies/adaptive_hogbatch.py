@@ -37,7 +37,7 @@ from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.megabatch import MegabatchState, WorkerState
-from daskxml.strategies.protocol import Event, LeaseDone, Started, WorkerJoined
+from daskxml.strategies.protocol import Event, Started, WorkDone, WorkerJoined
 from daskxml.strategies.shared_model import SharedConfig, SharedModelStrategy
 
 
@@ -148,7 +148,8 @@ class AdaptiveHogbatch(SharedModelStrategy):
         """Resize the batches of a worker with a finished lease: it asks for work."""
         known, state = state.members, super().record(state, event)
         match event:
-            case LeaseDone(name):
+            case WorkDone():
+                (name,) = event.rows
                 worker = state.members[name]
                 best = max(worker.best_rows_per_s, worker.rows_per_s)
                 size = self.size_for(state, name, self._used_bounds(event, best))
@@ -173,12 +174,15 @@ class AdaptiveHogbatch(SharedModelStrategy):
             bounds = low, min(high, max(used[1], low))
         return next_size(worker.batch_size, own, counts.values(), bounds, config.alpha)
 
-    def _used_bounds(self, done: LeaseDone, best: float) -> tuple[float, float]:
+    def _used_bounds(self, done: WorkDone, best: float) -> tuple[float, float]:
         """Return the least and the largest batch by how far a lease used its device."""
         config = self.config
-        if not ((config.utilization or config.utilization_max) and done.busy_s > 0.0):
+        rows, updates, busy_s = (
+            sum(each.values()) for each in (done.rows, done.updates, done.busy_s)
+        )
+        if not ((config.utilization or config.utilization_max) and busy_s > 0.0):
             return 0.0, math.inf
-        size, throughput = done.rows / done.updates, done.rows / done.busy_s
+        size, throughput = rows / updates, rows / busy_s
         is_used = 0.0 < config.utilization_max * best <= throughput
         return least_size(size, throughput, best, config.utilization), size if is_used else math.inf
 

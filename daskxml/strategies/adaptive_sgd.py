@@ -62,7 +62,6 @@ from daskxml.strategies.megabatch import (
 )
 from daskxml.strategies.protocol import (
     Command,
-    LeaseDone,
     Measured,
     Merge,
     WorkerView,
@@ -263,9 +262,9 @@ class AdaptiveSgd(MegabatchStrategy):
             policy = DEFAULT_POLICY
         return grant_leases(state, self.lease_rate, policy, parts=True)
 
-    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
+    def count_updates(self, worker: WorkerState, rows: int, updates: int) -> float:
         """Count batches, a smaller one as its share of a full one."""
-        return done.rows / worker.batch_rows
+        return rows / worker.batch_rows
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Algorithm 1, for the workers that were there from the beginning."""

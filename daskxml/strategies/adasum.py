@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.gangs import GangState, GangStrategy
+from daskxml.strategies.gangs import GangStrategy
+from daskxml.strategies.megabatch import MegabatchState
 from daskxml.strategies.protocol import LocalSteps, SyncPattern
 
 
@@ -53,7 +54,7 @@ class AdasumSgd(GangStrategy):
         super().__init__(config)
         self.round_steps = config.local_steps
 
-    def pattern(self, state: GangState) -> SyncPattern:
+    def pattern(self, state: MegabatchState) -> SyncPattern:
         """Combine changes after so many local steps."""
         return LocalSteps(self.config.local_steps)
 

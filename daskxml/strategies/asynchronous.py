@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig, split_batches
-from daskxml.strategies.gangs import GangState, GangStrategy, next_steps
+from daskxml.strategies.gangs import GangStrategy, active, next_steps
+from daskxml.strategies.megabatch import MegabatchState
 from daskxml.strategies.protocol import Asynchronous, SyncPattern
 
 
@@ -44,12 +45,12 @@ class Config(BatchConfig):
     staleness: int = bounded(-1, low=-1)
 
 
-def batch_shares(state: GangState, staleness: int) -> dict[str, float]:
+def batch_shares(state: MegabatchState, staleness: int) -> dict[str, float]:
     """Return each worker's share of a gang's batches: by throughput, or equal under a bound.
 
     Before all are measured, shares are equal.
     """
-    speeds = {name: worker.rows_per_s for name, worker in state.active.items()}
+    speeds = {name: worker.rows_per_s for name, worker in active(state).items()}
     if staleness >= 0 or not all(speeds.values()):
         return dict.fromkeys(speeds, 1.0)
     return speeds
@@ -60,11 +61,11 @@ class AsynchronousSgd(GangStrategy):
 
     config: Config
 
-    def pattern(self, state: GangState) -> SyncPattern:
+    def pattern(self, state: MegabatchState) -> SyncPattern:
         """Let a server apply each gradient when it comes."""
         return Asynchronous(self.config.staleness)
 
-    def divide_rows(self, state: GangState, sizes: Mapping[str, int]) -> dict[str, int]:
+    def divide_rows(self, state: MegabatchState, sizes: Mapping[str, int]) -> dict[str, int]:
         """Share the batches of as many steps as fit."""
         step_rows = sum(sizes.values())
         rows = min(state.remaining_rows, next_steps(state, step_rows) * step_rows)

@@ -21,7 +21,7 @@ another worker becomes the first, the server's optimizer begins anew there.
 
 from __future__ import annotations
 
-from daskxml.strategies.gangs import GangState
+from daskxml.strategies.megabatch import MegabatchState
 from daskxml.strategies.mirrored import MirroredSgd
 from daskxml.strategies.protocol import Central, SyncPattern
 
@@ -32,6 +32,6 @@ class CentralSgd(MirroredSgd):
     shares_optimizer = False
     rules: tuple[str, ...] = ("mean", "sum")
 
-    def pattern(self, state: GangState) -> SyncPattern:
+    def pattern(self, state: MegabatchState) -> SyncPattern:
         """Let a server combine the gradients of all."""
         return Central()

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.gangs import GangState, GangStrategy
+from daskxml.strategies.gangs import GangStrategy, active
+from daskxml.strategies.megabatch import MegabatchState
 from daskxml.strategies.protocol import Averaging, SyncPattern
 
 
@@ -78,11 +79,11 @@ class Crossbow(GangStrategy):
         super().__init__(config)
         self.keeps_replicas = config.restart_every != 1  # else the merge restarts them
 
-    def pattern(self, state: GangState) -> SyncPattern:
+    def pattern(self, state: MegabatchState) -> SyncPattern:
         """Correct learners and average model after every batch."""
         is_first = state.remaining_rows == self.config.megabatch_rows
         return Averaging(
-            pull=correction(len(state.active), self.config),
+            pull=correction(len(active(state)), self.config),
             momentum=self.config.momentum,
             restarts=is_first and is_restart(state.merges, self.config),
         )

@@ -1,9 +1,10 @@
-"""The bookkeeping that strategies with leases share: leased, finished and remaining rows.
+"""The bookkeeping that all strategies share: rows under way, finished and remaining.
 
-It counts leased and finished rows, finds out when a mega-batch is complete, and returns the rows of
-a lost worker. A subclass says how large batches are, at which rate they step, and with which
-weights the replicas merge. Scheduling is dynamic, a free worker takes more, unless a subclass
-assigns rows (`daskxml.strategies.quotas`). All functions return a new state.
+It counts rows, finds out when a mega-batch is complete, and returns the rows of a lost worker. A
+subclass says how large batches are, at which rate they step, and with which weights the replicas
+merge. Work is leases, and scheduling dynamic, a free worker takes more, unless a subclass assigns
+rows (`daskxml.strategies.quotas`) or lets all step together (`daskxml.strategies.gangs`). All
+functions return a new state.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from daskxml.strategies.protocol import (
     Command,
     Drain,
     Event,
-    Lease,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
     Merged,
     Started,
     Strategy,
+    Work,
+    WorkDone,
     WorkerDevice,
     WorkerJoined,
     WorkerLost,
     WorkerView,
+    WorkRolledBack,
     natural_order,
 )
 
@@ -41,7 +43,7 @@ _SMOOTHING = 0.5  # share of the newest lease in the measured throughput
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerState:
-    """What a strategy of leases records of a worker.
+    """What a strategy records of a worker.
 
     Attributes
     ----------
@@ -55,11 +57,13 @@ class WorkerState:
     total_updates
         Updates since the run began.
     leased_rows, leases
-        Leased and not yet reported.
+        Rows under way, and pieces of work: leases, or its part in a gang.
     quota_rows
         Assigned and not yet leased (static assignment only).
     rows_per_s
-        Measured throughput; 0 before the first measurement.
+        Measured throughput, without waiting for others; 0 before the first measurement.
+    speed
+        The throughput by which its batches are sized once for all, where they are; 0 before.
     came_late
         Whether it joined in the middle of this mega-batch.
     most_rows
@@ -88,6 +92,7 @@ class WorkerState:
     gain: float = 0.0
     staleness: float = 0.0
     best_rows_per_s: float = 0.0
+    speed: float = 0.0
 
     def __post_init__(self) -> None:
         if self.most_rows:
@@ -105,22 +110,44 @@ class WorkerState:
         return parts * max(1, round(self.batch_size / parts))
 
     def with_lease(self, rows: int) -> WorkerState:
-        """Return the state after a lease of so many rows."""
+        """Return the state after it was given so many rows."""
         return replace(self, leased_rows=self.leased_rows + rows, leases=self.leases + 1)
+
+    def with_work(self, rows: int, updates: float, busy_s: float) -> WorkerState:
+        """Return the state after so many rows under way are done, as so many updates."""
+        measured = rows / busy_s if rows and busy_s > 0.0 else self.rows_per_s
+        known = self.rows_per_s or measured
+        return replace(
+            self,
+            updates=self.updates + updates,
+            rows=self.rows + rows,
+            busy_s=self.busy_s + busy_s,
+            total_updates=self.total_updates + updates,
+            leased_rows=self.leased_rows - rows,
+            leases=self.leases - 1,
+            rows_per_s=known + _SMOOTHING * (measured - known),
+        )
+
+    def in_new_megabatch(self) -> WorkerState:
+        """Return the state with the counters of a mega-batch at their beginning."""
+        return replace(
+            self, updates=0, rows=0, busy_s=0.0, leased_rows=0, leases=0, quota_rows=0,
+            came_late=False,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MegabatchState:
-    """The state of a strategy of leases.
+    """The state of a strategy.
 
     Attributes
     ----------
     remaining_rows
-        Rows of this mega-batch that are neither leased nor assigned.
+        Rows of this mega-batch that are neither given out nor assigned.
     phase
         ``"idle"``, ``"train"``, ``"measure"``, ``"merge"``, or one that a subclass adds.
     is_draining
-        Whether nothing more is leased in this mega-batch.
+        Whether nothing more is given out in this mega-batch.
     merges
         Merges since the run began.
     members
@@ -129,6 +156,8 @@ class MegabatchState:
         The largest norm of a replica at the first merge; 0 before.
     interval, waited
         Mega-batches between two scalings of batch sizes, and since the last one.
+    step_s
+        Measured seconds of a step that all make together; 0 before the first measurement.
     """
 
     remaining_rows: int
@@ -139,6 +168,7 @@ class MegabatchState:
     first_norm: float = 0.0
     interval: int = 1
     waited: int = 0
+    step_s: float = 0.0
 
 
 def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
@@ -154,42 +184,24 @@ def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False)
     return replace(state, remaining_rows=remaining, members=members, phase=phase)
 
 
-def record_lease(state: MegabatchState, done: LeaseDone, updates: float) -> MegabatchState:
-    """Count a finished lease, as so many updates."""
-    worker = state.members[done.worker]
-    measured = done.rows / done.busy_s if done.busy_s > 0.0 else worker.rows_per_s
-    known = worker.rows_per_s or measured
-    worker = replace(
-        worker,
-        updates=worker.updates + updates,
-        rows=worker.rows + done.rows,
-        busy_s=worker.busy_s + done.busy_s,
-        total_updates=worker.total_updates + updates,
-        leased_rows=worker.leased_rows - done.rows,
-        leases=worker.leases - 1,
-        rows_per_s=known + _SMOOTHING * (measured - known),
-    )
-    return replace(state, members={**state.members, done.worker: worker})
+def roll_back(state: MegabatchState) -> MegabatchState:
+    """Return the rows of a mega-batch that has begun: all workers restart it together."""
+    rows = sum(worker.rows + worker.leased_rows for worker in state.members.values())
+    members = {name: worker.in_new_megabatch() for name, worker in state.members.items()}
+    phase = state.phase if state.phase == "idle" else "train"
+    return replace(state, remaining_rows=state.remaining_rows + rows, members=members, phase=phase)
 
 
 def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
     """Reset the counters of a mega-batch."""
-    members = {
-        name: WorkerState(
-            batch_size=worker.batch_size,
-            pool_threads=worker.pool_threads,
-            total_updates=worker.total_updates,
-            rows_per_s=worker.rows_per_s,
-            most_rows=worker.most_rows,
-            gain=worker.gain,
-            staleness=worker.staleness,
-            best_rows_per_s=worker.best_rows_per_s,
-        )
-        for name, worker in state.members.items()
-    }
-    merges = state.merges + 1
+    members = {name: worker.in_new_megabatch() for name, worker in state.members.items()}
     return replace(
-        state, remaining_rows=rows, phase="idle", is_draining=False, merges=merges, members=members
+        state,
+        remaining_rows=rows,
+        phase="idle",
+        is_draining=False,
+        merges=state.merges + 1,
+        members=members,
     )
 
 
@@ -217,13 +229,14 @@ def grant_leases(
         lease := _next_lease(members, remaining, rate, policy, parts=parts)
     ):
         leases.append(lease)
-        members[lease.worker] = members[lease.worker].with_lease(lease.rows)
+        (worker,) = lease.parts
+        members[worker] = members[worker].with_lease(lease.rows)
         remaining -= lease.rows
     return replace(state, members=members, remaining_rows=remaining), tuple(leases)
 
 
 def is_complete(state: MegabatchState) -> bool:
-    """Whether every lease that comes before the merge is finished."""
+    """Whether all work that comes before the merge is finished."""
     workers = state.members.values()
     is_over = state.is_draining or not (state.remaining_rows or any(w.quota_rows for w in workers))
     return bool(workers) and is_over and all(w.leases == 0 for w in workers)
@@ -232,7 +245,7 @@ def is_complete(state: MegabatchState) -> bool:
 def _next_lease(
     members: Mapping[str, WorkerState], remaining_rows: int,
     rate: Callable[[WorkerState, int], float], policy: LeasePolicy, *, parts: bool,
-) -> Lease | None:  # fmt: skip
+) -> Work | None:  # fmt: skip
     loads = {name: _load(worker, policy) for name, worker in members.items()}
     for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
         rows = next_lease_rows(name, loads, remaining_rows, policy)
@@ -240,7 +253,7 @@ def _next_lease(
         if parts:
             rows = whole_or_part(rows, batch_rows)
         if rows:
-            return Lease(name, rows, batch_rows, rate(members[name], rows))
+            return Work.alone(name, rows, batch_rows, rate(members[name], rows))
     return None
 
 
@@ -285,7 +298,7 @@ def proportional_weights(
 
 
 class MegabatchStrategy(Strategy):
-    """A strategy of leases but for its rules, which a subclass adds.
+    """A strategy but for its rules, which a subclass adds; of leases, unless it says otherwise.
 
     Parameters
     ----------
@@ -319,9 +332,9 @@ class MegabatchStrategy(Strategy):
         share = min(1.0, rows / worker.batch_rows) if self.scales_parts else 1.0
         return self.rate(worker) * share
 
-    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
-        """Return the updates of a lease: of a pool whose replica is merged, its batches."""
-        return -(-done.updates // worker.updates_per_batch)
+    def count_updates(self, worker: WorkerState, rows: int, updates: int) -> float:
+        """Return the updates of some work: of a pool whose replica is merged, its batches."""
+        return -(-updates // worker.updates_per_batch)
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Return the state after a merge with the next batch sizes."""
@@ -364,18 +377,30 @@ class MegabatchStrategy(Strategy):
                 left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
                 return replace(state, phase="train", remaining_rows=left)
             case WorkerJoined(name, device):
-                worker = replace(self._new_worker(device), came_late=state.phase != "idle")
+                came_late = state.phase != "idle" and bool(members)
+                worker = replace(self._new_worker(device), came_late=came_late)
                 return replace(state, members={**members, name: worker})
-            case WorkerLost(name):
+            case WorkerLost(name) if name in members:
+                if self.is_joint:
+                    state = roll_back(state)
                 return remove_worker(state, name, keeps_work=self.shares_model)
+            case WorkRolledBack():
+                return roll_back(state)
             case BatchLimited(name, rows) if name in members:
                 worker = replace(members[name], most_rows=rows)
                 return replace(state, members={**members, name: worker})
-            case LeaseDone(name):
-                return record_lease(state, event, self.count_updates(members[name], event))
+            case WorkDone():
+                return self._record_work(state, event)
             case Drain() if state.phase != "idle":
                 return replace(state, is_draining=True)
         return state
+
+    def _record_work(self, state: MegabatchState, done: WorkDone) -> MegabatchState:
+        members = dict(state.members)
+        for name, rows in done.rows.items():
+            updates = self.count_updates(members[name], rows, done.updates[name])
+            members[name] = members[name].with_work(rows, updates, done.busy_s[name])
+        return replace(state, members=members)
 
     def _new_worker(self, device: WorkerDevice) -> WorkerState:
         threads = device.pool_threads
@@ -389,10 +414,10 @@ class MegabatchStrategy(Strategy):
         return self._new_worker(device)
 
     def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
-        """Lease rows; once all are finished, ask for the replicas' norms, or merge."""
-        state, leases = self.lease(state)
+        """Give out rows; once all are finished, ask for the replicas' norms, or merge."""
+        state, work = self.lease(state)
         if not is_complete(state):
-            return state, leases
+            return state, work
         if self.needs_norms:
             return replace(state, phase="measure"), (Measure(),)
         return replace(state, phase="merge"), (self.merge(state, Measured({}, 0)),)

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from daskxml.strategies.batches import BatchConfig, apportion
-from daskxml.strategies.gangs import GangState, GangStrategy, GangWorker
+from daskxml.strategies.gangs import GangStrategy
+from daskxml.strategies.megabatch import MegabatchState, WorkerState
 from daskxml.strategies.protocol import Mirrored, SyncPattern
 
 
@@ -79,15 +80,15 @@ class MirroredSgd(GangStrategy):
 
     config: Config
 
-    def pattern(self, state: GangState) -> SyncPattern:
+    def pattern(self, state: MegabatchState) -> SyncPattern:
         """Let all-reduce combine the gradients of all."""
         return Mirrored()
 
-    def batch_sizes(self, workers: Mapping[str, GangWorker]) -> dict[str, int]:
+    def batch_sizes(self, workers: Mapping[str, WorkerState]) -> dict[str, int]:
         """Divide the batch."""
         return divided_batch(workers, self.config)
 
-    def rate(self, sizes: Mapping[str, int]) -> float:
+    def step_rate(self, sizes: Mapping[str, int]) -> float:
         """Scale the rate with the rows of a step."""
         return step_rate(sizes, self.config)
 

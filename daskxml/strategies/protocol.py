@@ -6,31 +6,30 @@ arrays, no threads, no random numbers and no Dask: times, counts and norms arriv
 same object therefore runs on a cluster and in a simulator, and a test can feed it a trace worked
 out by hand.
 
-The life of a mega-batch:
+`Work` is what one worker does on its own (a *lease*), or what several do together while they
+exchange arrays by a pattern (a *gang*); `WorkDone` reports either. The life of a mega-batch:
 
 =======  ================  =======  ===========================================================
 phase    event             next     commands
 =======  ================  =======  ===========================================================
-idle     `Begin`           train    `Lease` to each worker, in `dispatch`'s order
-train    `LeaseDone`       train    `Lease`, as long as rows of the mega-batch are left
-train    last `LeaseDone`  measure  `Measure`: the norms of the replicas
+idle     `Begin`           train    `Work`: leases in `dispatch`'s order, or a gang of all
+train    `WorkDone`        train    `Work`, as long as rows of the mega-batch are left
+train    last `WorkDone`   measure  `Measure`: the norms of the replicas
 measure  `Measured`        merge    `Merge`, with the weights
 merge    `Merged`          idle     none: evaluation and checkpoints come before the next `Begin`
 =======  ================  =======  ===========================================================
 
 A run begins idle, with `Started`; replicas that are idle equal the global model. Strategies whose
-weights need no norms go from train to merge. After `Drain` nothing more is leased before the merge.
+weights need no norms go from train to merge. After `Drain` nothing more is given before the merge.
 
 A lost worker takes its unmerged rows with it: `WorkerLost` leads from measure or merge back to
-train, and they are leased again (the executor takes a merge back that has begun before it sends the
-event). Where all workers update one model (``shares_model``), finished leases are in that model and
-stay counted: only those under way are leased again.
+train, and they are given out again (the executor takes a merge back that has begun before it sends
+the event). Where all workers update one model (``shares_model``), what they have done is in that
+model and stays counted: only the rows under way are given out again.
 
-Where workers exchange arrays at every step, a `Gang` takes the place of leases: all workers go
-through so many batches together and reduce among themselves, and one `GangDone` comes back. Between
-two merges they change one common model, so a lost worker takes the work of *all* with it: the next
-gang starts from the last merged model, with every row since (the session rolls back what it has
-counted for a strategy with ``is_joint``).
+Between two merges the workers of gangs change one common model, so a lost worker takes the work of
+*all* with it: the next gang starts from the last merged model, with every row since (the session
+rolls back what it has counted for a strategy with ``is_joint``).
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The next mega-batch may be leased.
+    """The next mega-batch may be given out.
 
     It has at most ``rows`` rows, where that is not None: the run's epochs have no more.
     """
@@ -98,36 +97,47 @@ class WorkerJoined:
 class WorkerLost:
     """A worker is gone, and with it every update since the last merge.
 
-    Where the model is shared its updates stay, and only its leases under way are lost.
+    Where the model is shared its updates stay, and only its work under way is lost.
     """
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class GangRolledBack:
+class WorkRolledBack:
     """The work of a joint strategy since the last merge is lost, but no worker is."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimited:
-    """A worker's memory holds batches of at most ``rows`` rows: lease it no larger ones."""
+    """A worker's memory holds batches of at most ``rows`` rows: give it no larger ones."""
 
     worker: str
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseDone:
-    """A worker finished a lease: ``rows`` rows in ``updates`` updates took ``busy_s`` seconds.
+class WorkDone:
+    """Work is done, ``took_s`` seconds after it was given.
 
-    A replica makes one update a batch, a pool one for each thread's part of a batch.
+    ``rows``, ``updates`` and ``busy_s`` (without waiting for others) are of each of its workers. A
+    replica makes one update a batch, a pool one for each thread's part of a batch.
+
+    Examples
+    --------
+    >>> WorkDone.alone("a", rows=64, updates=1, busy_s=0.5)
+    WorkDone(took_s=0.5, rows={'a': 64}, updates={'a': 1}, busy_s={'a': 0.5})
     """
 
-    worker: str
-    rows: int
-    updates: int
-    busy_s: float
+    took_s: float
+    rows: Mapping[str, int]
+    updates: Mapping[str, int]
+    busy_s: Mapping[str, float]
+
+    @classmethod
+    def alone(cls, worker: str, rows: int, updates: int, busy_s: float) -> WorkDone:
+        """Return the report of a lease."""
+        return cls(busy_s, {worker: rows}, {worker: updates}, {worker: busy_s})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +160,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Time is up, or the run was stopped: merge what is done, and lease nothing more before."""
-
-
-@dataclass(frozen=True, slots=True)
-class GangDone:
-    """A gang is done, after ``took_s`` seconds.
-
-    ``rows``, ``updates`` and ``busy_s`` (without waiting for others) are of each of its workers.
-    """
-
-    took_s: float
-    rows: Mapping[str, int]
-    updates: Mapping[str, int]
-    busy_s: Mapping[str, float]
+    """Time is up, or the run was stopped: merge what is done, and give out nothing more before."""
 
 
 Event = (
@@ -171,27 +168,13 @@ Event = (
     | Begin
     | WorkerJoined
     | WorkerLost
-    | GangRolledBack
+    | WorkRolledBack
     | BatchLimited
-    | LeaseDone
-    | GangDone
+    | WorkDone
     | Measured
     | Merged
     | Drain
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Let ``worker`` step through ``rows`` rows in batches of ``batch_rows`` at ``lr``.
-
-    The last batch is smaller where ``rows`` is no multiple of ``batch_rows``.
-    """
-
-    worker: str
-    rows: int
-    batch_rows: int
-    lr: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +222,11 @@ SyncPattern = Mirrored | Central | Asynchronous | LocalSteps | Averaging
 
 
 @dataclass(frozen=True, slots=True)
-class GangPart:
-    """One worker's part in a gang: ``rows`` rows in batches of ``batch_rows``, at ``lr``."""
+class Part:
+    """One worker's part in some work: ``rows`` rows in batches of ``batch_rows``, at ``lr``.
+
+    The last batch is smaller where ``rows`` is no multiple of ``batch_rows``.
+    """
 
     rows: int
     batch_rows: int
@@ -248,15 +234,37 @@ class GangPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
-    """Let workers go through their batches together and exchange arrays by ``pattern``.
+class Work:
+    """Let workers step through their batches, and exchange arrays by ``pattern``.
 
     ``parts`` are in the order of the ranks. Where their numbers of batches differ, workers without
-    a batch left take part in the exchange with nothing to add.
+    a batch left take part in the exchange with nothing to add. Without a pattern it is a lease: one
+    worker steps on its own.
+
+    Examples
+    --------
+    >>> lease = Work.alone("a", rows=64, batch_rows=32, lr=0.1)
+    >>> lease.parts, lease.is_lease, lease.rows
+    ({'a': Part(rows=64, batch_rows=32, lr=0.1)}, True, 64)
     """
 
-    parts: Mapping[str, GangPart]
-    pattern: SyncPattern
+    parts: Mapping[str, Part]
+    pattern: SyncPattern | None = None
+
+    @classmethod
+    def alone(cls, worker: str, rows: int, batch_rows: int, lr: float) -> Work:
+        """Return a lease."""
+        return cls({worker: Part(rows, batch_rows, lr)})
+
+    @property
+    def is_lease(self) -> bool:
+        """Whether one worker steps on its own."""
+        return self.pattern is None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.rows for part in self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +289,7 @@ class Merge:
     regularized: bool | None = None
 
 
-Command = Lease | Gang | Measure | Merge
+Command = Work | Measure | Merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +322,7 @@ class Strategy(Protocol):
         Every worker's optimizer must hold the same state: a merge broadcasts it.
     shares_model
         All workers update one model, in shared memory or by pushing the changes of a copy, so a
-        lost worker takes only its leases under way with it, and a merge moves nothing.
+        lost worker takes only its work under way with it, and a merge moves nothing.
     rules
         The valid values of ``combine.rule``; the first is what "auto" stands for.
     """
@@ -339,7 +347,7 @@ class Strategy(Protocol):
         ...
 
     def max_batch_rows(self, device: WorkerDevice = REPLICA) -> int:
-        """Return the rows of the largest batch that is ever leased to such a worker.
+        """Return the rows of the largest batch that such a worker is ever given.
 
         A replica allocates for it; the threads of a pool divide it among themselves.
         """

@@ -19,7 +19,7 @@ from daskxml.strategies.megabatch import (
     WorkerState,
     whole_or_part,
 )
-from daskxml.strategies.protocol import Command, Lease, natural_order
+from daskxml.strategies.protocol import Command, Work, natural_order
 
 
 def assign_quotas(state: MegabatchState, names: Collection[str]) -> MegabatchState:
@@ -80,7 +80,7 @@ def lease_probes(
         worker = members[name]
         rows = min(batches * worker.batch_rows, -(-left // (len(new) - place)))
         if rows:
-            leases.append(Lease(name, rows, worker.batch_rows, lr))
+            leases.append(Work.alone(name, rows, worker.batch_rows, lr))
             members[name] = worker.with_lease(rows)
             left -= rows
     return replace(state, members=members, remaining_rows=left), tuple(leases)
@@ -108,7 +108,7 @@ class QuotaStrategy(MegabatchStrategy):
                 rows = whole_or_part(rows, worker.batch_rows)
             if rows:
                 rate = self.lease_rate(worker, rows)
-                leases.append(Lease(name, rows, worker.batch_rows, rate))
+                leases.append(Work.alone(name, rows, worker.batch_rows, rate))
                 left = worker.quota_rows - rows
                 members[name] = replace(worker.with_lease(rows), quota_rows=left)
         return replace(state, members=members), tuple(leases)

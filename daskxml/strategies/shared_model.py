@@ -26,7 +26,7 @@ from daskxml.strategies.megabatch import (
     WorkerState,
     grant_leases,
 )
-from daskxml.strategies.protocol import Command, LeaseDone, Measured, Merge
+from daskxml.strategies.protocol import Command, Measured, Merge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +120,9 @@ class SharedModelStrategy(MegabatchStrategy):
             lr *= (worker.batch_rows / worker.updates_per_batch) / config.batch_max
         return lr / max(1.0, worker.staleness)
 
-    def count_updates(self, worker: WorkerState, done: LeaseDone) -> float:
+    def count_updates(self, worker: WorkerState, rows: int, updates: int) -> float:
         """Count every update of the model, those of each thread of a pool included."""
-        return done.updates
+        return updates
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Find out how stale replicas are, where rates are lowered by it."""

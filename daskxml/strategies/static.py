@@ -29,16 +29,16 @@ from typing import Any, Literal
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig, apportion, split_rows
-from daskxml.strategies.gangs import GangState, GangStrategy, GangWorker
+from daskxml.strategies.gangs import GangStrategy, active
 from daskxml.strategies.megabatch import MegabatchState, WorkerState, proportional_weights
 from daskxml.strategies.protocol import (
     Command,
     Event,
-    GangDone,
     Measured,
     Merge,
     Mirrored,
     SyncPattern,
+    WorkDone,
 )
 from daskxml.strategies.quotas import QuotaStrategy, begin_probe, lease_probes
 
@@ -120,34 +120,33 @@ class StaticByStep(GangStrategy):
 
     config: Config
 
-    def pattern(self, state: GangState) -> SyncPattern:
+    def pattern(self, state: MegabatchState) -> SyncPattern:
         """Let all-reduce average the gradients of all."""
         return Mirrored()
 
-    def batch_sizes(self, workers: Mapping[str, GangWorker]) -> dict[str, int]:
+    def batch_sizes(self, workers: Mapping[str, WorkerState]) -> dict[str, int]:
         """Divide ``batch_max`` in proportion to the speeds; equally until all have one."""
         speeds = {name: worker.speed for name, worker in workers.items()}
         weights = speeds if all(speeds.values()) else dict.fromkeys(speeds, 1.0)
         return apportion(self.config.batch_max, weights)
 
-    def divide_rows(self, state: GangState, sizes: Mapping[str, int]) -> dict[str, int]:
+    def divide_rows(self, state: MegabatchState, sizes: Mapping[str, int]) -> dict[str, int]:
         """Limit the probe to its few batches."""
-        if all(worker.speed for worker in state.active.values()):
+        if all(worker.speed for worker in active(state).values()):
             return super().divide_rows(state, sizes)
         rows = self.config.probe_batches * sum(sizes.values())
         return split_rows(min(rows, state.remaining_rows), sizes)
 
-    def step(self, state: GangState, event: Event) -> tuple[GangState, tuple[Command, ...]]:
-        """Return the state after ``event``, and the commands that follow."""
-        is_probe = not all(worker.speed for worker in state.active.values())
-        if isinstance(event, GangDone) and is_probe:
-            state = fix_speeds(state, event)
-        return super().step(state, event)
+    def record(self, state: MegabatchState, event: Event) -> MegabatchState:
+        """Return the state updated by an event; a probe's end fixes the speeds."""
+        is_probe = not all(worker.speed for worker in active(state).values())
+        state = super().record(state, event)
+        return fix_speeds(state, event) if isinstance(event, WorkDone) and is_probe else state
 
     Config = Config
 
 
-def fix_speeds(state: GangState, probe: GangDone) -> GangState:
+def fix_speeds(state: MegabatchState, probe: WorkDone) -> MegabatchState:
     """Record the speeds of a probe's workers; one without rows counts as the fastest."""
     busy = {name: seconds for name, seconds in probe.busy_s.items() if seconds and probe.rows[name]}
     speeds = {name: probe.rows[name] / seconds for name, seconds in busy.items()}

@@ -28,7 +28,7 @@ from daskxml.collectives.messages import (
 )
 from daskxml.core.arrays import Array
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
-from daskxml.session.commands import RunGang
+from daskxml.session.commands import RunWork
 from daskxml.strategies.protocol import (
     Asynchronous,
     Averaging,
@@ -47,7 +47,7 @@ class Role:
     """One rank's part in a gang."""
 
     worker: TrainingWorker
-    command: RunGang
+    command: RunWork
     rank: int
     hosts: tuple[str, ...]
     fetched: Fetched
@@ -74,13 +74,13 @@ def _count(result: WorkStats, step: WorkStats) -> Worked:
     return Worked(step.rows, step.nonzeros)
 
 
-def needs_server(pattern: SyncPattern) -> bool:
+def needs_server(pattern: SyncPattern | None) -> bool:
     """Whether a pattern has a parameter server, which runs in the first rank's process."""
     return isinstance(pattern, Central | Asynchronous)
 
 
 def gang_program(
-    worker: AnyWorker, command: RunGang, rank: int, hosts: tuple[str, ...], fetched: Fetched
+    worker: AnyWorker, command: RunWork, rank: int, hosts: tuple[str, ...], fetched: Fetched
 ) -> Program[WorkStats]:
     """Return one rank's part in a gang.
 
@@ -103,7 +103,9 @@ def gang_program(
 
 
 def _program_of(role: Role) -> Program[WorkStats]:
-    match role.command.pattern:
+    pattern = role.command.pattern
+    assert pattern is not None, "a lease has no program"
+    match pattern:
         case Mirrored():
             return (yield from _mirrored(role))
         case LocalSteps(steps):
@@ -127,13 +129,13 @@ def rank_stats(parts: Sequence[ProgramResult[WorkStats]]) -> WorkStats:
     return stats
 
 
-def mean_weights(command: RunGang, step: int) -> list[float]:
+def mean_weights(command: RunWork, step: int) -> list[float]:
     """Return each rank's share of the rows of a step."""
     rows = command.step_rows(step)
     return [count / sum(rows) for count in rows]
 
 
-def step_rate(worker: TrainingWorker, command: RunGang, step: int) -> float:
+def step_rate(worker: TrainingWorker, command: RunWork, step: int) -> float:
     """Return the rate of a step that all ranks take together: the same on every rank."""
     rank = next(rank for rank, rows in enumerate(command.step_rows(step)) if rows)
     return worker.runner.scheduled(command.lrs[rank], command.batches[rank][step])
@@ -273,7 +275,7 @@ def _asynchronous(role: Role) -> Program[WorkStats]:
     return result
 
 
-def server_program(worker: TrainingWorker, command: RunGang) -> Program[WorkStats]:
+def server_program(worker: TrainingWorker, command: RunWork) -> Program[WorkStats]:
     """Return the server's part in a gang; its rank follows the last worker's.
 
     ``worker`` is that of the first rank, in whose process the server runs.
@@ -287,7 +289,7 @@ def server_program(worker: TrainingWorker, command: RunGang) -> Program[WorkStat
 class _Server:
     """The model that a gang's workers share, and the optimizer that changes it."""
 
-    def __init__(self, worker: TrainingWorker, command: RunGang) -> None:
+    def __init__(self, worker: TrainingWorker, command: RunWork) -> None:
         self.worker, self.command, self.kernels = worker, command, worker.kernels
         self.ranks = len(command.workers)
         self.center, self.inbox = worker.array("center"), worker.array("inbox")

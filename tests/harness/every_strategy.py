@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from daskxml.strategies import STRATEGIES
+from daskxml.strategies.protocol import Work
 
 ROW_STRATEGIES = sorted(STRATEGIES)
 CASES = {
@@ -45,6 +46,7 @@ def follow(machine, state, trace):
 
 
 def short(command):
-    if hasattr(command, "parts"):
-        return " ".join(f"{name} {part.rows}" for name, part in command.parts.items())
-    return f"{command.worker} {command.rows}" if hasattr(command, "rows") else command
+    """Return work as "worker rows", with those of every worker; other commands as they are."""
+    if not isinstance(command, Work):
+        return command
+    return " ".join(f"{name} {part.rows}" for name, part in command.parts.items())

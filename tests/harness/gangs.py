@@ -9,7 +9,7 @@ from daskxml.collectives.messages import run_together
 from daskxml.data.rows import label_counts
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.models.network.spec import ModelSpec
-from daskxml.session.commands import MergeReplicas, RunGang
+from daskxml.session.commands import MergeReplicas, RunWork
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
 from daskxml.worker.merge_program import merge_program
@@ -41,7 +41,7 @@ def make_gang(pattern, rows, batch_rows, *, lrs=None, first=0, begins=True, rewi
     )
     names = tuple("abcdefgh"[: len(rows)])
     rates = tuple(lrs or [0.5] * len(rows))
-    return RunGang(1, names, batches, rates, pattern, begins, rewinds)
+    return RunWork(1, names, batches, rates, pattern, begins, rewinds)
 
 
 def run_gang(group, gang, hosts=None):

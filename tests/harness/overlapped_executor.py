@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from daskxml.session.commands import MergeReplicas, MergeResult, RunLease
+from daskxml.session.commands import MergeReplicas, MergeResult, RunWork
 from daskxml.session.overlapped import OverlappedMerges
 from daskxml.session.placement import Placement
 from daskxml.session.session import Session
@@ -66,7 +66,7 @@ class OverlappedExecutor(VirtualExecutor):
                 assert not self.sealed
                 corrected = {name: self.since[name] for name in weights}
                 return MergeResult(1000 * len(weights), corrected=corrected)
-            case RunLease(worker=name, batches=batches):
+            case RunWork(workers=(name,), batches=(batches,)):
                 self.since[name] += len(batches)
         return super()._finish(task)
 

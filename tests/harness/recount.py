@@ -17,16 +17,15 @@ from daskxml.records.disagreements import Findings
 from daskxml.session.trace import Setup
 from daskxml.strategies.protocol import (
     Begin,
-    GangDone,
-    GangRolledBack,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
     Merged,
     Strategy,
+    WorkDone,
     WorkerLost,
     WorkerView,
+    WorkRolledBack,
 )
 
 Make = Callable[[Mapping[str, Any]], Strategy]
@@ -68,12 +67,10 @@ class Recount:
             match event:
                 case Begin():
                     self._begin()
-                case LeaseDone(name, rows, updates, busy_s):
-                    self._add(name, rows, updates, busy_s)
-                case GangDone(_, rows, updates, busy_s):
+                case WorkDone(_, rows, updates, busy_s):
                     for name in rows:
                         self._add(name, rows[name], updates[name], busy_s[name])
-                case GangRolledBack():
+                case WorkRolledBack():
                     self._counts = {}
                 case WorkerLost(name):
                     self._lose(name, before)

@@ -21,7 +21,7 @@ from daskxml.data.parse import Dialect
 from daskxml.data.reading import Recipe, join_pieces, shuffle_key, split_block
 from daskxml.data.rows import to_scipy
 from daskxml.models.trained import Model
-from daskxml.session.commands import MergeReplicas, RunGang
+from daskxml.session.commands import MergeReplicas, RunWork
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.strategies.protocol import SyncPattern
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
@@ -142,10 +142,10 @@ def replayed_gangs(
 
 def _gang_command(
     number: int, leases: Any, working: Mapping[str, Mapping[str, Any]], pattern: SyncPattern
-) -> RunGang:
+) -> RunWork:
     parts = zip(leases, working.values(), strict=True)
-    return RunGang(
-        gang=number,
+    return RunWork(
+        number=number,
         workers=tuple(working),
         batches=tuple(
             cut_batches([Span(*s) for s in spans], w["batch_rows"]) for spans, w in parts
@@ -157,7 +157,7 @@ def _gang_command(
     )
 
 
-def run_gang(group: Sequence[TrainingWorker], command: RunGang) -> None:
+def run_gang(group: Sequence[TrainingWorker], command: RunWork) -> None:
     """Run a gang's programs in this process."""
     hosts = ("here",) * len(group)
     programs = [

@@ -17,13 +17,14 @@ from daskxml.strategies.megabatch import MegabatchStrategy
 from daskxml.strategies.protocol import (
     Begin,
     Event,
-    Lease,
-    LeaseDone,
     Measure,
     Measured,
     Merged,
     Started,
+    Work,
+    WorkDone,
 )
+from harness.virtual_cluster import Lease, lease_of
 
 Speeds = Callable[[str, int], float]  # of a worker in a mega-batch, which count from 0
 
@@ -137,11 +138,12 @@ class TimedRun:
     def _inform(self, event: Event) -> None:
         self.state, commands = self.strategy.step(self.state, event)
         for command in commands:
-            if isinstance(command, Lease):
-                worker = self._workers[command.worker]
-                worker.leases.append(command)
-                if len(worker.leases) == 1:
-                    self._start(command, self._now_s + self._message_s)
+            if isinstance(command, Work):
+                lease = lease_of(command)
+                leases = self._workers[lease.worker].leases
+                leases.append(lease)
+                if len(leases) == 1:
+                    self._start(lease, self._now_s + self._message_s)
             elif isinstance(command, Measure):
                 self._inform(Measured(dict.fromkeys(self._workers, 0.0), 1))
 
@@ -171,7 +173,7 @@ class TimedRun:
             self._start(worker.leases[0], end_s)
         self._now_s = end_s + self._message_s
         updates = -(-lease.rows // lease.batch_rows)
-        self._inform(LeaseDone(name, lease.rows, updates, busy_s))
+        self._inform(WorkDone.alone(name, lease.rows, updates, busy_s))
 
 
 def plain_speeds(speeds: Mapping[str, float]) -> Speeds:

@@ -8,26 +8,26 @@ from daskxml.strategies.adaptive_sgd import (
 )
 from daskxml.strategies.protocol import (
     Begin,
-    Lease,
-    LeaseDone,
     Measure,
     Measured,
     Started,
+    WorkDone,
 )
+from harness.every_strategy import follow
 
 NORMS = Measured({"a": 0.0, "b": 0.0}, 4)  # below every threshold
 FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
     (Started(("a", "b")), []),
     (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
-    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("b", 64, 1, 2.0), ["b 43"]),
-    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-    (LeaseDone("b", 64, 1, 2.0), []),
-    (LeaseDone("a", 64, 1, 1.0), ["a 21"]),
-    (LeaseDone("a", 64, 1, 1.0), []),
-    (LeaseDone("a", 21, 1, 21 / 64), []),
-    (LeaseDone("b", 43, 1, 43 / 32), [Measure()]),
+    (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+    (WorkDone.alone("b", 64, 1, 2.0), ["b 43"]),
+    (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+    (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+    (WorkDone.alone("b", 64, 1, 2.0), []),
+    (WorkDone.alone("a", 64, 1, 1.0), ["a 21"]),
+    (WorkDone.alone("a", 64, 1, 1.0), []),
+    (WorkDone.alone("a", 21, 1, 21 / 64), []),
+    (WorkDone.alone("b", 43, 1, 43 / 32), [Measure()]),
 ]
 
 
@@ -35,15 +35,6 @@ def strategy(**changes):
     """b_max 64, b_min 8, beta 4, and 8 batches of 64 rows to a mega-batch; RMS norms below 0.1."""
     norms = {"norm": "rms", "perturbation_threshold": 0.1}
     return AdaptiveSgd(Config(**{"batch_max": 64, "megabatch_batches": 8, **norms, **changes}))
-
-
-def follow(machine, state, trace):
-    """Feed events; compare commands, leases in short as "worker rows"."""
-    for event, expected in trace:
-        state, commands = machine.step(state, event)
-        short = [f"{c.worker} {c.rows}" if isinstance(c, Lease) else c for c in commands]
-        assert short == expected, event
-    return state
 
 
 def sizes(state):

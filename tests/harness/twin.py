@@ -10,7 +10,7 @@ from daskxml.kernels import get_kernels
 from daskxml.local.cost import whole_ticks
 from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import OptimizerConfig
-from daskxml.session.commands import RunLease
+from daskxml.session.commands import RunWork
 from daskxml.worker.replica import Replica
 from daskxml.worker.resident_rows import ResidentRows
 from harness.recording import commands_of
@@ -34,14 +34,14 @@ class Twin:
         free, found = {}, []
         copy_s = 2 * self.network.transfer_s(4 * Layout(self.spec).size)
         for now_s, command in commands_of(self.trace):
-            if not isinstance(command, RunLease):
+            if not isinstance(command, RunWork):
                 continue
-            name = command.worker
+            (name,), (batches,), (lr,) = command.workers, command.batches, command.lrs
             at_s = max(free.get(name, 0.0), now_s + whole_ticks(self.network.message_s))
-            for batch in command.batches:
-                found.append((at_s, 1, len(found), name, batch, command.lr))
+            for batch in batches:
+                found.append((at_s, 1, len(found), name, batch, lr))
                 at_s += self.takes_s(name, batch) + (0.0 if name in self.in_place else copy_s)
-                found.append((at_s, 0, len(found), name, batch, command.lr))
+                found.append((at_s, 0, len(found), name, batch, lr))
             free[name] = at_s
         return sorted(m for m in found if m[0] <= self.lost.get(m[3], math.inf))
 

@@ -5,26 +5,45 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
+from typing import NamedTuple
 
 from daskxml.strategies.protocol import (
     REPLICA,
     Begin,
     Drain,
-    Gang,
-    GangDone,
-    GangRolledBack,
-    Lease,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
     Merged,
     Started,
+    Work,
+    WorkDone,
     WorkerDevice,
     WorkerJoined,
     WorkerLost,
+    WorkRolledBack,
     natural_order,
 )
+
+
+class Lease(NamedTuple):
+    """The work of one worker on its own."""
+
+    worker: str
+    rows: int
+    batch_rows: int
+    lr: float
+
+
+def lease_of(work):
+    """Return a lease that was decided."""
+    ((worker, part),) = work.parts.items()
+    return Lease(worker, part.rows, part.batch_rows, part.lr)
+
+
+def leases_of(commands):
+    """Return decisions that are leases."""
+    return [lease_of(command) for command in commands]
 
 
 class VirtualCluster:
@@ -44,13 +63,13 @@ class VirtualCluster:
         self.state, self.now_s, self.events = strategy.initial_state(), 0.0, 0
         self.queues: dict[str, deque[Lease]] = {}
         self.ends: list[tuple[float, int, str, Lease]] = []
-        self.gang: Gang | None = None
+        self.gang: Work | None = None
         self.done: dict[str, list[Lease]] = {}
         self.merges: list[tuple[dict[str, int], Merge]] = []
         self.merged_rows: list[int] = []
         self.collective: Measure | Merge | None = None
         self.leases: list[Lease] = []
-        self.gangs: list[Gang] = []
+        self.gangs: list[Work] = []
         self.is_drained = False
         self.is_idle = True
         for name in speeds:
@@ -82,13 +101,14 @@ class VirtualCluster:
     def _obey(self, command):
         assert self.collective is None
         assert self.gang is None
-        if isinstance(command, Lease):
-            self._check_lease(command)
-            self.leases.append(command)
-            self.queues[command.worker].append(command)
-            if len(self.queues[command.worker]) == 1:
-                self._run(command.worker)
-        elif isinstance(command, Gang):
+        if isinstance(command, Work) and command.is_lease:
+            lease = lease_of(command)
+            self._check_lease(lease)
+            self.leases.append(lease)
+            self.queues[lease.worker].append(lease)
+            if len(self.queues[lease.worker]) == 1:
+                self._run(lease.worker)
+        elif isinstance(command, Work):
             self._check_gang(command)
             self.gang = command
             self.gangs.append(command)
@@ -145,7 +165,7 @@ class VirtualCluster:
             self._run(worker)
         self.done[worker].append(lease)
         busy_s = lease.rows / self.speeds[worker]
-        self.tell(LeaseDone(worker, lease.rows, self.changes(lease), busy_s))
+        self.tell(WorkDone.alone(worker, lease.rows, self.changes(lease), busy_s))
 
     def changes(self, lease):
         """Return how often a lease changes a model: the threads of a pool one by one."""
@@ -162,7 +182,7 @@ class VirtualCluster:
         for name, share in shares:
             self.done[name].append(Lease(name, share.rows, share.batch_rows, share.lr))
         self.tell(
-            GangDone(
+            WorkDone(
                 took_s=took_s,
                 rows={name: share.rows for name, share in shares},
                 updates={name: -(-share.rows // share.batch_rows) for name, share in shares},
@@ -243,7 +263,7 @@ class VirtualCluster:
         """Break a gang although nobody is lost."""
         self.gang = None
         self.done = {name: [] for name in self.queues}
-        self.tell(GangRolledBack())
+        self.tell(WorkRolledBack())
 
     def join(self, worker, speed, threads=0):
         """Let a worker come, unless a merge is under way."""

@@ -24,7 +24,7 @@ from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import MetricSums
-from daskxml.session.commands import EvaluationResult, LeaseResult
+from daskxml.session.commands import EvaluationResult, WorkResult
 from daskxml.transport.communicator import ProgramResult
 from harness.virtual_executor import rows_of
 
@@ -278,12 +278,12 @@ class FakeWorker:
         await member.acquire_turn(turn)
         await self.dask.script.before(self.dask, self, "lease")
         member.check_open()
-        for batch in command.batches:
+        for batch in command.batches[0]:
             member.rows.update(rows_of(batch))
         member.release_turn()
-        norm = self.dask.rng.choice([1.0, None])
-        work = WorkStats(command.rows, 1, 1.0, command.rows, busy_s=0.01)
-        self.dask.driver.lease_reported(LeaseResult(command.lease, work, norm))
+        norm, rows = self.dask.rng.choice([1.0, None]), command.rows_of(0)
+        work = WorkStats(rows, 1, 1.0, rows, busy_s=0.01)
+        self.dask.driver.lease_reported(WorkResult(command.number, (work,), norm))
 
     async def merge_snapshot(self, peers: Any, command: Any, rank: int, turn: int) -> Any:
         member = self.member

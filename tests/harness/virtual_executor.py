@@ -13,15 +13,13 @@ from daskxml.session.commands import (
     EndRun,
     Evaluate,
     EvaluationResult,
-    GangResult,
-    LeaseResult,
     MeasureNorms,
     MergeReplicas,
     MergeResult,
     Rebalance,
     Restart,
-    RunGang,
-    RunLease,
+    RunWork,
+    WorkResult,
     WriteCheckpoint,
 )
 from daskxml.session.placement import Placement
@@ -85,14 +83,14 @@ class VirtualExecutor:
             assert not self.ended, f"{command} after the end"
             self.log.append(command)
             match command:
-                case RunLease(worker=name):
-                    replica = self.workers[name]
-                    replica.free_s = max(replica.free_s, self.now_s) + command.rows / replica.speed
+                case RunWork(workers=(name,)) if command.is_lease:
+                    replica, rows = self.workers[name], command.rows_of(0)
+                    replica.free_s = max(replica.free_s, self.now_s) + rows / replica.speed
                     self._start(command, name, replica.free_s)
                 case Evaluate(worker=name) | WriteCheckpoint(worker=name):
                     assert name in self.workers
                     self._start(command, name, self.now_s + 0.5)
-                case RunGang(workers=names):
+                case RunWork(workers=names):
                     assert set(names) <= self.workers.keys()
                     assert not self.tasks, "a gang while something is under way"
                     slowest = max(command.rows_of(r) / self._speed(n) for r, n in enumerate(names))
@@ -124,11 +122,9 @@ class VirtualExecutor:
         """Finish the next task in time, or any other that could end next."""
         first = {}
         for task in self.tasks:  # a worker does its leases in their order
-            if isinstance(task.command, RunLease):
+            if isinstance(task.command, RunWork):
                 first.setdefault(task.worker, task)
-        able = [
-            t for t in self.tasks if not isinstance(t.command, RunLease) or first[t.worker] is t
-        ]
+        able = [t for t in self.tasks if not isinstance(t.command, RunWork) or first[t.worker] is t]
         assert able, f"deadlock in stage {self.session.stage}"
         ordered = sorted(able, key=lambda t: t.end_s)
         task = ordered[0 if choice is None else choice % len(ordered)]
@@ -152,17 +148,8 @@ class VirtualExecutor:
 
     def _finish(self, task):
         match task.command:
-            case RunLease(lease=number, worker=name) as command:
-                spans = [span for batch in command.batches for span in batch]
-                self.workers[name].rows.update(rows_of(spans))
-                busy_s = command.rows / self.workers[name].speed
-                changes = self._changes(command)
-                work = WorkStats(
-                    command.rows, changes, 0.5 * command.rows, 3 * command.rows, busy_s=busy_s
-                )
-                return LeaseResult(number, work)
-            case RunGang() as command:
-                return self._gang_done(command)
+            case RunWork() as command:
+                return self._work_done(command)
             case MeasureNorms(workers=names):
                 return Measured(dict.fromkeys(names, 1.0), 100)
             case MergeReplicas(weights=weights):
@@ -179,23 +166,24 @@ class VirtualExecutor:
                 return CheckpointWritten()
         raise AssertionError(task)
 
-    def _changes(self, command):
-        """Return how often a lease changes a model: each thread of a pool that has a row."""
-        threads = max(1, self.workers[command.worker].threads)
-        return sum(min(threads, sum(span.rows for span in batch)) for batch in command.batches)
-
-    def _gang_done(self, command):
-        if command.begins or command.rewinds:
+    def _work_done(self, command):
+        if not command.is_lease and (command.begins or command.rewinds):
             assert not any(replica.rows for replica in self.workers.values())
         results = []
         for rank, name in enumerate(command.workers):
             self.workers[name].rows.update(rows_of(s for b in command.batches[rank] for s in b))
             rows = command.rows_of(rank)
-            busy_s = rows / self._speed(name)
-            work = WorkStats(rows, len(command.batches[rank]), 0.5 * rows, 3 * rows)
-            work.busy_s, work.sent_bytes = busy_s, 1000
+            work = WorkStats(rows, self._changes(command, rank), 0.5 * rows, 3 * rows)
+            work.busy_s = rows / self._speed(name)
+            work.sent_bytes = 0 if command.is_lease else 1000
             results.append(work)
-        return GangResult(command.gang, tuple(results))
+        return WorkResult(command.number, tuple(results))
+
+    def _changes(self, command, rank):
+        """Return how often some work changes a model: each thread of a pool that has a row."""
+        threads = max(1, self.workers[command.workers[rank]].threads)
+        rows = [sum(span.rows for span in batch) for batch in command.batches[rank]]
+        return sum(min(threads, count) for count in rows)
 
     def evaluated(self, command):
         """Return the result of a command, which may be too late."""

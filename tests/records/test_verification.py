@@ -228,7 +228,8 @@ def other_size(rows: list[Row]) -> None:
 
 
 def other_seconds(rows: list[Row]) -> None:
-    entries(rows[1], "LeaseDone")[0][0][4] *= 2.0
+    busy_s = entries(rows[1], "WorkDone")[0][0][4]
+    busy_s |= {name: 2.0 * seconds for name, seconds in busy_s.items()}
 
 
 def other_span(rows: list[Row]) -> None:
@@ -264,7 +265,8 @@ def late_correction(rows: list[Row]) -> None:
 
 
 def unknown_worker(rows: list[Row]) -> None:
-    entries(rows[1], "LeaseDone")[0][0][1] = "nobody"
+    event = entries(rows[1], "WorkDone")[0][0]
+    event[2:] = [{"nobody": next(iter(by_name.values()))} for by_name in event[2:]]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def unknown_worker(rows: list[Row]) -> None:
         ),
         (negative_norm, "worker 0: norm is"),
         (enormous_momentum, "mega-batch 2: momentum is 1000"),
-        (unknown_worker, "the strategy cannot take (KeyError: 'nobody') is ['LeaseDone', 'nobody'"),
+        (unknown_worker, "the strategy cannot take (KeyError: 'nobody') is ['WorkDone', "),
     ],
 )
 def test_what_was_changed_is_named(run: Path, change: Any, found: str) -> None:
@@ -419,12 +421,12 @@ def cut(copied: Path) -> None:
 
 
 def enormous_seconds(row: Row) -> None:
-    entries(row, "LeaseDone")[0][0][4] = 10**400
+    entries(row, "WorkDone")[0][0][1] = 10**400
 
 
 def other_format(copied: Path) -> None:
     path = copied / "history.jsonl"
-    path.write_text(path.read_text().replace('["Setup", 2,', '["Setup", 3,', 1))
+    path.write_text(path.read_text().replace('["Setup", 3,', '["Setup", 1,', 1))
 
 
 BAD = {
@@ -448,16 +450,16 @@ BAD = {
         "(['Sleep', 1]: no event or command of this version)",
     ),
     "an event of texts": (
-        edited(lambda row: entries(row, "Merged")[0].append(["Lease", "0", "x", 1, 0.1])),
-        "(Lease.rows = 'x')",
+        edited(lambda row: entries(row, "Merged")[0].append(["BatchLimited", "0", "x"])),
+        "(BatchLimited.rows = 'x')",
     ),
     "an event of an enormous number": (
         edited(enormous_seconds),
-        "(LeaseDone.busy_s = 1000",
+        "(WorkDone.took_s = 1000",
     ),
     "a short event": (
-        edited(lambda row: entries(row, "Merged")[0].append(["Lease", "0"])),
-        "fields of Lease are missing",
+        edited(lambda row: entries(row, "Merged")[0].append(["BatchLimited", "0"])),
+        "fields of BatchLimited are missing",
     ),
     "no list as a trace": (edited(lambda row: row.update(trace=3)), "(trace is no list)"),
     "no trace": (edited(lambda row: row.pop("trace")), "(trace is no list)"),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from daskxml.core.work_stats import WorkStats
-from daskxml.session.allocator import LeaseAllocator
-from daskxml.session.commands import GangResult, LeaseResult
+from daskxml.session.allocator import WorkAllocator
+from daskxml.session.commands import WorkResult
 from daskxml.session.ledger import Ledger, Span
 from daskxml.session.placement import Placement
 from daskxml.strategies import protocol
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config
 from daskxml.strategies.hogbatch import Config as HogbatchConfig
 from daskxml.strategies.hogbatch import Hogbatch
-from daskxml.strategies.protocol import GangPart, Mirrored
+from daskxml.strategies.protocol import Mirrored, Part
 
 ROWS = 100
 
@@ -21,12 +21,12 @@ ROWS = 100
 @pytest.fixture
 def allocator():
     placement = Placement(True, (ROWS,), ())
-    return LeaseAllocator(Ledger(placement.streams()), placement, 0)
+    return WorkAllocator(Ledger(placement.streams()), placement, 0)
 
 
 def gang(allocator, rows, *, begins=True, now_s=0.0):
-    shares = {name: GangPart(count, 10, 0.5) for name, count in rows.items()}
-    return allocator.gang(protocol.Gang(shares, Mirrored()), begins=begins, now_s=now_s)
+    shares = {name: Part(count, 10, 0.5) for name, count in rows.items()}
+    return allocator.allocate(protocol.Work(shares, Mirrored()), begins=begins, now_s=now_s)
 
 
 def work(rows=0, updates=0):
@@ -34,17 +34,23 @@ def work(rows=0, updates=0):
     return WorkStats(rows, updates, 2.0, 70, busy_s=1.5, sent_bytes=100)
 
 
+def lease(allocator, worker, rows):
+    """Allocate a lease in batches of ten."""
+    work = protocol.Work.alone(worker, rows, 10, 0.5)
+    return allocator.allocate(work, begins=False, now_s=0.0)
+
+
 def done(lease, updates):
     """Return the result of a lease."""
-    return LeaseResult(lease.lease, WorkStats(lease.rows, updates, 3.0, 40, busy_s=0.5))
+    return WorkResult(lease.number, (WorkStats(lease.rows_of(0), updates, 3.0, 40, busy_s=0.5),))
 
 
 def test_a_lease_and_its_result(allocator):
-    command = allocator.lease(protocol.Lease("a", 25, 10, 0.5))
-    assert [sum(s.rows for s in batch) for batch in command.batches] == [10, 10, 5]
-    event = allocator.lease_done(done(command, 3))
-    assert event == protocol.LeaseDone("a", 25, 3, 0.5)
-    assert allocator.lease_done(done(command, 3)) is None
+    command = lease(allocator, "a", 25)
+    assert [sum(s.rows for s in batch) for batch in command.batches[0]] == [10, 10, 5]
+    event = allocator.done(done(command, 3), 0.5)
+    assert event == protocol.WorkDone.alone("a", 25, 3, 0.5)
+    assert allocator.done(done(command, 3), 1.0) is None
 
 
 def test_a_gangs_rows_are_each_ranks_own(allocator):
@@ -62,8 +68,8 @@ def test_a_gangs_rows_are_each_ranks_own(allocator):
     )
     assert (command.begins, command.rewinds) == (True, False)
     results = (work(20, 2), work(10, 1), work())
-    event = allocator.gang_done(GangResult(command.gang, results), 9.0)
-    assert event == protocol.GangDone(
+    event = allocator.done(WorkResult(command.number, results), 9.0)
+    assert event == protocol.WorkDone(
         took_s=4.0,
         rows={"a": 20, "b": 10, "c": 0},
         updates={"a": 2, "b": 1, "c": 0},
@@ -73,12 +79,12 @@ def test_a_gangs_rows_are_each_ranks_own(allocator):
 
 def test_with_one_worker_the_work_of_all_is_undone(allocator):
     first = gang(allocator, {"a": 20, "b": 20})
-    allocator.gang_done(GangResult(first.gang, (work(20, 2), work(20, 2))), 1.0)
+    allocator.done(WorkResult(first.number, (work(20, 2), work(20, 2))), 1.0)
     second = gang(allocator, {"a": 20, "b": 20}, begins=False)
-    assert allocator.is_under_way(second.gang)
+    assert allocator.is_under_way(second.number)
     assert allocator.roll_back() == 80
-    assert not allocator.is_under_way(second.gang)
-    assert allocator.gang_done(GangResult(second.gang, (work(), work())), 2.0) is None
+    assert not allocator.is_under_way(second.number)
+    assert allocator.done(WorkResult(second.number, (work(), work())), 2.0) is None
     again = gang(allocator, {"a": 80})
     assert again.rewinds
     assert again.rows_of(0) == 80
@@ -94,25 +100,25 @@ def test_nothing_done_is_nothing_to_rewind(allocator):
 
 def test_a_lost_worker_gives_back_its_own_leases_only(allocator):
     strategy = AdaptiveSgd(Config())
-    first = allocator.lease(protocol.Lease("a", 20, 10, 0.5))
-    second = allocator.lease(protocol.Lease("b", 20, 10, 0.5))
-    allocator.lease_done(done(second, 1))
+    first = lease(allocator, "a", 20)
+    second = lease(allocator, "b", 20)
+    allocator.done(done(second, 1), 1.0)
     assert allocator.lose("a", strategy) == 20
-    assert allocator.lease_done(done(first, 1)) is None
+    assert allocator.done(done(first, 1), 1.0) is None
 
 
 def test_where_the_model_is_shared_only_open_leases_go_back(allocator):
     strategy = Hogbatch(HogbatchConfig())
-    first, open_ = (allocator.lease(protocol.Lease("a", 20, 10, 0.5)) for _ in range(2))
-    other = allocator.lease(protocol.Lease("b", 10, 10, 0.5))
-    allocator.lease_done(done(first, 8))  # a pool of four threads
+    first, open_ = (lease(allocator, "a", 20) for _ in range(2))
+    other = lease(allocator, "b", 10)
+    allocator.done(done(first, 8), 1.0)  # a pool of four threads
     assert allocator.lose("a", strategy) == 20
     assert allocator.lose("a", strategy) == 0
-    assert allocator.lease_done(done(open_, 8)) is None
-    again = allocator.lease(protocol.Lease("b", 20, 10, 0.5))
+    assert allocator.done(done(open_, 8), 1.0) is None
+    again = lease(allocator, "b", 20)
     assert again.batches == open_.batches
     for command in (other, again):
-        allocator.lease_done(done(command, 2))
+        allocator.done(done(command, 2), 1.0)
     settled = allocator.ledger.settle()
     assert {
         name: sum(s.rows for lease in held for s in lease) for name, held in settled.items()

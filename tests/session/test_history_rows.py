@@ -11,14 +11,13 @@ from daskxml.session.history import MegabatchLog, Step, worker_event
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import (
     Drain,
-    GangDone,
-    GangRolledBack,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
+    WorkDone,
     WorkerLost,
     WorkerView,
+    WorkRolledBack,
 )
 
 
@@ -40,7 +39,7 @@ def take(log, told, event, *commands, **work):
 
 
 def done(worker, rows, updates, busy_s):
-    return LeaseDone(worker, rows, updates, busy_s)
+    return WorkDone.alone(worker, rows, updates, busy_s)
 
 
 def test_a_row_adds_up():
@@ -83,13 +82,13 @@ def test_a_row_adds_up():
 
 def test_without_work_that_was_measured_events_say_what_was_done():
     log, told = MegabatchLog(1, 0.0), Told({"a": WorkerView(8, 0.5, 0.0)}, is_joint=True)
-    gang = GangDone(2.0, {"a": 8, "b": 0}, {"a": 1, "b": 0}, {"a": 1.5, "b": 0.25})
+    gang = WorkDone(2.0, {"a": 8, "b": 0}, {"a": 1, "b": 0}, {"a": 1.5, "b": 0.25})
     take(log, told, gang)
     assert (log.rows, log.work["b"].busy_s, log.moved_bytes) == (8, 0.25, 0)
     sent = {name: WorkStats(4, 1, sent_bytes=100, means={"x": (1.0, 1)}) for name in "ab"}
     take(log, told, gang, **sent)
     assert (log.rows, log.moved_bytes, log.means) == (16, 200, {"x": (2.0, 2)})
-    take(log, told, GangRolledBack())
+    take(log, told, WorkRolledBack())
     assert (log.rows, log.moved_bytes, log.means) == (0, 200, {})
     take(log, told, gang)
     take(log, told, WorkerLost("b"))  # with it, the work of all

@@ -9,7 +9,7 @@ import pytest
 from daskxml.session.commands import (
     Evaluate,
     MergeReplicas,
-    RunLease,
+    RunWork,
     StopRequest,
     WriteCheckpoint,
 )
@@ -199,7 +199,7 @@ def test_a_run_that_is_over_when_it_begins():
     backend.run()
     again = executor(new_session(backend.stored[-1], megabatches=2))
     assert again.ended == "megabatches"
-    assert kinds(again.log, RunLease) == []
+    assert kinds(again.log, RunWork) == []
 
 
 # --------------------------------------------------------------------- resume

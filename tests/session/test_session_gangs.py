@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.session.commands import GangFailed, MeasureNorms, RunGang, StopRequest
+from daskxml.session.commands import MeasureNorms, RunWork, StopRequest, WorkFailed
 from daskxml.strategies import STRATEGIES
 from harness.virtual_executor import MEGABATCH_ROWS, executor, kinds, new_session
 
@@ -32,7 +32,7 @@ def test_a_run_of_gangs(name):
         assert row["moved_bytes"] > 0
         assert row["loss"] == 0.5
         assert sum(w["nonzeros"] for w in row["workers"].values()) == 3 * MEGABATCH_ROWS
-    begins = [command.begins for command in kinds(backend.log, RunGang)]
+    begins = [command.begins for command in kinds(backend.log, RunWork)]
     assert begins.count(True) == 4
 
 
@@ -44,7 +44,7 @@ def test_a_loss_undoes_the_work_of_all(stage, lost):
     if stage == "train":
         backend.advance()
     backend.lose(lost)
-    rewinds = [command.rewinds for command in kinds(backend.log, RunGang)]
+    rewinds = [command.rewinds for command in kinds(backend.log, RunWork)]
     assert rewinds[-1] == (stage in ("train", "merge"))
     backend.run()
     backend.check_history()
@@ -72,9 +72,9 @@ def test_a_gang_that_breaks_is_begun_again():
     backend.tasks.clear()
     for replica in backend.workers.values():
         replica.rows.clear()
-    backend.handle(GangFailed(open_gang.gang))
-    assert kinds(backend.log, RunGang)[-1].rewinds
-    backend.handle(GangFailed(open_gang.gang))  # heard before
+    backend.handle(WorkFailed(open_gang.number))
+    assert kinds(backend.log, RunWork)[-1].rewinds
+    backend.handle(WorkFailed(open_gang.number))  # heard before
     assert len(backend.tasks) == 1
     backend.run()
     backend.check_history()

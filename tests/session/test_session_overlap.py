@@ -12,11 +12,11 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.session.commands import (
     Evaluate,
     JoinPending,
-    LeaseResult,
     MergeReplicas,
     MergeResult,
-    RunLease,
+    RunWork,
     StopRequest,
+    WorkResult,
     WriteCheckpoint,
 )
 from daskxml.session.overlapped import OverlappedMerges
@@ -43,12 +43,13 @@ def two_workers():
 
 
 def lease(number):
-    return LeaseResult(number, WorkStats(rows=8, updates=1, loss_sum=8.0, nonzeros=8, busy_s=1.0))
+    work = WorkStats(rows=8, updates=1, loss_sum=8.0, nonzeros=8, busy_s=1.0)
+    return WorkResult(number, (work,))
 
 
 def short(todo):
     return [
-        f"lease {o.worker}" if isinstance(o, RunLease)
+        f"lease {o.workers[0]}" if isinstance(o, RunWork)
         else f"merge {o.generation}{' on' if o.overlaps else ''}" if isinstance(o, MergeReplicas)
         else o.reason for o in todo
     ]  # fmt: skip
@@ -96,7 +97,7 @@ def test_a_lost_workers_weight_and_rows_go_to_the_others():
     session.handle(lease(3), 3.0)
     again, *leases = session.handle(WorkerLost("b"), 3.0)
     assert again == MergeReplicas(1, {"a": 1.0}, 0.9, overlaps=True)
-    assert [(o.worker, o.batches) for o in leases] == [("a", (((0, 0, 8, 16),),))]
+    assert [(o.workers, o.batches) for o in leases] == [(("a",), ((((0, 0, 8, 16),),),))]
     assert session.handle(MergeResult(0, corrected={"a": 1}), 4.0) == []
     assert session.history[0]["rows"] == 8  # of a alone
     assert session.history[0]["workers"].keys() == {"a"}
@@ -290,7 +291,7 @@ def test_no_worker_steps_while_the_global_model_is_evaluated():
     backend = OverlappedExecutor(session, SPEEDS, 0.3)
     while not backend.ended:
         kinds_open = {type(task.command) for task in backend.tasks}
-        assert not {Evaluate, RunLease} <= kinds_open
+        assert not {Evaluate, RunWork} <= kinds_open
         assert not {Evaluate, MergeReplicas} <= kinds_open
         backend.advance()
 

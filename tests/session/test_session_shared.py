@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from daskxml.core.work_stats import WorkStats
 from daskxml.session.commands import (
-    LeaseResult,
     MeasureNorms,
     MergeReplicas,
-    RunLease,
+    RunWork,
     StopRequest,
+    WorkResult,
 )
 from daskxml.strategies import STRATEGIES
 from harness.random_scripts import CHOICES, run_script, scripts
@@ -67,7 +67,7 @@ def test_only_open_leases_of_a_lost_worker_go_back(name, lost):
     backend = at_work(name, megabatches=3)
     log = backend.session.log
     done, updates = log.work[lost].rows, log.work[lost].updates
-    open_rows = sum(t.command.rows for t in backend.tasks if t.worker == lost)
+    open_rows = sum(t.command.rows_of(0) for t in backend.tasks if t.worker == lost)
     view = backend.session.strategy.view(backend.session.state)[lost]
     assert done
     backend.lose(lost)
@@ -98,10 +98,10 @@ def test_where_everything_is_done_nothing_goes_back(name, stage):
     backend = at_work(name, megabatches=4, checkpoint_every=1, can_checkpoint=True)
     backend.until(stage)
     log = backend.session.log
-    leases, done = len(kinds(backend.log, RunLease)), log.work["gpu"].rows
+    leases, done = len(kinds(backend.log, RunWork)), log.work["gpu"].rows
     backend.lose("gpu")
     assert backend.session.stage == stage  # a merge begins again at once with those who are there
-    assert len(kinds(backend.log, RunLease)) == leases
+    assert len(kinds(backend.log, RunWork)) == leases
     backend.run()
     backend.check_history()
     row = backend.session.history[1]
@@ -128,9 +128,9 @@ def test_a_stop_and_a_loss_at_the_merge(name):
     backend.until("merge")
     backend.handle(StopRequest("asked"))
     backend.lose("gpu2")
-    leases = len(kinds(backend.log, RunLease))
+    leases = len(kinds(backend.log, RunWork))
     assert backend.run() == "asked"
-    assert len(kinds(backend.log, RunLease)) == leases
+    assert len(kinds(backend.log, RunWork)) == leases
     backend.check_history()
     assert backend.session.history[-1]["rows"] == 128
 
@@ -138,7 +138,7 @@ def test_a_stop_and_a_loss_at_the_merge(name):
 @every_strategy
 def test_rows_returned_at_the_end_are_leased_first_when_the_run_continues(name):
     backend = at_work(name, can_checkpoint=True)
-    back = sum(t.command.rows for t in backend.tasks if t.worker == "gpu")
+    back = sum(t.command.rows_of(0) for t in backend.tasks if t.worker == "gpu")
     backend.handle(StopRequest("asked"))
     backend.lose("gpu")
     assert backend.run() == "asked"
@@ -151,13 +151,13 @@ def test_rows_returned_at_the_end_are_leased_first_when_the_run_continues(name):
 
 def test_late_reports_of_a_lost_worker_change_nothing():
     backend = at_work("cpu-gpu-hogbatch", megabatches=2)
-    late = [t.command.lease for t in backend.tasks if t.worker == "gpu"]
+    late = [t.command.number for t in backend.tasks if t.worker == "gpu"]
     backend.lose("gpu")
     rows = backend.session.log.rows
     for lease in late:
         assert (
             backend.session.handle(
-                LeaseResult(lease, WorkStats(updates=1, loss_sum=1.0, nonzeros=1, busy_s=1.0)),
+                WorkResult(lease, (WorkStats(updates=1, loss_sum=1.0, nonzeros=1, busy_s=1.0),)),
                 backend.now_s,
             )
             == []

@@ -11,12 +11,12 @@ from daskxml.session.commands import (
     CheckpointWritten,
     Evaluate,
     EvaluationResult,
-    LeaseResult,
     MergeReplicas,
     MergeResult,
     Rebalance,
-    RunLease,
+    RunWork,
     StopRequest,
+    WorkResult,
     WriteCheckpoint,
 )
 from daskxml.strategies.protocol import Measured
@@ -112,9 +112,9 @@ def test_a_stop_during_a_merge_that_is_undone_does_not_wait_for_lost_rows(is_mea
         backend.advance()
     backend.handle(StopRequest("asked"))
     backend.lose("a")
-    leases = len(kinds(backend.log, RunLease))
+    leases = len(kinds(backend.log, RunWork))
     assert backend.run() == "asked"
-    assert len(kinds(backend.log, RunLease)) == leases
+    assert len(kinds(backend.log, RunWork)) == leases
     assert backend.session.history[0]["rows"] == backend.session.history[0]["workers"]["b"]["rows"]
 
 
@@ -172,7 +172,7 @@ def test_shards_of_a_worker_that_was_lost_before_the_start_are_placed_again():
     assert session.history[0]["metrics"]["rows"] == 30
     settled = new_session(megabatches=1, is_replicated=False)
     settled.placement.spread({"a": 1.0})
-    assert isinstance(settled.start(["a"], 0.0)[0], RunLease)
+    assert isinstance(settled.start(["a"], 0.0)[0], RunWork)
 
 
 # -------------------------------------------------------------- late messages
@@ -182,15 +182,14 @@ def test_reports_out_of_turn_change_nothing():
     backend = executor(megabatches=2, checkpoint_every=1, can_checkpoint=True)
     for _ in range(2):
         backend.advance()
-    lost = [task.command.lease for task in backend.tasks if task.worker == "a"]
+    lost = [task.command.number for task in backend.tasks if task.worker == "a"]
     backend.lose("a")
     sums = backend.evaluated(Evaluate(1, "b", ((0, 0, 20),))).sums
     late = [
-        LeaseResult(lease, WorkStats(updates=1, loss_sum=1.0, nonzeros=1, busy_s=1.0))
-        for lease in lost
+        WorkResult(number, (WorkStats(updates=1, loss_sum=1.0, nonzeros=1, busy_s=1.0),))
+        for number in [*lost, 999]
     ]
     late += [
-        LeaseResult(999, WorkStats(updates=1, loss_sum=1.0, nonzeros=1, busy_s=1.0)),
         MergeResult(5),
         CheckpointWritten(),
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,16 +10,16 @@ from daskxml import ConfigError
 from daskxml.strategies.adaptive_hogbatch import Config, next_size, surviving_updates
 from daskxml.strategies.protocol import (
     Begin,
-    LeaseDone,
     Merge,
     Merged,
     Started,
+    WorkDone,
     WorkerDevice,
     WorkerJoined,
     WorkerLost,
 )
 from harness.every_strategy import follow, make
-from harness.virtual_cluster import VirtualCluster
+from harness.virtual_cluster import VirtualCluster, leases_of
 
 STARTED = Started(("cpu", "gpu"), {"cpu": WorkerDevice(2)})
 
@@ -33,11 +31,11 @@ def strategy(**changes):
 
 
 def cpu(rows):
-    return LeaseDone("cpu", rows, 2, rows / 8)  # 8 rows a second
+    return WorkDone.alone("cpu", rows, 2, rows / 8)  # 8 rows a second
 
 
 def gpu(rows):
-    return LeaseDone("gpu", rows, 1, rows / 64)
+    return WorkDone.alone("gpu", rows, 1, rows / 64)
 
 
 def counts(state):
@@ -122,12 +120,16 @@ def test_a_replica_keeps_a_share_of_its_best_throughput(utilization, least):
     # a batch takes as long as 32 rows, and its rows; at best, with 128, that is 0.8 rows a second
     machine = strategy(utilization=utilization, batch_max=128, megabatch_batches=100)
     state = machine.initial_state()
-    for event in (STARTED, Begin(), replace(cpu(2), updates=50)):  # ahead, so the replica shrinks
+    for event in (
+        STARTED,
+        Begin(),
+        WorkDone.alone("cpu", 2, 50, 0.25),
+    ):  # ahead: it shrinks
         state, _ = machine.step(state, event)
     reached = []
     for _ in range(6):
         rows = round(state.members["gpu"].batch_size)
-        state, _ = machine.step(state, LeaseDone("gpu", rows, 1, 32 + rows))
+        state, _ = machine.step(state, WorkDone.alone("gpu", rows, 1, 32 + rows))
         reached.append(state.members["gpu"].batch_size)
     assert min(reached) == reached[-1] == least
     assert least / (32 + least) / 0.8 >= utilization - 0.08  # 128 rows are not all that it could do
@@ -138,12 +140,12 @@ def test_a_replica_that_is_used_so_far_grows_no_more(utilization_max, largest):
     # batches as above: 16 rows have 0.42 of the best throughput, 32 0.63, 64 0.83
     machine = strategy(utilization_max=utilization_max, batch_max=128, megabatch_batches=100)
     state = machine.initial_state()
-    for event in (STARTED, Begin(), replace(cpu(2), updates=8)):  # ahead, then behind
+    for event in (STARTED, Begin(), WorkDone.alone("cpu", 2, 8, 0.25)):  # ahead, then behind
         state, _ = machine.step(state, event)
     reached = []
     for _ in range(16):
         rows = round(state.members["gpu"].batch_size)
-        state, _ = machine.step(state, LeaseDone("gpu", rows, 1, 32 + rows))
+        state, _ = machine.step(state, WorkDone.alone("gpu", rows, 1, 32 + rows))
         reached.append(state.members["gpu"].batch_size)
     assert (min(reached), reached[-1]) == (16, largest)
 
@@ -161,17 +163,17 @@ def test_of_three_workers_only_the_first_and_the_last_change():
         state,
         [
             (Begin(), ["a 64", "b 64", "c 64"]),
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 1 > 0, 0
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 2 > 0, 0
-            (LeaseDone("b", 64, 1, 2.0), ["b 64"]),  # 1: more than c, less than a
-            (LeaseDone("c", 64, 1, 4.0), ["c 64"]),  # 1: not less than b's 1
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 1 > 0, 0
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 2 > 0, 0
+            (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),  # 1: more than c, less than a
+            (WorkDone.alone("c", 64, 1, 4.0), ["c 64"]),  # 1: not less than b's 1
         ],
     )
     assert sizes(state) == {"a": 64.0, "b": 64.0, "c": 64.0}
-    state, _ = machine.step(state, LeaseDone("b", 64, 1, 2.0))  # 2
-    state, _ = machine.step(state, LeaseDone("b", 64, 1, 2.0))  # 3 > 2, 1
-    state, _ = machine.step(state, LeaseDone("a", 64, 1, 9.0))  # 3
-    state, _ = machine.step(state, LeaseDone("c", 64, 1, 4.0))  # 2 < 3, 3
+    state, _ = machine.step(state, WorkDone.alone("b", 64, 1, 2.0))  # 2
+    state, _ = machine.step(state, WorkDone.alone("b", 64, 1, 2.0))  # 3 > 2, 1
+    state, _ = machine.step(state, WorkDone.alone("a", 64, 1, 9.0))  # 3
+    state, _ = machine.step(state, WorkDone.alone("c", 64, 1, 4.0))  # 2 < 3, 3
     assert sizes(state) == {"a": 64.0, "b": 64.0, "c": 32.0}
 
 
@@ -205,7 +207,7 @@ def test_a_newcomer_counts_as_the_one_with_the_least_updates(device):
     state, leases = machine.step(state, WorkerJoined("new", device))
     assert surviving_updates(state.members["new"], 0.5) == 1.0
     assert sizes(state) == {**before, "new": 2.0 if device.is_pool else 64.0}
-    assert [lease.worker for lease in leases] == ["new"]
+    assert [lease.worker for lease in leases_of(leases)] == ["new"]
 
 
 def test_the_first_newcomers_of_all_count_from_nothing():
@@ -249,7 +251,7 @@ def test_who_is_left_out_of_a_megabatch_may_shrink(total, expected):
     plain["members"]["gpu"] |= {"total_updates": 12.0, "rows_per_s": 64.0}
     state, (command,) = machine.step(machine.restore(plain), Begin())
     while not isinstance(command, Merge):
-        assert command.worker == "gpu"
+        assert [*command.parts] == ["gpu"]
         state, (command,) = machine.step(state, gpu(command.rows))
     assert command.weights == {"cpu": 0.0, "gpu": 1.0}
     state, _ = machine.step(state, Merged())

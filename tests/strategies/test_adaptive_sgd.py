@@ -20,16 +20,17 @@ from daskxml.strategies.megabatch import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
-    Lease,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
     Merged,
     Started,
+    Work,
+    WorkDone,
 )
-from harness.traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, strategy
-from harness.virtual_cluster import VirtualCluster
+from harness.every_strategy import follow
+from harness.traces import FIRST_MEGABATCH, NORMS, after_first, sizes, strategy
+from harness.virtual_cluster import VirtualCluster, leases_of
 
 
 def test_a_trace_of_two_megabatches_as_printed():
@@ -41,14 +42,14 @@ def test_a_trace_of_two_megabatches_as_printed():
         [
             (Started(("a", "b")), []),
             (Begin(), ["a 64", "b 64"]),
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-            (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-            (LeaseDone("b", 64, 1, 2.0), ["b 64"]),
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-            (LeaseDone("a", 64, 1, 1.0), []),
-            (LeaseDone("b", 64, 1, 2.0), [Measure()]),
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+            (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+            (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+            (WorkDone.alone("a", 64, 1, 1.0), []),
+            (WorkDone.alone("b", 64, 1, 2.0), [Measure()]),
         ],
     )
     state, (merge,) = machine.step(state, NORMS)
@@ -69,20 +70,23 @@ def test_a_trace_of_two_megabatches_as_printed():
         state,
         [  # rows left behind each lease: 448, 388, 324, 264
             (Begin(), ["a 64", "b 60"]),
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),
-            (LeaseDone("b", 60, 1, 1.875), ["b 60"]),
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 200
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 136
-            (LeaseDone("b", 60, 1, 1.875), ["b 60"]),  # 76
-            (LeaseDone("a", 64, 1, 1.0), ["a 64"]),  # 12: less than a batch
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+            (WorkDone.alone("b", 60, 1, 1.875), ["b 60"]),
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 200
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 136
+            (WorkDone.alone("b", 60, 1, 1.875), ["b 60"]),  # 76
+            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 12: less than a batch
         ],
     )
-    state, (last,) = machine.step(state, LeaseDone("a", 64, 1, 1.0))
-    assert last == Lease("a", 12, 64, 2.0 * 12 / 64)  # its rate is in proportion to its rows
+    state, (last,) = machine.step(state, WorkDone.alone("a", 64, 1, 1.0))
+    assert last == Work.alone("a", 12, 64, 2.0 * 12 / 64)  # its rate is in proportion to its rows
     state = follow(
         machine,
         state,
-        [(LeaseDone("a", 12, 1, 0.1875), []), (LeaseDone("b", 60, 1, 1.875), [Measure()])],
+        [
+            (WorkDone.alone("a", 12, 1, 0.1875), []),
+            (WorkDone.alone("b", 60, 1, 1.875), [Measure()]),
+        ],
     )
     # and it is that part of an update: u = 5 12/64 and 3, mean 4.09375
     state, (merge,) = machine.step(state, Measured({"a": 4.0, "b": 0.01}, 4))  # RMS 1 and 0.05
@@ -112,10 +116,10 @@ def test_the_default_rule_on_a_trace_of_leases():
 def test_a_worker_without_an_update_keeps_its_size():
     machine = strategy()
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:3])
-    state = follow(machine, state, [(Drain(), []), (LeaseDone("a", 64, 1, 1.0), [])])
+    state = follow(machine, state, [(Drain(), []), (WorkDone.alone("a", 64, 1, 1.0), [])])
     plain = machine.plain(state)
     plain["members"]["b"] |= {"leases": 0, "leased_rows": 0}
-    state, _ = machine.step(machine.restore(plain), LeaseDone("a", 64, 1, 1.0))
+    state, _ = machine.step(machine.restore(plain), WorkDone.alone("a", 64, 1, 1.0))
     state, _ = machine.step(state, NORMS)
     state, _ = machine.step(state, Merged())
     assert sizes(state) == {"a": 64.0, "b": 64.0}
@@ -123,8 +127,8 @@ def test_a_worker_without_an_update_keeps_its_size():
 
 def test_a_trace_of_three_workers():
     machine = strategy(rule="paper", dispatch="batch", megabatch_batches=9, renormalize=False)
-    batch = {name: LeaseDone(name, 64, 1, busy) for name, busy in (("1", 1.0), ("2", 3.0))}
-    batch["10"] = LeaseDone("10", 64, 1, 3.0)
+    batch = {name: WorkDone.alone(name, 64, 1, busy) for name, busy in (("1", 1.0), ("2", 3.0))}
+    batch["10"] = WorkDone.alone("10", 64, 1, 3.0)
     state = follow(
         machine,
         machine.initial_state(),
@@ -227,8 +231,8 @@ def test_equal_updates_are_not_perturbed():
         machine,
         machine.initial_state(),
         [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
-        + [(LeaseDone(w, 32, 1, 1.0), []) for w in "aba"]
-        + [(LeaseDone("b", 32, 1, 1.0), [Measure()])],
+        + [(WorkDone.alone(w, 32, 1, 1.0), []) for w in "aba"]
+        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure()])],
     )
     _, (merge,) = machine.step(state, NORMS)
     assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False, regularized=True)
@@ -294,8 +298,8 @@ def test_equal_updates_as_printed():
         machine,
         machine.initial_state(),
         [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
-        + [(LeaseDone(w, 32, 1, 1.0), []) for w in "aba"]
-        + [(LeaseDone("b", 32, 1, 1.0), [Measure()])],
+        + [(WorkDone.alone(w, 32, 1, 1.0), []) for w in "aba"]
+        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure()])],
     )
     _, (merge,) = machine.step(state, NORMS)
     # r = s = a: 0.5 (1 + 0.1) (1 - 0.1), over the sum 0.995
@@ -312,7 +316,7 @@ def test_momentum_and_first_batch_size_are_passed_on():
     assert machine.max_batch_rows() == 64
     state, _ = machine.step(machine.initial_state(), Started(("a",)))
     state, leases = machine.step(state, Begin())
-    assert leases == (Lease("a", 16, 16, 0.125), Lease("a", 16, 16, 0.125))
+    assert leases == (Work.alone("a", 16, 16, 0.125), Work.alone("a", 16, 16, 0.125))
     cluster = VirtualCluster(machine, {"a": 10.0})
     cluster.run(2)
     expected = Merge({"a": 1.0}, 0.25, perturbed=False, regularized=False)
@@ -329,8 +333,11 @@ def test_a_real_batch_size_is_leased_in_whole_rows():
     )
     state, _ = machine.step(state, Started(("a", "b")))
     _, leases = machine.step(state, Begin())
-    assert [(lease.worker, lease.batch_rows) for lease in leases[:2]] == [("a", 42), ("b", 41)]
-    assert leases[0].lr == pytest.approx(41.6 / 64)  # the rate follows the real number
+    assert [(lease.worker, lease.batch_rows) for lease in leases_of(leases[:2])] == [
+        ("a", 42),
+        ("b", 41),
+    ]
+    assert leases_of(leases)[0].lr == pytest.approx(41.6 / 64)  # the rate follows the real number
 
 
 def machine_member(batch_size):

@@ -13,17 +13,18 @@ from daskxml.strategies.adaptive_sgd import (
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
     Merged,
     Started,
+    WorkDone,
     WorkerJoined,
     WorkerLost,
 )
-from harness.traces import FIRST_MEGABATCH, NORMS, after_first, follow, sizes, strategy
-from harness.virtual_cluster import VirtualCluster
+from harness.every_strategy import follow
+from harness.traces import FIRST_MEGABATCH, NORMS, after_first, sizes, strategy
+from harness.virtual_cluster import VirtualCluster, leases_of
 
 # --------------------------------------------------------- workers come and go
 
@@ -32,14 +33,14 @@ def test_a_late_joiner_is_merged_but_not_scaled():
     machine = strategy()
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:-1])  # b has a lease left
     state = follow(machine, state, [(WorkerJoined("c"), [])])
-    state = follow(machine, state, [(LeaseDone("b", 43, 1, 43 / 32), [Measure()])])
+    state = follow(machine, state, [(WorkDone.alone("b", 43, 1, 43 / 32), [Measure()])])
     state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0, "c": 9.0}, 4))
     assert merge.weights == {"a": 341 / 512, "b": 171 / 512, "c": 0.0}
     state, _ = machine.step(state, Merged())
     assert sizes(state) == pytest.approx({"a": 64.0, "b": 32.0, "c": 64.0})  # as without c
     assert not state.members["c"].came_late  # from now on it is one of them
     state, leases = machine.step(state, Begin())
-    assert {lease.worker for lease in leases} == {"a", "b", "c"}
+    assert {lease.worker for lease in leases_of(leases)} == {"a", "b", "c"}
 
 
 def test_a_joiner_takes_leases_at_once():
@@ -72,7 +73,7 @@ def test_a_worker_lost_in_training_has_its_rows_leased_again():
     assert state.remaining_rows == 0
     state = follow(machine, state, [(WorkerLost("a"), ["b 64"])])
     assert state.remaining_rows == 341 - 64
-    state = follow(machine, state, [(LeaseDone("b", 43, 1, 43 / 32), ["b 64"])])
+    state = follow(machine, state, [(WorkDone.alone("b", 43, 1, 43 / 32), ["b 64"])])
     assert state.remaining_rows == 341 - 2 * 64
 
 
@@ -89,9 +90,9 @@ def test_a_worker_lost_at_the_merge_takes_it_back(is_measured):
     state = follow(
         machine,
         state,
-        [(LeaseDone("b", 64, 1, 2.0), ["b 64"])] * 3
-        + [(LeaseDone("b", 64, 1, 2.0), ["b 21"]), (LeaseDone("b", 64, 1, 2.0), [])]
-        + [(LeaseDone("b", 21, 1, 21 / 32), [Measure()])],
+        [(WorkDone.alone("b", 64, 1, 2.0), ["b 64"])] * 3
+        + [(WorkDone.alone("b", 64, 1, 2.0), ["b 21"]), (WorkDone.alone("b", 64, 1, 2.0), [])]
+        + [(WorkDone.alone("b", 21, 1, 21 / 32), [Measure()])],
     )
     _, (merge,) = machine.step(state, Measured({"b": 0.0}, 4))
     assert merge == Merge({"b": 1.0}, 0.9, perturbed=False, regularized=True)
@@ -117,10 +118,10 @@ def test_drain_merges_what_is_done():
         state,
         [
             (Drain(), []),
-            (LeaseDone("a", 64, 1, 1.0), []),
-            (LeaseDone("b", 64, 1, 2.0), []),
-            (LeaseDone("b", 64, 1, 2.0), []),
-            (LeaseDone("a", 64, 1, 1.0), [Measure()]),
+            (WorkDone.alone("a", 64, 1, 1.0), []),
+            (WorkDone.alone("b", 64, 1, 2.0), []),
+            (WorkDone.alone("b", 64, 1, 2.0), []),
+            (WorkDone.alone("a", 64, 1, 1.0), [Measure()]),
         ],
     )
     state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0}, 4))

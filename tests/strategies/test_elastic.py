@@ -7,32 +7,32 @@ import pytest
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
-    Lease,
-    LeaseDone,
     Merge,
     Merged,
     Started,
+    Work,
+    WorkDone,
     WorkerJoined,
     WorkerLost,
 )
 from harness.every_strategy import follow, make
-from harness.virtual_cluster import VirtualCluster
+from harness.virtual_cluster import VirtualCluster, leases_of
 
 THIRDS = dict.fromkeys("abc", 1 / 3)
 FIRST_MEGABATCH = [
     # 512 rows: two batches of 64 each, and 128 rows that are 43, 43 and 42. No speed is known.
     (Started(("a", "b", "c")), []),
     (Begin(), ["a 64", "b 64", "c 64", "a 64", "b 64", "c 64"]),
-    (LeaseDone("a", 64, 1, 0.5), ["a 43"]),
-    (LeaseDone("a", 64, 1, 0.5), []),
-    (LeaseDone("a", 43, 1, 0.5), []),  # a is through, and takes nothing of the others' rows
-    (LeaseDone("b", 64, 1, 1.0), ["b 43"]),
-    (LeaseDone("c", 64, 1, 2.0), ["c 42"]),
-    (LeaseDone("b", 64, 1, 1.0), []),
-    (LeaseDone("b", 43, 1, 1.0), []),
-    (LeaseDone("c", 64, 1, 2.0), []),
+    (WorkDone.alone("a", 64, 1, 0.5), ["a 43"]),
+    (WorkDone.alone("a", 64, 1, 0.5), []),
+    (WorkDone.alone("a", 43, 1, 0.5), []),  # a is through, and takes nothing of the others' rows
+    (WorkDone.alone("b", 64, 1, 1.0), ["b 43"]),
+    (WorkDone.alone("c", 64, 1, 2.0), ["c 42"]),
+    (WorkDone.alone("b", 64, 1, 1.0), []),
+    (WorkDone.alone("b", 43, 1, 1.0), []),
+    (WorkDone.alone("c", 64, 1, 2.0), []),
 ]
-LAST = LeaseDone("c", 42, 1, 2.0)
+LAST = WorkDone.alone("c", 42, 1, 2.0)
 
 
 def test_a_trace_of_two_megabatches():
@@ -45,14 +45,14 @@ def test_a_trace_of_two_megabatches():
     # a made 128, 128 and 86 rows a second: 128, then (128 + 86) / 2 = 107: one batch of 64
     assert machine.view(state)["a"].rows_per_s == pytest.approx(107.0)
     state, leases = machine.step(state, Begin())
-    assert leases[0] == Lease("a", 64, 64, 0.5)
+    assert leases[0] == Work.alone("a", 64, 64, 0.5)
 
 
 def test_a_smaller_batch_is_a_lease_of_its_own_at_a_rate_in_proportion():
     machine = make("elastic", lr=0.5)
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:2])
-    _, (lease,) = machine.step(state, LeaseDone("a", 64, 1, 0.5))
-    assert lease == Lease("a", 43, 64, 0.5 * 43 / 64)
+    _, (lease,) = machine.step(state, WorkDone.alone("a", 64, 1, 0.5))
+    assert lease == Work.alone("a", 43, 64, 0.5 * 43 / 64)
 
 
 def test_leases_last_about_a_second():
@@ -63,17 +63,17 @@ def test_leases_last_about_a_second():
         [
             (Started(("a", "b")), []),  # 3200 rows each
             (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
-            (LeaseDone("a", 64, 1, 0.05), ["a 1280"]),  # 1280 rows a second
-            (LeaseDone("a", 64, 1, 0.05), ["a 1280"]),
-            (LeaseDone("a", 1280, 20, 1.0), ["a 512"]),  # the rest of its quota
-            (LeaseDone("b", 64, 1, 0.1), ["b 640"]),
+            (WorkDone.alone("a", 64, 1, 0.05), ["a 1280"]),  # 1280 rows a second
+            (WorkDone.alone("a", 64, 1, 0.05), ["a 1280"]),
+            (WorkDone.alone("a", 1280, 20, 1.0), ["a 512"]),  # the rest of its quota
+            (WorkDone.alone("b", 64, 1, 0.1), ["b 640"]),
             (Drain(), []),
-            (LeaseDone("b", 64, 1, 0.1), []),
-            (LeaseDone("b", 640, 10, 1.0), []),
-            (LeaseDone("a", 1280, 20, 1.0), []),
+            (WorkDone.alone("b", 64, 1, 0.1), []),
+            (WorkDone.alone("b", 640, 10, 1.0), []),
+            (WorkDone.alone("a", 1280, 20, 1.0), []),
         ],
     )
-    _, (merge,) = machine.step(state, LeaseDone("a", 512, 8, 0.4))
+    _, (merge,) = machine.step(state, WorkDone.alone("a", 512, 8, 0.4))
     assert merge.weights == {"a": 0.5, "b": 0.5}
 
 
@@ -88,16 +88,16 @@ def test_a_lost_workers_rows_are_divided_equally():
         machine,
         state,
         [
-            (LeaseDone("b", 64, 1, 1.0), ["b 64"]),
-            (LeaseDone("b", 43, 1, 1.0), ["b 22"]),
-            (LeaseDone("c", 64, 1, 2.0), ["c 64"]),
-            (LeaseDone("c", 64, 1, 2.0), ["c 63"]),
-            (LeaseDone("b", 64, 1, 1.0), []),
-            (LeaseDone("b", 22, 1, 1.0), []),
-            (LeaseDone("c", 64, 1, 2.0), []),
+            (WorkDone.alone("b", 64, 1, 1.0), ["b 64"]),
+            (WorkDone.alone("b", 43, 1, 1.0), ["b 22"]),
+            (WorkDone.alone("c", 64, 1, 2.0), ["c 64"]),
+            (WorkDone.alone("c", 64, 1, 2.0), ["c 63"]),
+            (WorkDone.alone("b", 64, 1, 1.0), []),
+            (WorkDone.alone("b", 22, 1, 1.0), []),
+            (WorkDone.alone("c", 64, 1, 2.0), []),
         ],
     )
-    _, (merge,) = machine.step(state, LeaseDone("c", 63, 1, 2.0))
+    _, (merge,) = machine.step(state, WorkDone.alone("c", 63, 1, 2.0))
     assert merge.weights == {"b": 0.5, "c": 0.5}
 
 
@@ -109,7 +109,7 @@ def test_a_worker_that_joins_has_rows_that_went_back_only():
     assert merge.weights == {**THIRDS, "d": 0.0}  # it has nothing to add
     idle = follow(machine, idle, [(Merged(), [])])
     _, leases = machine.step(idle, Begin())
-    assert {lease.worker for lease in leases} == {"a", "b", "c", "d"}
+    assert {lease.worker for lease in leases_of(leases)} == {"a", "b", "c", "d"}
     # c's 170 rows: 57, 57, 56
     follow(machine, state, [(WorkerLost("c"), ["a 57", "b 57", "d 56"])])
 

@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.strategies.gangs import GangState, next_steps
+from daskxml.strategies.gangs import next_steps
+from daskxml.strategies.megabatch import MegabatchState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
-    GangDone,
-    GangRolledBack,
     Merge,
     Merged,
     Started,
+    WorkDone,
     WorkerJoined,
     WorkerLost,
+    WorkRolledBack,
 )
 from harness.every_strategy import follow, make
 from harness.virtual_cluster import VirtualCluster
@@ -30,7 +31,7 @@ FIRST = [  # 512 rows, steps of 64: 22, 21 and 21 rows
 def done(took_s, **rows):
     """A gang whose workers were busy half of the time."""
     updates = {name: -(-count // 22) for name, count in rows.items()}
-    return GangDone(took_s, rows, updates, dict.fromkeys(rows, took_s / 2))
+    return WorkDone(took_s, rows, updates, dict.fromkeys(rows, took_s / 2))
 
 
 def after_first(machine):
@@ -66,19 +67,20 @@ def test_the_last_step_of_a_megabatch_has_what_is_left():
             (done(0.5, a=128, b=128, c=128), ["a 43 b 43 c 42"]),
         ],
     )
-    assert (state.remaining_rows, state.gang_rows) == (0, 128)
+    assert state.remaining_rows == 0
+    assert sum(worker.leased_rows for worker in state.members.values()) == 128
 
 
 def test_a_loss_undoes_the_work_of_all_and_lets_in_who_waits():
     machine = make("mirrored")
     state = follow(machine, after_first(machine), [(WorkerJoined("d"), [])])
-    assert state.members["d"].waits
+    assert state.members["d"].came_late
     assert machine.view(state)["d"].batch_rows == 16
     state = follow(machine, state, [(done(0.5, a=44, b=42, c=42), ["a 66 b 63 c 63"])])
     # 512 rows again, four workers: 16 rows each, 2 s in two gangs of four steps
     state = follow(machine, state, [(WorkerLost("b"), ["a 88 c 84 d 84"])])
     assert state.remaining_rows == 512 - 256
-    assert not state.members["d"].waits
+    assert not state.members["d"].came_late
 
 
 def test_a_worker_that_waits_is_counted_in_the_merge_and_works_from_the_next_megabatch_on():
@@ -99,7 +101,7 @@ def test_a_worker_that_waits_and_is_lost_undoes_the_work_too():
 
 def test_a_gang_that_breaks_begins_again():
     machine = make("mirrored")
-    state = follow(machine, after_first(machine), [(GangRolledBack(), ["a 44 b 42 c 42"])])
+    state = follow(machine, after_first(machine), [(WorkRolledBack(), ["a 44 b 42 c 42"])])
     assert state.remaining_rows == 512 - 128
 
 
@@ -153,7 +155,7 @@ def test_gangs_last_about_a_second():
 @given(st.integers(1, 10**6), st.floats(0.0, 100.0), st.integers(1, 5000), st.integers(1, 20))
 @settings(max_examples=100, deadline=None)
 def test_gangs_take_what_is_left_in_whole_rounds(rows, step_s, step_rows, round_steps):
-    state = GangState(remaining_rows=rows, step_s=step_s)
+    state = MegabatchState(remaining_rows=rows, step_s=step_s)
     steps = next_steps(state, step_rows, round_steps)
     assert steps >= 1
     assert steps % round_steps == 0

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from daskxml.strategies.asynchronous import batch_shares
-from daskxml.strategies.gangs import GangState, GangWorker
+from daskxml.strategies.megabatch import MegabatchState, WorkerState
 from daskxml.strategies.protocol import (
     Asynchronous,
     Averaging,
     Begin,
     Central,
-    Gang,
-    GangDone,
-    GangPart,
     LocalSteps,
     Merged,
     Mirrored,
+    Part,
     Started,
+    Work,
+    WorkDone,
 )
 from harness.every_strategy import follow, make
 from harness.virtual_cluster import VirtualCluster
@@ -37,7 +39,7 @@ def begun(machine, *workers):
 def test_gradient_aggregation_divides_the_batch(case, pattern):
     # section 5.1: batch_max / N rows each, so that a step is as long as one worker's
     _, gang = begun(make(case, lr=0.5), "a", "b")
-    assert gang == Gang({"a": GangPart(64, 32, 0.5), "b": GangPart(64, 32, 0.5)}, pattern)
+    assert gang == Work({"a": Part(64, 32, 0.5), "b": Part(64, 32, 0.5)}, pattern)
     _, gang = begun(make(case, lr=0.5), "a", "b", "c")
     assert [s.batch_rows for s in gang.parts.values()] == [22, 21, 21]
     assert {s.lr for s in gang.parts.values()} == {0.5}  # a mean of 64 rows
@@ -45,13 +47,13 @@ def test_gradient_aggregation_divides_the_batch(case, pattern):
 
 def test_undivided_batches_have_a_rate_for_all_their_rows():
     _, gang = begun(make("mirrored, whole batches", lr=0.5), "a", "b")
-    assert gang.parts["a"] == GangPart(128, 64, 1.0)  # linear scaling: 128 rows a step
+    assert gang.parts["a"] == Part(128, 64, 1.0)  # linear scaling: 128 rows a step
 
 
 def test_adasum_of_gradients_has_one_workers_rate():
     # 64 rows a step, 32 of each worker: Adasum makes the batch no larger
     _, gang = begun(make("mirrored", lr=0.5, lr_rows="batch"), "a", "b")
-    assert gang.parts["a"] == GangPart(64, 32, 0.25)
+    assert gang.parts["a"] == Part(64, 32, 0.25)
 
 
 def test_more_workers_than_rows_in_a_batch():
@@ -74,13 +76,11 @@ def test_what_gradient_aggregation_says_of_itself():
 def test_asynchronous_gangs_are_shared_by_throughput():
     machine = make("asynchronous", lr=0.5)
     state, gang = begun(machine, "a", "b")
-    assert gang == Gang(
-        {"a": GangPart(128, 64, 0.5), "b": GangPart(128, 64, 0.5)}, Asynchronous(-1)
-    )
+    assert gang == Work({"a": Part(128, 64, 0.5), "b": Part(128, 64, 0.5)}, Asynchronous(-1))
     # a twice as fast; 0.1 s a round, so that one gang takes the four batches that are left:
     # 2.67 and 1.33 of them
     rows, updates = {"a": 128, "b": 128}, {"a": 2, "b": 2}
-    done = GangDone(0.2, rows, updates, {"a": 0.1, "b": 0.2})
+    done = WorkDone(0.2, rows, updates, {"a": 0.1, "b": 0.2})
     follow(machine, state, [(done, ["a 192 b 64"])])
 
 
@@ -89,13 +89,15 @@ def test_bounded_staleness_shares_equally():
     state, gang = begun(machine, "a", "b")
     assert gang.pattern == Asynchronous(2)
     rows, updates = {"a": 128, "b": 128}, {"a": 2, "b": 2}
-    done = GangDone(0.2, rows, updates, {"a": 0.1, "b": 0.2})
+    done = WorkDone(0.2, rows, updates, {"a": 0.1, "b": 0.2})
     follow(machine, state, [(done, ["a 128 b 128"])])
 
 
 def test_shares_are_equal_until_all_are_measured():
-    members = {"a": GangWorker(rows_per_s=9.0), "b": GangWorker(), "c": GangWorker(waits=True)}
-    assert batch_shares(GangState(remaining_rows=1, members=members), -1) == {"a": 1.0, "b": 1.0}
+    new = WorkerState(batch_size=8)
+    members = {"a": replace(new, rows_per_s=9.0), "b": new, "c": replace(new, came_late=True)}
+    state = MegabatchState(remaining_rows=1, members=members)
+    assert batch_shares(state, -1) == {"a": 1.0, "b": 1.0}
 
 
 def test_asynchronous_workers_are_through_together():
@@ -114,7 +116,7 @@ def test_asynchronous_workers_are_through_together():
 def test_learners_are_drawn_by_one_nth():
     machine = make("crossbow", lr=0.5)
     _, gang = begun(machine, "a", "b", "c", "d")
-    assert gang.parts["d"] == GangPart(128, 64, 0.5)
+    assert gang.parts["d"] == Part(128, 64, 0.5)
     assert gang.pattern == Averaging(pull=0.25, momentum=0.9, restarts=False)
     assert machine.averages
     assert machine.keeps_replicas
@@ -128,11 +130,11 @@ def test_the_average_model_is_restarted_from_at_the_first_gang_of_every_so_many_
     restarts = []
     for _ in range(5):
         state, commands = machine.step(state, Begin())
-        while isinstance(gang := commands[0], Gang):
+        while isinstance(gang := commands[0], Work):
             restarts.append(gang.pattern.restarts)
             rows = {name: share.rows for name, share in gang.parts.items()}
             updates = {name: share.rows // 64 for name, share in gang.parts.items()}
-            done = GangDone(1.0 * updates["a"], rows, updates, {"a": 1.0, "b": 1.0})
+            done = WorkDone(1.0 * updates["a"], rows, updates, {"a": 1.0, "b": 1.0})
             state, commands = machine.step(state, done)
         state, _ = machine.step(state, Merged())
     # four steps of two batches to a mega-batch: a gang of two at first, later one for each second
@@ -152,9 +154,9 @@ def test_changes_are_combined_after_local_steps():
     assert machine.rules[0] == "adasum"
     state, gang = begun(machine, "a", "b")
     # two steps would cut a round short: three
-    assert gang == Gang({"a": GangPart(192, 64, 0.5), "b": GangPart(192, 64, 0.5)}, LocalSteps(3))
+    assert gang == Work({"a": Part(192, 64, 0.5), "b": Part(192, 64, 0.5)}, LocalSteps(3))
     # of ten steps, half a second each, seven are left: 3.5 s in four gangs of a round each
-    done = GangDone(1.5, {"a": 192, "b": 192}, {"a": 3, "b": 3}, {"a": 1.0, "b": 1.0})
+    done = WorkDone(1.5, {"a": 192, "b": 192}, {"a": 3, "b": 3}, {"a": 1.0, "b": 1.0})
     trace = [(done, ["a 192 b 192"]), (done, ["a 192 b 192"]), (done, ["a 64 b 64"])]
     state = follow(machine, state, trace)
     assert state.remaining_rows == 0  # the last step alone is a round as well

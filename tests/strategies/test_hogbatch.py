@@ -10,17 +10,17 @@ from daskxml.strategies.megabatch import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
-    Lease,
-    LeaseDone,
     Merge,
     Merged,
     Started,
+    Work,
+    WorkDone,
     WorkerDevice,
     WorkerJoined,
     WorkerLost,
 )
 from harness.every_strategy import follow, make
-from harness.virtual_cluster import VirtualCluster
+from harness.virtual_cluster import VirtualCluster, leases_of
 
 FOUR = {"cpu": 4}  # threads
 STARTED = Started(("gpu", "cpu"), {"cpu": WorkerDevice(4)})
@@ -28,7 +28,7 @@ SHARED = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")
 
 
 def gpu(rows=64, busy_s=1.0):
-    return LeaseDone("gpu", rows, 1, busy_s)
+    return WorkDone.alone("gpu", rows, 1, busy_s)
 
 
 # ---------------------------------------------------------------- Algorithm 1
@@ -37,7 +37,9 @@ def gpu(rows=64, busy_s=1.0):
 def test_a_trace_of_algorithm_1():
     # b = 64 for both, one batch a message; 8 batches; 64 rows a second against 25.6
     machine = make("hogbatch", lease_s=0.0, lr=0.5)
-    cpu = LeaseDone("cpu", 64, 4, 2.5)  # a batch of the pool: one update of each of four threads
+    cpu = WorkDone.alone(
+        "cpu", 64, 4, 2.5
+    )  # a batch of the pool: one update of each of four threads
     state = follow(
         machine,
         machine.initial_state(),
@@ -61,19 +63,19 @@ def test_a_trace_of_algorithm_1():
     state = follow(machine, state, [(Merged(), [])])
     _, leases = machine.step(state, Begin())
     # an update of the pool is a mean over 64 / 4 rows, so its rate is a quarter
-    assert leases == (Lease("cpu", 64, 64, 0.125), Lease("gpu", 64, 64, 0.5))
+    assert leases == (Work.alone("cpu", 64, 64, 0.125), Work.alone("gpu", 64, 64, 0.5))
 
 
 def test_hogwild_is_one_row_a_thread():
     machine = make("hogbatch", lease_s=0.0, per_thread=True, batch_max=1, megabatch_batches=10)
     state, _ = machine.step(machine.initial_state(), Started(("cpu",), {"cpu": WorkerDevice(4)}))
     state, leases = machine.step(state, Begin())
-    assert leases == (Lease("cpu", 4, 4, 1.0),)
-    state, leases = machine.step(state, LeaseDone("cpu", 4, 4, 1.0))
-    assert leases == (Lease("cpu", 4, 4, 1.0),)
-    state, leases = machine.step(state, LeaseDone("cpu", 4, 4, 1.0))
-    assert leases == (Lease("cpu", 2, 4, 1.0),)  # two threads have a row, and none is dropped
-    state, (merge,) = machine.step(state, LeaseDone("cpu", 2, 2, 0.5))
+    assert leases == (Work.alone("cpu", 4, 4, 1.0),)
+    state, leases = machine.step(state, WorkDone.alone("cpu", 4, 4, 1.0))
+    assert leases == (Work.alone("cpu", 4, 4, 1.0),)
+    state, leases = machine.step(state, WorkDone.alone("cpu", 4, 4, 1.0))
+    assert leases == (Work.alone("cpu", 2, 4, 1.0),)  # two threads have a row, and none is dropped
+    state, (merge,) = machine.step(state, WorkDone.alone("cpu", 2, 2, 0.5))
     assert merge == Merge({"cpu": 1.0}, 0.0, perturbed=False)
     assert state.members["cpu"].updates == 10
 
@@ -84,7 +86,7 @@ def test_without_scaling_every_update_has_the_same_rate(name):
     state, _ = machine.step(machine.initial_state(), STARTED)
     _, leases = machine.step(state, Begin())
     assert len(leases) == 2
-    assert {lease.lr for lease in leases} == {0.5}
+    assert {lease.lr for lease in leases_of(leases)} == {0.5}
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -92,7 +94,7 @@ def test_pools_can_have_a_rate_of_their_own(name):
     machine = make(name, lease_s=0.0, lr=0.5, pool_lr=0.125, scaling="none")
     state, _ = machine.step(machine.initial_state(), STARTED)
     _, leases = machine.step(state, Begin())
-    assert {lease.worker: lease.lr for lease in leases} == {"gpu": 0.5, "cpu": 0.125}
+    assert {lease.worker: lease.lr for lease in leases_of(leases)} == {"gpu": 0.5, "cpu": 0.125}
     machine = make(name, lease_s=0.0, lr=0.5, pool_lr=0.125)
     assert machine.rate(WorkerState(batch_size=32, pool_threads=4)) == 0.125 * 8 / 64
 
@@ -121,7 +123,7 @@ def test_a_batch_with_fewer_rows_than_threads_has_one_for_each():
 def test_minibatch_sgd_is_one_replica_alone():
     cluster = VirtualCluster(make("hogbatch", lease_s=0.0), {"gpu": 64.0})
     cluster.run(3)
-    assert cluster.leases[:25] == [Lease("gpu", 64, 64, 1.0)] * 25
+    assert cluster.leases[:25] == [("gpu", 64, 64, 1.0)] * 25
     assert [updates for updates, _ in cluster.merges] == 3 * [{"gpu": 8}]
 
 
@@ -131,10 +133,10 @@ def test_minibatch_sgd_is_one_replica_alone():
 def test_a_trace_of_cpu_gpu_hogbatch():
     # 64 rows on the replica and one on each of four threads; 4 x 64 rows; 64 and 8 rows a second
     machine = make("cpu-gpu-hogbatch", lease_s=0.0, lr=2.0, megabatch_batches=4)
-    cpu = LeaseDone("cpu", 4, 4, 0.5)
+    cpu = WorkDone.alone("cpu", 4, 4, 0.5)
     state, _ = machine.step(machine.initial_state(), STARTED)
     begun, leases = machine.step(state, Begin())
-    assert leases == (Lease("cpu", 4, 4, 2.0 / 64), Lease("gpu", 64, 64, 2.0))
+    assert leases == (Work.alone("cpu", 4, 4, 2.0 / 64), Work.alone("gpu", 64, 64, 2.0))
     state = follow(
         machine,
         begun,
@@ -185,10 +187,10 @@ def at_work(case):
     machine = make(case, lease_s=0.0)
     state = machine.initial_state()
     first = machine.max_batch_rows(WorkerDevice(4)) if case == "hogbatch" else 4
-    cpu = LeaseDone("cpu", first, 4, 0.5)
+    cpu = WorkDone.alone("cpu", first, 4, 0.5)
     for event in (STARTED, Begin(), cpu, gpu()):
         state, _ = machine.step(state, event)
-    done = LeaseDone("cpu", state.members["cpu"].leased_rows, 4, 0.5)
+    done = WorkDone.alone("cpu", state.members["cpu"].leased_rows, 4, 0.5)
     return machine, *machine.step(state, done)
 
 
@@ -235,7 +237,7 @@ def test_all_updates_were_the_lost_workers(case):
 def test_a_newcomer_works_at_once(case):
     machine, state, _ = at_work(case)
     _, leases = machine.step(state, WorkerJoined("new", WorkerDevice(2)))
-    assert [lease.worker for lease in leases] == ["new"]
+    assert [lease.worker for lease in leases_of(leases)] == ["new"]
     _, none = machine.step(machine.step(state, Drain())[0], WorkerJoined("new"))
     assert none == ()
 

@@ -11,13 +11,13 @@ from daskxml.strategies.batch_rules import Pace
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.protocol import (
     Begin,
-    Lease,
-    LeaseDone,
     Measure,
     Measured,
     Merge,
     Merged,
     Started,
+    Work,
+    WorkDone,
     WorkerDevice,
 )
 from harness.every_strategy import follow, make
@@ -33,7 +33,7 @@ def strategy(**changes):
 
 
 def gpu(rows=64):
-    return LeaseDone("gpu", rows, 1, rows / 64)
+    return WorkDone.alone("gpu", rows, 1, rows / 64)
 
 
 def test_a_trace_of_a_megabatch_with_a_slow_pool():
@@ -41,7 +41,7 @@ def test_a_trace_of_a_megabatch_with_a_slow_pool():
     machine = strategy(lr=2.0)
     state, _ = machine.step(machine.initial_state(), STARTED)
     state, leases = machine.step(state, Begin())
-    assert leases[:2] == (Lease("cpu", 4, 4, 2.0 / 64), Lease("gpu", 64, 64, 2.0))
+    assert leases[:2] == (Work.alone("cpu", 4, 4, 2.0 / 64), Work.alone("gpu", 64, 64, 2.0))
     state = follow(
         machine,
         state,
@@ -49,10 +49,10 @@ def test_a_trace_of_a_megabatch_with_a_slow_pool():
             # 128 rows, the half of all, are the replica's while the pool's speed is not known
             (gpu(), []),
             (gpu(), ["gpu 64"]),  # it is idle, and ends sooner than the pool can
-            (LeaseDone("cpu", 4, 4, 4.0), ["gpu 56"]),
+            (WorkDone.alone("cpu", 4, 4, 4.0), ["gpu 56"]),
             (gpu(), []),
             (gpu(56), []),
-            (LeaseDone("cpu", 4, 4, 4.0), [Measure()]),
+            (WorkDone.alone("cpu", 4, 4, 4.0), [Measure()]),
         ],
     )
     # the pool made two batches, of four updates each: it counts as two updates of its replica

@@ -6,34 +6,33 @@ import pytest
 
 from daskxml.strategies.protocol import (
     Begin,
-    GangDone,
-    LeaseDone,
     Merge,
     Merged,
     Mirrored,
     Started,
+    WorkDone,
     WorkerJoined,
     WorkerLost,
 )
 from harness.every_strategy import follow, make
-from harness.virtual_cluster import VirtualCluster
+from harness.virtual_cluster import VirtualCluster, leases_of
 
 PROBE = [
     # 512 rows; two batches of 64 each for the probe
     (Started(("a", "b")), []),
     (Begin(), ["a 128", "b 128"]),
-    (LeaseDone("a", 128, 2, 1.0), []),  # waits for b's speed
+    (WorkDone.alone("a", 128, 2, 1.0), []),  # waits for b's speed
 ]
 FIRST_MEGABATCH = [
     *PROBE,
     # 128 and 64 rows a second: batches of 64 and 32. Of the 256 rows that are left two batches
     # each, and 64 rows that are 43 and 21; a lease is a second's worth.
-    (LeaseDone("b", 128, 2, 2.0), ["a 128", "b 64", "a 43", "b 21"]),
-    (LeaseDone("a", 128, 2, 1.0), []),
-    (LeaseDone("a", 43, 1, 0.5), []),
-    (LeaseDone("b", 64, 2, 1.0), []),
+    (WorkDone.alone("b", 128, 2, 2.0), ["a 128", "b 64", "a 43", "b 21"]),
+    (WorkDone.alone("a", 128, 2, 1.0), []),
+    (WorkDone.alone("a", 43, 1, 0.5), []),
+    (WorkDone.alone("b", 64, 2, 1.0), []),
 ]
-LAST = LeaseDone("b", 21, 1, 0.5)
+LAST = WorkDone.alone("b", 21, 1, 0.5)
 
 
 def test_a_trace_of_two_megabatches():
@@ -47,7 +46,7 @@ def test_a_trace_of_two_megabatches():
     assert {n: (v.batch_rows, v.lr) for n, v in view.items()} == {"a": (64, 0.5), "b": (32, 0.25)}
     # 512 rows are five batches each, and 32 rows that are 21 and 11: 341 and 171
     state, leases = machine.step(state, Begin())
-    assert [(lease.worker, lease.batch_rows, lease.lr) for lease in leases[:2]] == [
+    assert [(lease.worker, lease.batch_rows, lease.lr) for lease in leases_of(leases[:2])] == [
         ("a", 64, 0.5),
         ("b", 32, 0.25),
     ]
@@ -73,11 +72,11 @@ def test_a_probe_takes_no_more_rows_than_there_are():
         [
             (Started(("a", "b", "c")), []),
             (Begin(), ["a 22", "b 21", "c 21"]),
-            (LeaseDone("a", 22, 1, 1.0), []),
-            (LeaseDone("b", 21, 1, 1.0), []),
+            (WorkDone.alone("a", 22, 1, 1.0), []),
+            (WorkDone.alone("b", 21, 1, 1.0), []),
         ],
     )
-    _, (merge,) = machine.step(state, LeaseDone("c", 21, 1, 2.0))
+    _, (merge,) = machine.step(state, WorkDone.alone("c", 21, 1, 2.0))
     assert sum(merge.weights.values()) == pytest.approx(1.0)
 
 
@@ -87,7 +86,7 @@ def test_a_loss_in_the_probe_leaves_a_probe_of_the_others():
     state = follow(machine, state, [(WorkerJoined("c"), ["c 128"]), (WorkerLost("b"), [])])
     # a: 128, c: 256 rows a second, and 512 - 256 rows are left: batches of 32 and 64, two each,
     # and 64 rows that are 21 and 43
-    follow(machine, state, [(LeaseDone("c", 128, 2, 0.5), ["a 85", "c 171"])])
+    follow(machine, state, [(WorkDone.alone("c", 128, 2, 0.5), ["a 85", "c 171"])])
 
 
 def test_a_new_worker_is_measured_with_all_others_at_the_next_beginning():
@@ -117,7 +116,7 @@ def test_a_trace_of_synchronous_steps():
         ],
     )
     # 64 and 21.3 rows a second: batches of 48 and 16; six steps of a second each are left
-    done = GangDone(2.0, both, {"a": 2, "b": 2}, {"a": 1.0, "b": 3.0})
+    done = WorkDone(2.0, both, {"a": 2, "b": 2}, {"a": 1.0, "b": 3.0})
     state, (gang,) = machine.step(state, done)
     assert gang.pattern == Mirrored()
     assert {n: (s.rows, s.batch_rows, s.lr) for n, s in gang.parts.items()} == {
@@ -125,7 +124,7 @@ def test_a_trace_of_synchronous_steps():
         "b": (16, 16, 0.5),
     }
     # whatever the speeds become: 0.1 s a step now, so that one gang takes the five that are left
-    done = GangDone(0.1, {"a": 48, "b": 16}, {"a": 1, "b": 1}, {"a": 0.1, "b": 0.02})
+    done = WorkDone(0.1, {"a": 48, "b": 16}, {"a": 1, "b": 1}, {"a": 0.1, "b": 0.02})
     state, (gang,) = machine.step(state, done)
     assert {n: (s.rows, s.batch_rows) for n, s in gang.parts.items()} == {
         "a": (5 * 48, 48),

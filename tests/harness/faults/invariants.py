@@ -178,10 +178,11 @@ class Truth:
         session = executor.session
         if not session._merges.overlaps:
             is_training = session.stage == "train"
-            require(is_training or not session._allocator._leases, "leases are open while merging")
+            require(is_training or not session._allocator._open, "work is open while merging")
             self._check_stop(session)
-        for lease, (command, _) in session._allocator._leases.items():
-            require(command.worker in session.workers, f"lease {lease} has no owner")
+        for number, work in session._allocator._open.items():
+            present = work.spans.keys() <= session.workers.keys()
+            require(present, f"work {number} has no owner")
         held = {name for name, spans in session.ledger.held.items() if spans}
         if not (session._merges.overlaps or session.strategy.shares_model):
             require(held <= session.workers.keys(), f"rows are held by {held}")
