@@ -2,7 +2,7 @@
 
 >>> import daskxml
 >>> sorted(daskxml.__all__)[:3]
-['ClusterError', 'ConfigError', 'DaskXMLClassifier']
+['ConfigError', 'DaskXMLClassifier', 'DaskxmlError']
 """
 
 from __future__ import annotations
@@ -10,53 +10,38 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from daskxml._version import __version__
-from daskxml.core.errors import (
-    ClusterError,
-    ConfigError,
-    DaskxmlError,
-    InputError,
-    ModelError,
-    TrainingError,
-)
+from daskxml._version import __version__ as __version__
+from daskxml.core.errors import ConfigError, DaskxmlError, InputError
 from daskxml.core.kernel_cache import keep_private
 
 if TYPE_CHECKING:
     from daskxml.api.estimators.classifier import XMLClassifier
     from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.api.estimators.scorers import make_scorer
-    from daskxml.api.pipeline import Pipeline, vectorize
-    from daskxml.api.predict import Predicted, predict
+    from daskxml.api.pipeline import Pipeline
+    from daskxml.api.predict import predict
     from daskxml.api.run import Matrices, Run
-    from daskxml.api.runs import attach, runs, stop
+    from daskxml.api.runs import attach, runs
     from daskxml.api.simulate import simulate
     from daskxml.api.train import launch, train
-    from daskxml.cluster.event_log import RunRecord
     from daskxml.models.mix.mixing import mix
     from daskxml.models.trained import Model, load
-    from daskxml.records.verification import Verification, verify
+    from daskxml.records.verification import verify
     from daskxml.session.commands import STOP
 
 keep_private()  # before anything loads Numba
 
 __all__ = [
     "STOP",
-    "ClusterError",
     "ConfigError",
     "DaskXMLClassifier",
     "DaskxmlError",
     "InputError",
     "Matrices",
     "Model",
-    "ModelError",
     "Pipeline",
-    "Predicted",
     "Run",
-    "RunRecord",
-    "TrainingError",
-    "Verification",
     "XMLClassifier",
-    "__version__",
     "attach",
     "launch",
     "load",
@@ -65,9 +50,7 @@ __all__ = [
     "predict",
     "runs",
     "simulate",
-    "stop",
     "train",
-    "vectorize",
     "verify",
 ]
 
@@ -79,11 +62,8 @@ _HOMES = {
     "Matrices": "daskxml.api.run",
     "Model": "daskxml.models.trained",
     "Pipeline": "daskxml.api.pipeline",
-    "Predicted": "daskxml.api.predict",
     "Run": "daskxml.api.run",
-    "RunRecord": "daskxml.cluster.event_log",
     "XMLClassifier": "daskxml.api.estimators.classifier",
-    "Verification": "daskxml.records.verification",
     "attach": "daskxml.api.runs",
     "launch": "daskxml.api.train",
     "load": "daskxml.models.trained",
@@ -92,16 +72,33 @@ _HOMES = {
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",
     "simulate": "daskxml.api.simulate",
-    "stop": "daskxml.api.runs",
     "train": "daskxml.api.train",
-    "vectorize": "daskxml.api.pipeline",
     "verify": "daskxml.records.verification",
 }
 
+# Names of earlier versions, and what takes their place.
+_GONE = {
+    "ClusterError": "daskxml.core.errors.ClusterError",
+    "ModelError": "daskxml.core.errors.ModelError",
+    "Predicted": "daskxml.api.predict.Predicted",
+    "RunRecord": "the handles that daskxml.runs and daskxml.attach return",
+    "SearchResult": "Optuna's study: docs/examples/tuning.py",
+    "TrainingError": "daskxml.core.errors.TrainingError",
+    "Verification": "daskxml.records.verification.Verification",
+    "calibrate": "Model.calibrate",
+    "compress": "Model.compress",
+    "export_onnx": "the arrays themselves: docs/examples/read_model.py",
+    "index": "Model.compress(bits=8)",
+    "search": "Optuna: docs/examples/tuning.py",
+    "stop": "daskxml.attach(run).stop()",
+    "vectorize": "Pipeline.vectorize(Pipeline.read_texts(documents))",
+}
 _EXTRAS = {"sklearn": ("scikit-learn", "sklearn")}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise AttributeError(f"daskxml.{name} has gone; take {_GONE[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -8,6 +8,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,85 @@ from daskxml.session.commands import STOP
 NOWHERE = RunDir(None, None)
 
 
-def runs(client: Client | None = None, *, scheduler: str | None = None) -> list[RunRecord]:
+@dataclass(frozen=True, kw_only=True)
+class RunHandle(RunRecord):
+    """A run on a scheduler: its summary at the time of the request, and what may be done with it.
+
+    The summary's fields are those of `daskxml.cluster.event_log.RunRecord`.
+
+    Attributes
+    ----------
+    client, scheduler
+        How to reach its scheduler.
+    """
+
+    client: Client | None = field(default=None, repr=False, compare=False)
+    scheduler: str | None = field(default=None, repr=False, compare=False)
+
+    def follow(
+        self,
+        *,
+        on_event: OnEvent | None = None,
+        on_megabatch: OnMegabatch | None = None,
+        loggers: Iterable[str | Logger] = (),
+    ) -> Run:
+        """Follow the run from its beginning to its end, and return its result.
+
+        The run's directory is written by the workers, or by the client that started the run; only
+        loggers write here, all mega-batches from the first one on. The model is read from the
+        directory if this machine sees it, else fetched from a worker. Interrupting this call does
+        not affect the run.
+
+        Parameters
+        ----------
+        on_event, on_megabatch, loggers
+            Called during the run: see `daskxml.observe.callbacks`. If this call is interrupted and
+            the run continues, a logger ends with ``interrupt``.
+
+        Raises
+        ------
+        DaskxmlError
+            If the run is gone, or it failed: the error that ended it.
+        """
+        with running_cluster(self.client, self.scheduler) as connected:
+            found = find_run(self.run, _records(connected))
+            config, place = _settings(connected, found)
+            title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
+            on_event = on_event or notebook_progress(title)
+            callbacks = run_callbacks(config, place, on_event, on_megabatch, loggers, title)
+            with callbacks as publish:
+                return RunFollower(connected, publish).follow(found.run)
+
+    def stop(self, *, on_event: OnEvent | None = None, forget_it: bool = False) -> RunHandle:
+        """End the run at a merge, with a checkpoint if it has a directory; return once it is over.
+
+        Parameters
+        ----------
+        forget_it
+            Also remove the run from the scheduler, and its model from the workers.
+
+        Raises
+        ------
+        ClusterError
+            If the run is gone.
+        """
+        with running_cluster(self.client, self.scheduler) as connected:
+            found = find_run(self.run, _records(connected))
+            call(connected, "daskxml_stop", run=found.run, reason="stop")
+            _await_end(RunFollower(connected, on_event or ignore), found.run)
+            over = next((it for it in _records(connected) if it.run == found.run), None)
+            if forget_it:
+                forget(connected, found.run)
+            ended = over or dataclasses.replace(found, is_over=True, state="ended by stop")
+            return _handle(ended, self.client, self.scheduler)
+
+
+def _handle(record: RunRecord, client: Client | None, scheduler: str | None) -> RunHandle:
+    summary = {part.name: getattr(record, part.name) for part in dataclasses.fields(RunRecord)}
+    return RunHandle(**summary, client=client, scheduler=scheduler)
+
+
+def runs(client: Client | None = None, *, scheduler: str | None = None) -> list[RunHandle]:
     """Return the runs of a scheduler: those under way, and detached runs that are over.
 
     Parameters
@@ -54,79 +133,35 @@ def runs(client: Client | None = None, *, scheduler: str | None = None) -> list[
     --------
     ::
 
-        [record.run for record in daskxml.runs(scheduler="tcp://scheduler:8786")]
+        [handle.run for handle in daskxml.runs(scheduler="tcp://scheduler:8786")]
     """
     with running_cluster(client, scheduler) as connected:
-        return _records(connected)
+        return [_handle(record, client, scheduler) for record in _records(connected)]
 
 
-def attach(
-    run: str,
-    *,
-    client: Client | None = None,
-    scheduler: str | None = None,
-    on_event: OnEvent | None = None,
-    on_megabatch: OnMegabatch | None = None,
-    loggers: Iterable[str | Logger] = (),
-) -> Run:
-    """Follow a run from its beginning to its end, and return its result.
-
-    The run's directory is written by the workers, or by the client that started the run; only
-    loggers write here, all mega-batches from the first one on. The model is read from the directory
-    if this machine sees it, else fetched from a worker. Interrupting this call does not affect the
-    run.
+def attach(run: str, *, client: Client | None = None, scheduler: str | None = None) -> RunHandle:
+    """Return a run on a scheduler, to follow or to stop.
 
     Parameters
     ----------
     run
         Its name in `runs`, or the ``[run] name`` of its run file if no other run has that.
-    on_event, on_megabatch, loggers
-        Called during the run: see `daskxml.observe.callbacks`. If this call is interrupted and the
-        run continues, a logger ends with ``interrupt``.
-
-    Raises
-    ------
-    DaskxmlError
-        If there is no such run, or it failed: the error that ended it.
-    """
-    with running_cluster(client, scheduler) as connected:
-        found = find_run(run, _records(connected))
-        config, place = _settings(connected, found)
-        title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
-        on_event = on_event or notebook_progress(title)
-        callbacks = run_callbacks(config, place, on_event, on_megabatch, loggers, title)
-        with callbacks as publish:
-            return RunFollower(connected, publish).follow(found.run)
-
-
-def stop(
-    run: str,
-    *,
-    client: Client | None = None,
-    scheduler: str | None = None,
-    on_event: OnEvent | None = None,
-    forget_it: bool = False,
-) -> RunRecord:
-    """End a run at a merge, with a checkpoint if it has a directory; return once it is over.
-
-    Parameters
-    ----------
-    forget_it
-        Also remove the run from the scheduler, and its model from the workers.
+    client, scheduler
+        As for `runs`.
 
     Raises
     ------
     ClusterError
         If there is no such run.
+
+    Examples
+    --------
+    ::
+
+        run = daskxml.attach("f00d", scheduler="tcp://scheduler:8786").follow()
     """
     with running_cluster(client, scheduler) as connected:
-        found = find_run(run, _records(connected))
-        call(connected, "daskxml_stop", run=found.run, reason="stop")
-        _await_end(RunFollower(connected, on_event or ignore), found.run)
-        over = next((it for it in _records(connected) if it.run == found.run), None)
-        if forget_it:
-            forget(connected, found.run)
-        return over or dataclasses.replace(found, is_over=True, state="ended by stop")
+        return _handle(find_run(run, _records(connected)), client, scheduler)
 
 
 def _await_end(follower: RunFollower, run: str) -> None:

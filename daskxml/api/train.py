@@ -146,7 +146,7 @@ def launch(
 ) -> str:
     """Start a run on your cluster, and leave it there; return its name.
 
-    `daskxml.attach` follows it, `daskxml.stop` ends it. Without ``out`` two workers keep its model
+    `daskxml.attach` returns what follows it or ends it. Without ``out`` two workers keep its model
     until the run is forgotten or the scheduler ends. Parameters and errors are those of `train`.
     The call returns once the workers and the directory have been checked, and, where they are no
     files, once the workers have read the rows: those of ``[pipeline] stages`` are made first.
@@ -162,7 +162,7 @@ def launch(
     ::
 
         name = daskxml.launch("best", scheduler="tcp://host:8786", train="/shared/train.txt.gz")
-        run = daskxml.attach(name, scheduler="tcp://host:8786")
+        run = daskxml.attach(name, scheduler="tcp://host:8786").follow()
     """
     if client is None and scheduler is None:
         raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")

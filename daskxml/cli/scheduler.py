@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from rich.text import Text
 import daskxml
 from daskxml.cli.arguments import Options
 from daskxml.cli.train import INTERRUPTED, print_outcome
+from daskxml.cluster.event_log import RunRecord
 from daskxml.core.text import printable
 from daskxml.observe.terminal import make_progress, print_lines
 
@@ -22,10 +22,11 @@ FAILED = "failed"  # how the state of a failed run begins; the reason follows
 
 def runs(options: Options) -> int:
     """Print a table of the runs, or one JSON object a line."""
-    records = daskxml.runs(scheduler=options.scheduler)
+    records: list[RunRecord] = [*daskxml.runs(scheduler=options.scheduler)]
     if options.json:
         for record in records:
-            print(json.dumps(dataclasses.asdict(record)))
+            shown = {name: getattr(record, name) for name in RunRecord.__slots__}
+            print(json.dumps(shown))
     elif records:
         Console(highlight=False).print(runs_table(records))
         for record in records:
@@ -40,9 +41,8 @@ def attach(options: Options) -> int:
     """Show a run's progress from its first mega-batch on; Ctrl-C leaves the run as it is."""
     try:
         with make_progress(f"daskxml {options.run}") as progress:
-            done = daskxml.attach(
-                options.run, scheduler=options.scheduler, on_event=progress, loggers=options.loggers
-            )
+            run = daskxml.attach(options.run, scheduler=options.scheduler)
+            done = run.follow(on_event=progress, loggers=options.loggers)
     except KeyboardInterrupt:
         print(
             f"the run goes on; `daskxml stop {options.run} --scheduler {options.scheduler}` ends it"
@@ -54,18 +54,19 @@ def attach(options: Options) -> int:
 
 def stop(options: Options) -> int:
     """End a run at a merge, with a checkpoint; wait until it is over and say where it is."""
-    over = daskxml.stop(options.run, scheduler=options.scheduler, forget_it=options.forget)
+    run = daskxml.attach(options.run, scheduler=options.scheduler)
+    over = run.stop(forget_it=options.forget)
     print_lines({"run": over.run, "state": over.state, "out": over.out})
     return 0
 
 
-def runs_table(records: Iterable[daskxml.RunRecord]) -> Table:
+def runs_table(records: Iterable[RunRecord]) -> Table:
     """Lay out runs in the order in which they began.
 
     Examples
     --------
-    >>> record = daskxml.RunRecord(run="a1", name="", strategy="elastic", state="training",
-    ...                            is_over=False, is_detached=True, begun_at_s=0.0)
+    >>> record = RunRecord(run="a1", name="", strategy="elastic", state="training",
+    ...                    is_over=False, is_detached=True, begun_at_s=0.0)
     >>> table = runs_table([record])
     >>> [str(list(column.cells)[0]) for column in table.columns][2:4], table.row_count
     (['elastic', 'training'], 1)

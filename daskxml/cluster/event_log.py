@@ -25,7 +25,7 @@ class RunRecord:
     Attributes
     ----------
     run
-        Its name for `daskxml.attach` and `daskxml.stop`.
+        Its name for `daskxml.attach`.
     name, strategy
         As in the run file.
     state

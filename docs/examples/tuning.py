@@ -15,6 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import Trial, TrialState
 
 import daskxml
+from daskxml.core.errors import TrainingError
 
 METRIC = "P@1"
 RUN_FILE = {"training": {"epochs": 6, "target_metric": METRIC}, "checkpoint": {"every": 1}}
@@ -72,7 +73,7 @@ def tune(
             return run.metrics[METRIC]
 
         done = len(study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED]))
-        failures = (daskxml.ConfigError, daskxml.TrainingError)  # of a trial: the others go on
+        failures = (daskxml.ConfigError, TrainingError)  # of a trial: the others go on
         study.optimize(objective, max(trials - done, 0), n_jobs=parallel, catch=failures)
     return study
 

@@ -13,6 +13,7 @@ from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.api.runs import RunFollower
+from daskxml.core.errors import ClusterError
 from daskxml.records.checkpoint import write_checkpoint
 from daskxml.records.run_dir import RunDir
 from harness.clusters import PROTOCOL
@@ -56,17 +57,17 @@ def test_a_client_that_is_closed_and_workers_that_are_restarted(
             return daskxml.train(values, client=client, train=data["train"], **options)
 
         client = Client(cluster, set_as_default=False)
-        with pytest.raises(daskxml.ClusterError, match=r"^the client of the run was closed$"):
+        with pytest.raises(ClusterError, match=r"^the client of the run was closed$"):
             train(client, overrides=ENDLESS, on_megabatch=once(2, client.close))
-        with pytest.raises(daskxml.ClusterError, match="the client is closed: make another"):
+        with pytest.raises(ClusterError, match="the client is closed: make another"):
             train(client)
         follower = RunFollower(client, print, RunDir(tmp_path, None))
-        with pytest.raises(daskxml.ClusterError, match=r"^the client of the run was closed$"):
+        with pytest.raises(ClusterError, match=r"^the client of the run was closed$"):
             follower.read("a run")
         write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, "{}", keep=1)
-        with pytest.raises(daskxml.ClusterError, match="closed; go on with --resume /"):
+        with pytest.raises(ClusterError, match="closed; go on with --resume /"):
             follower.read("a run")
-        with pytest.raises(daskxml.ClusterError, match=r"cancelled .* as client.restart\(\) does"):
+        with pytest.raises(ClusterError, match=r"cancelled .* as client.restart\(\) does"):
             train(other, overrides=ENDLESS, on_megabatch=once(2, other.restart))
         assert len(train(other).history) == 8
 

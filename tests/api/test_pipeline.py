@@ -17,6 +17,7 @@ from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.api.pipeline import Pipeline
+from daskxml.core.errors import ModelError
 from daskxml.data.rows import to_scipy
 
 
@@ -226,7 +227,7 @@ def test_rows_that_are_written_are_read_again_with_their_names(
         assert (folder / "label_names.txt").read_text().split() == ["blue", "car", "fruit"]
         with pytest.raises(daskxml.InputError, match=r"partition 0: .* no matrices"):
             pipe.write(pipe.read_texts(texts), folder, name="no rows").result()
-        with pytest.raises(daskxml.ModelError, match="is a file; choose another"):
+        with pytest.raises(ModelError, match="is a file; choose another"):
             pipe.write(rows, written).result()
 
 

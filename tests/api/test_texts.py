@@ -65,6 +65,17 @@ def gathered(client: Client, rows: Any) -> tuple[Any, Any]:
     return tuple(sp.vstack(each) for each in zip(*stacked, strict=True))
 
 
+def vectorize(
+    documents: Any, labels: Any = None, *, client: Client, like: Any = None, column: str = "text",
+    **settings: Any,
+) -> Any:  # fmt: skip
+    """Return rows of documents, which stay on the workers."""
+    with Pipeline(client=client) as pipe:
+        rows = pipe.vectorize(pipe.read_texts(documents, labels, column=column), like, **settings)
+        rows.made()
+        return rows
+
+
 def test_every_input_gives_the_rows_of_scikit_learn(client: Client, files: dict[str, Path]) -> None:
     chosen = {"ngram_range": (1, 2), "min_df": 2, "sublinear_tf": True}
     expected = TfidfVectorizer(**chosen).fit_transform(TEXTS)
@@ -80,7 +91,7 @@ def test_every_input_gives_the_rows_of_scikit_learn(client: Client, files: dict[
     labels = sp.csr_array([[name in row for name in sorted({*COLOURS, "fruit", "car"})]
                            for row in NAMES])  # fmt: skip
     for name, (source, names, column) in given.items():
-        rows = daskxml.vectorize(source, names, client=client, column=column, **chosen)
+        rows = vectorize(source, names, client=client, column=column, **chosen)
         X, Y = gathered(client, rows)
         np.testing.assert_allclose(X.toarray(), expected.toarray(), rtol=1e-6, err_msg=name)
         if name != "txt":
@@ -90,8 +101,8 @@ def test_every_input_gives_the_rows_of_scikit_learn(client: Client, files: dict[
 def test_a_model_of_texts_takes_texts(
     client: Client, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train = daskxml.vectorize(files["jsonl"], client=client)
-    test = daskxml.vectorize(["a red bus", "a blue bike"], [["red"], ["new"]], client=client,
+    train = vectorize(files["jsonl"], client=client)
+    test = vectorize(["a red bus", "a blue bike"], [["red"], ["new"]], client=client,
                              like=train)  # fmt: skip
     model = daskxml.train(TREE, client=client, train=train, test=test, out=tmp_path / "run").model
     held = daskxml.load(tmp_path / "run")
@@ -137,7 +148,7 @@ def test_a_model_of_texts_takes_texts(
 
 
 def test_the_dask_classifier_takes_rows_of_texts(client: Client) -> None:
-    rows = daskxml.vectorize(TEXTS, NAMES, client=client)
+    rows = vectorize(TEXTS, NAMES, client=client)
     classifier = daskxml.DaskXMLClassifier(
         client=client, hidden=16, batch_size=16, epochs=12, learning_rate=0.05
     )
@@ -210,7 +221,7 @@ def test_wrong_documents_are_one_line(client: Client, tmp_path: Path) -> None:
     ]
     for source, settings, problem in cases:
         with pytest.raises(daskxml.DaskxmlError, match=problem) as raised:
-            daskxml.vectorize(source, client=client, **settings)
+            vectorize(source, client=client, **settings)
         assert "\n" not in str(raised.value)
 
 
@@ -280,8 +291,8 @@ def test_the_stages_of_detached_runs(
     run_file = of_stages
     held = {"data": {**run_file["data"], "validation": 0.2}}
     name = daskxml.launch(run_file | held, client=client, out=tmp_path / "texts")
-    assert "BUS" in daskxml.attach(name, client=client).model.header.feature_names
-    daskxml.stop(name, client=client, forget_it=True)
+    assert "BUS" in daskxml.attach(name, client=client).follow().model.header.feature_names
+    daskxml.attach(name, client=client).stop(forget_it=True)
     with pytest.raises(daskxml.ConfigError, match="on rows that are in no files: give --rows FILE"):
         held_out_rows([tmp_path / "texts"], "--rows FILE")
 

@@ -17,10 +17,11 @@ from distributed import Client, LocalCluster
 
 import daskxml
 import harness.replay as replay
-from daskxml.api.runs import RunFollower, call
+from daskxml.api.runs import RunFollower, RunHandle, call
 from daskxml.cli import main
 from daskxml.cluster import scheduler_plugin
 from daskxml.config import load_run_config
+from daskxml.core.errors import ClusterError, ModelError
 from daskxml.observe.loggers import RunFacts
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import RunDir
@@ -48,7 +49,7 @@ def client(shared_cluster: LocalCluster) -> Iterator[Client]:
         connected.wait_for_workers(2, timeout=60)
         yield connected
         for record in daskxml.runs(connected):
-            daskxml.stop(record.run, client=connected, forget_it=True)
+            daskxml.attach(record.run, client=connected).stop(forget_it=True)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def launch(shared_cluster: LocalCluster, data: Data, values: Values) -> Callable
     return started
 
 
-def wait_until(client: Client, run: str, megabatches: int) -> daskxml.RunRecord:
+def wait_until(client: Client, run: str, megabatches: int) -> RunHandle:
     """Return the record of a run that has merged so often."""
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
@@ -103,8 +104,8 @@ def test_a_run_goes_on_without_its_client(
     events: list[Any] = []
     rows: list[Any] = []
     notes = Notes()
-    run = daskxml.attach(
-        "left", client=client, on_event=events.append, on_megabatch=rows.append, loggers=[notes]
+    run = daskxml.attach("left", client=client).follow(
+        on_event=events.append, on_megabatch=rows.append, loggers=[notes]
     )
     assert [row["megabatch"] for row in run.history] == list(range(1, 9))
     assert notes.rows == rows == run.history
@@ -142,7 +143,7 @@ def test_a_run_is_resumed_and_left(
         file.write('{"megabatch": 4, "rows": ')  # as a process leaves it that is killed
     name = launch(resume=out, overrides={"training.megabatches": 6})
     notes = Notes()
-    run = daskxml.attach(name, client=client, loggers=[notes])
+    run = daskxml.attach(name, client=client).follow(loggers=[notes])
     assert [row["megabatch"] for row in lines_of(out)] == [1, 2, 3, 4, 5, 6]
     assert [*notes.facts.history, *notes.rows] == lines_of(out)
     assert len(notes.rows) == 3
@@ -161,8 +162,8 @@ def test_a_resumed_run_that_fails_at_once_leaves_its_directory_as_it_was(
     )
     before = (out / "run.toml").read_bytes(), lines_of(out)
     name = launch(resume=out, overrides={"model.hidden": [9]})
-    with pytest.raises(daskxml.ModelError, match=r"leave \[model\] as it was"):
-        daskxml.attach(name, client=client)
+    with pytest.raises(ModelError, match=r"leave \[model\] as it was"):
+        daskxml.attach(name, client=client).follow()
     assert ((out / "run.toml").read_bytes(), lines_of(out)) == before
 
 
@@ -172,15 +173,15 @@ def test_a_run_is_stopped_with_a_checkpoint(
     out = tmp_path / "run"
     name = launch(out=out, overrides=LONG | {"checkpoint.every": 1000})
     wait_until(client, name, 2)
-    with pytest.raises(daskxml.ModelError, match="under way in this directory"), RunDir(out, None):
+    with pytest.raises(ModelError, match="under way in this directory"), RunDir(out, None):
         pass
-    over = daskxml.stop(name, client=client)
+    over = daskxml.attach(name, client=client).stop()
     assert over.state == "ended by stop"
     assert [row["megabatch"] for row in lines_of(out)] == list(range(1, over.megabatches + 1))
     assert (out / "checkpoints" / f"{over.megabatches:06d}.safetensors").exists()
     replay.check_ledger(lines_of(out), 1500)
-    assert daskxml.stop(name, client=client) == over  # once more does no harm
-    assert daskxml.attach(name, client=client).reason == "stop"
+    assert daskxml.attach(name, client=client).stop() == over  # once more does no harm
+    assert daskxml.attach(name, client=client).follow().reason == "stop"
 
 
 def test_the_worker_that_writes_is_killed(
@@ -193,9 +194,9 @@ def test_the_worker_that_writes_is_killed(
     (keeper,) = [address for address, is_keeper in keepers.items() if is_keeper]
     client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), workers=[keeper], on_error="ignore")
     wait_until(client, name, before.megabatches + 5)  # it goes on
-    over = daskxml.stop(name, client=client)
+    over = daskxml.attach(name, client=client).stop()
     events: list[Any] = []
-    run = daskxml.attach(name, client=client, on_event=events.append)
+    run = daskxml.attach(name, client=client).follow(on_event=events.append)
     assert "lost" in [event.get("event") for event in events]
     assert lines_of(out) == run.history
     assert [row["megabatch"] for row in run.history] == list(range(1, over.megabatches + 1))
@@ -206,20 +207,20 @@ def test_rows_and_model_in_memory(launch: Callable[..., str], client: Client) ->
     X, Y = np.eye(60, dtype=np.float32), np.eye(60)[:, :7]
     name = launch(train=daskxml.Matrices(X, Y), test=None)
     notes = Notes()
-    run = daskxml.attach(name, client=client)
-    again = daskxml.attach(name, client=client, loggers=[notes])
+    run = daskxml.attach(name, client=client).follow()
+    again = daskxml.attach(name, client=client).follow(loggers=[notes])
     assert (notes.facts.title, notes.facts.out) == (f"adaptive-sgd-{name}", None)
     assert notes.rows == run.history  # told once more from its beginning
     assert len(run.history) == 8
     assert (run.model.predict(X, 1) != again.model.predict(X, 1)).nnz == 0
     queues = client.run(lambda dask_worker: len(dask_worker.plugins["daskxml"].queues))
     assert set(queues.values()) == {0}  # what is kept is the model alone
-    assert daskxml.stop(name, client=client, forget_it=True).is_over
+    assert daskxml.attach(name, client=client).stop(forget_it=True).is_over
     assert daskxml.runs(client) == []
     kept = client.run(lambda dask_worker: len(dask_worker.plugins["daskxml"].storage))
     assert set(kept.values()) == {0}
-    with pytest.raises(daskxml.ClusterError, match="no such run on this scheduler; take one of: n"):
-        daskxml.attach(name, client=client)
+    with pytest.raises(ClusterError, match="no such run on this scheduler; take one of: n"):
+        daskxml.attach(name, client=client).follow()
 
 
 def test_old_results_are_forgotten(
@@ -242,7 +243,7 @@ def test_a_run_that_fails_is_remembered(
     assert record.state == f"failed: {tmp_path}/absent.txt: no such file; check the path"
     notes = Notes()
     with pytest.raises(daskxml.InputError, match=r"absent\.txt: no such file"):
-        daskxml.attach(name, client=client, loggers=[notes])
+        daskxml.attach(name, client=client).follow(loggers=[notes])
     assert (notes.rows, notes.reason) == ([], "error")
     deadline_s = time.monotonic() + 60
     while (tmp_path / "run").exists():
@@ -265,7 +266,7 @@ def test_a_run_that_somebody_follows_is_stopped_by_somebody_else(
     while not (records := daskxml.runs(client)) or not records[0].megabatches:
         assert time.monotonic() < deadline_s
     assert not records[0].is_detached
-    over = daskxml.stop(records[0].run, client=client)
+    over = daskxml.attach(records[0].run, client=client).stop()
     assert (over.is_over, over.state) == (True, "ended by stop")
     thread.join(60)
     assert [run.reason for run in ended] == ["stop"]
@@ -281,10 +282,10 @@ def test_a_run_that_waits_for_workers_is_stopped(values: Values) -> None:
         where = {"run_dir": None, "checkpoint": None, "is_detached": True}
         started = {"run": run, "config": config, "scattered": {}, "owner": client.id}
         call(client, "daskxml_start", **started, **where)
-        over = daskxml.stop(run, client=client)
+        over = daskxml.attach(run, client=client).stop()
         assert over.state == "failed: stopped before the first mega-batch"
-        with pytest.raises(daskxml.ClusterError, match="stopped before the first mega-batch"):
-            daskxml.attach(run, client=client)
+        with pytest.raises(ClusterError, match="stopped before the first mega-batch"):
+            daskxml.attach(run, client=client).follow()
 
 
 def test_the_commands(

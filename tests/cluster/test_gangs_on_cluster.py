@@ -15,6 +15,7 @@ from distributed import Client, LocalCluster, Worker
 
 import daskxml
 import harness.replay as replay
+from daskxml.core.errors import TrainingError
 from daskxml.models.network.spec import Layout
 from daskxml.records.checkpoint import checkpoints
 from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
@@ -120,7 +121,7 @@ def test_workers_of_one_process_exchange_messages(data: Data, values: Values) ->
 def test_a_loss_that_is_not_finite_ends_the_run(client: Client, data: Data, values: Values) -> None:
     values = named(values, "mirrored")
     values["strategy"]["lr"] = 1e30
-    with pytest.raises(daskxml.TrainingError, match="not finite any more at learning rate"):
+    with pytest.raises(TrainingError, match="not finite any more at learning rate"):
         watched(client, data, values)
 
 

@@ -214,7 +214,7 @@ def test_a_run_of_a_connected_client_is_left_alone_until_it_is_stopped(
             daskxml.train(out / "run.toml", client=client, resume=out)
         (record,) = daskxml.runs(client)
         assert not record.is_over
-        daskxml.stop(record.run, client=client)
+        daskxml.attach(record.run, client=client).stop()
         until(lambda: daskxml.runs(client)[0].is_over)
         resume_on(client, out, int(checkpoints(out)[-1].stem) + 2)
         command.process.kill()

@@ -22,6 +22,7 @@ import harness.replay as replay
 from daskxml.cli.main import main
 from daskxml.cluster.worker_plugin import LeaseQueue, RunWorkerPlugin
 from daskxml.config import load_run_config
+from daskxml.core.errors import ClusterError
 from harness.commands import WITHIN_S, Command
 from harness.overlap_replay import make_training_worker
 
@@ -333,7 +334,7 @@ def test_workers_that_cannot_do_a_run(data: Data, tmp_path: Path) -> None:
     workers = {"a": pools.POOL, "b": {"resources": {"cpu-pool": 4096}}}
     with pools.cluster_of(tmp_path, workers) as client:
         for strategy in ("adaptive-hogbatch", "adaptive-sgd"):
-            with pytest.raises(daskxml.ClusterError, match="4097 threads, more than its"):
+            with pytest.raises(ClusterError, match="4097 threads, more than its"):
                 daskxml.train(make_values(strategy), client=client, train=data["train"])
 
 

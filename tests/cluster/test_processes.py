@@ -19,6 +19,7 @@ from distributed import Client
 
 import daskxml
 from daskxml.cli.main import main
+from daskxml.core.errors import ClusterError
 from daskxml.records.checkpoint import checkpoints
 from harness.clusters import dask_process
 from harness.commands import Command
@@ -124,7 +125,7 @@ def test_two_runs_at_once(scheduler: tuple[str, Any], data: dict[str, Path]) -> 
 
 @pytest.mark.slow
 def test_nobody_answers() -> None:
-    with pytest.raises(daskxml.ClusterError, match="no scheduler answers"):
+    with pytest.raises(ClusterError, match="no scheduler answers"):
         daskxml.train({"training": {"epochs": 1}}, train="/x", scheduler="tcp://127.0.0.1:9")
 
 

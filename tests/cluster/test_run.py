@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster, Worker
 import daskxml
 import harness.replay as replay
 from daskxml.cluster import collectives
+from daskxml.core.errors import TrainingError
 from daskxml.data.blocks import read_header
 from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect
@@ -286,7 +287,7 @@ def test_merges_use_links_that_stay_until_the_end(
     check_run(run, data, values)
     is_idle = lambda dask_worker: dask_worker.plugins["daskxml"].communicator.is_idle  # noqa: E731
     assert all(patched.run(is_idle).values())
-    with pytest.raises(daskxml.TrainingError, match="not finite"):
+    with pytest.raises(TrainingError, match="not finite"):
         daskxml.train({**values, "strategy": {"lr": 1e30}}, client=patched, train=data["train"])
     assert all(patched.run(is_idle).values())
 

@@ -73,8 +73,8 @@ def test_a_run_is_left_followed_again_and_stopped_over_tls(
         "adaptive-sgd", train=data["train"], client=client, out=out, overrides=settings
     )
     until(lambda: any(it.run == name and it.megabatches for it in daskxml.runs(client)))
-    daskxml.stop(name, client=client)
-    run = daskxml.attach(name, client=client)
+    daskxml.attach(name, client=client).stop()
+    run = daskxml.attach(name, client=client).follow()
     assert run.reason == "stop"
     assert daskxml.load(out).header.training["ended"] == "stop"
 

@@ -14,6 +14,7 @@ import pytest
 from distributed import Client
 
 import daskxml
+from daskxml.core.errors import ClusterError
 from harness.clusters import PROTOCOL, dask_process
 
 PACKAGE = Path(daskxml.__file__).parent
@@ -72,7 +73,7 @@ def test_a_scheduler_that_is_not_of_this_version(
         expected = (
             f"{PROTOCOL}://.*: the scheduler has {has}, this client {daskxml.__version__}; install"
         )
-        with pytest.raises(daskxml.ClusterError, match=expected):
+        with pytest.raises(ClusterError, match=expected):
             daskxml.runs(client)
 
 
@@ -90,7 +91,7 @@ def test_workers_that_are_not_of_this_version(
             {"good": PACKAGE.parent, "other": another_version, "none": no_daskxml}.items()
         }  # fmt: skip
         client.wait_for_workers(3, timeout=40)
-        with pytest.raises(daskxml.ClusterError) as refused:
+        with pytest.raises(ClusterError) as refused:
             daskxml.train(values, client=client, train=data["train"])
         message = refused.value.message
         assert message.startswith(f"workers that cannot take part: {PROTOCOL}://")

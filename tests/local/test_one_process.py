@@ -7,6 +7,7 @@ import pytest
 
 import daskxml
 from daskxml.api.train_here import train_here
+from daskxml.core.errors import ModelError
 from harness.every_strategy import ROW_STRATEGIES
 
 RNG = np.random.default_rng(7)
@@ -70,8 +71,8 @@ def test_a_model_that_does_not_fit_is_refused():
         ({"model": {"hidden": [9]}}, "hidden layers"),
         ({"model": {"hidden": [8], "activation": "sigmoid"}}, "hidden layers"),
     ]:
-        with pytest.raises(daskxml.ModelError, match=message):
+        with pytest.raises(ModelError, match=message):
             train_here(config("elastic", **changed), train=ROWS, start=model)
     narrow = daskxml.Matrices(ROWS.X[:, :5], ROWS.Y)
-    with pytest.raises(daskxml.ModelError, match="has 12 features, the rows 5"):
+    with pytest.raises(ModelError, match="has 12 features, the rows 5"):
         train_here(config("elastic"), train=narrow, start=model)

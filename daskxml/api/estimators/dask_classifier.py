@@ -91,7 +91,7 @@ class DaskXMLClassifier(XMLClassifier):
         ----------
         X
             ``(rows, features)``: a Dask array of sparse or dense blocks, or a Dask data frame of
-            numbers; or rows of `daskxml.vectorize` or of a `daskxml.Pipeline`, which have their
+            numbers; or rows of a `daskxml.Pipeline`, which have their
             labels.
         y
             Labels in blocks of as many rows, each in a form that `XMLClassifier.fit` takes: a Dask

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 PAGE = "daskxml"
 POLL_MS = 2000  # between readings of events and of memory, whether or not a page is open
 KEPT = 20  # runs that are over
-STOPPED = "stop"  # the reason that a run has ended, as by `daskxml.stop`
+STOPPED = "stop"  # the reason that a run has ended, as by ``daskxml stop``
 NO_BOKEH = (
     "the scheduler has no Bokeh, so there is no page to watch the run on: install "
     "'bokeh>=3.1' in its environment and start it again"

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import daskxml
 from daskxml import XMLClassifier
+from daskxml.core.errors import ModelError
 
 # scikit-learn's data are some dozen dense rows of two or three features: many short epochs, and no
 # scaling of rows, which would leave only their direction.
@@ -130,10 +131,10 @@ def test_save_and_load(rows, tmp_path):
     assert loaded.get_params() == {**saved.get_params(), "callbacks": None}
     assert loaded.predict_labels(X, 3) == saved.predict_labels(X, 3)
     assert loaded.score(X, lists_of(Y, "l{}".format)) == saved.score(X, lists_of(Y, "l{}".format))
-    with pytest.raises(daskxml.ModelError, match="holds a model"):
+    with pytest.raises(ModelError, match="holds a model"):
         saved.save(tmp_path / "model")
     (tmp_path / "model/estimator.json").write_text("{}")
-    with pytest.raises(daskxml.ModelError, match=r"estimator.json: damaged"):
+    with pytest.raises(ModelError, match=r"estimator.json: damaged"):
         XMLClassifier.load(tmp_path / "model")
     (tmp_path / "model/estimator.json").unlink()  # as `daskxml train` leaves a model
     assert XMLClassifier.load(tmp_path / "model").predict_labels(X, 3) == saved.predict_labels(X, 3)

@@ -27,7 +27,6 @@ import numpy as np
 from daskxml.api import runs
 from daskxml.api import train as trainings
 from daskxml.api.run import Run
-from daskxml.api.runs import attach, stop
 from daskxml.api.train import launch, train
 from daskxml.cluster import membership, run_driver, tree_driver, worker_plugin, worker_tasks
 from daskxml.cluster.data_loading import LoadedData, PlacedRows, Shards
@@ -210,8 +209,7 @@ class Simulation:
             case "scheduler":
                 self._lose_scheduler()
             case "stop" | "attach" if cluster.driver is not None:
-                work = stop if kind == "stop" else attach
-                self.visitors.append(self._user(partial(work, cluster.driver.run)))
+                self.visitors.append(self._user(partial(_visit, kind, cluster.driver.run)))
             case "interrupt":
                 self.owner.interrupt()
             case "client":
@@ -436,6 +434,13 @@ class Simulation:
     def digest(self) -> str:
         """See `Outcome`."""
         return self._digest.hexdigest()
+
+
+def _visit(kind: str, run: str, **where: Any) -> Any:
+    """Follow a run, or stop it, as the handle does that a user has of it."""
+    told: Any = {"run": run, "name": "", "strategy": "", "state": "", "begun_at_s": 0.0}
+    handle = runs.RunHandle(**told, is_over=False, is_detached=True, client=where.pop("client"))
+    return (handle.stop if kind == "stop" else handle.follow)(**where)
 
 
 @cache

@@ -14,6 +14,7 @@ from daskxml.api.train_here import train_here
 from daskxml.cli import main
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Csr
+from daskxml.core.errors import ModelError
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels import get_kernels
@@ -131,7 +132,7 @@ def test_arrays_that_are_not_those_of_the_parts_are_refused(models, tmp_path, da
         arrays["part2.output.bias"] = arrays["part1.output.bias"]
     else:
         arrays["part1.output.bias"] = arrays["part1.output.bias"][:-1]
-    with pytest.raises(daskxml.ModelError, match=r"of one model$"):
+    with pytest.raises(ModelError, match=r"of one model$"):
         mixture.save(tmp_path / "mixture")
 
 
