@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__ as __version__
 from daskxml.core.errors import ConfigError, DaskxmlError, InputError
-from daskxml.core.kernel_cache import keep_private
+from daskxml.core.files import keep_private
 
 if TYPE_CHECKING:
     from daskxml.api.estimators.classifier import XMLClassifier

@@ -20,11 +20,11 @@ from daskxml.api.run import Matrices
 from daskxml.config import DataSection, RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.core.stages import StageRecord
+from daskxml.core.work_stats import StageRecord
 from daskxml.data.formats.batches import read_frame
 from daskxml.data.formats.tables import columns_to_read
-from daskxml.data.matrices import matrix_partition
 from daskxml.data.parse import Dialect, ParsedRows
+from daskxml.data.rows import matrix_partition
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from daskxml.cluster.connection import connection
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import InputError
 from daskxml.core.files import lock_folder, replacing
-from daskxml.core.stages import KEPT, StageRecord
 from daskxml.core.text import parse_json
+from daskxml.core.work_stats import KEPT, StageRecord
 from daskxml.metrics import MetricSums
 from daskxml.models.store import holds_model
 from daskxml.models.trained import Model
@@ -54,7 +54,7 @@ class Pipeline(RowStages):
         The cluster, as for `daskxml.train`.
     on_event
         Called with ``{"kind": "stages", "stages": [...]}`` as rows are made, with the fields of a
-        `daskxml.core.stages.StageRecord`, and with the events of runs.
+        `daskxml.core.work_stats.StageRecord`, and with the events of runs.
 
     Examples
     --------

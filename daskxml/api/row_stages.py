@@ -52,7 +52,7 @@ from daskxml.cluster.data_loading import parse_source
 from daskxml.config import RunConfig
 from daskxml.config.sections import VECTORIZE
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.core.stages import StageRecord
+from daskxml.core.work_stats import StageRecord
 from daskxml.data.blocks import stamp_files
 from daskxml.data.text import TextSettings
 from daskxml.observe.callbacks import OnEvent, ignore
@@ -70,7 +70,7 @@ class RowStages:
         Of the cluster.
     on_event
         Called with ``{"kind": "stages", "stages": [...]}`` as rows are made, with the fields of a
-        `daskxml.core.stages.StageRecord`.
+        `daskxml.core.work_stats.StageRecord`.
     """
 
     def __init__(self, client: Client | None, on_event: OnEvent = ignore) -> None:

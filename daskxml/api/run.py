@@ -11,7 +11,7 @@ from typing import Any
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.matrices import feature_blocks, label_csr
+from daskxml.data.rows import feature_blocks, label_csr
 from daskxml.models.trained import Model
 from daskxml.observe.notebook import run_html
 

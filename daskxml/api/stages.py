@@ -19,7 +19,7 @@ from daskxml.api.collections import RowsOnWorkers
 from daskxml.api.stage_tasks import Function
 from daskxml.cluster.event_log import explained
 from daskxml.core.errors import ClusterError, DaskxmlError, InputError
-from daskxml.core.stages import StageRecord
+from daskxml.core.work_stats import StageRecord
 
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
 

@@ -30,7 +30,7 @@ from daskxml.cluster.shared_rows import SharedRows
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import TrainingError
-from daskxml.core.stages import SHARED, StageRecord
+from daskxml.core.work_stats import SHARED, StageRecord
 from daskxml.data.blocks import Block, stamp_files
 from daskxml.data.formats import read_block
 from daskxml.data.parse import Dialect

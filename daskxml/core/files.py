@@ -3,6 +3,9 @@
 A file is written under another name beside its place, flushed to the disk, and renamed. Whatever
 happens before the rename, a full disk or a killed process, leaves the old file as it was; the
 unfinished one ends in ``.partial``, is never read, and is overwritten by the next attempt.
+
+Compiled kernels lie in a folder that nobody else may write: what Numba finds there it unpickles. An
+image serves any number of users, so its folder is open to all; each user has a folder in it.
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from daskxml.core.errors import ModelError
+from daskxml.core.errors import ConfigError, ModelError
 
 LOCK_FILE = ".lock"
+KERNEL_CACHE = "DASKXML_KERNEL_CACHE"
 
 
 @contextlib.contextmanager
@@ -133,3 +138,38 @@ def _cannot_write(path: Path, error: OSError) -> str:
     if file is not None:
         return f"{path}: cannot be made, {file} is a file; choose another --out"
     return f"{path}: cannot be written to ({error.strerror}); choose another --out"
+
+
+def keep_private() -> None:
+    """Let Numba cache in this user's own folder below ``DASKXML_KERNEL_CACHE``, if that is set.
+
+    To be called before Numba is loaded. ``NUMBA_CACHE_DIR`` is left as it is where it is set.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is somebody else's, or others may write there.
+
+    Examples
+    --------
+    >>> keep_private()
+    """
+    root = os.environ.get(KERNEL_CACHE)
+    if not root or "NUMBA_CACHE_DIR" in os.environ:
+        return
+    folder = Path(root) / str(os.getuid())
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"{KERNEL_CACHE}={root}: {error.strerror}; name a folder to write to"
+        ) from error
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_own or found.st_mode & 0o022:
+        raise ConfigError(
+            f"{folder}: others may write there, and compiled kernels are run; remove it, or set "
+            "NUMBA_CACHE_DIR to a folder of your own"
+        )
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)

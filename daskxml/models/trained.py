@@ -18,8 +18,7 @@ import scipy.sparse
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.hardware import usable_cores
-from daskxml.data.matrices import feature_blocks, label_csr
-from daskxml.data.rows import unit_rows
+from daskxml.data.rows import feature_blocks, label_csr, unit_rows
 from daskxml.data.text.counts import check_texts
 from daskxml.kernels import get_kernels
 from daskxml.kernels.quantised import BITS

@@ -15,7 +15,7 @@ worker       ``event``: joined or lost; ``worker``
 memory       ``text``: what a worker needs, before it begins
 compiling    ``text``: kernels are compiled, which takes a while
 warning      ``text``
-stages       ``stages``: how the rows came to the workers; see `daskxml.core.stages.StageRecord`
+stages       ``stages``: how the rows came to the workers; see `daskxml.core.work_stats.StageRecord`
 rewound      ``megabatch`` of the checkpoint that the run continues from
 ended        ``reason``; ``error`` if that is ``error``
 ===========  ====================================================================================

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from daskxml.core.stages import DONE
+from daskxml.core.work_stats import DONE
 from daskxml.observe.run_view import LOST, Event, Row, RunView
 
 # Events that the terminal shows as a line.

@@ -12,12 +12,19 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Drop, InPlace, Kernels, RowGradient, RowSums
-from daskxml.optim.adam import Adam, Lamb
 from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import GradientArrays, SparseGradient
-from daskxml.optim.row_rms import RowRms
-from daskxml.optim.rule import ParameterSlice, Rule, as_rows
-from daskxml.optim.sgd import Momentum, Nesterov, Sgd
+from daskxml.optim.rules import (
+    Adam,
+    Lamb,
+    Momentum,
+    Nesterov,
+    ParameterSlice,
+    RowRms,
+    Rule,
+    Sgd,
+    as_rows,
+)
 
 OPTIMIZERS: dict[str, type[Rule]] = {
     "sgd": Sgd, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lamb": Lamb,

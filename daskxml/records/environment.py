@@ -2,7 +2,7 @@
 
 Under ``workers`` it has those of the workers since that start, equal ones in one group: their
 ``names``, what `describe_machine` returns there, ``cores``, and ``gpu`` and ``driver`` where there
-is a GPU. Under ``stages`` it has how the rows came to the workers (`daskxml.core.stages`).
+is a GPU. Under ``stages`` it has how the rows came to the workers (`daskxml.core.work_stats`).
 """
 
 from __future__ import annotations

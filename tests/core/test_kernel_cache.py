@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.kernel_cache import ROOT, keep_private
+from daskxml.core.files import KERNEL_CACHE, keep_private
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(ROOT, str(tmp_path))
+    monkeypatch.setenv(KERNEL_CACHE, str(tmp_path))
     monkeypatch.setenv("NUMBA_CACHE_DIR", "")  # so that it is as before when the test is over
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     return tmp_path / str(os.getuid())
@@ -44,7 +44,7 @@ def test_a_link_to_a_folder_of_another_user_is_refused(own: Path, tmp_path: Path
 
 
 def test_a_root_that_is_not_there_is_one_line(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ROOT, str(own / "none"))
+    monkeypatch.setenv(KERNEL_CACHE, str(own / "none"))
     with pytest.raises(ConfigError, match="name a folder to write to"):
         keep_private()
 

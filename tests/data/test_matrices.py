@@ -7,7 +7,7 @@ from hypothesis.extra.numpy import arrays
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.matrices import BLOCK_ROWS, feature_blocks, label_csr
+from daskxml.data.rows import BLOCK_ROWS, feature_blocks, label_csr
 
 FORMATS = ["csr", "csc", "coo", "lil", "dok", "bsr", "dia"]
 

@@ -153,7 +153,7 @@ def test_probabilities_hold_better_and_choices_are_better_on_other_rows(models, 
 
 
 def to_csr(Y):
-    from daskxml.data.matrices import label_csr
+    from daskxml.data.rows import label_csr
 
     return label_csr(Y, *Y.shape)
 

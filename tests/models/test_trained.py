@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.data.matrices import BLOCK_ROWS, label_csr
+from daskxml.data.rows import BLOCK_ROWS, label_csr
 from daskxml.metrics import metric_sums
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.rows import evaluate_partitions

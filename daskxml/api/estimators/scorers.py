@@ -11,7 +11,7 @@ import scipy.sparse
 
 from daskxml.config.sections import METRICS
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.matrices import label_csr
+from daskxml.data.rows import label_csr
 from daskxml.metrics import metric_sums, propensities
 
 DEFAULT_METRIC = "P@1"

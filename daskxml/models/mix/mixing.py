@@ -9,8 +9,7 @@ from typing import Any
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.matrices import label_csr
-from daskxml.data.rows import concatenate
+from daskxml.data.rows import concatenate, label_csr
 from daskxml.kernels import get_kernels
 from daskxml.models.mix.kind import MixtureSpec, joined_arrays
 from daskxml.models.mix.mixture import choose_weights, stacked

@@ -10,8 +10,8 @@ from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
-from daskxml.core.stages import StageRecord
 from daskxml.core.text import parse_json
+from daskxml.core.work_stats import StageRecord
 from daskxml.observe.run_view import NEAR_BEST, Row, best_value, last_metrics, scores, worker_names
 from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
