@@ -208,6 +208,25 @@ def row_blocks(client: Client | None, X: Any, name: str) -> tuple[list[Any], lis
     return list(X.to_delayed()[:, 0]), [int(size) for size in X.chunks[0]]
 
 
+def lazy_blocks(
+    client: Client | None, X: Any, name: str, meta: Any, task: Callable[..., Any], *args: Any
+) -> Any:
+    """Return a lazy array of ``task(block, *args)`` of each block of rows.
+
+    ``meta`` is what the task returns of no rows; its first argument is given to all tasks once.
+    """
+    import dask.array as da  # which trainings do not need
+
+    blocks, sizes = row_blocks(client, X, name)
+    call, shared = delayed(task, pure=False), delayed(args[0], pure=False)
+    return da.concatenate([
+        da.from_delayed(
+            call(block, shared, *args[1:]), (size, *meta.shape[1:]), dtype=meta.dtype, meta=meta
+        )
+        for block, size in zip(blocks, sizes, strict=True)
+    ])  # fmt: skip
+
+
 def _read_arrays(
     X: Any, Y: Any, first: int, features: int, labels: int, dialect: Dialect, known: Any
 ) -> Partition:

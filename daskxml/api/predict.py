@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import dask.array as da
 import numpy as np
 import scipy.sparse
-from dask import delayed, is_dask_collection
+from dask import is_dask_collection
 from distributed import Client, as_completed
 
-from daskxml.api.collections import row_blocks
+from daskxml.api.collections import lazy_blocks
 from daskxml.api.prediction_files import STDOUT, Block, check_target, write_predictions
 from daskxml.cluster.connection import running_cluster
 from daskxml.core.errors import ConfigError, InputError
@@ -115,7 +114,8 @@ def predict(
     k = min(k, held.spec.labels)
     ranking = Model(held.header, held.parameters, held.label_counts, threads=1)
     if is_dask_collection(rows):
-        return _lazily(ranking, rows, k, client)
+        meta = scipy.sparse.csr_matrix((0, held.spec.labels), dtype=np.float32)
+        return lazy_blocks(client, rows, "rows", meta, _predict, ranking, k)
     if out is None or str(out) == STDOUT:
         raise ConfigError("files are ranked on a cluster into a file: give out, which all reach")
     check_target(str(out))
@@ -130,18 +130,7 @@ def predict(
         return _files(connected, ranking, {**plan, "paths": paths}, target)
 
 
-def _lazily(model: Model, rows: Any, k: int, client: Client | None) -> da.Array:
-    blocks, sizes = row_blocks(client, rows, "rows")
-    labels = model.spec.labels
-    meta = scipy.sparse.csr_matrix((0, labels), dtype=np.float32)
-    held, task = delayed(model, pure=False), delayed(_predict, pure=False)
-    return da.concatenate([
-        da.from_delayed(task(held, block, k), (size, labels), meta.dtype, meta)
-        for block, size in zip(blocks, sizes, strict=True)
-    ])  # fmt: skip
-
-
-def _predict(model: Model, block: Any, k: int) -> scipy.sparse.csr_matrix:
+def _predict(block: Any, model: Model, k: int) -> scipy.sparse.csr_matrix:
     return model.predict(block, k)
 
 

@@ -14,7 +14,7 @@ from dask import compute, delayed, is_dask_collection
 from distributed import Client
 from sklearn.utils.validation import check_is_fitted
 
-from daskxml.api.collections import DaskRows, find_dask_rows, row_blocks
+from daskxml.api.collections import DaskRows, find_dask_rows, lazy_blocks, row_blocks
 from daskxml.api.estimators.classifier import XMLClassifier
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.api.estimators.settings import resolve_settings, with_class_weight
@@ -185,16 +185,9 @@ class DaskXMLClassifier(XMLClassifier):
 
     def _lazy(self, method: str, X: Any, *given: Any) -> da.Array:
         """Return an array whose blocks are what a method gives for blocks of rows."""
-        blocks, sizes = row_blocks(self.client, X, "X")
         here = self._in_memory()
         meta = getattr(here, method)(np.zeros((1, here.n_features_in_)), *given)[:0]
-        plain, task = delayed(here, pure=False), delayed(_call, pure=False)
-        return da.concatenate([
-            da.from_delayed(
-                task(plain, method, block, *given), (size, *meta.shape[1:]), meta.dtype, meta
-            )
-            for block, size in zip(blocks, sizes, strict=True)
-        ])  # fmt: skip
+        return lazy_blocks(self.client, X, "X", meta, _call, here, method, *given)
 
     def _in_memory(self) -> XMLClassifier:
         """Return an estimator of rows in memory with the same model, for the workers."""
@@ -204,7 +197,7 @@ class DaskXMLClassifier(XMLClassifier):
         return plain
 
 
-def _call(estimator: XMLClassifier, method: str, X: Any, *given: Any) -> Any:
+def _call(X: Any, estimator: XMLClassifier, method: str, *given: Any) -> Any:
     """Call a method of an estimator on a block of rows."""
     return getattr(estimator, method)(_plain(X), *given)
 
