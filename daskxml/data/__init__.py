@@ -1,10 +1,12 @@
-"""From text files of sparse rows to CSR partitions; nothing here depends on Dask.
+"""From files and matrices to CSR partitions; nothing here depends on Dask.
 
 - `blocks`: files cut into blocks of whole lines, headers, gzip streams
 - `parse`: text to CSR arrays and the errors of malformed text; `scan` is its compiled half
+- `formats`: kinds of files; tables are Arrow batches, of which one function makes rows
 - `rows`: operations on the rows of partitions and of users' matrices
 - `order`: a seeded permutation, computed for any part of it
 - `reading`: from a source's files to blocks and from blocks to shuffled partitions
+- `names`, `weights`: what comes beside rows; `text`: documents to TF-IDF rows
 - `cards`, `synthetic`, `inspection`: descriptions of data sets, generated ones, found ones
 
 Import from the modules: cards and synthetic data need not wait for a compiler.

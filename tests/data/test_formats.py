@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.formats import declared, plan_files, read_block
-from daskxml.data.formats.batches import read_frame
+from daskxml.data.formats import FORMATS, declared, plan_files, read_block, table_of_parts
+from daskxml.data.formats.batches import Parts, read_frame
 from daskxml.data.formats.tables import find_bad_row
 from daskxml.data.inspection import inspect_file
 from daskxml.data.names import ids_by_name
@@ -452,3 +452,19 @@ def test_dense_json_lines_and_lists_of_ids_as_texts(tmp_path) -> None:
     assert rows.features.indices.tolist() == [0, 1]
     pq.write_table(pa.table({"labels": ["0"], "indices": ["4 2"]}), tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet", Dialect()).features.indices.tolist() == [2, 4]
+
+
+def test_a_new_reader_is_a_function_and_a_line(tmp_path, monkeypatch) -> None:
+    def batches(table, names):
+        return iter(table.select(names).to_batches())
+
+    def open_mine(file) -> Parts:
+        table = pa.table(json.load(file))
+        return Parts(table.column_names, [1.0], lambda start, stop, names: batches(table, names))
+
+    kinds = {"mine": table_of_parts("mine", "my own", (".mine",), open_mine)}
+    monkeypatch.setattr("daskxml.data.formats.FORMATS", {**FORMATS, **kinds})
+    (tmp_path / "a.mine").write_text('{"labels": [[0], [1]], "indices": [[1], [9]]}')
+    assert read(tmp_path / "a.mine", Dialect()).features.indices.tolist() == [1, 9]
+    with pytest.raises(InputError, match=r"a\.mine: row 1: feature id 9 in '9' is out of range"):
+        read(tmp_path / "a.mine", Dialect(features=9))

@@ -67,14 +67,14 @@ class Format:
     is_table: bool = True
 
 
-def _parts(format: str, title: str, suffixes: tuple[str, ...], opens: OpenParts) -> Format:
+def table_of_parts(format: str, title: str, suffixes: tuple[str, ...], opens: OpenParts) -> Format:
     """Return the format of tables with parts that can be read alone."""
     cut, read = partial(cut_parts, opens, format), partial(read_parts, opens)
     header = partial(parts_header, opens)
     return Format(title=title, suffixes=suffixes, header=header, cut=cut, read=read)
 
 
-def _lines(format: str, title: str, suffixes: tuple[str, ...], opens: OpenLines) -> Format:
+def table_of_lines(format: str, title: str, suffixes: tuple[str, ...], opens: OpenLines) -> Format:
     """Return the format of tables in which each line is a row."""
     cut, read = partial(cut_line_table, format), partial(read_line_table, opens)
     header = partial(lines_header, opens)
@@ -90,10 +90,10 @@ _NPZ = Format(
 )  # fmt: skip
 FORMATS: Mapping[str, Format] = {
     "text": _TEXT,
-    "parquet": _parts("parquet", "Parquet", (".parquet", ".pq"), open_parquet),
-    "arrow": _parts("arrow", "Arrow", (".arrow", ".feather", ".ipc"), open_arrow),
-    "jsonl": _lines("jsonl", "JSON lines", (".jsonl", ".ndjson"), open_json),
-    "csv": _lines("csv", "CSV", (".csv", ".tsv"), open_csv),
+    "parquet": table_of_parts("parquet", "Parquet", (".parquet", ".pq"), open_parquet),
+    "arrow": table_of_parts("arrow", "Arrow", (".arrow", ".feather", ".ipc"), open_arrow),
+    "jsonl": table_of_lines("jsonl", "JSON lines", (".jsonl", ".ndjson"), open_json),
+    "csv": table_of_lines("csv", "CSV", (".csv", ".tsv"), open_csv),
     "npz": _NPZ,
 }
 

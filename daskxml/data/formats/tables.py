@@ -331,7 +331,10 @@ def _parse_features(table: Table, rows: int, dialect: Dialect) -> tuple[Csr, int
 
 
 def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
-    need = "; expected 'indices' or 'features', or numbers in every column but 'labels'"
+    need = (
+        "; expected 'indices' or 'features', or numbers in every column but 'labels'; documents "
+        "need [pipeline] stages = ['vectorize']"
+    )
     arrays = [_numbers(column, name, need) for name, column in columns.items()]
     if dialect.features is not None and len(columns) > dialect.features:
         problem = f"{len(columns)} columns of features, but there are {dialect.features}"
