@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import daskxml
+from daskxml.core.errors import ModelError
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.models import kinds
@@ -111,5 +112,5 @@ def test_a_new_kind_is_part_of_a_mixture(popular, tmp_path):
     ):
         np.testing.assert_array_equal(found, wanted)
     again.parameters["part1.more"] = again.parameters.pop("part1.shares")
-    with pytest.raises(daskxml.ModelError, match="part 1: shares are all that it has"):
+    with pytest.raises(ModelError, match="part 1: shares are all that it has"):
         again.save(tmp_path / "other")
