@@ -122,7 +122,8 @@ class Collectives:
         self, command: MergeReplicas, workers: list[WorkerHandle]
     ) -> dict[str, Any] | None:
         """Return the results of all workers; None if one was lost before all had the model."""
-        for attempt in range(1, ATTEMPTS + 1):
+        failure: BaseException | None = None
+        for _ in range(ATTEMPTS):
             connected, number = self._connected
             follows = number if connected == workers else 0
             peers = self._peers(f"merge {command.generation}", workers, follows)
@@ -133,10 +134,10 @@ class Collectives:
                 self._connected = workers, peers.id.number
             if not isinstance(answers, BaseException):
                 return answers
-            if attempt == ATTEMPTS:
-                raise answers
-            self.group.warn(f"merge {command.generation} is tried again: {answers}")
-        return None
+            failure = answers
+            self.group.warn(f"merge {command.generation} is tried again: {failure}")
+        assert failure is not None
+        raise failure
 
     async def _merge_on(
         self, worker: WorkerHandle, peers: ProcessGroup, command: MergeReplicas, rank: int

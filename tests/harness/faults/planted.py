@@ -165,7 +165,7 @@ PLANTS = (
           "losses.append(event)", "losses[:] = [event]"),
     Plant("a lease of a lost worker is kept", "cluster.executor:Executor.remove",
           "self.lease_ended(lease)", "pass"),
-    Plant("a failed merge is not aborted", "cluster.collectives:Collectives._together",
+    Plant("a failed merge is not aborted", "cluster.collectives:Collectives._attempt",
           "if pending or any(", "if False and any("),
     Plant("a broken merge is not tried again", "cluster.collectives:Collectives._combine",
           "for _ in range(ATTEMPTS):", "for _ in range(1):"),
