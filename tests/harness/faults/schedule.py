@@ -10,10 +10,17 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-LEASING = ("adaptive-sgd", "elastic", "static")  # whose merges may overlap with training
-SHARING = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")  # one model
-TOGETHER = ("mirrored", "central", "asynchronous", "crossbow", "adasum")
-ADDING = ("mirrored", "central")  # gradients, where the rule is not their mean
+from daskxml import strategies
+
+_MADE = {name: kind(kind.Config()) for name, kind in strategies.STRATEGIES.items()}
+SHARING = tuple(name for name, made in _MADE.items() if made.shares_model)  # one model
+TOGETHER = tuple(name for name, made in _MADE.items() if made.is_joint)
+LEASING = tuple(  # whose merges may overlap with training
+    name for name in _MADE if name not in (*SHARING, *TOGETHER)
+)
+ADDING = tuple(  # gradients, where the rule is not their mean
+    name for name in TOGETHER if _MADE[name].rules[:2] == ("mean", "sum")
+)
 TREES = "label-trees"  # a kind of model without a strategy
 WHOLE = (TREES,)  # which need all rows on every worker
 STRATEGIES = (*LEASING, *SHARING, *TOGETHER, *WHOLE)
