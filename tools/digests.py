@@ -33,7 +33,7 @@ CHOSEN = ("rows", "updates", "batch_rows", "lr", "weights", "metrics")  # of a r
 def settings(name: str) -> dict[str, Any]:
     """Return the overrides that make a packaged run file small."""
     packaged = load_run_config(name)
-    if packaged.model.kind != "network":
+    if packaged.model.kind != "mlp":
         return dict(TREES)
     small = dict(NETWORK)
     for key in ("batch_min", "batch_initial"):  # they follow from batch_max
