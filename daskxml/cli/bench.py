@@ -44,7 +44,7 @@ DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 OVER_TIME, OVER_MEMORY = "over time", "over memory"
 CELL_VARIABLE = "DASKXML_BENCH_CELL"  # names the folder in the environment of its processes
 SHOWN = ("P@1", "P@3", "P@5", "PSP@5")  # of the metrics; results.json has all
-_CHECK_S, _KILL_TIMEOUT_S, _KILL_CHECK_S = 0.5, 10.0, 0.02
+_CHECK_S, _KILL_S, _KILLS = 0.5, 1.0, 10
 
 Result = dict[str, Any]
 
@@ -65,11 +65,13 @@ def bench(options: Options) -> int:
         results: list[Result] = []
         for number, cell in enumerate(planned, 1):
             print(f"[{number}/{len(planned)}] {cell.title}: ", end="", flush=True)
-            results.append({"title": cell.title, "names": cell.names, **measure(cell, out)})
+            results.append(
+                {"title": cell.title, "names": cell.names, **measure(cell, suite.limits, out)}
+            )
             print(_outcome(results[-1]), flush=True)
-            found = {"title": suite.title, "environment": environment, "results": results}
+            found = {"title": suite.limits.title, "environment": environment, "results": results}
             _write(out / "results.json", json.dumps(found, indent=1) + "\n")
-            page = table(suite.title, environment, results, planned[number:])
+            page = table(suite.limits.title, environment, results, planned[number:])
             _write(out / "table.md", page)
     print(f"\n{page}")
     counts = Counter(result["status"] for result in results)
@@ -96,7 +98,7 @@ def _write(path: Path, text: str) -> None:
 # --------------------------------------------------------------------------------------- one cell
 
 
-def measure(cell: Cell, out: Path) -> Result:
+def measure(cell: Cell, limits: Limits, out: Path) -> Result:
     """Return the result of a cell: an earlier one, or that of its process.
 
     Returns
@@ -119,10 +121,10 @@ def measure(cell: Cell, out: Path) -> Result:
     folder.mkdir(parents=True)
     (folder / "run.toml").write_text(cell.run_file, encoding="utf-8")
     command = [word.replace(FOLDER, str(folder)) for word in cell.command]
-    result = execute(["-m", "daskxml", *command], folder, cell.matrix)
+    result = execute(["-m", "daskxml", *command], folder, limits)
     if result["status"] == DONE:
         history = read_history(folder / "run/history.jsonl")
-        figures = run_figures(history, cell.target_metric, cell.matrix.target)
+        figures = run_figures(history, cell.target[0], cell.target[1])
         if cell.names[-1] == "cluster":  # otherwise it is the speed of the simulator itself
             figures["in all s"] = result["seconds"]
         result["figures"] = figures | {"memory MiB": result["peak_bytes"] / 2**20}
@@ -224,10 +226,7 @@ def memory_bytes(processes: Iterable[psutil.Process]) -> int:
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            try:
-                total += process.memory_full_info().pss
-            except psutil.AccessDenied:
-                total += process.memory_info().rss
+            total += process.memory_full_info().pss
     return total
 
 
@@ -239,15 +238,15 @@ def kill_all(folder: Path) -> None:
     ClusterError
         If some cannot be killed within ten seconds.
     """
-    deadline_s = time.monotonic() + _KILL_TIMEOUT_S
-    while processes := processes_of(folder):
-        if time.monotonic() > deadline_s:
-            pids = [process.pid for process in processes]
-            raise ClusterError(f"processes {pids} cannot be killed: end them, then go on")
+    for _ in range(_KILLS):
+        if not (processes := processes_of(folder)):
+            return
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        time.sleep(_KILL_CHECK_S)
+        psutil.wait_procs(processes, timeout=_KILL_S)
+    pids = [process.pid for process in processes]
+    raise ClusterError(f"processes {pids} cannot be killed: end them, then go on")
 
 
 # -------------------------------------------------------------------------------- the page

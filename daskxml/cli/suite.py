@@ -35,8 +35,9 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a run: wall-clock minutes, and memory of all its processes."""
+    """``[suite]``: its title; the minutes of each run by the clock, and memory of its processes."""
 
+    title: str = ""
     minutes: float = bounded(30.0, above=0)
     memory: int = size("4GiB")
 
@@ -45,14 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteSection(Limits):
-    """``[suite]``: its purpose, and the limits of what has none of its own."""
-
-    title: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matrix(Limits):
+class Matrix:
     """``[[matrix]]``: a run for every combination of run file, data, workers, seed and executor.
 
     Attributes
@@ -89,7 +83,7 @@ class Matrix(Limits):
     target: float = bounded(0.0, low=0, high=1)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_ranges(self)
         for name in ("run", "data", "workers", "seeds", "executors"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -117,7 +111,7 @@ class Suite:
     """The contents of a suite's file; its name is the file's stem."""
 
     path: Path
-    title: str
+    limits: Limits
     synthetic: Mapping[str, SyntheticSpec]
     matrices: tuple[Matrix, ...]
 
@@ -133,10 +127,10 @@ class Cell:
         seed.
     command
         Arguments of the command, with `FOLDER` for the cell's folder.
-    matrix
-        That it belongs to.
-    run_file, target_metric
-        The text of its run file, and a setting in it.
+    run_file
+        The text of its run file.
+    target
+        A metric, and the level whose time the table has; 0 is none.
     missing
         Why it cannot be done; empty if it can.
     """
@@ -144,9 +138,8 @@ class Cell:
     names: tuple[str, ...]
     seed: int
     command: tuple[str, ...]
-    matrix: Matrix
     run_file: str
-    target_metric: str
+    target: tuple[str, float]
     missing: str
 
     @property
@@ -203,8 +196,6 @@ def load_suite(given: str | Path) -> Suite:
         if name not in _TABLES:
             problem = f"[{name}] is no part of a suite{suggestion(name, _TABLES)}"
             raise ConfigError(f"{path}: {problem}")
-    section = _part(path, "[suite]", SuiteSection, tables.get("suite", {}))
-    limits = {"minutes": section.minutes, "memory": section.memory}
     data, matrices = tables.get("data", {}), tables.get("matrix", [])
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: data must be tables, each headed [data.NAME]")
@@ -212,26 +203,23 @@ def load_suite(given: str | Path) -> Suite:
         raise ConfigError(f"{path}: nothing to measure: give tables headed [[matrix]]")
     return Suite(
         path=path,
-        title=section.title,
+        limits=_part(path, "[suite]", Limits, tables.get("suite", {})),
         synthetic={
             name: _part(path, f"[data.{name}]", SyntheticSpec, table)
             for name, table in data.items()
         },
         matrices=tuple(
-            _part(path, f"[[matrix]] {number}", Matrix, table, limits)
+            _part(path, f"[[matrix]] {number}", Matrix, table)
             for number, table in enumerate(matrices, 1)
         ),
     )
 
 
-def _part(
-    path: Path, place: str, kind: type[Part], table: Any, default: Mapping[str, Any] | None = None
-) -> Part:
-    """Return a part of a suite, whose table lacks what has a default."""
+def _part(path: Path, place: str, kind: type[Part], table: Any) -> Part:
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: {place} must be a table")
     try:
-        return decode(kind, {**(default or {}), **table})
+        return decode(kind, table)
     except (ConfigError, TypeError) as error:  # a TypeError names a field that is missing
         problem = str(error).replace(f"{kind.__name__}.__init__() ", "")
         raise ConfigError(f"{path}: {place}: {problem}") from error
@@ -285,9 +273,8 @@ def _cells(suite: Suite, matrix: Matrix, rows: Mapping[str, Rows]) -> Iterator[C
             names=(run, data, str(workers or ""), executor),
             seed=seed,
             command=tuple(words),
-            matrix=matrix,
             run_file=config.to_toml(),
-            target_metric=config.training.target_metric,
+            target=(config.training.target_metric, matrix.target),
             missing=rows[data].missing,
         )
 
@@ -321,25 +308,25 @@ def find_rows(suite: Suite, folder: Path | None, generated: Path) -> dict[str, R
 
 
 def _generate(name: str, spec: SyntheticSpec, folder: Path) -> Rows:
-    digest = hashlib.sha256(repr(spec).encode()).hexdigest()[:10]
-    train, test = ((folder / f"{name}-{digest}.{s}.txt").absolute() for s in ("train", "test"))
-    if not train.exists():  # files are written atomically
-        write_xml(train, spec, "train")
-    if spec.test_rows and not test.exists():
-        write_xml(test, spec, "test")
-    return Rows(train=str(train), test=str(test) if spec.test_rows else "")
+    digest, files = hashlib.sha256(repr(spec).encode()).hexdigest()[:10], {}
+    for split in ("train", "test") if spec.test_rows else ("train",):
+        path = (folder / f"{name}-{digest}.{split}.txt").absolute()
+        if not path.exists():  # files are written atomically
+            write_xml(path, spec, split)
+        files[split] = str(path)
+    return Rows(**files)
 
 
 def _find(name: str, folder: Path | None) -> Rows:
     card = load_card(name)
-    files = [part.file for part in (card.train, card.test) if part.file]
+    splits = {"train": card.train, "test": card.test}
+    files = {split: part.file for split, part in splits.items() if part.file}
     if folder is None:
-        return Rows(missing=f"give --data FOLDER, with {' and '.join(files)}")
-    paths = [str((folder / file).absolute()) for file in files]
-    if absent := [path for path in paths if not Path(path).is_file()]:
+        return Rows(missing=f"give --data FOLDER, with {' and '.join(files.values())}")
+    paths = {split: str((folder / file).absolute()) for split, file in files.items()}
+    if absent := [path for path in paths.values() if not Path(path).is_file()]:
         return Rows(missing=f"no file {' and '.join(absent)}")
-    if card.train.sha256:
-        verify_file(card, "train", paths[0])
-    if card.test.sha256:
-        verify_file(card, "test", paths[1])
-    return Rows(train=paths[0], test=paths[1] if card.test.file else "", card=name)
+    for split in ("train", "test"):
+        if splits[split].sha256:
+            verify_file(card, split, paths[split])
+    return Rows(card=name, **paths)

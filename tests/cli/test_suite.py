@@ -35,7 +35,7 @@ def test_every_run_of_a_packaged_suite_resolves(name):
     suite = load_suite(name)
     names = {data for matrix in suite.matrices for data in matrix.data}
     cells = plan(suite, dict.fromkeys(names, ROWS))
-    assert suite.title
+    assert suite.limits.title
     assert not any(cell.missing for cell in cells)
     assert all(load_card(data).name == data for data in names - set(suite.synthetic))
     if name.startswith("paper"):
@@ -105,8 +105,8 @@ def test_a_real_set_is_found_by_its_card_or_said_to_be_missing(tmp_path):
         (SMALL + MATRIX + "seeds = [1, 1]\n", "[[matrix]] 1: seeds = [1, 1]: must name at least"),
         (SMALL + MATRIX + "seeds = [-1]\n", "seeds = (-1,): must be at least 0"),
         (SMALL + MATRIX + 'executors = ["clutser"]\n', "must be a list, each item"),
-        (SMALL + MATRIX + "minutes = 0\n", "minutes = 0.0: must be above 0"),
-        (SMALL + MATRIX + 'memory = "much"\n', "'much' is not a size"),
+        ("[suite]\nminutes = 0\n" + MATRIX, "[suite]: minutes = 0.0: must be above 0"),
+        ('[suite]\nmemory = "much"\n' + MATRIX, "'much' is not a size"),
         (SMALL + MATRIX + 'settings = ["strategy=3"]\n', "must be section.key=value"),
         (SMALL + MATRIX + 'settings = ["strategy.lrr=3"]\n', "key 'lrr', did you mean 'lr'?"),
         (SMALL + MATRIX + 'simulate = "--cost 1"\nexecutors = ["simulate"]\n', "three numbers"),
