@@ -169,20 +169,6 @@ class LabelKernels(Protocol):
     def sigmoid_scores(self, scores: Array, ids: Array) -> None:
         """Ranked logits ``(rows, k)`` into ``1 / (1 + exp(-s))``, in place, as above."""
 
-    def rank_row(
-        self, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
-        total: Array | None,
-    ) -> None:  # fmt: skip
-        """Fill ``scores`` and ``ids`` ``(1, k)`` with the best logits of one row, best first.
-
-        The logits are ``weight (labels, units) @ hidden (units,) + bias``; none is stored, and the
-        weights are read once. ``total (2,)`` float64, if given, becomes the largest logit and the
-        sum of all exponentials relative to it. Empty places are -1 and minus infinity. On a CPU.
-
-        ``weight`` may be `Quantised`: then a few labels for each of the k are found by its first
-        digits, and those are ranked by all it has; ``total`` counts the others as they were found.
-        """
-
 
 def _refuse(self: object, *operands: Any, **options: Any) -> NoReturn:
     raise NotImplementedError("exponentials are kept here: has_fused_softmax is False")

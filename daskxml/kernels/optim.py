@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from daskxml.core.arrays import Array, Csr
+from daskxml.core.arrays import Array
 from daskxml.kernels.sparse import DeviceCount
 
 ROW_BLOCK: Final = 512  # the most labels whose logits are computed before they are used
@@ -233,20 +233,3 @@ def scratch_floats(places: Array) -> int:
     1037
     """
     return 2 * int(places[:-1, 3].sum()) + int(places[-1, 3]) + 2 * ROW_BLOCK
-
-
-class RowStepKernels(Protocol):
-    """The kernel of a step with one row."""
-
-    @property
-    def has_row_step(self) -> bool:
-        """Whether `row_step` is the fastest way to take a batch of one row on this device."""
-
-    def row_step(self, net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:
-        """Step of plain SGD with one row, in place in ``net.flat``; returns the row's loss.
-
-        All gradients are those of the weights before the step. A row of ``x`` without labels in
-        ``y`` has neither loss nor gradient with softmax. ``lr`` is the learning rate of the hidden
-        layers, ``output_lr`` that of the last. Other threads may read and change ``net.flat`` at
-        the same time, with a ``scratch`` of their own: updates may be lost.
-        """

@@ -10,20 +10,21 @@ from daskxml.kernels.dense import DenseKernels
 from daskxml.kernels.fused import FusedKernels
 from daskxml.kernels.labels import LabelKernels
 from daskxml.kernels.memory import MemoryKernels
-from daskxml.kernels.optim import OptimKernels, RowStepKernels
-from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
+from daskxml.kernels.optim import OptimKernels
 from daskxml.kernels.sparse import SparseKernels
 from daskxml.kernels.tree import TreeKernels
 
 
 class Kernels(
-    MemoryKernels, DenseKernels, SparseKernels, LabelKernels, OptimKernels, RowStepKernels,
-    SamplingKernels, RowSamplingKernels, TreeKernels, FusedKernels, Protocol,
+    MemoryKernels, DenseKernels, SparseKernels, LabelKernels, OptimKernels, TreeKernels,
+    FusedKernels, Protocol,
 ):  # fmt: skip
     """The kernels of one device, with a fixed number of threads.
 
     The same inputs and the same number of threads give the same bits. Methods that return a number
-    synchronize with the device; the others need not.
+    synchronize with the device; the others need not. What only a CPU has is not here: samples of
+    labels, weights of rows and labels, steps with one row and their ranking are functions of
+    `daskxml.kernels.cpu`, and the run file refuses them on a GPU.
     """
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.arrays import Array, Csr
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +139,6 @@ COARSE = 2.0**-13  # of two factors: products are summed exactly up to 2**27
 
 class TreeKernels(Protocol):
     """The part of `daskxml.kernels.Kernels` on label trees."""
-
-    def label_sums(self, part: Partition, projection: Array) -> Array:
-        """Sum the projected rows of every label, ``(labels, dimensions)`` float64.
-
-        ``projection`` is ``(features, dimensions)`` float32. A row's projection is rounded to
-        multiples of `QUANTUM`, so that sums over parts of the rows are exact in any order.
-        """
-
-    def feature_sums(self, part: Partition, vectors: Array) -> Array:
-        """Sum the vectors of the labels of every feature's rows, weighted by its values.
-
-        ``vectors`` is ``(labels, dimensions)`` float32, the result ``(features, dimensions)``
-        float64: exact, since values and the sum of a row's vectors are rounded to `COARSE`.
-        """
 
     def fit_nodes(
         self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float

@@ -17,7 +17,7 @@ from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import WorkStats, sum_stats
 from daskxml.kernels import Kernels
-from daskxml.models.network.sampling.hash_tables import label_tables
+from daskxml.models.network.sampling import label_tables
 from daskxml.optim import GradientBuffer
 from daskxml.session.ledger import Span
 from daskxml.worker.memory import MemoryPlan, fit_memory, made_up_rows, output_dtype

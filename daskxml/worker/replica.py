@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import ConfigError, TrainingError
@@ -13,9 +13,12 @@ from daskxml.kernels import Kernels, StepSizes
 from daskxml.models.batch import Updates, batch_rows
 from daskxml.models.network.mlp import Mlp, RowStep, takes_row_steps
 from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig
-from daskxml.models.network.sampling.hash_tables import LabelTables
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
+
+if TYPE_CHECKING:
+    from daskxml.kernels.cpu.kernels import CpuKernels
+    from daskxml.models.network.sampling.hash_tables import LabelTables
 
 _NARROW = "output.weight"
 
@@ -220,7 +223,7 @@ class Replica:
     def resume_tables(self) -> None:
         """Continue with the contents of `tables_state`."""
         if self.tables is not None:
-            self.tables.resume(self.kernels)
+            self.tables.resume(cast("CpuKernels", self.kernels))
 
     def resize(self, max_batch_rows: int) -> None:
         """Allow batches of ``max_batch_rows`` rows; buffers only ever grow.

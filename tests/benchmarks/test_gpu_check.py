@@ -16,8 +16,6 @@ import steps
 import twins
 from cases import Sizes
 from daskxml.kernels import Kernels, get_kernels, registry
-from daskxml.kernels.optim import RowStepKernels
-from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
 from harness.cuda_on_host import NO_GPU, emulated, needs_compiler
 from steps import SHAPES, Floor, Shape, floor_of
 from twins import every_case
@@ -25,11 +23,10 @@ from twins import every_case
 CHECK = Path(check.__file__)
 TINY = Sizes(rows=37, features=50, labels=150, units=40, row_features=9)
 SMALL = Shape(name="small", features=300, labels=120, row_features=12, row_labels=3, hidden=16)
-NOT_CHECKED = {  # arrays and memory, and what a GPU refuses
+NOT_CHECKED = {  # arrays and memory
     "name", "threads", "close", "empty", "zeros", "to_device", "to_host", "to_device_async",
     "await_uploads", "reserve", "release", "free_bytes", "cache_bytes", "scratch_bytes",
-    "gradient_floats", "block_labels", "for_label_blocks", "has_fused_softmax", "rank_row",
-    "time_range",
+    "gradient_floats", "block_labels", "for_label_blocks", "has_fused_softmax", "time_range",
 }  # fmt: skip
 
 
@@ -54,9 +51,7 @@ def test_every_kernel_is_right_and_none_is_left_out():
     kernels = Recorded(emulated())
     found = twins.check_kernels(kernels, 5, TINY, 1e-5)
     assert [row["kernel"] for row in found if not row["ok"]] == []
-    refused = public(RowStepKernels) | public(RowSamplingKernels) | public(SamplingKernels)
-    refused |= {"label_sums", "feature_sums"}
-    assert public(Kernels) - refused - NOT_CHECKED - kernels.called == set()
+    assert public(Kernels) - NOT_CHECKED - kernels.called == set()
 
 
 @pytest.mark.slow

@@ -15,18 +15,13 @@ from daskxml.kernels.memory import HostMemory
 from harness.naive_dense import NaiveDense
 from harness.naive_labels import NaiveLabels
 from harness.naive_optim import NaiveOptim
-from harness.naive_row_step import NaiveRowStep
-from harness.naive_sampling import NaiveRowSampling, NaiveSampling
 from harness.naive_sparse import NaiveSparse
 from harness.naive_tree import NaiveTree
 
 T = TypeVar("T")
 
 
-class NaiveKernels(
-    HostMemory, NaiveDense, NaiveSparse, NaiveLabels, NaiveOptim, NaiveRowStep, NaiveSampling,
-    NaiveRowSampling, NaiveTree,
-):  # fmt: skip
+class NaiveKernels(HostMemory, NaiveDense, NaiveSparse, NaiveLabels, NaiveOptim, NaiveTree):
     """Implements :class:`daskxml.kernels.Kernels` in plain NumPy.
 
     Parameters
@@ -43,6 +38,7 @@ class NaiveKernels(
     """
 
     name = "naive"
+    team = None
 
     def __init__(self, dtype: str = "float32", threads: int = 1, block: int = 1 << 30) -> None:
         self.dtype, self.threads, self.block = dtype, threads, block

@@ -160,29 +160,14 @@ class NaiveLabels:
         for r in range(scores.shape[0]):
             held = [*zip(scores[r], ids[r], strict=True)]
             held += zip(logits[:, r] + bias, block_ids, strict=True)
-            self._keep_best(held, scores[r], ids[r])
-
-    def rank_row(
-        self, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
-        total: Array | None,
-    ) -> None:  # fmt: skip
-        logits = np.float64(weight) @ np.float64(hidden) + bias
-        self._keep_best(list(zip(logits, range(len(logits)), strict=True)), scores[0], ids[0])
-        if total is not None:
-            total[:] = logits.max(), np.exp(logits - logits.max()).sum()
+            _keep_best(held, scores[r], ids[r])
 
     def merge_top_k(
         self, partial_scores: Array, partial_ids: Array, scores: Array, ids: Array
     ) -> None:
         for r in range(scores.shape[0]):
             held = zip(partial_scores[:, r].ravel(), partial_ids[:, r].ravel(), strict=True)
-            self._keep_best(list(held), scores[r], ids[r])
-
-    @staticmethod
-    def _keep_best(held: list[tuple[float, int]], scores: Array, ids: Array) -> None:
-        real = sorted((-score, label) for score, label in held if label >= 0)[: len(ids)]
-        scores[:] = [-score for score, _ in real] + [-np.inf] * (len(ids) - len(real))
-        ids[:] = [label for _, label in real] + [-1] * (len(ids) - len(real))
+            _keep_best(list(held), scores[r], ids[r])
 
     def softmax_scores(self, scores: Array, ids: Array, peak: Array, total: Array) -> None:
         scores[:] = np.exp(np.float64(scores) - peak[:, None]) / total[:, None]
@@ -191,3 +176,19 @@ class NaiveLabels:
     def sigmoid_scores(self, scores: Array, ids: Array) -> None:
         scores[:] = sigmoid(scores)
         scores[ids < 0] = -np.inf
+
+
+def _keep_best(held: list[tuple[float, int]], scores: Array, ids: Array) -> None:
+    real = sorted((-score, label) for score, label in held if label >= 0)[: len(ids)]
+    scores[:] = [-score for score, _ in real] + [-np.inf] * (len(ids) - len(real))
+    ids[:] = [label for _, label in real] + [-1] * (len(ids) - len(real))
+
+
+def rank_row(
+    team: object, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
+    total: Array | None,
+) -> None:  # fmt: skip
+    logits = np.float64(weight) @ np.float64(hidden) + bias
+    _keep_best(list(zip(logits, range(len(logits)), strict=True)), scores[0], ids[0])
+    if total is not None:
+        total[:] = logits.max(), np.exp(logits - logits.max()).sum()

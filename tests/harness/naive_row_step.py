@@ -29,30 +29,25 @@ def layers_of(net: RowNet) -> list[Layer]:
     return found
 
 
-class NaiveRowStep:
-    """Implements :class:`daskxml.kernels.optim.RowStepKernels` in plain NumPy."""
-
-    has_row_step = True
-
-    def row_step(self, net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:
-        layers = layers_of(net)
-        inputs = [_dense(x, row)]
-        for weight, bias in layers[:-1]:
-            sums = inputs[-1] @ weight + bias
-            is_relu = net.activation == "relu"
-            inputs.append(np.maximum(sums, 0.0) if is_relu else _sigmoid(sums))
-        logits = inputs[-1] @ layers[-1][0] + layers[-1][1]
-        loss, delta = _loss(logits, _dense(y, row), net.loss)
-        for i in range(len(layers) - 1, -1, -1):
-            weight, bias = layers[i]
-            rate = output_lr if i == len(layers) - 1 else lr
-            active = inputs[i]
-            slope = active > 0.0 if net.activation == "relu" else active * (1.0 - active)
-            below = weight @ delta * slope
-            weight -= rate * np.outer(active, delta)
-            bias -= rate * delta
-            delta = below
-        return loss
+def row_step(net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:
+    layers = layers_of(net)
+    inputs = [_dense(x, row)]
+    for weight, bias in layers[:-1]:
+        sums = inputs[-1] @ weight + bias
+        is_relu = net.activation == "relu"
+        inputs.append(np.maximum(sums, 0.0) if is_relu else _sigmoid(sums))
+    logits = inputs[-1] @ layers[-1][0] + layers[-1][1]
+    loss, delta = _loss(logits, _dense(y, row), net.loss)
+    for i in range(len(layers) - 1, -1, -1):
+        weight, bias = layers[i]
+        rate = output_lr if i == len(layers) - 1 else lr
+        active = inputs[i]
+        slope = active > 0.0 if net.activation == "relu" else active * (1.0 - active)
+        below = weight @ delta * slope
+        weight -= rate * np.outer(active, delta)
+        bias -= rate * delta
+        delta = below
+    return loss
 
 
 def _dense(x: Csr, row: int) -> Array:

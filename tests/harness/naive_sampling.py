@@ -13,142 +13,161 @@ from daskxml.kernels.sampling import Lookup, RowSamples
 from harness.naive_hash import hash64
 
 
-class NaiveSampling:
-    """Implements :class:`daskxml.kernels.sampling.SamplingKernels` in plain NumPy."""
+def sign_keys(team: object, out: Array, projected: Array, extra: Array, weights: Array) -> None:
+    shape = len(projected), len(out), len(weights) // len(out)
+    bits = (projected + np.outer(extra, weights) > 0).reshape(shape)
+    for t, i in np.ndindex(*out.shape):
+        out[t, i] = int("".join("01"[int(bit)] for bit in bits[i, t]), 2)
 
-    def sign_keys(self, out: Array, projected: Array, extra: Array, weights: Array) -> None:
-        shape = len(projected), len(out), len(weights) // len(out)
-        bits = (projected + np.outer(extra, weights) > 0).reshape(shape)
-        for t, i in np.ndindex(*out.shape):
-            out[t, i] = int("".join("01"[int(bit)] for bit in bits[i, t]), 2)
 
-    def winner_keys(self, out: Array, x: Array, bins: Array, skips_zeros: bool) -> None:
-        tables, digits, size = bins.shape
-        columns = bins.reshape(-1, size)
-        for i, row in enumerate(x):
-            found = [_winner(row[bin_], skips_zeros) for bin_ in columns]
-            filled = [_lent(b, found) if winner < 0 else winner for b, winner in enumerate(found)]
-            for t in range(tables):
-                out[t, i] = np.ravel_multi_index(
-                    filled[t * digits : (t + 1) * digits], (size,) * digits
-                )
+def winner_keys(team: object, out: Array, x: Array, bins: Array, skips_zeros: bool) -> None:
+    tables, digits, size = bins.shape
+    columns = bins.reshape(-1, size)
+    for i, row in enumerate(x):
+        found = [_winner(row[bin_], skips_zeros) for bin_ in columns]
+        filled = [_lent(b, found) if winner < 0 else winner for b, winner in enumerate(found)]
+        for t in range(tables):
+            out[t, i] = np.ravel_multi_index(
+                filled[t * digits : (t + 1) * digits], (size,) * digits
+            )
 
-    def fill_buckets(self, starts: Array, members: Array, keys: Array) -> None:
-        for t, row in enumerate(keys):
-            members[t] = np.argsort(row, kind="stable")
-            starts[t] = np.searchsorted(np.sort(row), np.arange(starts.shape[1]))
 
-    def count_votes(self, votes: Array, keys: Array, starts: Array, members: Array) -> None:
-        votes[:] = 0
-        for t, row in enumerate(keys):
-            for key in row:
-                votes[0, members[t, starts[t, key] : starts[t, key + 1]]] += 1
+def fill_buckets(team: object, starts: Array, members: Array, keys: Array) -> None:
+    for t, row in enumerate(keys):
+        members[t] = np.argsort(row, kind="stable")
+        starts[t] = np.searchsorted(np.sort(row), np.arange(starts.shape[1]))
 
-    def add_targets(self, ids: Array, positions: Array, count: int, y: Csr, rows: Array) -> int:
-        for row in rows:
-            for label in y.indices[y.indptr[row] : y.indptr[row + 1]]:
-                count = _append(ids, positions, count, label)
-        return count
 
-    def add_popular(
-        self, ids: Array, positions: Array, count: int, votes: Array, most: int, key: int
-    ) -> int:
-        free = np.flatnonzero((votes > 0) & (positions < 0))
-        ranked = -np.sort(-votes[free])
-        room = most - count
-        if room <= 0:
-            return count
-        last = ranked[room - 1] if len(ranked) > room else 1
-        sure, tied = (votes[free] > last).sum(), (votes[free] == last).sum()
-        left, wanted = int(tied), min(room - sure, tied)
-        for label in free:
-            if votes[label] == last:
-                taken = hash64(key, left) % left < wanted
-                left, wanted = left - 1, wanted - taken
-            if votes[label] > last or (votes[label] == last and taken):
-                count = _append(ids, positions, count, int(label))
-        return count
+def count_votes(team: object, votes: Array, keys: Array, starts: Array, members: Array) -> None:
+    votes[:] = 0
+    for t, row in enumerate(keys):
+        for key in row:
+            votes[0, members[t, starts[t, key] : starts[t, key + 1]]] += 1
 
-    def add_random(self, ids: Array, positions: Array, count: int, most: int, key: int) -> int:
-        labels = len(positions)
-        most = min(most, labels)
-        takes = most - count <= labels - most
-        drawn: list[int] = []
-        stream = (hash64(key, draw) % labels for draw in itertools.count())
-        while len(drawn) < (most - count if takes else labels - most):
-            label = next(stream)
-            if positions[label] < 0 and label not in drawn:
-                drawn.append(label)
-        others = [label for label in range(labels) if positions[label] < 0 and label not in drawn]
-        for label in (drawn if takes else others) if count < most else ():
+
+def add_targets(ids: Array, positions: Array, count: int, y: Csr, rows: Array) -> int:
+    for row in rows:
+        for label in y.indices[y.indptr[row] : y.indptr[row + 1]]:
             count = _append(ids, positions, count, label)
+    return count
+
+
+def add_popular(ids: Array, positions: Array, count: int, votes: Array, most: int, key: int) -> int:
+    free = np.flatnonzero((votes > 0) & (positions < 0))
+    ranked = -np.sort(-votes[free])
+    room = most - count
+    if room <= 0:
         return count
-
-    def write_target_positions(
-        self, indptr: Array, indices: Array, positions: Array, y: Csr, rows: Array
-    ) -> None:
-        for i, row in enumerate(rows):
-            found = np.sort(positions[y.indices[y.indptr[row] : y.indptr[row + 1]]])
-            indptr[i + 1] = indptr[i] + len(found)
-            indices[indptr[i] : indptr[i + 1]] = found
-
-    def clear_positions(self, positions: Array, ids: Array) -> None:
-        positions[ids] = -1
-
-    def take_rows(self, out: Array, x: Array, ids: Array) -> None:
-        out[:] = x[ids]
+    last = ranked[room - 1] if len(ranked) > room else 1
+    sure, tied = (votes[free] > last).sum(), (votes[free] == last).sum()
+    left, wanted = int(tied), min(room - sure, tied)
+    for label in free:
+        if votes[label] == last:
+            taken = hash64(key, left) % left < wanted
+            left, wanted = left - 1, wanted - taken
+        if votes[label] > last or (votes[label] == last and taken):
+            count = _append(ids, positions, count, int(label))
+    return count
 
 
-class NaiveRowSampling:
-    """Implements :class:`daskxml.kernels.sampling.RowSamplingKernels` in plain NumPy."""
+def add_random(ids: Array, positions: Array, count: int, most: int, key: int) -> int:
+    labels = len(positions)
+    most = min(most, labels)
+    takes = most - count <= labels - most
+    drawn: list[int] = []
+    stream = (hash64(key, draw) % labels for draw in itertools.count())
+    while len(drawn) < (most - count if takes else labels - most):
+        label = next(stream)
+        if positions[label] < 0 and label not in drawn:
+            drawn.append(label)
+    others = [label for label in range(labels) if positions[label] < 0 and label not in drawn]
+    for label in (drawn if takes else others) if count < most else ():
+        count = _append(ids, positions, count, label)
+    return count
 
-    def size_row_samples(self, starts: Array, y: Csr, rows: Array, active: int) -> None:
-        for i, row in enumerate(rows):
-            starts[i + 1] = starts[i] + max(active, y.indptr[row + 1] - y.indptr[row])
 
-    def draw_row_samples(
-        self, samples: RowSamples, y: Csr, rows: Array, first_row: int, found: Lookup,
-        random: float, key: int, marks: Array,
-    ) -> None:  # fmt: skip
-        labels = marks.shape[2]
-        for row, source in enumerate(rows, first_row):
-            span = slice(samples.starts[row], samples.starts[row + 1])
-            size = span.stop - span.start
-            chosen = list(y.indices[y.indptr[source] : y.indptr[source + 1]])
-            samples.own[row] = len(chosen)
-            most = size - int(random * (size - len(chosen)) + 0.5)
-            chosen += _popular(chosen, most, found, row, hash64(key, 2 * row))
-            samples.certain[row] = len(chosen)
-            chosen += _drawn(chosen, size, labels, hash64(key, 2 * row + 1))
-            samples.ids[span], samples.rows[span] = chosen, row
+def write_target_positions(
+    indptr: Array, indices: Array, positions: Array, y: Csr, rows: Array
+) -> None:
+    for i, row in enumerate(rows):
+        found = np.sort(positions[y.indices[y.indptr[row] : y.indptr[row + 1]]])
+        indptr[i + 1] = indptr[i] + len(found)
+        indices[indptr[i] : indptr[i + 1]] = found
 
-    def softmax_row_samples(
-        self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array,
-    ) -> None:  # fmt: skip
-        rows = len(hidden)
-        for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
-            own = samples.own[i]
-            if own == 0:
-                slopes[span], gradient[i], loss[i] = 0.0, 0.0, 0.0
-                continue
-            weights = counts * np.exp(logits - logits.max())
-            loss[i] = logits.max() + np.log(weights.sum()) - logits[:own].mean()
-            slopes[span] = weights / weights.sum() / rows
-            slopes[span][:own] -= 1.0 / own / rows
-            gradient[i] = slopes[span] @ weight[samples.ids[span]]
 
-    def sigmoid_row_samples(
-        self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array,
-    ) -> None:  # fmt: skip
-        rows = len(hidden)
-        for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
-            own = samples.own[i]
-            loss[i] = counts @ np.logaddexp(0.0, logits) - logits[:own].sum()
-            slopes[span] = counts / (1.0 + np.exp(-logits)) / rows
-            slopes[span][:own] -= 1.0 / rows
-            gradient[i] = slopes[span] @ weight[samples.ids[span]]
+def take_rows(team: object, out: Array, x: Array, ids: Array) -> None:
+    out[:] = x[ids]
+
+
+def size_row_samples(starts: Array, y: Csr, rows: Array, active: int) -> None:
+    for i, row in enumerate(rows):
+        starts[i + 1] = starts[i] + max(active, y.indptr[row + 1] - y.indptr[row])
+
+
+def draw_row_samples(
+    team: object,
+    samples: RowSamples,
+    y: Csr,
+    rows: Array,
+    first_row: int,
+    found: Lookup,
+    random: float,
+    key: int,
+    marks: Array,
+) -> None:
+    labels = marks.shape[2]
+    for row, source in enumerate(rows, first_row):
+        span = slice(samples.starts[row], samples.starts[row + 1])
+        size = span.stop - span.start
+        chosen = list(y.indices[y.indptr[source] : y.indptr[source + 1]])
+        samples.own[row] = len(chosen)
+        most = size - int(random * (size - len(chosen)) + 0.5)
+        chosen += _popular(chosen, most, found, row, hash64(key, 2 * row))
+        samples.certain[row] = len(chosen)
+        chosen += _drawn(chosen, size, labels, hash64(key, 2 * row + 1))
+        samples.ids[span], samples.rows[span] = chosen, row
+
+
+def softmax_row_samples(
+    team: object,
+    slopes: Array,
+    gradient: Array,
+    loss: Array,
+    samples: RowSamples,
+    hidden: Array,
+    weight: Array,
+    bias: Array,
+) -> None:
+    rows = len(hidden)
+    for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
+        own = samples.own[i]
+        if own == 0:
+            slopes[span], gradient[i], loss[i] = 0.0, 0.0, 0.0
+            continue
+        weights = counts * np.exp(logits - logits.max())
+        loss[i] = logits.max() + np.log(weights.sum()) - logits[:own].mean()
+        slopes[span] = weights / weights.sum() / rows
+        slopes[span][:own] -= 1.0 / own / rows
+        gradient[i] = slopes[span] @ weight[samples.ids[span]]
+
+
+def sigmoid_row_samples(
+    team: object,
+    slopes: Array,
+    gradient: Array,
+    loss: Array,
+    samples: RowSamples,
+    hidden: Array,
+    weight: Array,
+    bias: Array,
+) -> None:
+    rows = len(hidden)
+    for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
+        own = samples.own[i]
+        loss[i] = counts @ np.logaddexp(0.0, logits) - logits[:own].sum()
+        slopes[span] = counts / (1.0 + np.exp(-logits)) / rows
+        slopes[span][:own] -= 1.0 / rows
+        gradient[i] = slopes[span] @ weight[samples.ids[span]]
 
 
 def _each_row(

@@ -20,18 +20,20 @@ from daskxml.kernels.tree import (
 from harness.naive_hash import hash64
 
 
+def label_sums(part: Partition, projection: Array) -> Array:
+    rows = exact(projected(part.features, projection), QUANTUM)
+    sums: Array = dense(part.labels).T @ rows
+    return sums
+
+
+def feature_sums(part: Partition, vectors: Array) -> Array:
+    rows = exact(projected(part.labels, vectors), COARSE)
+    sums: Array = exact(dense(part.features), COARSE).T @ rows
+    return sums
+
+
 class NaiveTree:
     """Implements :class:`daskxml.kernels.tree.TreeKernels`."""
-
-    def label_sums(self, part: Partition, projection: Array) -> Array:
-        rows = exact(projected(part.features, projection), QUANTUM)
-        sums: Array = dense(part.labels).T @ rows
-        return sums
-
-    def feature_sums(self, part: Partition, vectors: Array) -> Array:
-        rows = exact(projected(part.labels, vectors), COARSE)
-        sums: Array = exact(dense(part.features), COARSE).T @ rows
-        return sums
 
     def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
         values = dense(x)[rows]

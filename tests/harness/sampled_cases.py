@@ -4,7 +4,7 @@ import numpy as np
 
 from daskxml.core.arrays import Partition
 from daskxml.kernels import get_kernels
-from daskxml.models.network.sampling.hash_tables import label_tables
+from daskxml.models.network.sampling import label_tables
 from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica

@@ -1,7 +1,9 @@
 """Kernels by name: each implements every contract; arrays, threads and their end."""
 
 import inspect
+from importlib import import_module
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Generic, Protocol
 
 import numpy as np
@@ -12,12 +14,13 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cuda.kernels import CudaKernels
-from daskxml.kernels.sampling import RowSamplingKernels, SamplingKernels
+from daskxml.models.network.sampling import SamplingConfig
+from daskxml.models.network.sampling.samplers import new_sampler
+from harness import naive_row_step, naive_sampling
 from harness.kernel_cases import ONE, TWO, random_csr
 from harness.naive_kernels import NaiveKernels
 
 PROTOCOLS = [p for p in Kernels.__mro__ if p not in (Protocol, Generic, object)]
-REFUSED = SamplingKernels, RowSamplingKernels
 
 
 def methods(protocol):
@@ -42,12 +45,22 @@ def test_contracts_are_implemented_with_the_same_signatures(kernels, protocol):
             assert have == parameters(protocol, name), name
 
 
-@pytest.mark.parametrize("protocol", REFUSED)
-def test_a_gpu_refuses_sampling(protocol):
-    for name, function in methods(protocol).items():
-        operands = [None] * (len(inspect.signature(function).parameters) - 1)
-        with pytest.raises(ConfigError, match="sampled labels need a CPU"):
-            getattr(CudaKernels, name)(None, *operands)
+@pytest.mark.parametrize("name", ["sampling", "row_sampling", "row_step"])
+def test_functions_that_only_a_cpu_has_have_naive_twins_with_the_same_signatures(name):
+    fast = import_module(f"daskxml.kernels.cpu.{name}")
+    naive = naive_row_step if name == "row_step" else naive_sampling
+    found = {n: f for n, f in vars(fast).items() if inspect.isfunction(f) and n[0] != "_"}
+    own = {n: f for n, f in found.items() if f.__module__ == fast.__name__}
+    assert own
+    for twin, function in own.items():
+        have = inspect.signature(getattr(naive, twin)).parameters
+        assert list(have) == list(inspect.signature(function).parameters), twin
+
+
+def test_a_gpu_samples_no_labels():
+    kernels = SimpleNamespace(name="cuda")
+    with pytest.raises(ConfigError, match="sampled labels need a CPU"):
+        new_sampler(SamplingConfig(method="random"), kernels, 9, None)
 
 
 def test_unknown_or_absent_devices_are_refused():

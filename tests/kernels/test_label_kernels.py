@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daskxml.kernels.cpu.labels import rank_row
 from daskxml.kernels.cpu.numba_math import exp32, hash64
-from harness import naive_hash
+from harness import naive_hash, naive_labels
 from harness.kernel_cases import (
     EVERY,
     ON_GPU,
@@ -196,8 +197,8 @@ def test_one_row_is_ranked(ops, labels, units, softmax):
     weight[labels // 2 :], bias[labels // 2 :] = weight[0], bias[0]  # ties
     fast, slow = ((np.empty((1, 7), "f"), np.empty((1, 7), np.int32)) for _ in range(2))
     totals = (np.empty(2), np.empty(2)) if softmax else (None, None)
-    ops.rank_row(hidden, weight, bias, *fast, totals[0])
-    NAIVE.rank_row(hidden, weight, bias, *slow, totals[1])
+    rank_row(ops.team, hidden, weight, bias, *fast, totals[0])
+    naive_labels.rank_row(None, hidden, weight, bias, *slow, totals[1])
     close(fast[0], slow[0], 1e-4)
     if softmax:
         close(totals[0], totals[1], 1e-4)

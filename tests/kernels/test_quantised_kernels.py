@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.kernels.cpu import quantised, sparse
+from daskxml.kernels.cpu.labels import rank_row
 from daskxml.kernels.quantised import BITS, Quantised, quantise
+from harness import naive_labels
 from harness.kernel_cases import ONE, TWO, close, modest, normal, random_csr, seeds, wide
 from harness.naive_kernels import NaiveKernels
 
@@ -87,8 +89,8 @@ def test_one_row_is_ranked(ops, bits, labels, units, is_negative):
     weight = quantise(normal(rng, labels, units), bits)
     fast, slow = ((np.empty((1, 7), "f"), np.empty((1, 7), np.int32)) for _ in range(2))
     totals = np.empty(2), np.empty(2)
-    ops.rank_row(hidden, weight, bias, *fast, totals[0])
-    NAIVE.rank_row(hidden, weight, bias, *slow, totals[1])
+    rank_row(ops.team, hidden, weight, bias, *fast, totals[0])
+    naive_labels.rank_row(None, hidden, weight, bias, *slow, totals[1])
     close(fast[0], slow[0], 1e-4)
     np.testing.assert_array_equal(fast[1] >= 0, slow[1] >= 0)
     real = fast[1][0][fast[1][0] >= 0]
@@ -97,7 +99,7 @@ def test_one_row_is_ranked(ops, bits, labels, units, is_negative):
     assert logs[0] == pytest.approx(logs[1], abs=0.05)
     assert logs[0] >= fast[0][0, 0] - 1e-6  # no probability is above 1
     without = np.empty((1, 7), "f"), np.empty((1, 7), np.int32)
-    ops.rank_row(hidden, weight, bias, *without, None)
+    rank_row(ops.team, hidden, weight, bias, *without, None)
     np.testing.assert_array_equal(without[1], fast[1])
 
 
@@ -106,7 +108,7 @@ def test_rows_that_cannot_be_rounded(value):
     hidden = np.full(40, value, "f")
     weight, bias = quantise(np.ones((50, 40), np.float32), 16), np.arange(50, dtype=np.float32)
     scores, ids = np.empty((1, 3), "f"), np.empty((1, 3), np.int32)
-    ONE.rank_row(hidden, weight, bias, scores, ids, np.empty(2))
+    rank_row(ONE.team, hidden, weight, bias, scores, ids, np.empty(2))
     assert value or ids[0].tolist() == [49, 48, 47]
     assert ((ids >= -1) & (ids < 50)).all()
 
@@ -117,14 +119,14 @@ def test_sums_of_products_of_bytes_fit_32_bits(units, is_encoded):
     assert (quantised.encode(np.empty(units, np.uint8), hidden) > 0) == is_encoded
     weight = quantise(np.array([[-1.0], [1.0], [0.5]], "f") * hidden, 8)
     scores, ids = np.empty((1, 3), "f"), np.empty((1, 3), np.int32)
-    ONE.rank_row(hidden, weight, np.zeros(3, "f"), scores, ids, None)
+    rank_row(ONE.team, hidden, weight, np.zeros(3, "f"), scores, ids, None)
     assert ids[0].tolist() == [1, 2, 0]
 
 
 def test_a_row_of_tiny_numbers():
     hidden, bias = np.full(40, 1e-44, "f"), np.arange(3, dtype="f")
     scores, ids = np.empty((1, 3), "f"), np.empty((1, 3), np.int32)
-    ONE.rank_row(hidden, quantise(np.ones((3, 40), "f"), 16), bias, scores, ids, np.empty(2))
+    rank_row(ONE.team, hidden, quantise(np.ones((3, 40), "f"), 16), bias, scores, ids, np.empty(2))
     assert ids[0].tolist() == [2, 1, 0]
 
 
@@ -134,7 +136,7 @@ def test_no_probability_exceeds_one(spread):
     weight, bias = quantise(normal(rng, 600, 64, spread=spread), 8), normal(rng, 600)
     for _ in range(50):
         scores, ids, total = np.empty((1, 5), "f"), np.empty((1, 5), np.int32), np.empty(2)
-        ONE.rank_row(np.abs(normal(rng, 64)), weight, bias, scores, ids, total)
+        rank_row(ONE.team, np.abs(normal(rng, 64)), weight, bias, scores, ids, total)
         ONE.softmax_scores(scores, ids, total[:1].astype("f"), total[1:])
         assert (scores <= 1.0).all()
         assert scores.sum() <= 1.0 + 1e-6
@@ -143,5 +145,5 @@ def test_no_probability_exceeds_one(spread):
 def test_equal_labels_are_ranked_by_their_numbers():
     weight, bias = quantise(np.ones((90, 40), np.float32), 8), np.zeros(90, np.float32)
     scores, ids = np.empty((1, 30), "f"), np.empty((1, 30), np.int32)
-    TWO.rank_row(np.ones(40, "f"), weight, bias, scores, ids, None)
+    rank_row(TWO.team, np.ones(40, "f"), weight, bias, scores, ids, None)
     assert ids[0].tolist() == list(range(30))

@@ -8,25 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.kernels import Lookup, RowSamples
-from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.cpu import row_sampling
+from daskxml.kernels.cpu.sampling import fill_buckets
+from daskxml.kernels.cpu.thread_team import ThreadTeam
+from harness import naive_sampling
 from harness.kernel_cases import close, modest, normal, random_csr, seeds
-from harness.naive_kernels import NaiveKernels
 
-FAST, NAIVE, THREE = CpuKernels(1), NaiveKernels("float64"), CpuKernels(3)
+FAST, NAIVE, THREE = ThreadTeam(1), None, ThreadTeam(3)
 LABELS, FIRST = 40, 2  # and rows of the batch that belong to another segment
 
 
-def lookup(rng, kernels, tables, buckets, rows):
+def ops_of(team):
+    """Return the fast functions, or, without threads, their naive twins."""
+    return row_sampling if team else naive_sampling
+
+
+def lookup(rng, tables, buckets, rows):
     keys = rng.integers(0, buckets, (tables, LABELS)).astype(np.int32)
     starts = np.empty((tables, buckets + 1), np.int32)
     members = np.empty((tables, LABELS), np.int32)
-    kernels.fill_buckets(starts, members, keys)
+    fill_buckets(FAST, starts, members, keys)
     return Lookup(rng.integers(0, buckets, (tables, rows)).astype(np.int32), starts, members)
 
 
-def empty_samples(kernels, y, rows, active):
+def empty_samples(y, rows, active):
     starts = np.full(FIRST + len(rows) + 1, 0, np.int64)
-    kernels.size_row_samples(starts[FIRST:], y, rows, active)
+    row_sampling.size_row_samples(starts[FIRST:], y, rows, active)
     pairs, total = starts[-1], len(starts) - 1
     ids, owners = np.full((2, pairs), -7, np.int32)
     own, certain = np.full((2, total), 0, np.int32)
@@ -41,12 +48,12 @@ def empty_samples(kernels, y, rows, active):
 def test_choices(seed, count, active, tables, buckets, random):
     rng = np.random.default_rng(seed)
     y, rows = random_csr(rng, 8, LABELS, 0.1, ones=True), rng.integers(0, 8, count)
-    found = lookup(rng, FAST, tables, buckets, FIRST + count)
+    found = lookup(rng, tables, buckets, FIRST + count)
     made = []
-    for kernels in (FAST, THREE, NAIVE):
-        samples = empty_samples(kernels, y, rows, active)
-        marks = np.zeros((kernels.threads, 2, LABELS), np.int32)
-        kernels.draw_row_samples(samples, y, rows, FIRST, found, random, seed, marks)
+    for team in (FAST, THREE, NAIVE):
+        samples = empty_samples(y, rows, active)
+        marks = np.zeros((3, 2, LABELS), np.int32)
+        ops_of(team).draw_row_samples(team, samples, y, rows, FIRST, found, random, seed, marks)
         assert not marks[:, 0].any()
         made.append(samples)
     for name in RowSamples.__slots__:
@@ -64,8 +71,8 @@ def test_every_label_is_drawn_equally_often(active):
     none = Lookup(*(np.empty(shape, np.int32) for shape in ((0, FIRST + 500), (0, 1), (0, 1))))
     rows = np.zeros(500, np.int64)
     for key in range(6):
-        samples, marks = empty_samples(FAST, y, rows, active), np.zeros((1, 2, 12), np.int32)
-        FAST.draw_row_samples(samples, y, rows, FIRST, none, 0.5, key, marks)
+        samples, marks = empty_samples(y, rows, active), np.zeros((1, 2, 12), np.int32)
+        row_sampling.draw_row_samples(FAST, samples, y, rows, FIRST, none, 0.5, key, marks)
         hits += np.bincount(samples.ids, minlength=12)
     expected = 3000 * active / 12
     assert np.abs(hits - expected).max() < 5 * np.sqrt(expected * (1 - active / 12))
@@ -76,8 +83,8 @@ def test_the_most_named_come_first_and_chance_breaks_ties():
     members = np.array([[3, 5, 6, 7, 0, 1, 2, 4, 8, 9], [3, 0, 1, 2, 4, 5, 6, 7, 8, 9]], np.int32)
     starts = np.array([[0, 4, 10], [0, 1, 10]], np.int32)
     found, rows = Lookup(np.zeros((2, FIRST + 900), np.int32), starts, members), np.zeros(900, int)
-    samples, marks = empty_samples(FAST, y, rows, 2), np.zeros((1, 2, 10), np.int32)
-    FAST.draw_row_samples(samples, y, rows, FIRST, found, 0.0, 1, marks)
+    samples, marks = empty_samples(y, rows, 2), np.zeros((1, 2, 10), np.int32)
+    row_sampling.draw_row_samples(FAST, samples, y, rows, FIRST, found, 0.0, 1, marks)
     hits = np.bincount(samples.ids, minlength=10)
     assert hits[3] == 900  # in both buckets
     assert np.abs(hits[5:8] - 300).max() < 5 * np.sqrt(200)
@@ -95,12 +102,13 @@ def random_samples(rng, rows, own_least):
     return RowSamples(starts, ids, owners, own, certain, times=np.ones(rows))
 
 
-def losses_of(kernels, name, samples, hidden, weight, bias, weighted):
-    slopes, gradient = kernels.zeros(len(samples.ids)), kernels.zeros(hidden.shape)
-    loss = kernels.zeros(len(hidden), "float64")
+def losses_of(team, name, samples, hidden, weight, bias, weighted):
+    kind = np.float32 if team else np.float64
+    slopes, gradient = np.zeros(len(samples.ids), kind), np.zeros(hidden.shape, kind)
+    loss = np.zeros(len(hidden))
     if weighted:
         samples = replace(samples, times=np.linspace(1.0, 9.0, len(hidden)))
-    getattr(kernels, name)(slopes, gradient, loss, samples, hidden, weight, bias)
+    getattr(ops_of(team), name)(team, slopes, gradient, loss, samples, hidden, weight, bias)
     return slopes, gradient, loss
 
 

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 
 from daskxml.kernels import RowNet, scratch_floats
 from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.cpu.row_step import row_step
 from daskxml.kernels.optim import ROW_BLOCK
+from daskxml.models.network.mlp import takes_row_steps
+from daskxml.models.network.spec import ModelSpec
+from harness import naive_row_step
 from harness.kernel_cases import close, modest, normal, random_csr, seeds, wide
 from harness.naive_kernels import NaiveKernels
 
@@ -53,7 +57,9 @@ def cases(draw):
 
 
 def test_only_a_single_thread_steps_with_one_row():
-    assert [CpuKernels(threads).has_row_step for threads in (1, 2)] == [True, False]
+    spec = ModelSpec(features=5, labels=9)
+    steps = [takes_row_steps(spec, CpuKernels(threads), 1 << 20) for threads in (1, 2)]
+    assert steps == [True, False]
 
 
 @modest
@@ -62,8 +68,8 @@ def test_steps(case, lr, output_lr):
     net, x, y = case
     for row in range(4):
         slow = replace(net, flat=wide(net.flat))
-        loss = FAST.row_step(net, x, y, row, lr, output_lr)
-        close(loss, NAIVE.row_step(slow, x, y, row, lr, output_lr), 1e-4)
+        loss = row_step(net, x, y, row, lr, output_lr)
+        close(loss, naive_row_step.row_step(slow, x, y, row, lr, output_lr), 1e-4)
         close(net.flat, slow.flat, 1e-4)
 
 
@@ -73,7 +79,7 @@ def test_a_row_without_labels_has_no_softmax(activation):
     net = make_net(rng, [5, 7, 9], activation)
     x, y = random_csr(rng, 1, 5, 1.0), random_csr(rng, 1, 9, 0.0, ones=True)
     before = net.flat.copy()
-    assert FAST.row_step(net, x, y, 0, 1.0, 1.0) == 0.0
+    assert row_step(net, x, y, 0, 1.0, 1.0) == 0.0
     assert (net.flat == before).all()
 
 
@@ -83,7 +89,7 @@ def test_a_weight_that_is_not_a_number_does_not_hide(loss):
     net = make_net(rng, [5, 7, 1200], "sigmoid", loss)
     x, y = random_csr(rng, 1, 5, 1.0), random_csr(rng, 1, 1200, 0.1, ones=True)
     net.flat[net.places[1, 0] + 7 * 1100] = np.nan
-    assert np.isnan(FAST.row_step(net, x, y, 0, 1.0, 1.0))
+    assert np.isnan(row_step(net, x, y, 0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
@@ -92,8 +98,8 @@ def test_logits_beyond_the_reach_of_exp(loss):
     net = make_net(rng, [5, 7, 600], "sigmoid", loss, spread=300.0)
     x, y = random_csr(rng, 1, 5, 1.0), random_csr(rng, 1, 600, 0.1, ones=True)
     slow = replace(net, flat=wide(net.flat))
-    expected = NAIVE.row_step(slow, x, y, 0, 0.1, 0.1)
-    np.testing.assert_allclose(FAST.row_step(net, x, y, 0, 0.1, 0.1), expected, rtol=1e-5)
+    expected = naive_row_step.row_step(slow, x, y, 0, 0.1, 0.1)
+    np.testing.assert_allclose(row_step(net, x, y, 0, 0.1, 0.1), expected, rtol=1e-5)
     np.testing.assert_allclose(net.flat, slow.flat, rtol=1e-3, atol=1e-3)
 
 
@@ -104,7 +110,7 @@ def test_weights_of_units_that_are_off_are_left_alone():
     x, y = random_csr(rng, 1, 5, 1.0), random_csr(rng, 1, 3, 1.0, ones=True)
     rows = [net.flat[start : start + 6] for start in net.places[1, 0] + 6 * np.arange(7)]
     before = [row.copy() for row in rows]
-    FAST.row_step(net, x, y, 0, 0.1, 0.1)
+    row_step(net, x, y, 0, 0.1, 0.1)
     same = [bool((row == old).all()) for row, old in zip(rows, before, strict=True)]
     assert same[2]
     assert not all(same)

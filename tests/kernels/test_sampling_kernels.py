@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.cpu import sampling
+from daskxml.kernels.cpu.thread_team import ThreadTeam
+from harness import naive_sampling
 from harness.kernel_cases import modest, normal, random_csr, seeds
-from harness.naive_kernels import NaiveKernels
 
-FAST, NAIVE, THREE = CpuKernels(1), NaiveKernels("float64"), CpuKernels(3)
+ONE, THREE = ThreadTeam(1), ThreadTeam(3)
+WAYS = (sampling, ONE), (sampling, THREE), (naive_sampling, None)
 counts = st.integers(0, 40)
 
 
@@ -21,9 +23,12 @@ def places(labels, ids):
 
 
 def both(name, ids, place, *operands):
-    """The same call of both kinds of kernels; what they leave must be equal."""
+    """The same call of a function and its twin; what they leave must be equal."""
     fast, slow = (ids.copy(), place.copy()), (ids.copy(), place.copy())
-    found = getattr(FAST, name)(*fast, *operands), getattr(NAIVE, name)(*slow, *operands)
+    found = (
+        getattr(sampling, name)(*fast, *operands),
+        getattr(naive_sampling, name)(*slow, *operands),
+    )
     assert found[0] == found[1]
     np.testing.assert_array_equal(fast[0][: found[0]], slow[0][: found[0]])
     np.testing.assert_array_equal(fast[1], slow[1])
@@ -37,8 +42,8 @@ def test_signs_become_keys(seed, rows, tables, bits):
     projected, extra = normal(rng, rows, tables * bits), np.round(normal(rng, rows))
     weights = normal(rng, tables * bits)
     fast, slow = np.empty((2, tables, rows), np.int32)
-    FAST.sign_keys(fast, projected, extra, weights)
-    NAIVE.sign_keys(slow, projected, extra, weights)
+    sampling.sign_keys(ONE, fast, projected, extra, weights)
+    naive_sampling.sign_keys(None, slow, projected, extra, weights)
     np.testing.assert_array_equal(fast, slow)
 
 
@@ -49,8 +54,8 @@ def test_winners_become_keys(seed, rows, density, skips_zeros):
     x = np.round(normal(rng, rows, 16)) * (rng.random((rows, 16)) < density)
     bins = rng.permuted(np.tile(np.arange(16), (6, 1)), axis=1).reshape(4, 3, 8).astype(np.int32)
     fast, slow = np.empty((2, 4, rows), np.int32)
-    FAST.winner_keys(fast, x.astype(np.float32), bins, skips_zeros)
-    NAIVE.winner_keys(slow, x, bins, skips_zeros)
+    sampling.winner_keys(ONE, fast, x.astype(np.float32), bins, skips_zeros)
+    naive_sampling.winner_keys(None, slow, x, bins, skips_zeros)
     np.testing.assert_array_equal(fast, slow)
     assert ((fast >= 0) & (fast < 8**3)).all()
 
@@ -60,7 +65,7 @@ def test_empty_bins_borrow_winners():
     x[0, 11] = 2.0
     bins = np.arange(16, dtype=np.int32).reshape(2, 1, 8)
     keys = np.empty((2, 2), np.int32)
-    FAST.winner_keys(keys, x, bins, True)
+    sampling.winner_keys(ONE, keys, x, bins, True)
     assert keys.tolist() == [[3, 0], [3, 0]]  # the lone winner stands in everywhere; 0 for none
 
 
@@ -71,12 +76,12 @@ def test_buckets_and_votes(seed, labels, tables, buckets, rows):
     keys = rng.integers(0, buckets, (tables, labels)).astype(np.int32)
     asked = rng.integers(0, buckets, (tables, rows)).astype(np.int32)
     found = []
-    for kernels in (FAST, THREE, NAIVE):
+    for ops, team in WAYS:
         starts = np.empty((tables, buckets + 1), np.int32)
         members = np.empty((tables, labels), np.int32)
-        votes = np.full((kernels.threads, labels), 7, np.int32)
-        kernels.fill_buckets(starts, members, keys)
-        kernels.count_votes(votes, asked, starts, members)
+        votes = np.full((3, labels), 7, np.int32)
+        ops.fill_buckets(team, starts, members, keys)
+        ops.count_votes(team, votes, asked, starts, members)
         found.append((starts, members, votes[0]))
     for starts, members, votes in found[:2]:
         np.testing.assert_array_equal(starts, found[2][0])
@@ -91,11 +96,11 @@ def test_threads_share_large_tables():
     keys = rng.integers(0, 4, (8, 40_000)).astype(np.int32)
     asked = rng.integers(0, 4, (8, 60)).astype(np.int32)
     results = []
-    for kernels in (FAST, THREE):
+    for ops, team in WAYS[:2]:
         starts, members = np.empty((8, 5), np.int32), np.empty(keys.shape, np.int32)
-        votes = np.empty((kernels.threads, 40_000), np.int32)
-        kernels.fill_buckets(starts, members, keys)
-        kernels.count_votes(votes, asked, starts, members)
+        votes = np.empty((3, 40_000), np.int32)
+        ops.fill_buckets(team, starts, members, keys)
+        ops.count_votes(team, votes, asked, starts, members)
         results.append((members, votes[0]))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     np.testing.assert_array_equal(results[0][1], results[1][1])
@@ -112,16 +117,14 @@ def test_targets_are_added_once_and_found_again(seed, density, rows):
     fast, slow = (np.zeros(rows + 1, np.int64) + 3 for _ in range(2))
     room = 3 + sum(len(own) for own in labels_of(y, chosen))
     indices = np.full((2, room), -9, np.int32)
-    FAST.write_target_positions(fast, indices[0], place, y, chosen)
-    NAIVE.write_target_positions(slow, indices[1], place, y, chosen)
+    sampling.write_target_positions(fast, indices[0], place, y, chosen)
+    naive_sampling.write_target_positions(slow, indices[1], place, y, chosen)
     np.testing.assert_array_equal(fast, slow)
     np.testing.assert_array_equal(*indices)
     for i, own in enumerate(labels_of(y, chosen)):
         found = indices[0][fast[i] : fast[i + 1]]
         assert (np.diff(found) > 0).all()
         assert sorted(ids[found]) == own.tolist()
-    FAST.clear_positions(place, ids)
-    assert (place == -1).all()
 
 
 def labels_of(y, rows):
@@ -159,7 +162,7 @@ def test_every_label_is_drawn_equally_often(most):
     hits = np.zeros(10)
     for key in range(3000):
         ids, place = places(10, [0])
-        hits[ids[: FAST.add_random(ids, place, 1, most, key)]] += 1
+        hits[ids[: sampling.add_random(ids, place, 1, most, key)]] += 1
     expected = (most - 1) / 9 * 3000
     assert np.abs(hits[1:] - expected).max() < 5 * np.sqrt(expected * (10 - most) / 9)
 
@@ -169,7 +172,7 @@ def test_ties_are_broken_by_chance():
     votes[3] = 2
     for key in range(3000):
         ids, place = places(10, [])
-        hits[ids[: FAST.add_popular(ids, place, 0, votes, 4, key)]] += 1
+        hits[ids[: sampling.add_popular(ids, place, 0, votes, 4, key)]] += 1
     assert hits[3] == 3000
     assert np.abs(np.delete(hits, 3) - 1000).max() < 5 * np.sqrt(1000 * 2 / 3)
 
@@ -180,9 +183,9 @@ def test_rows_are_taken(seed, count):
     rng = np.random.default_rng(seed)
     matrix, vector = normal(rng, 9, 5), normal(rng, 9)
     ids = rng.integers(0, 9, count).astype(np.int32)
-    for kernels in (FAST, NAIVE):
+    for ops, team in WAYS[::2]:
         rows, numbers = np.empty((count, 5), "f"), np.empty(count, "f")
-        kernels.take_rows(rows, matrix, ids)
-        kernels.take_rows(numbers, vector, ids)
+        ops.take_rows(team, rows, matrix, ids)
+        ops.take_rows(team, numbers, vector, ids)
         np.testing.assert_array_equal(rows, matrix[ids])
         np.testing.assert_array_equal(numbers, vector[ids])

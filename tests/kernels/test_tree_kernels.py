@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.data.rows import slice_rows, take_rows, to_scipy
+from daskxml.kernels.cpu import tree
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cpu.tree import fit_node, node_rows, prune
 from daskxml.kernels.tree import Fit, FittedBlock, NodeProblem, TreeArrays
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, join_blocks
 from daskxml.models.trees.shape import TreeShape
 from daskxml.models.trees.spec import TreeSpec
+from harness import naive_tree
 from harness.cuda_on_host import emulated, needs_compiler
 from harness.kernel_cases import EVERY, EVERY_THREADS, modest, random_csr, seeds
 from harness.naive_tree import NaiveTree
@@ -256,10 +258,9 @@ def test_sums_over_rows_are_exact_in_any_order(seed: int, cut: int) -> None:
     x, y = some_rows(rng, 12, 9), random_csr(rng, 12, 7, ones=True)
     directions = rng.standard_normal((9, 5), dtype=np.float32)
     vectors = rng.standard_normal((7, 5), dtype=np.float32)
-    fast, part = CpuKernels(1), Partition(x, y)
+    part = Partition(x, y)
     first, second = slice_rows(part, 0, cut), slice_rows(part, cut, 12)
     for name, operand in (("label_sums", directions), ("feature_sums", vectors)):
-        expected = getattr(NAIVE, name)(part, operand)
-        found = getattr(fast, name)
+        expected, found = getattr(naive_tree, name)(part, operand), getattr(tree, name)
         np.testing.assert_array_equal(found(part, operand), expected)
         np.testing.assert_array_equal(found(second, operand) + found(first, operand), expected)

@@ -11,9 +11,6 @@ from daskxml.core.arrays import Array
 from daskxml.kernels.cpu.dense import CpuDense
 from daskxml.kernels.cpu.labels import CpuLabels
 from daskxml.kernels.cpu.optim import CpuOptim
-from daskxml.kernels.cpu.row_sampling import CpuRowSampling
-from daskxml.kernels.cpu.row_step import CpuRowStep
-from daskxml.kernels.cpu.sampling import CpuSampling
 from daskxml.kernels.cpu.sparse import CpuSparse
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.kernels.cpu.tree import CpuTree
@@ -26,7 +23,7 @@ T = TypeVar("T")
 
 class CpuKernels(
     HostMemory, NoFusedSoftmax, NoFusedProducts, CpuDense, CpuSparse, CpuLabels, CpuOptim,
-    CpuRowStep, CpuSampling, CpuRowSampling, CpuTree,
+    CpuTree,
 ):  # fmt: skip
     """Implements :class:`daskxml.kernels.Kernels` for host memory.
 
@@ -34,6 +31,11 @@ class CpuKernels(
     ----------
     threads
         At least 1. BLAS itself runs on one thread in each (see ``daskxml.kernels.cpu.gemm``).
+
+    Attributes
+    ----------
+    team
+        These threads, for the functions of `daskxml.kernels.cpu` that only a CPU has.
 
     Examples
     --------
@@ -47,7 +49,7 @@ class CpuKernels(
     name = "cpu"
 
     def __init__(self, threads: int) -> None:
-        self._team = ThreadTeam(threads)
+        self.team = self._team = ThreadTeam(threads)
 
     @property
     def threads(self) -> int:

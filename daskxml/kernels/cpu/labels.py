@@ -327,6 +327,46 @@ def subtract_targets(
             j += 1
 
 
+def rank_row(
+    team: ThreadTeam, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
+    total: Array | None,
+) -> None:  # fmt: skip
+    """Fill ``scores`` and ``ids`` ``(1, k)`` with the best logits of one row, best first.
+
+    The logits are ``weight (labels, units) @ hidden (units,) + bias``; none is stored, and the
+    weights are read once. ``total (2,)`` float64, if given, becomes the largest logit and the
+    sum of all exponentials relative to it. Empty places are -1 and minus infinity.
+
+    ``weight`` may be `Quantised`: then a few labels for each of the k are found by its first
+    digits, and those are ranked by all it has; ``total`` counts the others as they were found.
+    """
+    threads = team.count
+    best = np.empty((threads, *scores.shape), np.float32)
+    labels = np.empty((threads, *ids.shape), np.int32)
+    totals = np.empty((threads, 0 if total is None else 2))
+
+    def visit(thread: int, first: int, last: int) -> None:
+        lane = best[thread, 0], labels[thread, 0], totals[thread]
+        if isinstance(weight, Quantised):
+            parts = weight.first, weight.second, weight.scale
+            most = candidates_of(ids.shape[1])
+            rank_quantised(hidden, *parts, bias, first, last, *lane, most)
+        else:
+            rank_labels(hidden, weight, bias, first, last, *lane)
+
+    used = team.run(weight.shape[0], row_grain(weight.shape[1]), visit)
+    if used == 1:
+        scores[:], ids[:] = best[0], labels[0]
+    else:
+        merge_top_k(best[:used], labels[:used], scores, ids)
+    if total is not None and used == 1:
+        total[:] = totals[0]
+    elif total is not None:
+        total[0] = totals[:used, 0].max()
+        with np.errstate(invalid="ignore"):  # logits that are not finite
+            total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
+
+
 class CpuLabels:
     """Implements :class:`daskxml.kernels.labels.LabelKernels` for host memory."""
 
@@ -341,36 +381,6 @@ class CpuLabels:
     merge_top_k = staticmethod(merge_top_k)
     softmax_scores = staticmethod(softmax_scores)
     sigmoid_scores = staticmethod(sigmoid_scores)
-
-    def rank_row(
-        self, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
-        total: Array | None,
-    ) -> None:  # fmt: skip
-        threads = self._team.count
-        best = np.empty((threads, *scores.shape), np.float32)
-        labels = np.empty((threads, *ids.shape), np.int32)
-        totals = np.empty((threads, 0 if total is None else 2))
-
-        def visit(thread: int, first: int, last: int) -> None:
-            lane = best[thread, 0], labels[thread, 0], totals[thread]
-            if isinstance(weight, Quantised):
-                parts = weight.first, weight.second, weight.scale
-                most = candidates_of(ids.shape[1])
-                rank_quantised(hidden, *parts, bias, first, last, *lane, most)
-            else:
-                rank_labels(hidden, weight, bias, first, last, *lane)
-
-        used = self._team.run(weight.shape[0], row_grain(weight.shape[1]), visit)
-        if used == 1:
-            scores[:], ids[:] = best[0], labels[0]
-        else:
-            merge_top_k(best[:used], labels[:used], scores, ids)
-        if total is not None and used == 1:
-            total[:] = totals[0]
-        elif total is not None:
-            total[0] = totals[:used, 0].max()
-            with np.errstate(invalid="ignore"):  # logits that are not finite
-                total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
 
     def block_labels(self, rows: int, labels: int) -> int:
         return max(1, min(labels, max(64, min(2048, _BLOCK_FLOATS // max(1, rows)))))

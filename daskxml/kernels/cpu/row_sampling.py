@@ -1,4 +1,3 @@
-# ruff: noqa: D102 (the methods are documented once, in the Protocol)
 """Sampled losses on a CPU, where each row has labels of its own: choice, loss and gradient.
 
 One thread takes a row from its logits to its gradient, so the weights that it gathers for the
@@ -26,7 +25,7 @@ _FLOAT_GRAIN = 1 << 19  # floats multiplied in the same time
 
 
 @njit(nogil=True, cache=True)
-def size_row_samples(starts: Any, indptr: Any, rows: Any, active: int) -> None:
+def _size_row_samples(starts: Any, indptr: Any, rows: Any, active: int) -> None:
     """Prefix sums of the number of labels of each row."""
     for i in range(rows.shape[0]):
         own = indptr[rows[i] + 1] - indptr[rows[i]]
@@ -34,7 +33,7 @@ def size_row_samples(starts: Any, indptr: Any, rows: Any, active: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def draw_row_samples(
+def _draw_row_samples(
     starts: Any, ids: Any, sample_rows: Any, own: Any, certain: Any, indptr: Any, indices: Any,
     rows: Any, first_row: int, keys: Any, bucket_starts: Any, members: Any, random: float,
     key: Any, marks: Any, start: int, stop: int,
@@ -137,7 +136,7 @@ def _add_random(chosen: Any, count: int, mark: Any, key: Any) -> None:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def softmax_row_samples(
+def _softmax_row_samples(
     slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
     hidden: Any, weight: Any, bias: Any, times: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
@@ -182,7 +181,7 @@ def _softmax_sums(z: Any, certain: int, times: float) -> Any:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def sigmoid_row_samples(
+def _sigmoid_row_samples(
     slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
     hidden: Any, weight: Any, bias: Any, times: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
@@ -253,48 +252,64 @@ def _gradient(out: Any, slopes: Any, ids: Any, weight: Any) -> None:
             out[c] += slope * source[c]
 
 
-class CpuRowSampling:
-    """Implements :class:`daskxml.kernels.sampling.RowSamplingKernels` for host memory."""
+def size_row_samples(starts: Array, y: Csr, rows: Array, active: int) -> None:
+    """``starts[i + 1] = starts[i] + max(active, labels of rows[i])``."""
+    _size_row_samples(starts, y.indptr, rows, active)
 
-    _team: ThreadTeam
 
-    def size_row_samples(self, starts: Array, y: Csr, rows: Array, active: int) -> None:
-        size_row_samples(starts, y.indptr, rows, active)
+def draw_row_samples(
+    team: ThreadTeam, samples: RowSamples, y: Csr, rows: Array, first_row: int, found: Lookup,
+    random: float, key: int, marks: Array,
+) -> None:  # fmt: skip
+    """Fill the samples of rows ``first_row`` and following of a batch: ``rows`` of ``y``.
 
-    def draw_row_samples(
-        self, samples: RowSamples, y: Csr, rows: Array, first_row: int, found: Lookup,
-        random: float, key: int, marks: Array,
-    ) -> None:  # fmt: skip
-        operands = (
-            samples.starts, samples.ids, samples.rows, samples.own, samples.certain, y.indptr,
-            y.indices, rows, first_row, found.keys, found.starts, found.members, float(random),
-            np.uint64(key),
-        )  # fmt: skip
-        self._team.run(
-            rows.shape[0], _rows_worth(samples, _PAIR_GRAIN),
-            lambda thread, *span: draw_row_samples(*operands, marks[thread], *span),
-        )  # fmt: skip
+    A row's targets come first. Labels in the row's buckets follow, those in most buckets first
+    (ties are broken at random), as long as at least the share ``random`` of what the targets
+    left free is still to be drawn; they keep the order in which the tables list them. The rest
+    is drawn uniformly from all other labels. Random numbers are SplitMix64's, of the stream
+    with number ``2 * row`` (ties) or ``2 * row + 1`` (draws) of the stream ``key``. ``marks``
+    is ``(threads, 2, labels)`` int32, its first planes zero before and after.
+    """
+    operands = (
+        samples.starts, samples.ids, samples.rows, samples.own, samples.certain, y.indptr,
+        y.indices, rows, first_row, found.keys, found.starts, found.members, float(random),
+        np.uint64(key),
+    )  # fmt: skip
+    team.run(
+        rows.shape[0], _rows_worth(samples, _PAIR_GRAIN),
+        lambda thread, *span: _draw_row_samples(*operands, marks[thread], *span),
+    )  # fmt: skip
 
-    def softmax_row_samples(
-        self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array,
-    ) -> None:  # fmt: skip
-        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
-        self._each_row(samples, hidden, lambda *span: softmax_row_samples(*operands, *span))
 
-    def sigmoid_row_samples(
-        self, slopes: Array, gradient: Array, loss: Array, samples: RowSamples, hidden: Array,
-        weight: Array, bias: Array,
-    ) -> None:  # fmt: skip
-        operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
-        self._each_row(samples, hidden, lambda *span: sigmoid_row_samples(*operands, *span))
+def softmax_row_samples(
+    team: ThreadTeam, slopes: Array, gradient: Array, loss: Array, samples: RowSamples,
+    hidden: Array, weight: Array, bias: Array,
+) -> None:  # fmt: skip
+    """Softmax of each row over its labels: loss and gradients of the mean over the batch.
 
-    def _each_row(
-        self, samples: RowSamples, hidden: Array, work: Callable[[int, int], object]
-    ) -> None:
-        rows, units = hidden.shape
-        grain = _rows_worth(samples, _FLOAT_GRAIN // max(1, units))
-        self._team.run(rows, grain, lambda _, start, stop: work(start, stop))
+    ``slopes (pairs,)`` is the gradient by the logits, ``gradient (rows, units)`` that by
+    ``hidden``, ``loss (rows,)`` float64. Targets have equal shares; rows without any have no
+    loss. Each drawn label of a row counts ``samples.times``.
+    """
+    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
+    _each_row(team, samples, hidden, lambda *span: _softmax_row_samples(*operands, *span))
+
+
+def sigmoid_row_samples(
+    team: ThreadTeam, slopes: Array, gradient: Array, loss: Array, samples: RowSamples,
+    hidden: Array, weight: Array, bias: Array,
+) -> None:  # fmt: skip
+    """As `softmax_row_samples`, of the sigmoid loss, summed over a row's labels."""
+    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
+    _each_row(team, samples, hidden, lambda *span: _sigmoid_row_samples(*operands, *span))
+
+
+def _each_row(
+    team: ThreadTeam, samples: RowSamples, hidden: Array, work: Callable[[int, int], object]
+) -> None:
+    rows, units = hidden.shape
+    grain = _rows_worth(samples, _FLOAT_GRAIN // max(1, units))
+    team.run(rows, grain, lambda _, start, stop: work(start, stop))
 
 
 def _by_row(samples: RowSamples) -> tuple[Array, Array, Array, Array]:

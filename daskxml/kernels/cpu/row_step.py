@@ -1,4 +1,3 @@
-# ruff: noqa: D102 (the methods are documented once, in the Protocol)
 """A whole step with one row on a CPU: each weight is read once forward and once backward.
 
 The backward pass takes a row of a weight matrix, adds its part of the gradient by the layer below,
@@ -16,7 +15,6 @@ from numba import njit
 
 from daskxml.core.arrays import Csr
 from daskxml.kernels.cpu.numba_math import exp32
-from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.kernels.optim import ROW_BLOCK, RowNet
 
 _ONE = np.float32(1.0)
@@ -27,7 +25,7 @@ _BLOCK_FLOATS = 1 << 16  # of weights: a block of the sigmoid loss is still in L
 
 
 @njit(nogil=True, cache=True)
-def step(
+def _step(
     flat: Any, places: Any, scratch: Any, x_indptr: Any, x_indices: Any, x_data: Any,
     y_indptr: Any, y_indices: Any, row: int, is_relu: bool, is_softmax: bool,
     rate: Any, output_rate: Any,
@@ -303,21 +301,18 @@ def _update(weight: Any, bias: Any, slopes: Any, hidden: Any, gradient: Any, rat
             bias[label] += change
 
 
-class CpuRowStep:
-    """Implements :class:`daskxml.kernels.optim.RowStepKernels` for host memory."""
+def row_step(net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:
+    """Step of plain SGD with one row, in place in ``net.flat``; returns the row's loss.
 
-    _team: ThreadTeam
-
-    @property
-    def has_row_step(self) -> bool:
-        """With one thread; several share the labels of a row, kernel by kernel."""
-        return self._team.count == 1
-
-    def row_step(self, net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:
-        data = _ONES if x.data is None else x.data
-        loss = step(
-            net.flat, net.places, net.scratch, x.indptr, x.indices, data, y.indptr, y.indices,
-            row, net.activation == "relu", net.loss == "softmax",
-            np.float32(-lr), np.float32(-output_lr),
-        )  # fmt: skip
-        return float(loss)
+    All gradients are those of the weights before the step. A row of ``x`` without labels in
+    ``y`` has neither loss nor gradient with softmax. ``lr`` is the learning rate of the hidden
+    layers, ``output_lr`` that of the last. Other threads may read and change ``net.flat`` at
+    the same time, with a ``scratch`` of their own: updates may be lost.
+    """
+    data = _ONES if x.data is None else x.data
+    loss = _step(
+        net.flat, net.places, net.scratch, x.indptr, x.indices, data, y.indptr, y.indices,
+        row, net.activation == "relu", net.loss == "softmax",
+        np.float32(-lr), np.float32(-output_lr),
+    )  # fmt: skip
+    return float(loss)

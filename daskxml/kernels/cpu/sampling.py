@@ -1,5 +1,10 @@
-# ruff: noqa: D102 (the methods are documented once, in the Protocol)
-"""Hash tables over labels, and the choice of a batch's labels, on a CPU."""
+"""Hash tables over labels, and the choice of a batch's labels: on a CPU, in place.
+
+There are ``tables`` hash tables. A key, an int32 below ``buckets``, says in which bucket of a
+table a label or a row of the batch falls. ``positions (labels,)`` int32 says where a label stands
+among the labels of the batch, ``ids``, and is -1 for all others. A ``team`` shares the work; any
+number of threads gives equal bits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ _GRAIN = 1 << 17  # elements read, a tenth of a millisecond: fewer wake no other
 
 
 @njit(nogil=True, cache=True)
-def sign_keys(out: Any, projected: Any, extra: Any, weights: Any, start: int, stop: int) -> None:
+def _sign_keys(out: Any, projected: Any, extra: Any, weights: Any, start: int, stop: int) -> None:
     """Pack the signs of rows ``start`` to ``stop``."""
     tables = out.shape[0]
     bits = projected.shape[1] // tables
@@ -32,7 +37,7 @@ def sign_keys(out: Any, projected: Any, extra: Any, weights: Any, start: int, st
 
 
 @njit(nogil=True, cache=True)
-def winner_keys(out: Any, x: Any, bins: Any, skips_zeros: bool, start: int, stop: int) -> None:
+def _winner_keys(out: Any, x: Any, bins: Any, skips_zeros: bool, start: int, stop: int) -> None:
     """Winners of the nonempty bins, then of the empty ones, then the digits."""
     tables, digits, size = bins.shape
     columns = bins.reshape(tables * digits, size)
@@ -81,7 +86,7 @@ def _densify(filled: Any, winners: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def fill_buckets(starts: Any, members: Any, keys: Any, start: int, stop: int) -> None:
+def _fill_buckets(starts: Any, members: Any, keys: Any, start: int, stop: int) -> None:
     """Sort by counting, tables ``start`` to ``stop``."""
     buckets = starts.shape[1] - 1
     free = np.empty(buckets, np.int32)
@@ -102,7 +107,7 @@ def fill_buckets(starts: Any, members: Any, keys: Any, start: int, stop: int) ->
 
 
 @njit(nogil=True, cache=True)
-def count_votes(votes: Any, keys: Any, starts: Any, members: Any, start: int, stop: int) -> None:
+def _count_votes(votes: Any, keys: Any, starts: Any, members: Any, start: int, stop: int) -> None:
     """Votes of tables ``start`` to ``stop``; rows of one bucket are counted together."""
     votes[:] = 0
     tally = np.zeros(starts.shape[1] - 1, np.int32)
@@ -119,7 +124,7 @@ def count_votes(votes: Any, keys: Any, starts: Any, members: Any, start: int, st
 
 
 @njit(nogil=True, cache=True)
-def add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any, rows: Any) -> int:
+def _add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any, rows: Any) -> int:
     """Append the labels of rows."""
     for row in rows:
         for j in range(indptr[row], indptr[row + 1]):
@@ -132,7 +137,7 @@ def add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any,
 
 
 @njit(nogil=True, cache=True)
-def add_popular(ids: Any, positions: Any, count: int, votes: Any, most: int, key: Any) -> int:
+def _add_popular(ids: Any, positions: Any, count: int, votes: Any, most: int, key: Any) -> int:
     """Find the number of votes of the last label; take all above it, and some of those at it."""
     if count >= most:
         return count
@@ -161,7 +166,7 @@ def add_popular(ids: Any, positions: Any, count: int, votes: Any, most: int, key
 
 
 @njit(nogil=True, cache=True)
-def add_random(ids: Any, positions: Any, count: int, most: int, key: Any) -> int:
+def _add_random(ids: Any, positions: Any, count: int, most: int, key: Any) -> int:
     """Draw labels to take; or, if most are to be taken, draw those to leave out."""
     labels = positions.shape[0]
     most = min(most, labels)
@@ -194,7 +199,7 @@ def add_random(ids: Any, positions: Any, count: int, most: int, key: Any) -> int
 
 
 @njit(nogil=True, cache=True)
-def write_target_positions(
+def _write_target_positions(
     out_indptr: Any, out_indices: Any, positions: Any, indptr: Any, indices: Any, rows: Any
 ) -> None:
     """Insertion sort: rows have few labels."""
@@ -213,14 +218,7 @@ def write_target_positions(
 
 
 @njit(nogil=True, cache=True)
-def clear_positions(positions: Any, ids: Any) -> None:
-    """``positions[ids] = -1``."""
-    for label in ids:
-        positions[label] = -1
-
-
-@njit(nogil=True, cache=True)
-def take_rows(out: Any, x: Any, ids: Any, start: int, stop: int) -> None:
+def _take_rows(out: Any, x: Any, ids: Any, start: int, stop: int) -> None:
     """``out[i] = x[ids[i]]`` for ``start <= i < stop``."""
     for i in range(start, stop):
         source, target = x[ids[i]], out[i]
@@ -228,65 +226,100 @@ def take_rows(out: Any, x: Any, ids: Any, start: int, stop: int) -> None:
             target[c] = source[c]
 
 
-class CpuSampling:
-    """Implements :class:`daskxml.kernels.sampling.SamplingKernels` for host memory."""
+def sign_keys(team: ThreadTeam, out: Array, projected: Array, extra: Array, weights: Array) -> None:
+    """Pack signs: a bit of ``out[t, i]`` for each ``(projected + extra x weights)[i, t] > 0``.
 
-    _team: ThreadTeam
-    clear_positions = staticmethod(clear_positions)
+    ``out`` is ``(tables, n)`` int32, ``projected`` ``(n, tables * bits)``, ``extra`` ``(n,)``
+    and ``weights`` ``(tables * bits,)``: one more coordinate of what was projected. The first
+    bit is the highest.
+    """
+    team.run(
+        out.shape[1], _items(projected.shape[1]),
+        lambda _, *span: _sign_keys(out, projected, extra, weights, *span),
+    )  # fmt: skip
 
-    def sign_keys(self, out: Array, projected: Array, extra: Array, weights: Array) -> None:
-        self._team.run(
-            out.shape[1], _items(projected.shape[1]),
-            lambda _, *span: sign_keys(out, projected, extra, weights, *span),
-        )  # fmt: skip
 
-    def winner_keys(self, out: Array, x: Array, bins: Array, skips_zeros: bool) -> None:
-        self._team.run(
-            out.shape[1], _items(bins.size),
-            lambda _, *span: winner_keys(out, x, bins, skips_zeros, *span),
-        )  # fmt: skip
+def winner_keys(team: ThreadTeam, out: Array, x: Array, bins: Array, skips_zeros: bool) -> None:
+    """``out[t, i]``: the winners of table ``t``'s bins, as digits of one number.
 
-    def fill_buckets(self, starts: Array, members: Array, keys: Array) -> None:
-        tables, labels = keys.shape
-        self._team.run(
-            tables, _items(labels),
-            lambda _, *span: fill_buckets(starts, members, keys, *span),
-        )  # fmt: skip
+    ``x`` is ``(n, width)``; ``bins`` ``(tables, digits, size)`` int32 holds columns of ``x``.
+    The winner of a bin is the place of its largest value, the first among equals. With
+    ``skips_zeros`` zeros are absent, and an empty bin takes the winner of another one
+    (densified): of the first nonempty one among numbers 0, 1, ... of SplitMix64's stream of
+    the bin's own number, modulo all bins. Where every bin is empty, all winners are 0.
+    """
+    team.run(
+        out.shape[1], _items(bins.size),
+        lambda _, *span: _winner_keys(out, x, bins, skips_zeros, *span),
+    )  # fmt: skip
 
-    def count_votes(self, votes: Array, keys: Array, starts: Array, members: Array) -> None:
-        tables, rows = keys.shape
-        met = rows * max(1, members.shape[1] // (starts.shape[1] - 1))  # in one table, at least
-        used = self._team.run(
-            tables, _items(met),
-            lambda thread, *span: count_votes(
-                votes[thread], keys, starts, members, *span
-            ),
-        )  # fmt: skip
-        for thread in range(1, used):
-            votes[0] += votes[thread]
 
-    def add_targets(self, ids: Array, positions: Array, count: int, y: Csr, rows: Array) -> int:
-        return int(add_targets(ids, positions, count, y.indptr, y.indices, rows))
+def fill_buckets(team: ThreadTeam, starts: Array, members: Array, keys: Array) -> None:
+    """Sort by key: ``members[t, starts[t, b]:starts[t, b + 1]]`` are the labels with key b.
 
-    def add_popular(
-        self, ids: Array, positions: Array, count: int, votes: Array, most: int, key: int
-    ) -> int:
-        return int(add_popular(ids, positions, count, votes, most, np.uint64(key)))
+    ``keys`` and ``members`` are ``(tables, labels)`` int32, ``starts`` ``(tables,
+    buckets + 1)`` int32. Within a bucket labels ascend.
+    """
+    tables, labels = keys.shape
+    team.run(
+        tables, _items(labels),
+        lambda _, *span: _fill_buckets(starts, members, keys, *span),
+    )  # fmt: skip
 
-    def add_random(self, ids: Array, positions: Array, count: int, most: int, key: int) -> int:
-        return int(add_random(ids, positions, count, most, np.uint64(key)))
 
-    def write_target_positions(
-        self, indptr: Array, indices: Array, positions: Array, y: Csr, rows: Array
-    ) -> None:
-        write_target_positions(indptr, indices, positions, y.indptr, y.indices, rows)
+def count_votes(team: ThreadTeam, votes: Array, keys: Array, starts: Array, members: Array) -> None:
+    """``votes[0, label]``: how often a row of the batch shares a bucket with the label.
 
-    def take_rows(self, out: Array, x: Array, ids: Array) -> None:
-        into, source = (a if a.ndim > 1 else a.reshape(-1, 1) for a in (out, x))
-        self._team.run(
-            into.shape[0], _items(into.shape[1]),
-            lambda _, *span: take_rows(into, source, ids, *span),
-        )  # fmt: skip
+    ``votes`` is ``(threads, labels)`` int32, ``keys`` ``(tables, rows)`` those of the rows.
+    """
+    tables, rows = keys.shape
+    met = rows * max(1, members.shape[1] // (starts.shape[1] - 1))  # in one table, at least
+    used = team.run(
+        tables, _items(met),
+        lambda thread, *span: _count_votes(
+            votes[thread], keys, starts, members, *span
+        ),
+    )  # fmt: skip
+    for thread in range(1, used):
+        votes[0] += votes[thread]
+
+
+def add_targets(ids: Array, positions: Array, count: int, y: Csr, rows: Array) -> int:
+    """Append the labels of ``rows`` that are not in ``ids[:count]``; returns the new count."""
+    return int(_add_targets(ids, positions, count, y.indptr, y.indices, rows))
+
+
+def add_popular(ids: Array, positions: Array, count: int, votes: Array, most: int, key: int) -> int:
+    """Append labels with the most votes, until there are ``most``; returns the new count.
+
+    Labels without votes are not taken. Ties at the last place are broken at random, by
+    SplitMix64's stream ``key``.
+    """
+    return int(_add_popular(ids, positions, count, votes, most, np.uint64(key)))
+
+
+def add_random(ids: Array, positions: Array, count: int, most: int, key: int) -> int:
+    """Append labels drawn uniformly from all others, until there are ``most``, likewise."""
+    return int(_add_random(ids, positions, count, most, np.uint64(key)))
+
+
+def write_target_positions(
+    indptr: Array, indices: Array, positions: Array, y: Csr, rows: Array
+) -> None:
+    """Write the positions of the labels of ``rows`` in CSR form, ascending in each row.
+
+    ``indptr`` is ``(count + 1,)`` int64; its first says where to begin in ``indices``, int32.
+    """
+    _write_target_positions(indptr, indices, positions, y.indptr, y.indices, rows)
+
+
+def take_rows(team: ThreadTeam, out: Array, x: Array, ids: Array) -> None:
+    """``out[i] = x[ids[i]]`` of a matrix or a vector."""
+    into, source = (a if a.ndim > 1 else a.reshape(-1, 1) for a in (out, x))
+    team.run(
+        into.shape[0], _items(into.shape[1]),
+        lambda _, *span: _take_rows(into, source, ids, *span),
+    )  # fmt: skip
 
 
 def _items(each: int) -> int:

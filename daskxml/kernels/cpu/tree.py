@@ -567,23 +567,34 @@ def _fit_problem(x: Csr, problem: NodeProblem, fit: Fit, smallest: float) -> Fit
     return FittedBlock(weight[0, :children].copy(), *prune(weight, children, names, smallest))
 
 
+def label_sums(part: Partition, projection: Array) -> Array:
+    """Sum the projected rows of every label, ``(labels, dimensions)`` float64.
+
+    ``projection`` is ``(features, dimensions)`` float32. A row's projection is rounded to
+    multiples of `QUANTUM`, so that sums over parts of the rows are exact in any order.
+    """
+    x, y = part.features, part.labels
+    sums = np.zeros((y.columns, projection.shape[1]))
+    sum_labels(sums, x.indptr, x.indices, _values(x), y.indptr, y.indices, projection)
+    return sums
+
+
+def feature_sums(part: Partition, vectors: Array) -> Array:
+    """Sum the vectors of the labels of every feature's rows, weighted by its values.
+
+    ``vectors`` is ``(labels, dimensions)`` float32, the result ``(features, dimensions)``
+    float64: exact, since values and the sum of a row's vectors are rounded to `COARSE`.
+    """
+    x, y = part.features, part.labels
+    sums = np.zeros((x.columns, vectors.shape[1]))
+    sum_features(sums, x.indptr, x.indices, _values(x), y.indptr, y.indices, vectors)
+    return sums
+
+
 class CpuTree:
     """Implements :class:`daskxml.kernels.tree.TreeKernels` for host memory."""
 
     _team: ThreadTeam
-
-    def label_sums(self, part: Partition, projection: Array) -> Array:
-        sums = np.zeros((part.labels.columns, projection.shape[1]))
-        x, y = part.features, part.labels
-        operands = (x.indptr, x.indices, _values(x), y.indptr, y.indices, projection)
-        sum_labels(sums, *operands)
-        return sums
-
-    def feature_sums(self, part: Partition, vectors: Array) -> Array:
-        sums = np.zeros((part.features.columns, vectors.shape[1]))
-        x, y = part.features, part.labels
-        sum_features(sums, x.indptr, x.indices, _values(x), y.indptr, y.indices, vectors)
-        return sums
 
     def fit_nodes(
         self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr
-from daskxml.core.errors import ConfigError
+from daskxml.core.arrays import Array
 from daskxml.kernels.cuda.dense import CudaDense, dense_scratch_bytes
 from daskxml.kernels.cuda.device import CudaDevice, DeferredSums, HostCopies, ZeroedScratch
 from daskxml.kernels.cuda.fused import CudaFused
@@ -24,39 +23,11 @@ from daskxml.kernels.cuda.optim import CudaOptim
 from daskxml.kernels.cuda.sparse import CudaSparse, sparse_scratch_bytes
 from daskxml.kernels.cuda.tree import CudaTree
 from daskxml.kernels.memory import StepSizes, relocate
-from daskxml.kernels.optim import RowNet
 
 T = TypeVar("T")
 
 
-def _refuse(self: object, *operands: Any, **options: Any) -> NoReturn:
-    raise ConfigError('sampled labels need a CPU: give device "cpu", or leave sampling off')
-
-
-def _refuse_rows(self: object, *operands: Any, **options: Any) -> NoReturn:
-    raise NotImplementedError("one row is ranked on a CPU: rank batches here")
-
-
-def _refuse_sums(self: object, *operands: Any, **options: Any) -> NoReturn:
-    raise NotImplementedError("sums for the order of labels are Dask tasks on a CPU")
-
-
-class CpuOnly:
-    """What a GPU does not support: sampling, weights in steps, steps with one row."""
-
-    sign_keys = winner_keys = fill_buckets = count_votes = _refuse
-    add_targets = add_popular = add_random = _refuse
-    write_target_positions = clear_positions = take_rows = _refuse
-    size_row_samples = draw_row_samples = softmax_row_samples = sigmoid_row_samples = _refuse
-    label_sums = feature_sums = _refuse_sums
-    rank_row = _refuse_rows
-    has_row_step = False
-
-    def row_step(self, net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float) -> float:
-        raise NotImplementedError("a GPU steps with many rows: has_row_step is False")
-
-
-class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CudaTree, CpuOnly):
+class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CudaTree):
     """Implements :class:`daskxml.kernels.Kernels` for a GPU.
 
     Parameters

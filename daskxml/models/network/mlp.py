@@ -10,7 +10,7 @@ features in use.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
 import numpy as np
 
@@ -29,9 +29,11 @@ from daskxml.models.batch import (
 )
 from daskxml.models.network.output import Labels, OutputLayer
 from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig
-from daskxml.models.network.sampling.hash_tables import LabelTables
-from daskxml.models.network.sampling.samplers import new_sampler
 from daskxml.models.network.spec import Layout, ModelSpec, check_rank
+
+if TYPE_CHECKING:
+    from daskxml.kernels.cpu.kernels import CpuKernels
+    from daskxml.models.network.sampling.hash_tables import LabelTables
 
 _FLOAT_BYTES = 4
 
@@ -69,6 +71,8 @@ class Mlp:
         self.output = OutputLayer(kernels, *layer, uses_float16)
         self.tables, self.sampler = tables, None
         if sampling.is_on:
+            from daskxml.models.network.sampling.samplers import new_sampler  # imports Numba
+
             self.sampler = new_sampler(sampling, kernels, spec.labels, tables)
             self.output.reserve_samples(sampling.sets)
         self.evaluated = 0
@@ -119,7 +123,8 @@ class Mlp:
             )
         if self.tables is not None:
             weight, bias = self.output.weight, self.output.bias
-            self.tables.refresh(self.kernels, weight, bias, int(hidden.shape[0]))
+            kernels = cast("CpuKernels", self.kernels)
+            self.tables.refresh(kernels, weight, bias, int(hidden.shape[0]))
         return self.sampler.sample(hidden, pieces, key)
 
     def weighs(self, batch: Sequence[Segment]) -> bool:
@@ -288,7 +293,9 @@ class RowStep:
             list(zip(offsets[::2], offsets[1::2], spec.widths, spec.widths[1:], strict=False)),
             np.int64,
         )
-        self._kernels, self._output_factor = kernels, output_factor
+        from daskxml.kernels.cpu.row_step import row_step  # imports Numba
+
+        self._row_step, self._output_factor = row_step, output_factor
         self._net = RowNet(
             flat=flat, places=kernels.to_device(places),
             scratch=kernels.empty(scratch_floats(places)),
@@ -306,14 +313,14 @@ class RowStep:
         part, row = segment.partition, int(segment.rows[0])
         x = part.features
         output_lr = lr * self._output_factor
-        loss = self._kernels.row_step(self._net, x, part.labels, row, lr, output_lr)
+        loss = self._row_step(self._net, x, part.labels, row, lr, output_lr)
         return loss, 1, int(x.indptr[row + 1] - x.indptr[row])
 
 
 def takes_row_steps(spec: ModelSpec, kernels: Kernels, budget_bytes: int) -> bool:
     """Whether `RowStep` can take batches of one row, if the optimizer is plain SGD.
 
-    It needs a hidden layer, no dropout, the device's kernel, and a budget for a row's logits.
+    It needs a hidden layer, no dropout, one thread of a CPU, and a budget for a row's logits.
 
     Examples
     --------
@@ -324,4 +331,5 @@ def takes_row_steps(spec: ModelSpec, kernels: Kernels, budget_bytes: int) -> boo
     """
     drops = spec.dropout > 0.0 or spec.feature_dropout > 0.0
     fits = spec.labels * _FLOAT_BYTES <= budget_bytes
-    return bool(spec.hidden) and not drops and fits and kernels.has_row_step
+    is_alone = kernels.name == "cpu" and kernels.threads == 1  # several share the labels of a row
+    return bool(spec.hidden) and not drops and fits and is_alone

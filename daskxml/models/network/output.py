@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import TYPE_CHECKING, SupportsFloat, cast
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
@@ -32,11 +32,12 @@ from daskxml.models.network.output_pass import (
     FusedPass,
     GpuPass,
 )
-from daskxml.models.network.sampling.row_pairs import RowPairs
 from daskxml.models.network.sampling.samples import LabelSample, SampleUpdates
 
 if TYPE_CHECKING:
+    from daskxml.kernels.cpu.kernels import CpuKernels
     from daskxml.kernels.cpu.weights import BatchWeights
+    from daskxml.models.network.sampling.row_pairs import RowPairs
 
 Labels = LabelSample | RowSamples
 _ALIGNED = 8  # numbers: of float16, the 16 bytes that products want
@@ -265,13 +266,16 @@ class OutputLayer:
 
     def _layer_of(self, sample: LabelSample) -> OutputLayer:
         """Return a layer of copies of the sampled labels' parameters."""
+        from daskxml.kernels.cpu.sampling import take_rows  # imports Numba
+
+        team = cast("CpuKernels", self.kernels).team
         count, layer = int(sample.ids.shape[0]), self._small
         self.buffers.reserve("sampled weight", count * self.units)
         self.buffers.reserve("sampled bias", count)
         weight = self.buffers.matrix("sampled weight", count, self.units)
         bias = self.buffers.vector("sampled bias", count)
-        self.kernels.take_rows(weight, self.weight, sample.ids)
-        self.kernels.take_rows(bias, self.bias, sample.ids)
+        take_rows(team, weight, self.weight, sample.ids)
+        take_rows(team, bias, self.bias, sample.ids)
         if self.loss == "softmax":
             bias[sample.certain :] += math.log(sample.weight)
         rows = int(sample.targets.rows.shape[0])
@@ -286,7 +290,10 @@ class OutputLayer:
 
     @cached_property
     def _pairs(self) -> RowPairs:
-        return RowPairs(self.kernels, self.weight, self.bias, self.loss)
+        from daskxml.models.network.sampling.row_pairs import RowPairs  # imports Numba
+
+        kernels = cast("CpuKernels", self.kernels)
+        return RowPairs(kernels, self.weight, self.bias, self.loss)
 
     def reserve_samples(self, sets: str) -> None:
         """Allocate what steps on samples for a ``batch``, or for each ``row``, always need."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from daskxml.kernels.quantised import Quantised
 from daskxml.models.batch import batch_rows
 from daskxml.models.network.mlp import Mlp
 from daskxml.models.network.spec import ModelSpec, check_rank
+
+if TYPE_CHECKING:
+    from daskxml.kernels.cpu.kernels import CpuKernels
 
 _BATCH_ROWS = 512  # as in the evaluation of a run, so that both round alike
 _BLOCK_LABELS = 8192  # whose weights are float64 at a time, for `NetworkRanker.logits`
@@ -44,6 +47,7 @@ class NetworkRanker:
             for name, array in parameters.items()
         }
         self._idle: list[Mlp] = []
+        self._team = cast("CpuKernels", kernels).team
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
         """Return ids and probabilities of the best ``k`` labels of every row; see `Mlp.top_k`."""
@@ -73,7 +77,9 @@ class NetworkRanker:
         scores, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int32)
         totals = np.empty((1, 2)) if self._spec.loss == "softmax" else None
         total = None if totals is None else totals[0]
-        self._kernels.rank_row(hidden, *self._output, scores, ids, total)
+        from daskxml.kernels.cpu.labels import rank_row  # imports Numba
+
+        rank_row(self._team, hidden, *self._output, scores, ids, total)
         return self._probabilities(scores, ids, totals)
 
     def _probabilities(self, scores: Array, ids: Array, totals: Array | None) -> tuple[Any, Any]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.order import derive_key
-from daskxml.kernels import get_kernels
 from daskxml.models.trees.shape import halved
 from daskxml.models.trees.spec import TreeSpec
 
@@ -35,8 +34,10 @@ def random_projection(features: int, seed: int) -> Array:
 
 
 def label_sums(part: Partition, projection: Array) -> Array:
-    """Sum the projected rows of every label; see `daskxml.kernels.tree.TreeKernels`."""
-    return get_kernels("cpu", 1).label_sums(part, projection)
+    """Sum the projected rows of every label; see `daskxml.kernels.cpu.tree.label_sums`."""
+    from daskxml.kernels.cpu import tree  # imports Numba
+
+    return tree.label_sums(part, projection)
 
 
 def feature_sums(part: Partition, vectors: Array) -> Array:
@@ -44,7 +45,9 @@ def feature_sums(part: Partition, vectors: Array) -> Array:
 
     It goes towards the directions in which labels differ most.
     """
-    return get_kernels("cpu", 1).feature_sums(part, vectors)
+    from daskxml.kernels.cpu import tree  # imports Numba
+
+    return tree.feature_sums(part, vectors)
 
 
 def projection_of(sums: Array) -> Array:

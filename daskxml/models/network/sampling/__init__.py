@@ -7,6 +7,28 @@ chance alone.
 
 from __future__ import annotations
 
-from daskxml.models.network.sampling.config import ALL_LABELS, SamplingConfig
+from typing import TYPE_CHECKING
 
-__all__ = ["ALL_LABELS", "SamplingConfig"]
+from daskxml.models.network.sampling.config import ALL_LABELS, SamplingConfig
+from daskxml.models.network.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from daskxml.models.network.sampling.hash_tables import LabelTables
+
+__all__ = ["ALL_LABELS", "SamplingConfig", "label_tables"]
+
+
+def label_tables(config: SamplingConfig, spec: ModelSpec, seed: int) -> LabelTables | None:
+    """Return the hash tables of a model's labels; None where chance alone draws samples.
+
+    Examples
+    --------
+    >>> config = SamplingConfig(method="random")
+    >>> label_tables(config, ModelSpec(features=3, labels=9), 0) is None
+    True
+    """
+    if not config.hashes:
+        return None
+    from daskxml.models.network.sampling.hash_tables import LabelTables  # imports Numba
+
+    return LabelTables(config, spec.labels, spec.widths[-2], seed)

@@ -23,9 +23,10 @@ from typing import Protocol
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.kernels import Kernels, Lookup
+from daskxml.kernels import Lookup
+from daskxml.kernels.cpu import sampling
+from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.models.network.sampling.config import WINNER_BITS, SamplingConfig
-from daskxml.models.network.spec import ModelSpec
 
 _BLOCK_ITEMS = 1 << 16  # read to hash a block of labels: too few to wake another thread
 _HASH_COORDINATES = 8  # the most that one hash function reads
@@ -36,10 +37,10 @@ class HashFamily(Protocol):
 
     buckets: int
 
-    def label_keys(self, kernels: Kernels, weight: Array, bias: Array, out: Array) -> None:
+    def label_keys(self, kernels: CpuKernels, weight: Array, bias: Array, out: Array) -> None:
         """Fill ``out (tables, count)`` int32 for ``weight (count, units)``, ``bias (count,)``."""
 
-    def row_keys(self, kernels: Kernels, hidden: Array, out: Array) -> None:
+    def row_keys(self, kernels: CpuKernels, hidden: Array, out: Array) -> None:
         """Fill ``out (tables, rows)`` int32 for the last hidden layer ``(rows, units)``."""
 
 
@@ -71,13 +72,13 @@ class SimHash:
         self.planes, self.bias_weights = planes[:-1], planes[-1].copy()
         self.buckets = 1 << bits
 
-    def label_keys(self, kernels: Kernels, weight: Array, bias: Array, out: Array) -> None:
+    def label_keys(self, kernels: CpuKernels, weight: Array, bias: Array, out: Array) -> None:
         """Hash ``(weight, bias)``."""
         projected = kernels.empty((int(weight.shape[0]), int(self.planes.shape[1])))
         kernels.gemm(projected, weight, self.planes)
-        kernels.sign_keys(out, projected, bias, self.bias_weights)
+        sampling.sign_keys(kernels.team, out, projected, bias, self.bias_weights)
 
-    def row_keys(self, kernels: Kernels, hidden: Array, out: Array) -> None:
+    def row_keys(self, kernels: CpuKernels, hidden: Array, out: Array) -> None:
         """Hash ``(hidden, 1)``."""
         ones = kernels.empty((int(hidden.shape[0]),))
         kernels.fill(ones, 1.0)
@@ -109,13 +110,13 @@ class WinnerHash:
         self.bins = bins.reshape(tables, winners, size).astype(np.int32)
         self.buckets = size**winners
 
-    def label_keys(self, kernels: Kernels, weight: Array, bias: Array, out: Array) -> None:
+    def label_keys(self, kernels: CpuKernels, weight: Array, bias: Array, out: Array) -> None:
         """Hash ``weight``; the bias, the same for all rows, changes no winner."""
-        kernels.winner_keys(out, weight, self.bins, skips_zeros=False)
+        sampling.winner_keys(kernels.team, out, weight, self.bins, skips_zeros=False)
 
-    def row_keys(self, kernels: Kernels, hidden: Array, out: Array) -> None:
+    def row_keys(self, kernels: CpuKernels, hidden: Array, out: Array) -> None:
         """Hash ``hidden``."""
-        kernels.winner_keys(out, hidden, self.bins, skips_zeros=True)
+        sampling.winner_keys(kernels.team, out, hidden, self.bins, skips_zeros=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class LabelTables:
         held = self._buckets
         return int(self.keys.nbytes) + (0 if held is None else held.members.nbytes)
 
-    def refresh(self, kernels: Kernels, weight: Array, bias: Array, rows: int) -> None:
+    def refresh(self, kernels: CpuKernels, weight: Array, bias: Array, rows: int) -> None:
         """Build the tables if that is due; ``rows`` are about to be looked up.
 
         ``weight`` is ``(labels, units)`` and ``bias`` ``(labels,)``. While another thread builds,
@@ -198,7 +199,7 @@ class LabelTables:
         finally:
             self._building.release()
 
-    def _hash_labels(self, kernels: Kernels, weight: Array, bias: Array) -> None:
+    def _hash_labels(self, kernels: CpuKernels, weight: Array, bias: Array) -> None:
         """Fill `keys`."""
 
         def hash_block(lane: int, start: int, stop: int) -> None:
@@ -208,7 +209,7 @@ class LabelTables:
 
         kernels.for_label_blocks(self.labels, self._block, hash_block)
 
-    def _build(self, kernels: Kernels, rows: int) -> None:
+    def _build(self, kernels: CpuKernels, rows: int) -> None:
         """Build the tables of `keys`; ``rows`` are about to be looked up in them."""
         self._buckets = self._sorted(kernels)
         with self._counting:
@@ -216,12 +217,12 @@ class LabelTables:
             wait = min(self.config.rebuild_every * growth, 2.0**62)
             self._schedule[:] = rows, int(wait), self.built + 1
 
-    def vote(self, kernels: Kernels, hidden: Array, votes: Array) -> None:
+    def vote(self, kernels: CpuKernels, hidden: Array, votes: Array) -> None:
         """Count in ``votes (lanes, labels)`` int32 how often rows and labels share a bucket."""
         found = self.lookup(kernels, hidden)
-        kernels.count_votes(votes, found.keys, found.starts, found.members)
+        sampling.count_votes(kernels.team, votes, found.keys, found.starts, found.members)
 
-    def lookup(self, kernels: Kernels, hidden: Array) -> Lookup:
+    def lookup(self, kernels: CpuKernels, hidden: Array) -> Lookup:
         """Find the buckets of rows by their last hidden layer ``(rows, units)``."""
         buckets = self._buckets
         assert buckets is not None, "refresh comes first"
@@ -245,26 +246,12 @@ class LabelTables:
         """
         return {"keys": self.keys, "schedule": self._schedule}
 
-    def resume(self, kernels: Kernels) -> None:
+    def resume(self, kernels: CpuKernels) -> None:
         """Use what was written into `state`."""
         self._buckets = self._sorted(kernels) if self.built else None
 
-    def _sorted(self, kernels: Kernels) -> Buckets:
+    def _sorted(self, kernels: CpuKernels) -> Buckets:
         starts = kernels.empty((self.config.l, self.family.buckets + 1), "int32")
         members = kernels.empty(self.keys.shape, "int32")
-        kernels.fill_buckets(starts, members, self.keys)
+        sampling.fill_buckets(kernels.team, starts, members, self.keys)
         return Buckets(starts, members)
-
-
-def label_tables(config: SamplingConfig, spec: ModelSpec, seed: int) -> LabelTables | None:
-    """Return the hash tables of a model's labels; None where chance alone draws samples.
-
-    Examples
-    --------
-    >>> config = SamplingConfig(method="random")
-    >>> label_tables(config, ModelSpec(features=3, labels=9), 0) is None
-    True
-    """
-    if not config.hashes:
-        return None
-    return LabelTables(config, spec.labels, spec.widths[-2], seed)

@@ -10,7 +10,9 @@ few labels at a time. Memory grows with rows x labels of a sample: about 28 byte
 from __future__ import annotations
 
 from daskxml.core.arrays import Array
-from daskxml.kernels import Kernels, RowSamples, RowSums
+from daskxml.kernels import RowSamples, RowSums
+from daskxml.kernels.cpu import row_sampling
+from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.models.batch import Buffers, Updates
 
 
@@ -25,7 +27,7 @@ class RowPairs:
         ``softmax`` or ``sigmoid``.
     """
 
-    def __init__(self, kernels: Kernels, weight: Array, bias: Array, loss: str) -> None:
+    def __init__(self, kernels: CpuKernels, weight: Array, bias: Array, loss: str) -> None:
         self.kernels, self.weight, self.bias, self.loss = kernels, weight, bias, loss
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
         self.buffers = Buffers(kernels)
@@ -47,8 +49,11 @@ class RowPairs:
         slopes, loss = buffers.vector("slopes", samples.pairs), buffers.vector("loss", rows)
         gradient = buffers.matrix("gradient", rows, self.units)
         is_softmax = self.loss == "softmax"
-        backward = kernels.softmax_row_samples if is_softmax else kernels.sigmoid_row_samples
-        backward(slopes, gradient, loss, samples, hidden, self.weight, self.bias)
+        backward = (
+            row_sampling.softmax_row_samples if is_softmax else row_sampling.sigmoid_row_samples
+        )
+        place = samples, hidden, self.weight, self.bias
+        backward(kernels.team, slopes, gradient, loss, *place)
         self._update(samples, slopes, hidden, lr, updates)
         return kernels.sum64(loss), gradient
 

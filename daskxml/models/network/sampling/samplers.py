@@ -7,11 +7,15 @@ only by their number.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels, Lookup, RowSamples
+from daskxml.kernels.cpu import row_sampling, sampling
+from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.models.batch import BatchSegment, Buffers, stream_key
 from daskxml.models.network.sampling.config import SamplingConfig
 from daskxml.models.network.sampling.hash_tables import LabelTables
@@ -28,7 +32,7 @@ class BatchSampler:
     """
 
     def __init__(
-        self, config: SamplingConfig, kernels: Kernels, labels: int, tables: LabelTables | None
+        self, config: SamplingConfig, kernels: CpuKernels, labels: int, tables: LabelTables | None
     ) -> None:
         self.config, self.kernels, self.labels, self.tables = config, kernels, labels, tables
         self.active = config.labels_of(labels)
@@ -52,13 +56,13 @@ class BatchSampler:
         ids, place = (self.buffers.vector(name, self.labels) for name in ("ids", "place"))
         count = 0
         for piece in batch:
-            count = self.kernels.add_targets(ids, place, count, piece.y, piece.rows)
+            count = sampling.add_targets(ids, place, count, piece.y, piece.rows)
         count = certain = self._add_near(ids, place, count, hidden, key)
-        count = self.kernels.add_random(ids, place, count, self.active, stream_key(key, _DRAWS))
+        count = sampling.add_random(ids, place, count, self.active, stream_key(key, _DRAWS))
         drawn = count - certain
         weight = (self.labels - certain) / drawn if drawn and self.config.weighted else 1.0
         targets = self._targets(batch, int(hidden.shape[0]), place, count)
-        self.kernels.clear_positions(place, ids[:count])
+        place[ids[:count]] = -1
         return LabelSample(ids[:count], certain, weight, targets)
 
     def _add_near(self, ids: Array, place: Array, count: int, hidden: Array, key: int) -> int:
@@ -68,7 +72,7 @@ class BatchSampler:
         votes = self.buffers.matrix("votes", self.kernels.threads, self.labels)
         self.tables.vote(self.kernels, hidden, votes)
         most = self.active - round(self.config.random * (self.active - count))
-        return self.kernels.add_popular(ids, place, count, votes[0], most, stream_key(key, _TIES))
+        return sampling.add_popular(ids, place, count, votes[0], most, stream_key(key, _TIES))
 
     def _targets(
         self, batch: Sequence[BatchSegment], rows: int, place: Array, count: int
@@ -82,7 +86,7 @@ class BatchSampler:
         self.kernels.fill(indptr, 0)
         for piece in batch:
             own = indptr[piece.first_row : piece.span.stop + 1]
-            self.kernels.write_target_positions(own, indices, place, piece.y, piece.rows)
+            sampling.write_target_positions(own, indices, place, piece.y, piece.rows)
         targets = Csr(indptr, indices, None, count)
         in_order = self.kernels.to_device(np.arange(rows))
         return BatchSegment(targets, targets, in_order, 0)
@@ -95,7 +99,7 @@ class RowSampler:
     """
 
     def __init__(
-        self, config: SamplingConfig, kernels: Kernels, labels: int, tables: LabelTables | None
+        self, config: SamplingConfig, kernels: CpuKernels, labels: int, tables: LabelTables | None
     ) -> None:
         self.config, self.kernels, self.tables = config, kernels, tables
         self.labels, self.active = labels, config.labels_of(labels)
@@ -116,8 +120,16 @@ class RowSampler:
         samples, found = self._sized(batch, int(hidden.shape[0])), self._lookup(hidden)
         random, own_key = self.config.random, stream_key(key, _ROW_DRAWS)
         for piece in batch:
-            self.kernels.draw_row_samples(
-                samples, piece.y, piece.rows, piece.first_row, found, random, own_key, self.marks
+            row_sampling.draw_row_samples(
+                self.kernels.team,
+                samples,
+                piece.y,
+                piece.rows,
+                piece.first_row,
+                found,
+                random,
+                own_key,
+                self.marks,
             )
         self._count_drawn(samples)
         return samples
@@ -130,7 +142,7 @@ class RowSampler:
         self.kernels.fill(starts, 0)
         for piece in batch:
             places = starts[piece.first_row : piece.span.stop + 1]
-            self.kernels.size_row_samples(places, piece.y, piece.rows, self.active)
+            row_sampling.size_row_samples(places, piece.y, piece.rows, self.active)
         sizes = {"ids": int(starts[rows]), "rows": int(starts[rows]), "own": rows, "certain": rows}
         for name, size in sizes.items():
             reserve(name, size, "int32")
@@ -165,7 +177,14 @@ def new_sampler(
     labels
         Of the model.
     tables
-        What names labels, if anything does; see `daskxml.models.network.sampling.label_tables`.
+        What names labels, if anything does.
+
+    Raises
+    ------
+    ConfigError
+        On a GPU.
     """
+    if kernels.name == "cuda":
+        raise ConfigError('sampled labels need a CPU: give device "cpu", or leave sampling off')
     kind = RowSampler if config.sets == "row" else BatchSampler
-    return kind(config, kernels, labels, tables)
+    return kind(config, cast(CpuKernels, kernels), labels, tables)

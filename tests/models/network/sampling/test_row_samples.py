@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from daskxml.core.arrays import Segment
 from daskxml.kernels import get_kernels
 from daskxml.models.batch import with_offsets
-from daskxml.models.network.sampling import SamplingConfig
-from daskxml.models.network.sampling.hash_tables import label_tables
+from daskxml.models.network.sampling import SamplingConfig, label_tables
 from daskxml.models.network.sampling.samplers import RowSampler
 from daskxml.models.network.spec import ModelSpec
 from harness.sampled_cases import (
