@@ -23,23 +23,9 @@ from daskxml.config import load_run_config, packaged_run_files
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 DATA = SyntheticSpec(rows=1500, test_rows=200, features=300, labels=60, seed=5)
-NETWORK = {"model.hidden": [16], "strategy.batch_max": 32, "strategy.megabatch_batches": 12,
-           "training.megabatches": 4, "training.epochs": 99.0}  # fmt: skip
-TREES = {"training.epochs": 2}
+SMALL = {"training.epochs": 2}
 SPEEDS = {"a": 1.0, "b": 0.7, "c": 0.4}
 CHOSEN = ("rows", "updates", "batch_rows", "lr", "weights", "metrics")  # of a row of the history
-
-
-def settings(name: str) -> dict[str, Any]:
-    """Return the overrides that make a packaged run file small."""
-    packaged = load_run_config(name)
-    if packaged.model.kind != "mlp":
-        return dict(TREES)
-    small = dict(NETWORK)
-    for key in ("batch_min", "batch_initial"):  # they follow from batch_max
-        if hasattr(packaged.strategy, key):
-            small[f"strategy.{key}"] = 0
-    return small
 
 
 def digest(value: bytes) -> str:
@@ -60,7 +46,7 @@ def run(name: str, data: dict[str, Path]) -> str:
     """Return one line: the run file's name, and the digests of its model and its history."""
     packaged = load_run_config(name)
     pools = {"c": 2} if packaged.cluster.pools else {}
-    found = daskxml.simulate(name, SPEEDS, pools=pools, overrides=settings(name), **data)
+    found = daskxml.simulate(name, SPEEDS, pools=pools, overrides=SMALL, **data)
     history = [{key: row.get(key) for key in CHOSEN} for row in found.history]
     text = json.dumps(history, sort_keys=True, default=str)
     return f"{name:<24}{of_arrays(found.model.parameters)}  {digest(text.encode())}"
