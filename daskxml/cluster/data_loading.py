@@ -51,8 +51,6 @@ from daskxml.data.reading import (
 from daskxml.data.rows import label_counts
 from daskxml.data.weights import row_weights
 from daskxml.models.network.spec import Layout
-from daskxml.models.protocol import Spec
-from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
     DataLayout,
@@ -168,7 +166,7 @@ class LoadedData:
         Another run had read the rows.
     """
 
-    spec: Spec
+    spec: Any
     rows: PlacedRows
     label_vectors: Future | None = None
     was_there: bool = False
@@ -239,7 +237,7 @@ async def load(
         lambda rows: rows.fit(stored, workers),
     )
     spec = await _checked_spec(client, config, rows.facts)
-    if not isinstance(spec, TreeSpec):
+    if config.has_strategy:
         return LoadedData(spec, rows, None, was_there)
     shards, seed = rows.train, config.run.seed
     vectors = find_label_vectors(client, shards.futures, shards.rows, spec, seed, run)
@@ -306,7 +304,7 @@ async def _place_rows(
     return PlacedRows(train.facts, shards, tests, counts, layout.is_replicated, stages)
 
 
-async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> Spec:
+async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> Any:
     """Return the model for data of these sizes.
 
     Raises

@@ -50,7 +50,6 @@ from daskxml.models.trees.fitting import (
     works_of,
 )
 from daskxml.models.trees.nodes import Plan
-from daskxml.models.trees.spec import TreeSpec
 from daskxml.records.checkpoint import read_tree, stored_trees, write_tree
 from daskxml.session.commands import EndRun, StopRequest
 from daskxml.session.setup import model_header
@@ -167,7 +166,6 @@ class TreeDriver(RunDriver):
 
     async def _train(self) -> str:
         spec, rows = self.data.spec, self.data.rows
-        assert isinstance(spec, TreeSpec)
         self._settings = fit_settings(self.config, spec, sum(rows.train.rows))
         self._part = self._whole_part()
         self.event_log.state("preparing workers")

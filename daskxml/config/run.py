@@ -26,9 +26,9 @@ from daskxml.config.toml import Source, decode, encode, one_line_lists, read_sou
 from daskxml.core.errors import ConfigError
 from daskxml.data.cards import load_card
 from daskxml.data.text.settings import TextSettings
-from daskxml.models.kinds import DEFAULT_KIND, TRAINED, trained_kind
+from daskxml.models.kinds import TRAINED, trained_kind
 from daskxml.models.network.sampling import SamplingConfig
-from daskxml.models.protocol import Spec, TrainedKind
+from daskxml.models.protocol import DEFAULT_KIND, Spec, TrainedKind
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Strategy
@@ -240,8 +240,8 @@ class RunConfig:
         rule: str = self.combine.rule
         return self.make_strategy().rules[0] if rule == "auto" else rule
 
-    def model_spec(self, features: int, labels: int) -> Spec:
-        """Return the model for data with so many columns."""
+    def model_spec(self, features: int, labels: int) -> Any:
+        """Return the model, its kind's ``Spec``, for data with so many columns."""
         return dataclasses.replace(self.model, features=features, labels=labels)
 
     def as_dict(self) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,6 @@ from daskxml.data.reading import (
 )
 from daskxml.data.rows import concatenate, label_counts
 from daskxml.data.weights import row_weights
-from daskxml.models.protocol import Spec
 from daskxml.models.trees.search import prepare_trees
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.placement import Placement
@@ -69,7 +68,7 @@ class Rows:
     label_vectors: Array | None = None
     tree_spec: TreeSpec | None = None
 
-    def model_spec(self, config: RunConfig) -> Spec:
+    def model_spec(self, config: RunConfig) -> Any:
         """Return the model of a run with these rows."""
         return self.tree_spec or config.model_spec(self.facts.features, self.facts.labels)
 
@@ -136,7 +135,7 @@ def read_rows(
 def prepared(rows: Rows, config: RunConfig) -> Rows:
     """Return the rows with what label trees need to know of them, if the model is of that kind."""
     spec = config.model_spec(rows.facts.features, rows.facts.labels)
-    if not isinstance(spec, TreeSpec):
+    if config.has_strategy:
         return rows
     spec, vectors = prepare_trees(rows.train, rows.label_counts, spec, config.run.seed)
     return replace(rows, label_vectors=vectors, tree_spec=spec)

@@ -12,7 +12,6 @@ from daskxml.local.trees import Clocks, Pool, Threads, TreeTasks, fit_trees
 from daskxml.models.store import write_model
 from daskxml.models.trained import Model
 from daskxml.models.trees.fitting import Slot, check_any, named_trees
-from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.tree_run import TreeRun, announce_trees, fit_settings
 
 
@@ -51,7 +50,6 @@ class LocalTreeRun(LocalRun):
         return model, reason
 
     def _new_tasks(self) -> TreeTasks:
-        assert isinstance(self.spec, TreeSpec)
         cluster, rows = self.config.cluster, sum(part.rows for part in self._held.train)
         device = "cpu" if cluster.device == "auto" else cluster.device
         threads = cluster.threads_on(len(os.sched_getaffinity(0)), 1)

@@ -8,12 +8,11 @@ from typing import Any
 from daskxml.core.errors import ConfigError
 from daskxml.models.mix.kind import Mix
 from daskxml.models.network.kind import Network
-from daskxml.models.protocol import ModelKind, Spec, TrainedKind
+from daskxml.models.protocol import NAMES_BEFORE, ModelKind, Spec, TrainedKind, stored_name
 from daskxml.models.trees.kind import Trees
 
-DEFAULT_KIND = "mlp"
-TRAINED: dict[str, TrainedKind[Any]] = {"mlp": Network(), "tree": Trees()}
-KINDS: dict[str, ModelKind[Any]] = {**TRAINED, "mixture": Mix(TRAINED)}
+TRAINED: dict[str, TrainedKind[Any]] = {"network": Network(), "trees": Trees()}
+KINDS: dict[str, ModelKind[Any]] = {**TRAINED, "mix": Mix(TRAINED)}
 
 
 def kind_of(spec: Spec) -> ModelKind[Any]:
@@ -33,12 +32,15 @@ def trained_kind(name: Any) -> TrainedKind[Any]:
     --------
     >>> trained_kind("forest")
     Traceback (most recent call last):
-    daskxml.core.errors.ConfigError: kind = 'forest': must be one of 'mlp', 'tree'
+    daskxml.core.errors.ConfigError: kind = 'forest': must be one of 'network', 'trees'
     """
     if isinstance(name, str) and name in TRAINED:
         return TRAINED[name]
-    if isinstance(name, str) and name in KINDS:
-        problem = KINDS[name].made_by
+    now = NAMES_BEFORE.get(name, name) if isinstance(name, str) else ""
+    if now in TRAINED:
+        problem = f"is called {now!r} now"
+    elif now in KINDS:
+        problem = KINDS[now].made_by
     else:
         problem = f"must be one of {', '.join(map(repr, TRAINED))}"
     raise ConfigError(f"kind = {name!r}: {problem}", "kind")
@@ -54,11 +56,8 @@ def spec_from_dict(values: Mapping[str, Any]) -> Spec:
 
     Examples
     --------
-    >>> spec_from_dict({"kind": "tree", "features": 3, "labels": 2}).labels
+    >>> spec_from_dict({"kind": "trees", "features": 3, "labels": 2}).labels
     2
     """
-    name = values.get("kind", DEFAULT_KIND)
-    if not isinstance(name, str) or name not in KINDS:
-        raise ConfigError(f"kind = {name!r}: must be one of {', '.join(map(repr, KINDS))}")
-    described: Spec = KINDS[name].spec(values)
+    described: Spec = KINDS[stored_name(values, KINDS)].spec(values)
     return described

@@ -5,10 +5,11 @@ A kind is a folder in `daskxml.models` and a line in `daskxml.models.kinds.KINDS
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from daskxml.core.arrays import Array, Csr, Segment
+from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels
 
 Arrays = Mapping[str, Any]  # a model's parameters by their names
@@ -37,6 +38,28 @@ class Spec(Protocol):
 
 
 AnySpec = TypeVar("AnySpec")
+DEFAULT_KIND = "network"  # of a run file or a stored model that names none
+NAMES_BEFORE = {"mlp": "network", "tree": "trees", "mixture": "mix"}  # in models stored before
+
+
+def stored_name(values: Mapping[str, Any], kinds: Collection[str]) -> str:
+    """Return the name of the kind of a stored description.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of ``kinds``.
+
+    Examples
+    --------
+    >>> stored_name({"kind": "tree"}, ["network", "trees"]), stored_name({}, ["network"])
+    ('trees', 'network')
+    """
+    given = values.get("kind", DEFAULT_KIND)
+    name = NAMES_BEFORE.get(given, given) if isinstance(given, str) else ""
+    if name not in kinds:
+        raise ConfigError(f"kind = {given!r}: must be one of {', '.join(map(repr, kinds))}")
+    return name
 
 
 class Ranker(Protocol):

@@ -198,7 +198,7 @@ def test_texts_a_fitted_object_and_names(client: Client) -> None:
         documents = pipe.read(futures)
         words = pipe.fit(Words(), documents)
         rows = pipe.map(one_hot, pipe.transform(words, documents), names=["car", "fruit"])
-        tree = {"model": {"kind": "tree"}, "training": {"epochs": 1}, "evaluation": {"k": [1]}}
+        tree = {"model": {"kind": "trees"}, "training": {"epochs": 1}, "evaluation": {"k": [1]}}
         run = pipe.train(tree, rows, rows).result()
         assert run.metrics["P@1"] == 1.0
         assert words.result().vocabulary == ["apple", "blue", "car", "green", "red"]

@@ -40,7 +40,7 @@ RUN: dict[str, Any] = {
 }
 
 
-TREE: dict[str, Any] = {"model": {"kind": "tree"}, "training": {"epochs": 1}}  # the same each time
+TREE: dict[str, Any] = {"model": {"kind": "trees"}, "training": {"epochs": 1}}  # the same each time
 
 
 def records(texts: list[str] = TEXTS) -> list[dict[str, Any]]:

@@ -52,7 +52,10 @@ def failure(capsys, *arguments):
         (["generate", "rows.txt"], "generate was removed: docs/examples/generate.py writes"),
         (["inspect", "rows\udc80.txt"], r"rows\udc80.txt: not text in UTF-8"),
         (["train", "adaptive-sgd", "--set", 'strategy.name=["elastic"]'], "no such strategy"),
-        (["train", "adaptive-sgd", "--set", 'model.kind=["tree"]'], "must be one of 'mlp', 'tree'"),
+        (
+            ["train", "adaptive-sgd", "--set", 'model.kind=["trees"]'],
+            "must be one of 'network', 'trees'",
+        ),
         (["train", "adaptive-sgd", "--set", f"model.hidden={3000 * '['}"], "nested too deeply"),
         (["train", "adaptive-sgd", "--set", f"run.seed={5000 * '9'}"], "has too many digits"),
         (["train", "adaptive-sgd", "--set", f"training.epochs={400 * '9'}"], "a number of 64 bits"),

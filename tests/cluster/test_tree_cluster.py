@@ -16,7 +16,7 @@ from harness.records import check_trees
 
 Data = dict[str, Path]
 VALUES: dict[str, Any] = {
-    "model": {"kind": "tree", "leaf_labels": 10, "powers": [1.0, 0.5]},
+    "model": {"kind": "trees", "leaf_labels": 10, "powers": [1.0, 0.5]},
     "training": {"epochs": 2},
     "checkpoint": {"every": 1},
     "cluster": {"threads": 1},

@@ -16,7 +16,7 @@ from daskxml.local import Arrival, Loss
 from harness.records import check_trees
 
 VALUES: dict[str, Any] = {
-    "model": {"kind": "tree", "leaf_labels": 10, "powers": [1.0, 0.5]},
+    "model": {"kind": "trees", "leaf_labels": 10, "powers": [1.0, 0.5]},
     "training": {"epochs": 2},
 }
 Data = dict[str, Path]
@@ -102,10 +102,10 @@ def test_later_trees_are_fitted_to_hard_negatives_too(
         (["data.residency=shard"], "needs all rows on every worker"),
         (["cluster.pools=1"], "takes no pools"),
         (["evaluation.training_loss=true"], "has no loss over all rows"),
-        (["strategy.name=elastic"], "kind = 'tree' has none"),
+        (["strategy.name=elastic"], "kind = 'trees' has none"),
         (["model.hidden=[8]"], "unknown key 'hidden'"),
-        (["model.kind=forest"], "kind = 'forest': must be one of 'mlp', 'tree'"),
-        (["model.kind=mlp"], "leaf_labels"),
+        (["model.kind=forest"], "kind = 'forest': must be one of 'network', 'trees'"),
+        (["model.kind=network"], "leaf_labels"),
     ],
 )
 def test_settings_that_do_not_go_together(overrides: list[str], problem: str) -> None:

@@ -29,7 +29,7 @@ def network(rows, loss="softmax", epochs=5, **training):
 def tree(**training):
     solver = {"solver": "dual", "cost": 0.5, "passes": 500, "smallest_weight": 0.0}
     return {
-        "model": {"kind": "tree", "leaf_labels": 2, **solver},
+        "model": {"kind": "trees", "leaf_labels": 2, **solver},
         "training": {"epochs": 1, **training},
         "cluster": {"threads": 1},
     }

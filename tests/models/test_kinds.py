@@ -1,5 +1,6 @@
 """A kind of model is one folder and one line: a small one does all that trained models do."""
 
+import ast
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,7 @@ from daskxml.models.store import ModelHeader
 from harness.small_models import network_and_trees
 
 ROWS = SyntheticSpec(rows=200, test_rows=80, features=40, labels=12, seed=4)
+OWN_ROOMS = [("models", room) for room in ("network", "trees", "mix")]
 PACKAGE = Path(daskxml.__file__).parent
 
 
@@ -74,7 +76,7 @@ def popular(monkeypatch):
     """A model of a kind that is registered for the test alone."""
     every = {**kinds.KINDS, "popular": Popular()}
     monkeypatch.setitem(kinds.KINDS, "popular", every["popular"])
-    monkeypatch.setitem(kinds.KINDS, "mixture", Mix(every))
+    monkeypatch.setitem(kinds.KINDS, "mix", Mix(every))
     labels = to_scipy(generate(ROWS)[0].labels)
     counts = np.asarray(labels.sum(axis=0), np.int64).ravel()
     header = ModelHeader(spec=PopularSpec(features=40, labels=12), training_rows=200)
@@ -99,6 +101,37 @@ def test_a_new_kind_is_stored_ranks_and_is_made_smaller(popular, tmp_path):
         loaded.logits(test)
     with pytest.raises(daskxml.ConfigError, match="kind = 'popular': count labels"):
         kinds.trained_kind("popular")
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("tree", "is called 'trees' now"),
+    ("mlp", "is called 'network' now"),
+    ("mixture", "train two runs or more, then `daskxml mix"),
+    ("mix", "train two runs or more, then `daskxml mix"),
+    ("forest", "must be one of 'network', 'trees'"),
+    (["trees"], "must be one of 'network', 'trees'"),
+])  # fmt: skip
+def test_names_of_kinds_that_run_files_cannot_have(name, message):
+    with pytest.raises(daskxml.ConfigError, match=message):
+        kinds.trained_kind(name)
+
+
+def test_no_other_room_asks_for_a_kind():
+    """No type of a description or a ranker is tested for, and no kind is compared."""
+    names = {"ModelSpec", "TreeSpec", "MixtureSpec", "Forest", "NetworkRanker", "Mixture"}
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[:2] in OWN_ROOMS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_asked = isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+            if is_asked and names & set(ast.unparse(node.args[1]).replace("|", " ").split()):
+                found.append(f"{path}:{node.lineno}")
+            if isinstance(node, ast.Compare):
+                sides = {ast.unparse(side) for side in (node.left, *node.comparators)}
+                if sides & {repr(name) for name in kinds.KINDS} and "kind" in str(sides):
+                    found.append(f"{path}:{node.lineno}")
+    assert found == []
 
 
 def test_a_new_kind_is_part_of_a_mixture(popular, tmp_path):

@@ -13,7 +13,7 @@ from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels import Kernels
 from daskxml.models.network.spec import check_names
-from daskxml.models.protocol import Arrays, ModelKind, Ranker, Spec
+from daskxml.models.protocol import Arrays, ModelKind, Ranker, Spec, stored_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class MixtureSpec:
 
     features: int = bounded(MISSING, low=1, high=2**31 - 1)
     labels: int = bounded(MISSING, low=1, high=2**31 - 1)
-    kind: ClassVar[str] = "mixture"
+    kind: ClassVar[str] = "mix"
     parameter_count: ClassVar[int] = 0  # it is not trained
     parts: tuple[Spec, ...]
     weights: tuple[float, ...]
@@ -99,10 +99,9 @@ class Mix(ModelKind[MixtureSpec]):
         return MixtureSpec(**values | {"parts": parts, "weights": weights})
 
     def _described(self, values: Any) -> Any:
-        kind = values.get("kind", "mlp") if isinstance(values, Mapping) else ""
-        if not isinstance(kind, str) or kind not in self._kinds:
-            raise ConfigError(f"a mixture has parts of {', '.join(self._kinds)}, not {kind!r}")
-        return self._kinds[kind].spec(values)
+        if not isinstance(values, Mapping):
+            raise ConfigError("parts of a mixture must be descriptions of models")
+        return self._kinds[stored_name(values, self._kinds)].spec(values)
 
     def _parts(self, spec: MixtureSpec, arrays: Arrays) -> Iterator[Part]:
         for number, part in enumerate(spec.parts):

@@ -67,7 +67,7 @@ class ModelSpec:
 
     features: int
     labels: int
-    kind: ClassVar[str] = "mlp"
+    kind: ClassVar[str] = "network"
     hidden: tuple[int, ...] = (128,)
     activation: str = "relu"
     loss: str = "softmax"

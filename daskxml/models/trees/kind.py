@@ -80,7 +80,7 @@ class Trees(TrainedKind[TreeSpec]):
 
     def needs(self, config: Any) -> Iterator[tuple[bool, str]]:
         """Yield what trees need."""
-        tree, epochs = "[model] kind = 'tree':", config.training.epochs
+        tree, epochs = "[model] kind = 'trees':", config.training.epochs
         yield (
             not (epochs >= 1 and epochs == int(epochs)),
             f"{tree} give [training] epochs, the number of trees, as a whole number",

@@ -70,7 +70,7 @@ class TreeSpec:
 
     features: int = bounded(MISSING, low=1, high=2**31 - 1)
     labels: int = bounded(MISSING, low=1, high=2**31 - 1)
-    kind: ClassVar[str] = "tree"
+    kind: ClassVar[str] = "trees"
     parameter_count: ClassVar[int] = 0  # not known before the rows are
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
     leaf_labels: int = bounded(400, low=1, high=MAX_CHILDREN)
@@ -119,7 +119,7 @@ class TreeSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in a JSON file."""
-        return {**asdict(self), "kind": "tree", "powers": list(self.powers)}
+        return {**asdict(self), "kind": self.kind, "powers": list(self.powers)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TreeSpec:

@@ -451,7 +451,7 @@ def _config(
     model: dict[str, Any] = {"hidden": [1]}
     if strategy == TREES:
         rules = {}
-        model = {"kind": "tree", "solver": "sgd", "passes": 1, "cost": 1.0, "lr": 0.5}
+        model = {"kind": "trees", "solver": "sgd", "passes": 1, "cost": 1.0, "lr": 0.5}
         model |= {"leaf_labels": 2}
     return load_run_config(
         {
@@ -477,7 +477,7 @@ def _loader(is_replicated: bool) -> Any:
         shards = [Shards([Value(it) for it in them], tuple(it.rows for it in them))
                   for them in (train, test)]  # fmt: skip
         rows = PlacedRows(FACTS, *shards, counts, is_replicated)
-        is_tree = config.model.kind == "tree"
+        is_tree = config.model.kind == "trees"
         vectors = Value(label_vectors()) if is_tree else None
         return LoadedData(config.model_spec(ROWS, LABELS), rows, vectors)
 
