@@ -10,7 +10,7 @@ from daskxml.strategies import STRATEGIES
 FILES = packaged_run_files()
 OWN = {"network", "sampled", "slide", "hogbatch-dense", "adaptive-sgd-paper"}  # other settings
 COMPARED = [  # those of one comparison, a strategy or a variant of one each
-    name for name in FILES if name not in OWN and load_run_config(name).model.kind == "mlp"
+    name for name in FILES if name not in OWN and load_run_config(name).model.kind == "network"
 ]
 WORKERS = {  # replica workers and pools, where a run file says
     "hogwild": (0, 1),
