@@ -19,13 +19,14 @@ from typing import Any
 
 from distributed import Client, Future
 
+from daskxml.api.job import Config
 from daskxml.api.prediction_files import write_predictions
 from daskxml.api.row_stages import RowStages
 from daskxml.api.run import Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
 from daskxml.api.stage_tasks import FEATURES_FILE, LABELS_FILE, rank, score, write_matrices
 from daskxml.api.stages import NUMBER, Rows, Value, await_stage, key_of, submit_each
-from daskxml.api.train import Config, train, without_stages
+from daskxml.api.train import train, without_stages
 from daskxml.cluster.connection import connection
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import InputError

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daskxml.api.run import Run, resolve_run
+from daskxml.api.job import Job, matrices
+from daskxml.api.run import Run
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
 from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
@@ -15,9 +17,8 @@ from daskxml.local.driver import Arrival, Change, check_changes
 from daskxml.local.rows import Rows, load_rows
 from daskxml.local.run import LocalRun, read_stored
 from daskxml.local.tree_runs import LocalTreeRun
-from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
+from daskxml.observe.callbacks import OnEvent, OnMegabatch
 from daskxml.observe.loggers import Logger
-from daskxml.records.run_dir import RunDir
 from daskxml.session.setup import DataLayout
 
 Speeds = Sequence[float] | Mapping[str, float]
@@ -82,27 +83,51 @@ def simulate(
     [256, 512, 768, 1024]
     """
     named, changes = name_speeds(speeds), tuple(changes)
-    resolved = resolve_run(config, train, test, overrides)
-    late = [change.worker for change in changes if isinstance(change, Arrival)]
     check_changes(named, changes)
-    threads = check_pools(pools or {}, [*named, *late], resolved)
-    place = RunDir.open(out, resume)
-    callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
-    with place, callbacks as publish:
+    job = Job.of(
+        config, train, test, overrides, out=out, resume=resume, on_event=on_event,
+        on_megabatch=on_megabatch, loggers=loggers, raises=raises, find=_found(rows),
+    )  # fmt: skip
+    late = [change.worker for change in changes if isinstance(change, Arrival)]
+    threads = check_pools(pools or {}, [*named, *late], job.config)
+    return job.run(Virtual(named, cost, network, threads, pool_cost, changes))
+
+
+def _found(rows: Rows | None) -> Callable[[Any, str], Any]:
+    """Return what finds rows that are no files: those that were read before, if there are such."""
+    if rows is None:
+        return matrices
+    return lambda given, name: rows if name == "train" else None
+
+
+@dataclass(frozen=True)
+class Virtual:
+    """Workers on virtual clocks; see `simulate`."""
+
+    speeds: Mapping[str, float]
+    cost: Costs
+    network: Network | None
+    pools: Mapping[str, int]
+    pool_cost: Costs | None
+    changes: tuple[Change, ...]
+
+    def run(self, job: Job, publish: OnEvent) -> Run:
+        """Do a job."""
         publish({"kind": "status", "state": "loading"})
-        kind = LocalRun if resolved.has_strategy else LocalTreeRun
-        stored = None if kind is LocalTreeRun else read_stored(place)
+        config, directory = job.config, job.directory
+        stored = read_stored(directory) if config.has_strategy else None
         placed = DataLayout(**stored[0]["placed"]) if stored else None
-        resolved, rows, names = load_rows(
-            resolved, len(named), train, test, rows=rows, placed=placed
+        config, rows, names = load_rows(config, len(self.speeds), **job.given, placed=placed)
+        devices = Devices.of(
+            rows.model_spec(config), self.cost, self.network, self.pools, self.pool_cost
         )
-        devices = Devices.of(rows.model_spec(resolved), cost, network, threads, pool_cost)
+        kind = LocalRun if config.has_strategy else LocalTreeRun
         run = kind(
-            resolved, rows, publish, names=names, devices=devices, speeds=named, place=place,
-            stored=stored, changes=changes,
+            config, rows, publish, names=names, devices=devices, speeds=self.speeds,
+            place=directory, stored=stored, changes=self.changes,
         )  # fmt: skip
         model, reason = run.run()
-        return Run(model, run.history, place.path, reason)
+        return Run(model, run.history, directory.path, reason)
 
 
 def name_speeds(speeds: Speeds) -> dict[str, float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +20,20 @@ from daskxml.api.collections import (
     find_dask_rows,
     place_given,
 )
+from daskxml.api.job import Config, Job, Rows
 from daskxml.api.row_stages import RowStages
-from daskxml.api.run import Matrices, Run, resolve_run
+from daskxml.api.run import Matrices, Run
 from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
 from daskxml.cluster.connection import Warn, connection
 from daskxml.config import RunConfig, load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
 from daskxml.data.text import TextSettings
-from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
+from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore
 from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
-from daskxml.records.run_dir import RunDir
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
-
-Rows = Any  # paths, `Matrices`, a dask data frame, or a list of delayed values or futures
-Config = str | Path | Mapping[str, Any] | RunConfig
 
 
 def train(
@@ -96,21 +95,49 @@ def train(
         run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
-    resolved, matrices = resolve_rows(config, train, test, overrides, workers)
-    section = local_section(resolved)
     on_event = on_event or notebook_progress()
-    place = RunDir.open(out, resume)
-    callbacks = run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises)
+    job = Job.of(
+        config, train, test, overrides, out=out, resume=resume, find=find_given,
+        settings=None if workers is None else {"cluster.workers": workers}, on_event=on_event,
+        on_megabatch=on_megabatch, loggers=loggers, raises=raises,
+    )  # fmt: skip
     if client is None and scheduler is None and on_event is not None:
         on_event({"kind": "status", "state": "starting local workers"})
-    with (
-        place,
-        callbacks as publish,
-        connection(client, scheduler, section, _warner(publish)) as connected,
-    ):
-        open_runs(connected)
-        staged = staged_rows(connected, resolved, matrices, publish)
-        return _follow(RunFollower(connected, publish, place, resolved), resolved, staged)
+    return job.run(Cluster(client, scheduler))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Dask cluster: a client's, a scheduler's, or a local one that ends with the job."""
+
+    client: Client | None = None
+    scheduler: str | None = None
+
+    def run(self, job: Job, publish: OnEvent) -> Run:
+        """Do a job, and follow it to its end."""
+        with self._following(job, publish) as (follower, given):
+            return _follow(follower, job.config, given)
+
+    def launch(self, job: Job, publish: OnEvent) -> str:
+        """Begin a job, and leave it there; return the run's name."""
+        with job.directory, self._following(job, publish) as (follower, given):
+            return _launch(follower, job.config, given)
+
+    @contextlib.contextmanager
+    def _following(
+        self, job: Job, publish: OnEvent
+    ) -> Iterator[tuple[RunFollower, Mapping[str, Given]]]:
+        """Yield what follows the run, and the rows that are no files, after the job's stages."""
+        section = local_section(job.config)
+        with connection(self.client, self.scheduler, section, _warner(publish)) as connected:
+            open_runs(connected)
+            given = staged_rows(connected, job.config, job.given, publish)
+            yield RunFollower(connected, publish, job.directory, job.config), given
+
+
+def find_given(rows: Rows, name: str) -> Given | None:
+    """Return rows that are no files: of Dask collections, or in memory."""
+    return find_dask_rows(rows, name) or (rows if isinstance(rows, Matrices) else None)
 
 
 def without_stages(config: RunConfig) -> RunConfig:
@@ -166,37 +193,8 @@ def launch(
     """
     if client is None and scheduler is None:
         raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
-    resolved, matrices = resolve_rows(config, train, test, overrides)
-    place, publish = RunDir.open(out, resume), on_event or ignore
-    cluster = connection(client, scheduler, resolved.cluster, _warner(publish))
-    with place, cluster as connected:
-        open_runs(connected)
-        staged = staged_rows(connected, resolved, matrices, publish)
-        return _launch(RunFollower(connected, publish, place, resolved), resolved, staged)
-
-
-def resolve_rows(
-    config: Config,
-    train: Rows | None,
-    test: Rows | None,
-    overrides: Iterable[str] | Mapping[str, Any],
-    workers: int | None = None,
-) -> tuple[RunConfig, dict[str, Given]]:
-    """Return the resolved run file, and the rows that are no files by ``train`` and ``test``."""
-    matrices: dict[str, Given] = {}
-    given = {"train": train, "test": test}
-    for name, rows in given.items():
-        if found := find_dask_rows(rows, name):
-            matrices[name] = found
-        elif isinstance(rows, Matrices):
-            matrices[name] = rows
-    paths = {name: None if name in matrices else rows for name, rows in given.items()}
-    resolved = resolve_run(config, paths["train"], paths["test"], overrides)
-    if workers is not None:
-        resolved = load_run_config(resolved, {"cluster.workers": workers})
-    if not (resolved.data.train or "train" in matrices):
-        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
-    return resolved, matrices
+    job = Job.of(config, train, test, overrides, out=out, resume=resume, find=find_given)
+    return Cluster(client, scheduler).launch(job, on_event or ignore)
 
 
 def _warner(publish: OnEvent) -> Warn:

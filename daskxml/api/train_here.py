@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from daskxml.api.run import Run, resolve_run
+from daskxml.api.job import Job
+from daskxml.api.run import Run
 from daskxml.config import RunConfig
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.local.rows import load_rows
 from daskxml.local.run import LocalRun
 from daskxml.local.tree_runs import LocalTreeRun
 from daskxml.models.trained import Model
-from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
+from daskxml.observe.callbacks import OnEvent, OnMegabatch
 from daskxml.observe.loggers import Logger
-from daskxml.records.run_dir import RunDir
 
 
 def train_here(
@@ -47,14 +48,25 @@ def train_here(
     >>> run.reason, run.model.spec.labels
     ('epochs', 64)
     """
-    resolved, place = resolve_run(config, train, test, overrides), RunDir(None, None)
-    with (
-        run_callbacks(resolved, place, on_event, on_megabatch, loggers, raises=raises) as publish,
-        telling_of_compilation(lambda: publish({"kind": "compiling", "text": TEXT})),
-    ):
-        publish({"kind": "status", "state": "loading"})
-        resolved, rows, names = load_rows(resolved, 1, train, test)
-        kind = LocalRun if resolved.has_strategy else LocalTreeRun
-        run = kind(resolved, rows, publish, start, names)
-        model, reason = run.run()
-        return Run(model, run.history, None, reason)
+    job = Job.of(
+        config, train, test, overrides, on_event=on_event, on_megabatch=on_megabatch,
+        loggers=loggers, raises=raises,
+    )  # fmt: skip
+    return job.run(Here(start))
+
+
+@dataclass(frozen=True)
+class Here:
+    """This process; ``start`` is the model to go on with."""
+
+    start: Model | None = None
+
+    def run(self, job: Job, publish: OnEvent) -> Run:
+        """Do a job."""
+        with telling_of_compilation(lambda: publish({"kind": "compiling", "text": TEXT})):
+            publish({"kind": "status", "state": "loading"})
+            config, rows, names = load_rows(job.config, 1, **job.given)
+            kind = LocalRun if config.has_strategy else LocalTreeRun
+            run = kind(config, rows, publish, self.start, names)
+            model, reason = run.run()
+            return Run(model, run.history, None, reason)

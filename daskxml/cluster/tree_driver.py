@@ -124,6 +124,7 @@ class TreeDriver(RunDriver):
         self._working = BackgroundTasks(self._deliver)
         self._trees: dict[int, Future] = {}  # the later of two may be there first
         self._parts: dict[int, _Parts] = {}
+        self._of_rows: list[Future] = []  # what this run alone has made of the rows
         self._pieces: dict[str, _Piece] = {}  # by key: of trees that are not put together
         self._numbers = itertools.count()
         self._holders_of_model: list[WorkerHandle] = []
@@ -168,6 +169,8 @@ class TreeDriver(RunDriver):
         spec, rows = self.data.spec, self.data.rows
         self._settings = fit_settings(self.config, spec, sum(rows.train.rows))
         self._part = self._whole_part()
+        assert self.data.label_vectors is not None
+        self._of_rows.append(self.data.label_vectors)
         self.event_log.state("preparing workers")
         workers = [WorkerHandle(info) for info in self._infos]
         await self._admit(sorted(workers, key=lambda it: natural_order(it.name)))
@@ -196,7 +199,10 @@ class TreeDriver(RunDriver):
     def _whole_part(self) -> Future:
         """Return the future of all training rows as one partition."""
         parts = self.data.rows.train.futures
-        return parts[0] if len(parts) == 1 else self._submit("rows", concatenate, parts)
+        if len(parts) == 1:
+            return parts[0]
+        self._of_rows.append(self._submit("rows", concatenate, parts))
+        return self._of_rows[-1]
 
     async def _load_trees(self) -> list[dict[str, Any]]:
         """Read the trees of a run that goes on; return their rows of the history."""
@@ -601,7 +607,7 @@ class TreeDriver(RunDriver):
         self._is_training = False
         await self._working.cancel()
         self._drop_pieces()
-        _release(*self._trees.values())
+        _release(*self._trees.values(), *self._of_rows)
         for parts in self._parts.values():
             _release(parts.order, parts.plan)
         self._parts, self._trees = {}, {}

@@ -10,7 +10,6 @@ import numpy as np
 
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
-from daskxml.core.errors import ConfigError
 from daskxml.data.reading import (
     DataSource,
     Facts,
@@ -158,29 +157,20 @@ def share_rows(rows: Rows) -> Rows:
 def load_rows(
     config: RunConfig,
     workers: int,
-    train: Given | None = None,
+    train: Given | Rows | None = None,
     test: Given | None = None,
     *,
-    rows: Rows | None = None,
     placed: DataLayout | None = None,
 ) -> tuple[RunConfig, Rows, ColumnNames]:
-    """Read what a call gives: return its rows, the names of their columns, and the run file for it.
+    """Read the rows of a run: return the run file for them, the rows, and their columns' names.
 
     Parameters
     ----------
     train, test
-        What the call was given; matrices take the place of files.
-    rows
-        Those that were read before.
-
-    Raises
-    ------
-    ConfigError
-        If there are no training rows.
+        Matrices in the place of files, or all rows as they were read before.
     """
-    given = {n: m for n, m in (("train", train), ("test", test)) if hasattr(m, "partitions")}
-    if rows is None and not (config.data.train or "train" in given):
-        raise ConfigError("no training data: give --train FILE, or data.train in the run file")
     names = ColumnNames.read(config.data)
     config = names.sized(config)
-    return config, rows or read_rows(config, workers, **given, placed=placed), names
+    if isinstance(train, Rows):
+        return config, train, names
+    return config, read_rows(config, workers, train, test, placed=placed), names
