@@ -20,13 +20,13 @@ from daskxml.cluster.worker_group import (
     NOTICE_S,
     WorkerGroup,
     WorkerHandle,
+    any_lost,
     first_failure,
     gather_by_name,
-    is_broken,
-    loss_of_any,
-    lost_any,
+    is_unreachable,
     raise_first_failure,
     remaining,
+    wait_for_loss,
 )
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means, merge_means
@@ -90,7 +90,7 @@ class Collectives:
         }
         others = [worker for worker in workers if worker.name not in known]
         answers = await self.group.call_all(others, "daskxml_norm")
-        if lost_any(answers):
+        if any_lost(answers):
             return None
         raise_first_failure(answers)
         norms = known | answers
@@ -218,8 +218,8 @@ class Collectives:
         finally:
             answers = await gather_by_name(workers, running)
         failure = first_failure(answers)
-        if failure is not None and not is_broken(failure):
+        if failure is not None and not is_unreachable(failure):
             raise failure
-        if lost_any(answers) or (failure is not None and await loss_of_any(workers, NOTICE_S)):
+        if any_lost(answers) or (failure is not None and await wait_for_loss(workers, NOTICE_S)):
             return None
         return answers if failure is None else failure

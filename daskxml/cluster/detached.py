@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.cluster.event_log import EventLog
-from daskxml.cluster.worker_group import WorkerGone, WorkerGroup, WorkerHandle
+from daskxml.cluster.worker_group import LostBeforeAnswer, WorkerGroup, WorkerHandle
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import RunStorage, worker_plugin
 from daskxml.cluster.worker_tasks import model_arrays
@@ -160,7 +160,7 @@ class HistoryWriter:
         """Run a task on the worker that owns the directory; if it is lost, on the next owner."""
         while True:
             worker = await self._owner()
-            with contextlib.suppress(WorkerGone):
+            with contextlib.suppress(LostBeforeAnswer):
                 return await self._group.ask(worker, "write", task, self._group.run, *args)
 
     async def _owner(self) -> WorkerHandle:
@@ -169,7 +169,7 @@ class HistoryWriter:
         while self._worker is None or self._worker.is_lost:
             try:
                 self._worker = await self._lock()
-            except WorkerGone:
+            except LostBeforeAnswer:
                 continue
             except ModelError:
                 # The client, or the previous worker, has not unlocked it yet. Or another worker has

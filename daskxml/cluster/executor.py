@@ -20,10 +20,10 @@ from daskxml.cluster.collectives import Batches, Collectives
 from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.worker_group import (
     BackgroundTasks,
-    WorkerGone,
+    LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
-    lost_any,
+    any_lost,
     raise_first_failure,
 )
 from daskxml.core.errors import ClusterError, DaskxmlError
@@ -48,8 +48,8 @@ from daskxml.session.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerDied:
-    """The scheduler has lost a worker."""
+class HandleLost:
+    """The scheduler has lost a worker; its states are in `daskxml.cluster.worker_group`."""
 
     worker: WorkerHandle
 
@@ -68,7 +68,7 @@ class RunFailed:
     error: BaseException
 
 
-Event = Result | WorkerDied | TaskErred | RunFailed
+Event = Result | HandleLost | TaskErred | RunFailed
 
 
 class Executor:
@@ -265,7 +265,7 @@ class Executor:
         args = [(run, run_dir, command.megabatch, number) for number in range(len(workers))]
         answers = await self.group.ask_each(workers, "save", tasks.store_local, args)
         raise_first_failure(answers)
-        self._has_local_state = lost_any(answers) or any(answers.values())
+        self._has_local_state = any_lost(answers) or any(answers.values())
         return {worker.name: n for n, worker in enumerate(workers) if answers[worker.name] is True}
 
     async def load_rows(self, worker: WorkerHandle) -> None:
@@ -285,8 +285,8 @@ class Executor:
     async def _deliver(self, work: Coroutine[Any, Any, Result | None]) -> None:
         try:
             result = await work
-        except WorkerGone:
-            return  # `WorkerDied` follows
+        except LostBeforeAnswer:
+            return  # `HandleLost` follows
         except asyncio.CancelledError:
             if self._is_closing:
                 raise

@@ -14,14 +14,14 @@ from daskxml.cluster.executor import Executor
 from daskxml.cluster.worker_group import (
     NOTICE_S,
     BackgroundTasks,
-    WorkerGone,
+    LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
     first_failure,
-    is_broken,
-    loss_of_any,
+    is_unreachable,
     raise_first_failure,
     remaining,
+    wait_for_loss,
 )
 from daskxml.cluster.worker_info import (
     Capabilities,
@@ -103,7 +103,7 @@ class Admission:
 
         Raises
         ------
-        WorkerGone, ClusterError
+        LostBeforeAnswer, ClusterError
             If it is lost, or has another version of daskxml.
         """
         try:
@@ -195,8 +195,8 @@ class Membership(Admission):
             args = [(self.group.run, self._settings(worker, present), donors) for worker in wave]
             speeds = await self.group.ask_each(wave, "start", tasks.create_worker, args)
             failure = first_failure(speeds)
-            if founders and failure is not None and is_broken(failure):
-                await loss_of_any(founders, NOTICE_S)
+            if founders and failure is not None and is_unreachable(failure):
+                await wait_for_loss(founders, NOTICE_S)
             if _any_lost(founders):
                 return False
             raise_first_failure(speeds)
@@ -246,9 +246,9 @@ class Membership(Admission):
                 worker.created(await self.group.ask(worker, "start", tasks.create_worker, *args))
                 return
             except ClusterError:
-                if not holders or not await loss_of_any(holders, NOTICE_S):
+                if not holders or not await wait_for_loss(holders, NOTICE_S):
                     raise
-        raise WorkerGone(worker.name)
+        raise LostBeforeAnswer(worker.name)
 
     async def _copy_model(self, worker: WorkerHandle) -> None:
         """Copy the global model from some worker; `admit` repeats it for an older model."""
@@ -311,7 +311,7 @@ class Membership(Admission):
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except WorkerGone:
+        except LostBeforeAnswer:
             pass
         except (DaskxmlError, OSError, ValueError, MemoryError) as error:
             self._warn(f"a worker cannot join: {error}")
@@ -371,7 +371,7 @@ async def wait_for_worker(client: Client, present: Sized, arrived: asyncio.Event
 async def _wait_for_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Wait for all calls of workers; raise the first failure that is not the loss of a worker."""
     for answer in await asyncio.gather(*calls, return_exceptions=True):
-        if isinstance(answer, BaseException) and not isinstance(answer, WorkerGone):
+        if isinstance(answer, BaseException) and not isinstance(answer, LostBeforeAnswer):
             raise answer
 
 

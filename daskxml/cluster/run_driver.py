@@ -23,9 +23,9 @@ from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
 from daskxml.cluster.detached import DetachedRun, HistoryWriter
 from daskxml.cluster.event_log import EventLog, explained
-from daskxml.cluster.executor import Event, Executor, RunFailed, TaskErred, WorkerDied
+from daskxml.cluster.executor import Event, Executor, HandleLost, RunFailed, TaskErred
 from daskxml.cluster.membership import Membership, wait_for_worker
-from daskxml.cluster.worker_group import WorkerGone, WorkerGroup, WorkerHandle, result_of
+from daskxml.cluster.worker_group import LostBeforeAnswer, WorkerGroup, WorkerHandle, result_of
 from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
@@ -130,7 +130,7 @@ class RunDriver:
         worker = self.group.at(address)
         if worker is not None and not worker.is_lost:
             worker.lost.set()
-            self.events.put_nowait(WorkerDied(worker))
+            self.events.put_nowait(HandleLost(worker))
         self.group.capabilities.pop(address, None)
         if self.detached is not None:
             self.detached.worker_removed(address)
@@ -336,7 +336,7 @@ class RunDriver:
                 event = await self.events.get()
         except TimeoutError:
             return []
-        if isinstance(event, WorkerDied):
+        if isinstance(event, HandleLost):
             return await self._lose(event.worker, loop)
         return await self._handle(event, loop)
 
@@ -351,33 +351,43 @@ class RunDriver:
             case WorkResult() if self.executor is not None:
                 busy_s = event.ranks[0].busy_s
                 self.executor.lease_ended(event.number, busy_s, event.squared_norm)
-        assert not isinstance(event, WorkerDied | TaskErred | RunFailed)
+        assert not isinstance(event, HandleLost | TaskErred | RunFailed)
         return loop.handle(event, time.monotonic())
 
     async def _lose(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
-        """Handle a loss, after the events before it: a merge may have been committed."""
+        """Return the commands that follow from a loss."""
         executor = self.executor
         if executor is None or self.group.workers.get(worker.name) is not worker:
             self.group.forget(worker)  # it had not joined yet
             return []
-        losses: list[WorkerDied] = []
+        ends = await self._settle(executor, loop)
+        commands = loop.lose(worker.name, time.monotonic())
+        return ends or commands
+
+    async def _settle(self, executor: Executor, loop: RunLoop) -> list[Command]:
+        """Handle what came before a loss; return the run's end, if that follows.
+
+        A merge or a gang that is under way ends first: with a result, which stands although a
+        worker is lost, or undone. Then reports, and what follows from them, until nothing more
+        comes: a merge may follow, but no gang, which the loss would undo. Other losses wait.
+        """
+        losses: list[HandleLost] = []
         ends: list[Command] = []
         while executor.has_collective() or not self.events.empty():
             await executor.settle_collective()
             while not self.events.empty():
                 event = self.events.get_nowait()
-                if isinstance(event, WorkerDied):
+                if isinstance(event, HandleLost):
                     losses.append(event)
                     continue
                 for command in await self._handle(event, loop):
                     if isinstance(command, EndRun):
                         ends.append(command)
-                    elif not _is_gang(command):  # which the loss would undo
+                    elif not _is_gang(command):
                         executor.execute(command)
         for loss in losses:
             self.events.put_nowait(loss)
-        commands = loop.lose(worker.name, time.monotonic())
-        return ends or commands
+        return ends
 
     def _publish_ready(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Allow changes of a resumed run's directory: its workers have read the checkpoint."""
@@ -429,7 +439,7 @@ class RunDriver:
         self.event_log.state("writing the model")
         header = self.header(reason)
         for worker in list(self.group.workers.values()):
-            with contextlib.suppress(WorkerGone):
+            with contextlib.suppress(LostBeforeAnswer):
                 args = (self.run, self.run_dir, header)
                 return await self.group.ask(worker, "model", tasks.store_model, *args)
         raise ClusterError("every worker was lost before the model was written; resume the run")

@@ -25,10 +25,10 @@ from typing import Any
 from distributed import Future, get_worker, wait
 
 from daskxml.cluster.detached import KEEPERS, drop_model, keep_arrays
-from daskxml.cluster.executor import RunFailed, TaskErred, WorkerDied
+from daskxml.cluster.executor import HandleLost, RunFailed, TaskErred
 from daskxml.cluster.membership import Admission
 from daskxml.cluster.run_driver import MIN_WAIT_S, RunDriver
-from daskxml.cluster.worker_group import BackgroundTasks, WorkerGone, WorkerHandle, result_of
+from daskxml.cluster.worker_group import BackgroundTasks, LostBeforeAnswer, WorkerHandle, result_of
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo, kernel_device, kernel_threads
 from daskxml.cluster.worker_plugin import worker_plugin
 from daskxml.core.arrays import Array, Partition
@@ -262,7 +262,7 @@ class TreeDriver(RunDriver):
                 raise error
             case StopRequest(reason):
                 return run.stop(reason, now_s)
-            case WorkerDied(worker):
+            case HandleLost(worker):
                 self._note_loss(worker, run)
             case Admitted(worker):
                 self._join(worker, run)
@@ -551,7 +551,7 @@ class TreeDriver(RunDriver):
     async def _deliver(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             result = await work
-        except WorkerGone:
+        except LostBeforeAnswer:
             return
         except asyncio.CancelledError:
             raise
@@ -578,7 +578,9 @@ class TreeDriver(RunDriver):
         answers = await self.group.ask_all(workers, "model", keep_trees, self.run, counts, trees)
         self._holders_of_model = [it for it in workers if answers[it.name] is None]
         if not self._holders_of_model:
-            failed = next((it for it in answers.values() if not isinstance(it, WorkerGone)), None)
+            failed = next(
+                (it for it in answers.values() if not isinstance(it, LostBeforeAnswer)), None
+            )
             raise failed or ClusterError(
                 "every worker was lost before the model was kept; start the run again"
             )

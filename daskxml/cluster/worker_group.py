@@ -1,4 +1,22 @@
-"""The workers of a run as the scheduler sees them, and how tasks and messages reach them."""
+"""The workers of a run as the scheduler sees them, and how tasks and messages reach them.
+
+The states of a worker, of which each has one `WorkerHandle`:
+
+===========  ======================================  =============================================
+state        known by                                how it is left
+===========  ======================================  =============================================
+candidate    `WorkerGroup.candidates`                it has the global model: `RunLoop.admit`
+taking part  `WorkerGroup.workers`                   it is lost, or the session is over
+unreachable  a broken connection (`is_unreachable`)  lost within `NOTICE_S` (`wait_for_loss`), as a
+                                                     peer notices that first; else the call, the
+                                                     merge or the gang is tried again
+lost         `WorkerHandle.is_lost`, once the        the run driver takes `HandleLost` from its
+             scheduler has removed it; who waits     events, after those before it, and tells the
+             for an answer gets `LostBeforeAnswer`   session: `RunLoop.lose`
+forgotten    in neither (`WorkerGroup.forget`); its  never: who comes to its address, or with its
+             rows are given out again                name, has another handle
+===========  ======================================  =============================================
+"""
 
 from __future__ import annotations
 
@@ -21,7 +39,7 @@ CALLS = 3
 NOTICE_S = 3.0  # the scheduler notices a lost worker that much later than a peer
 
 
-class WorkerGone(Exception):  # noqa: N818 - an event, not an error
+class LostBeforeAnswer(Exception):  # noqa: N818 - an event, not an error
     """The worker was lost before it answered."""
 
 
@@ -144,11 +162,11 @@ class WorkerGroup:
 
         Raises
         ------
-        WorkerGone
+        LostBeforeAnswer
             If it was lost.
         """
         if name not in self.workers:
-            raise WorkerGone(name)
+            raise LostBeforeAnswer(name)
         return self.workers[name]
 
     def model_holders(self) -> list[WorkerHandle]:
@@ -196,11 +214,11 @@ class WorkerGroup:
 
         Raises
         ------
-        WorkerGone
+        LostBeforeAnswer
             If the worker is lost first.
         """
         if worker.is_lost:
-            raise WorkerGone(worker.name)
+            raise LostBeforeAnswer(worker.name)
         future = self.submit(worker, what, task, *args)
         try:
             with self.timeline.doing(what, worker.name):
@@ -217,14 +235,14 @@ class WorkerGroup:
 
         Raises
         ------
-        WorkerGone
+        LostBeforeAnswer
             If the worker is lost first.
         ClusterError
             If the worker cannot be reached, and is not lost either.
         """
         for _ in range(CALLS):
             if worker.is_lost:
-                raise WorkerGone(worker.name)
+                raise LostBeforeAnswer(worker.name)
             remote = getattr(self.client.rpc(worker.address), handler)
             answer = asyncio.ensure_future(remote(run=self.run, **values))
             try:
@@ -232,8 +250,8 @@ class WorkerGroup:
                     return result
             except OSError:  # the connection broke; a peer notices a loss before the scheduler
                 pass
-            if await loss_of_any([worker], NOTICE_S):  # also after the last attempt
-                raise WorkerGone(worker.name)
+            if await wait_for_loss([worker], NOTICE_S):  # also after the last attempt
+                raise LostBeforeAnswer(worker.name)
         raise ClusterError(f"worker {worker.name} at {worker.address} does not answer")
 
     async def call_all(
@@ -251,7 +269,7 @@ class WorkerGroup:
         try:
             await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not answer.done():
-                raise WorkerGone(worker.name)
+                raise LostBeforeAnswer(worker.name)
             if answer.cancelled():  # by Dask: a CancelledError would look like a cancellation here
                 raise ClusterError(f"Dask gave up what worker {worker.name} was asked")
             return await answer
@@ -332,7 +350,7 @@ def remaining(workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
     return [worker for worker in workers if not worker.is_lost]
 
 
-async def loss_of_any(workers: Sequence[WorkerHandle], timeout_s: float) -> bool:
+async def wait_for_loss(workers: Sequence[WorkerHandle], timeout_s: float) -> bool:
     """Wait until the scheduler loses one of the workers; return whether it did in time."""
     waits = [asyncio.ensure_future(worker.lost.wait()) for worker in workers]
     done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -347,7 +365,11 @@ def first_failure(answers: Mapping[str, Any]) -> BaseException | None:
     A broken connection is returned only if there is no other, as it may be the effect of another.
     """
     failures = [a for a in answers.values() if isinstance(a, BaseException)]
-    return min((a for a in failures if not isinstance(a, WorkerGone)), key=is_broken, default=None)
+    return min(
+        (a for a in failures if not isinstance(a, LostBeforeAnswer)),
+        key=is_unreachable,
+        default=None,
+    )
 
 
 def raise_first_failure(answers: Mapping[str, Any]) -> None:
@@ -357,11 +379,11 @@ def raise_first_failure(answers: Mapping[str, Any]) -> None:
         raise failure
 
 
-def lost_any(answers: Mapping[str, Any]) -> bool:
+def any_lost(answers: Mapping[str, Any]) -> bool:
     """Return whether a worker was lost before it answered."""
-    return any(isinstance(answer, WorkerGone) for answer in answers.values())
+    return any(isinstance(answer, LostBeforeAnswer) for answer in answers.values())
 
 
-def is_broken(failure: BaseException) -> bool:
+def is_unreachable(failure: BaseException) -> bool:
     """Return whether a merge or a gang failed because a worker could not be reached."""
     return isinstance(failure, ClusterError)

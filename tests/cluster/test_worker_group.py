@@ -7,12 +7,12 @@ from distributed import Client, LocalCluster, wait
 
 from daskxml.cluster import worker_group
 from daskxml.cluster.worker_group import (
-    WorkerGone,
+    LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
+    any_lost,
     first_failure,
-    is_broken,
-    lost_any,
+    is_unreachable,
     result_of,
 )
 from daskxml.cluster.worker_info import WorkerInfo
@@ -61,8 +61,8 @@ def test_a_task_that_raises_and_a_worker_that_is_gone():
         second.lost.set()
         answers = await group.ask_all((first, second), "test", refuse)
         assert isinstance(first_failure(answers), TrainingError)
-        assert lost_any(answers)
-        assert not lost_any({first.name: answers[first.name]})
+        assert any_lost(answers)
+        assert not any_lost({first.name: answers[first.name]})
 
     with_group(act)
 
@@ -76,7 +76,7 @@ def test_a_worker_that_is_closing_has_no_handlers_and_is_waited_for(monkeypatch)
         with pytest.raises(ClusterError, match=f"^worker {first.name} at .* does not answer$"):
             await group.call(first, "daskxml_norm")
         asyncio.get_running_loop().call_later(0.1, second.lost.set)
-        with pytest.raises(WorkerGone):
+        with pytest.raises(LostBeforeAnswer):
             await group.call(second, "daskxml_norm")
 
     with_group(act)
@@ -84,17 +84,17 @@ def test_a_worker_that_is_closing_has_no_handlers_and_is_waited_for(monkeypatch)
 
 def test_the_cause_of_other_failures_is_reported():
     broken, cause = ClusterError("worker 1 is gone"), TrainingError("not finite")
-    answers = {"0": broken, "1": cause, "2": WorkerGone("2"), "3": 5}
+    answers = {"0": broken, "1": cause, "2": LostBeforeAnswer("2"), "3": 5}
     assert first_failure(answers) is cause
-    assert is_broken(broken)
-    assert not is_broken(cause)
+    assert is_unreachable(broken)
+    assert not is_unreachable(cause)
     assert first_failure({"0": broken, "3": 5}) is broken
-    assert first_failure({"2": WorkerGone("2"), "3": 5}) is None
+    assert first_failure({"2": LostBeforeAnswer("2"), "3": 5}) is None
 
 
 def test_collectives_are_numbered():
     async def act(group):
-        with pytest.raises(WorkerGone):
+        with pytest.raises(LostBeforeAnswer):
             group.worker("nobody")
         assert [next(group.collective_numbers) for _ in range(3)] == [1, 2, 3]
 

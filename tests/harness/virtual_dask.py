@@ -178,8 +178,8 @@ class FakeMember:
 class FakeCollective:
     """A merge or a gang: begins when all take part, fails when one does."""
 
-    def __init__(self, addresses: tuple[str, ...], is_broken: bool) -> None:
-        self.addresses, self.is_broken = addresses, is_broken
+    def __init__(self, addresses: tuple[str, ...], is_unreachable: bool) -> None:
+        self.addresses, self.is_unreachable = addresses, is_unreachable
         self.present: set[str] = set()
         self.changed = Signal()
 
@@ -190,7 +190,7 @@ class FakeCollective:
 
     def break_up(self) -> None:
         """Let it fail for all."""
-        self.is_broken = True
+        self.is_unreachable = True
         self.changed.notify()
 
 
@@ -319,7 +319,7 @@ class FakeWorker:
         collective.changed.notify()
 
         def has_failed() -> bool:
-            return collective.is_broken or number <= self._aborted
+            return collective.is_unreachable or number <= self._aborted
 
         try:
             await collective.changed.until(lambda: collective.is_complete or has_failed())
@@ -459,8 +459,8 @@ class VirtualDask:
     def collective(self, peers: Any) -> FakeCollective:
         """Return a collective, which is new to the first that takes part."""
         if peers.id.number not in self.collectives:
-            is_broken = any(self.alive(address) is None for address in peers.addresses)
-            self.collectives[peers.id.number] = FakeCollective(peers.addresses, is_broken)
+            is_unreachable = any(self.alive(address) is None for address in peers.addresses)
+            self.collectives[peers.id.number] = FakeCollective(peers.addresses, is_unreachable)
         return self.collectives[peers.id.number]
 
     def committed(self, generation: int, number: int, name: str, rows: Counter[Any]) -> None:
