@@ -2,7 +2,7 @@
 
 Calls of a `Pipeline` describe stages and return handles; a stage is done when its result is first
 needed. Partitions stay on the workers as long as their handle is referenced. Trained models and
-metrics lie in the pipeline's folder under their stage's key, where a later process finds them: what
+metrics are in the pipeline's folder under their stage's key, where a later process finds them: what
 only led to them is not even read.
 """
 
@@ -121,7 +121,7 @@ class Pipeline(RowStages):
 
         What the run file's ``[pipeline]`` says is done with the rows first. All trainings with the
         same rows, ``[data]`` section and seed share what is shuffled and
-        scaled. With a folder, a run that was interrupted or failed goes on from its last
+        scaled. With a folder, a run that was interrupted or failed continues from its last
         checkpoint.
 
         Raises
@@ -147,7 +147,7 @@ class Pipeline(RowStages):
                 on_event=functools.partial(self._hear, name),
                 **place,
             )
-            if run.reason == "interrupt":  # it has a checkpoint to go on from
+            if run.reason == "interrupt":  # it has a checkpoint to continue from
                 raise KeyboardInterrupt
             return run
 

@@ -76,7 +76,7 @@ def predict(
 
     Files are cut into blocks; each is read and ranked by a task, with the model resident on every
     worker, and its piece written to a folder beside ``out``, which all workers must reach. When all
-    are there, they become one file. A prediction that is broken off goes on with the pieces
+    are there, they become one file. A prediction that is interrupted continues with the pieces
     that are missing when it is called again; a worker that is lost leaves its pieces to others.
 
     Parameters

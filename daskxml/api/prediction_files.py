@@ -75,7 +75,7 @@ class _Counted:
 
 
 def check_target(out: str) -> None:
-    """Refuse a name whose suffix tells no format.
+    """Refuse a name whose suffix is no known format.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _writer(out: str) -> Any:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that takes the place of ``path``, under exactly this name, at the end."""
+    """Yield a file that replaces ``path``, under exactly this name, at the end."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:

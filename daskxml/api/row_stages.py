@@ -280,7 +280,7 @@ class RowStages:
         return kept.named(rows.names)
 
     def transform(self, fitted: Value, rows: Rows, *, name: str = "") -> Rows:
-        """Return the rows with ``fitted.transform(X)`` in the place of each partition's ``X``."""
+        """Return the rows with ``fitted.transform(X)`` instead of each partition's ``X``."""
         return self.map(transform, rows, fitted, name=name or f"{fitted.name} of {rows.name}")
 
     def staged(

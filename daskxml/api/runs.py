@@ -315,7 +315,7 @@ class RunFollower:
     def read(self, run: str) -> None:
         """Wait for new events of a run, and pass them on."""
         path = self.place.path
-        hint = f"; go on with --resume {path}" if path and checkpoints(path) else ""
+        hint = f"; continue with --resume {path}" if path and checkpoints(path) else ""
         known = {"since": self.events, "version": self.version}
         answer = call(self.client, "daskxml_read", hint, run=run, **known)
         self.version = answer["version"]

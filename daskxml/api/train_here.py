@@ -38,7 +38,7 @@ def train_here(
     Parameters
     ----------
     start
-        The model to go on with: rows may have more features and labels than it, after its own.
+        The model to continue from: rows may have more features and labels than it, after its own.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def train_here(
 
 @dataclass(frozen=True)
 class Here:
-    """This process; ``start`` is the model to go on with."""
+    """This process; ``start`` is the model to continue from."""
 
     start: Model | None = None
 

@@ -70,7 +70,7 @@ def number(text: str) -> float:
 
 
 def level(text: str) -> float:
-    """Return a level of a metric, all of which lie between 0 and 1."""
+    """Return a level of a metric, all of which are between 0 and 1."""
     value = _float(text)
     if not 0.0 <= value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
@@ -120,7 +120,7 @@ def ranks(text: str) -> tuple[int, ...]:
 
 
 class Argument(NamedTuple):
-    """An argument: its names, and what `argparse` is told about it."""
+    """An argument: its names, and its options for `argparse`."""
 
     names: tuple[str, ...]
     settings: dict[str, Any]
@@ -147,8 +147,8 @@ class Command(NamedTuple):
 
 
 _TRAIN_MORE = """\
-run files that come along:
-  best tree                          four label trees: good, in a short time; one of them
+included run files:
+  best tree                          four label trees: accurate after a short training; one tree
   network                            a network, for dense features, or the scores of all labels
   sampled                            a network of a thousand labels and more, on CPUs
   adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers
@@ -165,42 +165,42 @@ examples:
 """
 
 _BATCH_COST = "FIXED_S,PER_ROW_S,PER_NONZERO_S"
-_RUN_FILE = "run file, or the name of one that comes along"
-_HELD_OUT = "(default: those that its run has held out by data.validation)"
+_RUN_FILE = "run file, or the name of an included one"
+_HELD_OUT = "(default: those held out by data.validation)"
 _JSON = _flag("--json", "print one JSON object")
 _MODEL = _takes("model", metavar="DIR", help="directory of a run or a model")
 _DATA = _takes("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
 _RUNS = _takes("runs", nargs="+", metavar="DIR", help="directory of a run, or a folder of several")
-_RUN = _takes("run", metavar="RUN", help="as `daskxml runs` calls it")
+_RUN = _takes("run", metavar="RUN", help="its name in `daskxml runs`")
 _SCHEDULER = _takes("--scheduler", required=True, metavar="ADDRESS", help="tcp://HOST:PORT")
 _TRAIN = _takes("--train", nargs="+", metavar="FILE", help="training rows")
 _TEST = _takes("--test", nargs="+", metavar="FILE", help="test rows")
 _SET = _takes(
     "--set", action="append", default=[], dest="overrides", metavar="SECTION.KEY=VALUE",
-    help="override a value of the run file; may be given again",
+    help="override a value of the run file; may be repeated",
 )  # fmt: skip
 _LOG = _takes(
     "--log", action="append", default=[], dest="loggers", metavar="LOGGER",
-    help="tensorboard:DIR, mlflow:URI or wandb:PROJECT, what follows the colon may be left out; "
-    "may be given again",
+    help="tensorboard:DIR, mlflow:URI or wandb:PROJECT, the part after the colon is optional; "
+    "may be repeated",
 )  # fmt: skip
 
 _TRAINING = (
     _takes("config", nargs="?", metavar="RUN.toml",
-           help=f"{_RUN_FILE}; may be left out with --resume"),
+           help=f"{_RUN_FILE}; optional with --resume"),
     _TRAIN, _TEST,
     [_takes("--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"),
      _takes("--workers", type=positive, metavar="N",
-            help="local workers, pools aside")],
+            help="number of local workers, without pools")],
     _SET,
-    _takes("--out", metavar="DIR", help="where the run is written (default: in runs/)"),
-    _takes("--resume", metavar="DIR", help="go on from this run's last checkpoint"),
+    _takes("--out", metavar="DIR", help="directory of the run (default: a new one in runs/)"),
+    _takes("--resume", metavar="DIR", help="continue from this run's last checkpoint"),
     _takes("--device", choices=("auto", "cpu", "cuda"),
-           help="where workers step (default: auto, on a GPU where a worker has one)"),
+           help="device of the workers (default: auto, a GPU where there is one)"),
     _takes("--protocol", choices=("tcp", "ucx"),
-           help="what local workers talk, or the scheduler must (default: ucx between GPUs, else "
-           "what Dask is set to)"),
-    _flag("--detach", "leave the run to the scheduler once it is under way; see attach, runs and "
+           help="of local workers, or required of the scheduler (default: ucx between GPUs, else "
+           "Dask's setting)"),
+    _flag("--detach", "leave the run to the scheduler once it has started; see attach, runs and "
           "stop"),
     _LOG,
 )  # fmt: skip
@@ -210,18 +210,18 @@ _SIMULATION = (
     _takes("--speeds", type=speeds, metavar="S,S,...",
            help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1"),
     _takes("--pool", action="append", type=pool, default=[], dest="pools", metavar="NAME=THREADS",
-           help="this worker is a pool of threads that update one model; may be given again"),
+           help="this worker is a pool of threads that update one model; may be repeated"),
     _takes("--out", required=True, metavar="DIR", help="where the run is written"),
     _takes("--compare", nargs="+", default=[], metavar="RUN.toml",
            help="more run files; each gets a folder in DIR, for daskxml report"),
     _TRAIN, _TEST, _SET, _LOG,
     _takes("--cost", type=three_numbers, metavar=_BATCH_COST,
-           help="seconds of a batch at speed 1 (default: what the model takes on a V100)"),
+           help="seconds of a batch at speed 1 (default: estimate for a V100)"),
     [_takes("--pool-cost", type=three_numbers, metavar=_BATCH_COST,
-            help="seconds of a pool's batch at speed 1 (default: as anybody's)"),
+            help="seconds of a pool's batch at speed 1 (default: as for other workers)"),
      _takes("--pool-ratio", type=number, metavar="RATIO",
-            help="an epoch takes a pool so many times as long as a worker with its largest "
-            "batches, both at speed 1 (56 CPU threads and a V100: 236 to 317)")],
+            help="time of a pool's epoch relative to a worker's with its largest batches, both at "
+            "speed 1 (56 CPU threads and a V100: 236 to 317)")],
     _takes("--jitter", type=number, metavar="SIGMA", help="spread of batch times (default: 0.05)"),
     _takes("--bandwidth", metavar="SIZE/s", help="between workers (default: 25GB/s, one NVLink)"),
     _takes("--latency", type=number, metavar="S", help="between workers (default: 1e-5)"),
@@ -237,10 +237,9 @@ _PREDICTION = (
           "if given"),
     _takes("--out", required=True, metavar="FILE",
            help=".npz (scores as SciPy CSR), .csv, .jsonl or .parquet by its suffix, with names of "
-           "labels where the model has them; replaced if it is there; - is JSON lines on stdout"),
+           "labels if the model has them; an existing file is replaced; - is JSON lines on stdout"),
     _takes("--scheduler", metavar="ADDRESS",
-           help="let a cluster's workers do it, tcp://HOST:PORT; one broken off goes on where it "
-           "was"),
+           help="predict on a cluster, tcp://HOST:PORT; an interrupted prediction continues"),
 )  # fmt: skip
 
 _MIXING = (
@@ -248,38 +247,38 @@ _MIXING = (
     _takes("--out", metavar="DIR",
            help="where the mixture is written (default: a new directory in runs/)"),
     _takes("--valid", nargs="+", metavar="FILE",
-           help="rows on which the weights are chosen (default: those that all runs have held out "
-           "by data.validation)"),
+           help="rows on which the weights are chosen (default: those held out by all runs with "
+           "data.validation)"),
     _takes("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1"),
 )  # fmt: skip
 
 _SERVING = (
     _MODEL,
-    _takes("--host", default="127.0.0.1", help="0.0.0.0 for other machines, too"),
-    _takes("--port", type=port, default=8000, help="0: one that is free"),
+    _takes("--host", default="127.0.0.1", help="0.0.0.0: also for other machines"),
+    _takes("--port", type=port, default=8000, help="0: any free port"),
     _takes("--threads", type=positive, metavar="N", help="batches at a time (default: all cores)"),
-    _takes("--batch-rows", type=positive, default=256, metavar="N", help="most rows of a batch"),
+    _takes("--batch-rows", type=positive, default=256, metavar="N", help="largest batch, in rows"),
     _takes("--batch-wait-ms", type=number, default=0.0, metavar="MS",
-           help="how long a request waits for others although a thread is idle"),
+           help="time that a request waits for others while a thread is idle"),
     _takes("--request-rows", type=positive, default=1000, metavar="N",
-           help="most rows of a request"),
+           help="largest request, in rows"),
     _takes("--request-bytes", type=positive, default=16 << 20, metavar="N",
            help="largest request"),
     _takes("--request-seconds", type=number, default=30.0, metavar="S",
-           help="how long the body of a request may take (default: 30)"),
-    _flag("--allow-reload", "POST /reload takes a newer model, as SIGHUP"),
+           help="time limit for receiving a request (default: 30)"),
+    _flag("--allow-reload", "POST /reload loads a newer model, like SIGHUP"),
     _takes("--watch", type=number, default=0.0, metavar="S",
-           help="look every so many seconds for another model in DIR (default: never)"),
+           help="interval of looking for a newer model in DIR (default: never)"),
 )  # fmt: skip
 
 _CALIBRATION = (
     _MODEL,
     _takes("--rows", nargs="+", metavar="FILE",
-           help=f"rows that it was not trained on {_HELD_OUT}"),
+           help=f"rows that the model was not trained on {_HELD_OUT}"),
     _takes("--out", metavar="DIR",
-           help="where the calibrated model is written (default: in its place)"),
+           help="directory of the calibrated model (default: replaces the model)"),
     _takes("--k", type=positive, metavar="K",
-           help="labels of a row that are looked at (default: 20, or more where rows have many)"),
+           help="best labels of a row to use (default: 20, more if rows have many)"),
     _takes("--f1", choices=("macro", "micro"), default="macro",
            help="macro: a threshold for each label; micro: one for all (default: macro)"),
     _JSON,
@@ -301,12 +300,12 @@ _COMPRESSION = (
 
 _INSPECTION = (
     _takes("data", nargs="*", metavar="FILE",
-           help="rows as text, Parquet, Arrow, JSON lines, CSV or SciPy npz; without a file the "
-           "installation on this machine is examined"),
+           help="rows as text, Parquet, Arrow, JSON lines, CSV or SciPy npz; without a file, "
+           "examine the installation"),
     _takes("--feature-names", metavar="FILE",
-           help="a name of a feature on each line, for tables that hold names"),
+           help="a name of a feature on each line, for tables that contain names"),
     _takes("--label-names", metavar="FILE",
-           help="a name of a label on each line, for tables that hold names"),
+           help="a name of a label on each line, for tables that contain names"),
     _JSON,
 )  # fmt: skip
 
@@ -315,47 +314,47 @@ _REPORTING = (
     _takes("--out", metavar="DIR",
            help="where the report is written (default: report/ in the run's directory, or beside "
            "the first of several); files of an earlier report are replaced"),
-    _takes("--metric", metavar="NAME", help="what is compared (default: the target_metric)"),
+    _takes("--metric", metavar="NAME", help="metric to compare (default: the target_metric)"),
     _takes("--at", type=level, metavar="VALUE",
-           help="level of the metric whose time is told (default: 95%% of the best of all runs)"),
+           help="level of the metric (default: 95%% of the best of all runs)"),
     _flag("--json", "print one JSON object, and write nothing"),
 )  # fmt: skip
 
 _BENCH = (
-    _takes("suite", metavar="SUITE", help="a suite that comes along, like smoke, or a TOML file"),
+    _takes("suite", metavar="SUITE", help="TOML file, or the name of an included suite"),
     _takes("--out", metavar="DIR",
-           help="where it is written, and goes on (default: runs/bench-SUITE)"),
-    _takes("--data", metavar="FOLDER", help="where the files of real data sets lie"),
+           help="output folder, where an interrupted bench continues (default: runs/bench-SUITE)"),
+    _takes("--data", metavar="FOLDER", help="folder with the files of real data sets"),
 )  # fmt: skip
 
 COMMANDS = {
-    "train": Command("train", "train a model as a run file says", _TRAINING, _TRAIN_MORE),
+    "train": Command("train", "train a model by a run file", _TRAINING, _TRAIN_MORE),
     "runs": Command(
-        "scheduler", "list the runs that a scheduler has",
+        "scheduler", "list the runs of a scheduler",
         (_SCHEDULER, _flag("--json", "print one JSON object a line")),
     ),
     "attach": Command(
-        "scheduler", "follow a run of a scheduler, as train does", (_RUN, _SCHEDULER, _LOG)
+        "scheduler", "follow a run of a scheduler, like train", (_RUN, _SCHEDULER, _LOG)
     ),
     "stop": Command(
         "scheduler", "end a run of a scheduler, with a checkpoint",
-        (_RUN, _SCHEDULER, _flag("--forget", "then let scheduler and workers forget it")),
+        (_RUN, _SCHEDULER, _flag("--forget", "then forget the run and its model")),
     ),
     "simulate": Command(
-        "train", "train as run files say, on workers whose time is virtual", _SIMULATION
+        "train", "train on simulated workers, in virtual time", _SIMULATION
     ),
     "evaluate": Command(
         "data", "score a trained model on labelled rows",
         (_MODEL, _DATA, _takes("--k", type=ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)"),
          _JSON),
     ),
-    "predict": Command("data", "write a trained model's best labels of every row", _PREDICTION),
+    "predict": Command("data", "write the best labels of every row", _PREDICTION),
     "mix": Command(
         "data", "make one model of several, with weights chosen on held-out rows", _MIXING
     ),
-    "serve": Command("serve", "answer requests for the best labels over HTTP", _SERVING),
+    "serve": Command("serve", "serve predictions over HTTP", _SERVING),
     "calibrate": Command(
-        "data", "calibrate a model's probabilities, and find labels' thresholds", _CALIBRATION
+        "data", "calibrate a model's probabilities and choose label thresholds", _CALIBRATION
     ),
     "compress": Command(
         "data", "write a smaller model that ranks nearly the same labels", _COMPRESSION
@@ -368,18 +367,18 @@ COMMANDS = {
         (_RUNS, _flag("--json", "print one JSON object a line, with all disagreements")),
     ),
     "inspect": Command(
-        "inspect", "describe data files and their problems, or what is installed here", _INSPECTION
+        "inspect", "describe data files and their problems, or the installation", _INSPECTION
     ),
     "bench": Command("bench", "run a suite: run files times data sets, one table", _BENCH),
 }  # fmt: skip
 
-# Commands of earlier versions, and what takes their place.
+# Commands of earlier versions, and what replaces them.
 REMOVED = {
     "compare": "daskxml report DIR ... prints the same table",
     "demo": "make demo, or docs/examples/generate.py and daskxml train",
     "doctor": "daskxml inspect without a file examines the installation",
     "export": "read the arrays with safetensors, as docs/guides/predicting.md shows",
-    "generate": "docs/examples/generate.py writes rows to try things out with",
+    "generate": "docs/examples/generate.py writes generated rows",
     "index": "daskxml compress DIR --bits 8 --out DIR makes a network that ranks a row faster",
     "search": "tune with Optuna, as docs/guides/tuning.md shows",
 }

@@ -58,7 +58,7 @@ def bench(options: Options) -> int:
     """
     suite = load_suite(options.suite)
     out = Path(options.out or f"runs/bench-{suite.path.stem}").absolute()
-    print(f"bench in {out}; if it is broken off, the same command goes on", flush=True)
+    print(f"bench in {out}; if interrupted, the same command continues", flush=True)
     with lock_folder(out, "a bench is under way here; choose another --out"):
         rows = find_rows(suite, options.data and Path(options.data), out / "data")
         planned, environment = plan(suite, rows), describe()
@@ -246,7 +246,7 @@ def kill_all(folder: Path) -> None:
                 process.kill()
         psutil.wait_procs(processes, timeout=_KILL_S)
     pids = [process.pid for process in processes]
-    raise ClusterError(f"processes {pids} cannot be killed: end them, then go on")
+    raise ClusterError(f"processes {pids} cannot be killed: end them, then repeat the command")
 
 
 # -------------------------------------------------------------------------------- the page

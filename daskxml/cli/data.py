@@ -19,7 +19,7 @@ from daskxml.models.trained import Model
 from daskxml.models.trees.pruning import choose_drop
 from daskxml.observe.terminal import print_lines, print_metrics
 
-TOP_K = 5  # labels that are predicted of each row, unless told otherwise
+TOP_K = 5  # labels that are predicted of each row, by default
 
 # A decorator of commands; on the standard error, as the output may be read by a program.
 _telling = telling_of_compilation(lambda: print(TEXT, file=sys.stderr, flush=True))
@@ -153,7 +153,7 @@ def compress(options: Options) -> int:
     given = {} if options.drop is None else {"drop": options.drop}
     if options.lose is not None:
         if rows is None:
-            raise ConfigError("--lose is told by rows: give --rows FILE")
+            raise ConfigError("--lose needs rows: give --rows FILE")
         given = {"drop": choose_drop(model, rows, lost=options.lose)}
         print(f"--drop {given['drop']:g}, chosen on {rows.rows:,} rows")
     small = model.compress(bits=options.bits, **given)

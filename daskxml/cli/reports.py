@@ -1,4 +1,4 @@
-"""``daskxml report`` and ``verify``: what the directories of runs tell."""
+"""``daskxml report`` and ``verify``: reading the directories of runs."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def attach(options: Options) -> int:
             done = run.follow(on_event=progress, loggers=options.loggers)
     except KeyboardInterrupt:
         print(
-            f"the run goes on; `daskxml stop {options.run} --scheduler {options.scheduler}` ends it"
+            "the run continues; "
+            f"`daskxml stop {options.run} --scheduler {options.scheduler}` ends it"
         )
         return INTERRUPTED
     print_outcome(done, {"run": str(done.out or ""), "dashboard": progress.view.dashboard})

@@ -166,7 +166,7 @@ def packaged_suites() -> dict[str, Path]:
     >>> "smoke" in packaged_suites()
     True
     """
-    # In the wheel they lie inside the package, in a source tree beside it.
+    # In the wheel they are inside the package, in a source tree beside it.
     for folder in (_PACKAGE / "suites", _PACKAGE.parent / "benchmarks" / "suites"):
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob("*.toml"))}

@@ -170,7 +170,7 @@ def _check_address(scheduler: str) -> None:
             and Security().get_connection_args("client")["ssl_context"] is None
         ):
             raise ConfigError(
-                f"{scheduler}: {scheme} needs certificates, and Dask is not told of any: set "
+                f"{scheduler}: {scheme} needs certificates, and Dask has none configured: set "
                 "distributed.comm.tls (ca-file, client.cert, client.key), or give "
                 "client=Client(address, security=...) from Python"
             )

@@ -165,7 +165,7 @@ def explained(error: Exception) -> ClusterError | None:
     if isinstance(error, FutureCancelledError):
         return ClusterError(
             f"the run's tasks were cancelled ({error.reason}), as client.restart() does; start it "
-            "again, or go on from its last checkpoint by --resume"
+            "again, or continue from its last checkpoint with --resume"
         )
     return None
 

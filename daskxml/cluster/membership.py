@@ -269,7 +269,7 @@ class Membership(Admission):
         return any(worker in self._ready or worker.outrun for worker in candidates)
 
     def admit(self, generation: int, may_join: bool) -> list[WorkerHandle]:
-        """Return the workers that hold the model of this generation and take part from now on.
+        """Return the workers with the model of this generation and take part from now on.
 
         Workers with an older model copy the newer one. A worker with the name of a lost one waits
         until the session has handled that loss, as it identifies workers by name.

@@ -212,7 +212,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
     async def _forget_orphans(self, run_dir: str) -> None:
         """Forget runs under way of clients that are gone, which were to write this directory.
 
-        They would go on to their next merge, and write a checkpoint beside those of the new run.
+        They would continue to their next merge, and write a checkpoint beside those of the new run.
 
         Raises
         ------

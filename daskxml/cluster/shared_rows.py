@@ -2,7 +2,7 @@
 
 Runs of one scheduler with the same files, the same ``[data]`` section and the same seed have the
 same partitions. The first of them reads the rows, the others take its futures, so that the rows
-lie on the workers once. They are released with the last holder: a run, or a client that keeps
+are on the workers once. They are released with the last holder: a run, or a client that keeps
 rows between its runs (`daskxml.api.runs.keep_rows`).
 """
 

@@ -80,7 +80,7 @@ def adasum_recursive(
         ``tree``: neighbours in pairs, then pairs of pairs, and one that is left over joins the
         next level; ``linear``: ``Adasum(Adasum(g0, g1), g2)`` and so on.
     spans
-        The layers, each combined on its own; by default one. What lies in none is 0.
+        The layers, each combined on its own; by default one. What is in none is 0.
 
     Examples
     --------
@@ -190,7 +190,7 @@ class Layers:
     Parameters
     ----------
     spans
-        Ascending, without overlap. What lies between them (the padding of a model) is moved but
+        Ascending, without overlap. What is between them (the padding of a model) is moved but
         not combined.
     kernels
         The arithmetic.
@@ -225,7 +225,7 @@ class Layers:
     def add_dots(self, sums: Array, x: Array, y: Array, start: int) -> None:
         """Add the dot products of a piece to ``sums (3, layers)`` float64: x.y, x.x and y.y.
 
-        ``x`` and ``y`` have the same size and lie at ``start`` in their flat vectors.
+        ``x`` and ``y`` have the same size and are at ``start`` in their flat vectors.
         """
         for layer, part in self.within(start, start + x.shape[0]):
             here = slice(part.start - start, part.stop - start)
@@ -237,7 +237,7 @@ class Layers:
     ) -> None:
         """Overwrite a piece ``x`` with ``x_factors * x + y_factors * y``, layer by layer.
 
-        ``x`` and ``y`` have the same size and lie at ``start`` in their flat vectors; there is one
+        ``x`` and ``y`` have the same size and are at ``start`` in their flat vectors; there is one
         factor for each layer.
         """
         for layer, part in self.within(start, start + x.shape[0]):

@@ -45,7 +45,7 @@ class RunSection:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSection:
-    """``[data]``: which files, how they are written, and how they lie on the workers.
+    """``[data]``: which files, how they are written, and how they are on the workers.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class DataSection:
         Columns; 0 takes them from the header, from the names, or from the data.
     feature_names, label_names
         Text files with a name on each line, in the order of the ids: they are stored with the
-        model, and predictions are told by them. The lists and texts of tables may then hold names.
+        model, and predictions use them. The lists and texts of tables may then hold names.
     normalize
         ``l2`` scales each row to unit length.
     residency
@@ -84,7 +84,7 @@ class DataSection:
         Constants of the propensity model of Jain et al. (KDD 2016).
     validation
         Share of the training rows, the last of their shuffled order, that is held out of training
-        and scored in the place of the test rows while a run goes on: whatever is chosen by those
+        and scored instead of the test rows during a run: whatever is chosen by those
         figures is not chosen on the test rows. At least one row, unless it is 0.
     """
 

@@ -19,7 +19,7 @@ from daskxml.core.fields import parse_size, size_text
 Section = TypeVar("Section")
 Tables = dict[str, dict[str, Any]]
 
-_INTEGERS = 2**63  # TOML's integers lie below
+_INTEGERS = 2**63  # TOML's integers are below
 _NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
 _NO_PARTS = "output layers are no longer divided among workers: every worker holds all labels"
 REMOVED = {  # run files, keys and their values that are no more, and what takes their place
@@ -324,7 +324,7 @@ def packaged_run_files() -> dict[str, Path]:
     True
     """
     package = Path(__file__).parents[1]
-    # In the wheel they lie inside the package, in a source tree beside it.
+    # In the wheel they are inside the package, in a source tree beside it.
     for folder in (package / "pipelines", package.parent / "pipelines"):
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob("*.toml"))}

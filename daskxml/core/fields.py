@@ -48,7 +48,7 @@ def bounded(
     above, below
         Exclusive bounds.
     words
-        Texts that are valid in the place of a number.
+        Texts that are valid instead of a number.
 
     Examples
     --------

@@ -4,7 +4,7 @@ A file is written under another name beside its place, flushed to the disk, and 
 happens before the rename, a full disk or a killed process, leaves the old file as it was; the
 unfinished one ends in ``.partial``, is never read, and is overwritten by the next attempt.
 
-Compiled kernels lie in a folder that nobody else may write: what Numba finds there it unpickles. An
+Compiled kernels are in a folder that nobody else may write: what Numba finds there it unpickles. An
 image serves any number of users, so its folder is open to all; each user has a folder in it.
 """
 

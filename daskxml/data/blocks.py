@@ -1,7 +1,7 @@
 """Text files cut into blocks of whole lines: planned once, read where the work is done.
 
 A plain file is cut at multiples of a size, and each cut is moved behind the next newline, as
-`fsspec.utils.read_block` does, so that every line lies in exactly one block. A gzip stream cannot
+`fsspec.utils.read_block` does, so that every line is in exactly one block. A gzip stream cannot
 be entered in the middle: it is one block, decompressed one chunk ahead of the parser.
 """
 
@@ -283,7 +283,7 @@ def expand(path: str) -> list[str]:
 def stamp_files(paths: Sequence[str]) -> list[str] | None:
     """Return a text for each path that changes with its files; None where that is not known.
 
-    It holds what the file system tells of each file: a size, and a time or a tag.
+    It contains what the file system reports of each file: a size, and a time or a tag.
 
     Examples
     --------

@@ -88,7 +88,7 @@ def card_files() -> dict[str, Path]:
     True
     """
     package = Path(__file__).parents[1]
-    # In the wheel they lie inside the package, in a source tree beside it.
+    # In the wheel they are inside the package, in a source tree beside it.
     for folder in (package / "datasets", package.parent / "datasets"):
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob("*.toml"))}

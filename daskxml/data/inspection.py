@@ -197,7 +197,7 @@ def inspect_file(
     block_bytes
         Bytes of a file parsed at a time, where its format can be cut.
     feature_names, label_names
-        The names of all columns, for tables that hold names.
+        The names of all columns, for tables that contain names.
 
     Raises
     ------

@@ -65,7 +65,7 @@ def walk(n, half, keys, start, inverse, out):  # type: ignore[no-untyped-def]
 def permute(n: int, key: int, start: int, stop: int, *, inverse: bool) -> Array:
     """Check the range and run the network over it."""
     if not 0 <= start <= stop <= n:
-        raise ValueError(f"the range {start} to {stop} does not lie in 0 to {n}")
+        raise ValueError(f"the range {start} to {stop} is not in 0 to {n}")
     half = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
     keys = round_keys(key)
     out = np.empty(stop - start, np.int64)

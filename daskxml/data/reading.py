@@ -410,7 +410,7 @@ def split_block(
 def join_pieces(pieces: Sequence[Partition], part: int, recipe: Recipe) -> Partition:
     """Join the pieces of a partition, one of each block, and put its rows into their order.
 
-    The pieces hold the rows by ascending source row: a row lies at its rank among the sources.
+    The pieces hold the rows by ascending source row: a row is at its rank among the sources.
     """
     joined = concatenate(pieces)
     if recipe.shuffle_key is None:

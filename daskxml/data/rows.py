@@ -106,7 +106,7 @@ def take_rows(partition: Partition, rows: Array) -> Partition:
     """
     rows = np.ascontiguousarray(rows, np.int64)
     if rows.size and not (rows.min() >= 0 and rows.max() < partition.rows):
-        raise IndexError(f"row numbers must lie in 0 to {partition.rows - 1}")
+        raise IndexError(f"row numbers must be in 0 to {partition.rows - 1}")
     weights = None if partition.weights is None else partition.weights[rows]
     return Partition(take_csr(partition.features, rows), take_csr(partition.labels, rows), weights)
 
@@ -207,7 +207,7 @@ def split_rows(partition: Partition, destination: Array, parts: int) -> list[Par
     if destination.shape != (partition.rows,):
         raise ValueError(f"{destination.shape} destinations for {partition.rows} rows")
     if destination.size and not (destination.min() >= 0 and destination.max() < parts):
-        raise ValueError(f"destinations must lie in 0 to {parts - 1}")
+        raise ValueError(f"destinations must be in 0 to {parts - 1}")
     order = np.argsort(destination, kind="stable")
     edges = np.cumsum(np.bincount(destination, minlength=parts))[:-1]
     return [take_rows(partition, rows) for rows in np.split(order, edges)]
@@ -437,7 +437,7 @@ def _owned_block(block: Any, first_row: int) -> Csr:
         return from_scipy(block)
     except ValueError as error:
         row = next(row for row in range(block.shape[0]) if not _convertible(block[row : row + 1]))
-        raise InputError(f"X, row {first_row + row}: {error}; mend or remove it") from error
+        raise InputError(f"X, row {first_row + row}: {error}; fix or remove it") from error
 
 
 def _convertible(block: Any) -> bool:

@@ -6,7 +6,7 @@ threads compute partial results over label ranges of their own, which are merged
 A GPU has a fused softmax: where reading a block costs more than an exponential, a block of logits
 is read once for the sums and once for the gradient, and exponentials are computed twice instead of
 stored. For these kernels, and for ``target_logits``, ``sigmoid_block`` and ``top_k_block``, a
-label's row may be longer than the batch; what lies beyond is ignored. Except for ``top_k_block``,
+label's row may be longer than the batch; what is beyond is ignored. Except for ``top_k_block``,
 the block may also be float16; sums and biases may not.
 """
 

@@ -160,7 +160,7 @@ class OptimKernels(Protocol):
     ) -> None:  # fmt: skip
         """``buffer = momentum * buffer + g``; ``weight = keep * weight - lr * buffer``.
 
-        With ``nesterov`` the weight takes ``g + momentum * buffer`` in the place of ``buffer``.
+        With ``nesterov`` the weight takes ``g + momentum * buffer`` instead of ``buffer``.
         """
 
     def adam_rows(

@@ -160,7 +160,7 @@ def fit_history(history: History, merge_messages: int = MERGE_MESSAGES) -> Fitte
 
 
 def _last(history: History) -> dict[str, Mapping[str, Any]]:
-    """Return what is last told of every worker."""
+    """Return the last report of every worker."""
     return {name: worker for row in history for name, worker in row["workers"].items()}
 
 
@@ -216,7 +216,7 @@ def _fit_alternately(
 
 
 def _fit_network(history: History, messages: int) -> Network:
-    """Find the bandwidth, where the history tells it, and the time of a message."""
+    """Find the bandwidth, if the history has it, and the time of a message."""
     waited = (row for row in history if row["merge_s"] > 0.0 and not row.get("overlapped_s"))
     merges = [row for row in waited if len(row["workers"]) > 1]
     if not merges:
@@ -245,7 +245,7 @@ def _busiest_s(row: Mapping[str, Any]) -> float:
 
 
 def _bandwidth_of_merges(took_s: Array, sent: Array) -> float:
-    """Return what merges of different sizes tell; 0 where all are of one size."""
+    """Return the estimate from merges of different sizes; 0 where all are of one size."""
     if not sent.min() > 0 or sent.max() < 2.0 * sent.min():
         return 0.0
     terms = np.stack([np.ones(len(sent)), sent / sent.mean()], axis=1)

@@ -159,7 +159,7 @@ class Membership:
         return bool(self.candidates)
 
     def admit(self, generation: int, may_join: bool) -> list[LocalWorker]:
-        """Let candidates that hold the model of ``generation`` join; send it to others."""
+        """Let candidates with the model of ``generation`` join; send it to others."""
         admitted = []
         for candidate in list(self.candidates):
             if candidate.ready_s > self._executor.clock.now_s:

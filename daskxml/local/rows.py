@@ -96,7 +96,7 @@ def read_rows(
     workers
         How many there are, for the number of partitions.
     train, test
-        Matrices that take the place of files.
+        Matrices that replace files.
     placed
         The layout of a run that continues.
 
@@ -167,7 +167,7 @@ def load_rows(
     Parameters
     ----------
     train, test
-        Matrices in the place of files, or all rows as they were read before.
+        Matrices instead of files, or all rows as they were read before.
     """
     names = ColumnNames.read(config.data)
     config = names.sized(config)

@@ -24,12 +24,14 @@ class LocalTreeRun(LocalRun):
         Raises
         ------
         ConfigError
-            If there is a model to start from: trees are fitted anew.
+            If there is a model to start from: trees are fitted from scratch.
         TrainingError
             If the run ends before there is a tree.
         """
         if self._start is not None:
-            raise ConfigError("label trees are fitted anew: leave the model to start from out")
+            raise ConfigError(
+                "label trees are fitted from scratch: leave the model to start from out"
+            )
         tasks, checkpoint = self._new_tasks(), self._place.checkpoint
         run = TreeRun.of(
             self.config,

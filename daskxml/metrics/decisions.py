@@ -1,7 +1,7 @@
 """How good probabilities and decisions are: expected calibration error, and F1 of chosen labels.
 
 The error is that of Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks"
-(ICML 2017), over every ranked label of every row in the place of the first one alone.
+(ICML 2017), over every ranked label of every row instead of the first one alone.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def _check(ids: Any, labels: Csr, inverse: Any, ks: tuple[int, ...]) -> None:
         known = inverse.shape[0]
         raise InputError(f"{labels.columns} labels in the data, but propensities for {known}")
     if labels.nonzeros and not 0 <= labels.indices.min() <= labels.indices.max() < labels.columns:
-        raise InputError(f"a label id lies outside 0..{labels.columns - 1}")
+        raise InputError(f"a label id is outside 0..{labels.columns - 1}")
     largest = float(inverse.max(initial=0.0))
     if not (largest * ks[-1] < _LARGEST_VALUE and inverse.min(initial=0.0) >= 0.0):
         raise ConfigError(

@@ -30,7 +30,7 @@ class OutputUpdates(Protocol):
         """The gradient of ``parameter[rows]`` is ``scale * left.T @ right``."""
 
     def in_place(self, name: str, lr: float) -> InPlace | None:
-        """Where its gradient may be added in the place of calls; None: nowhere."""
+        """Where its gradient may be added instead of calls; None: nowhere."""
 
 
 class Updates(OutputUpdates, Protocol):

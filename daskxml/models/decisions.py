@@ -1,4 +1,4 @@
-"""Probabilities that hold, and which labels a row is given, both learned on held-out rows.
+"""Calibrated probabilities and the choice of a row's labels, learned on held-out rows.
 
 **Calibration.** A label of score *s* among the best of a row is true in some share of the cases;
 isotonic regression of hits upon scores finds this share as a rising function of *s* (Zadrozny and

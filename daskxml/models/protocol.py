@@ -137,7 +137,7 @@ class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
         """Yield what the other sections of a run file, a `RunConfig`, must be, and are not."""
 
     def figures(self, spec: AnySpec) -> dict[str, Any]:
-        """Return what the event ``started`` tells of the model beyond its sizes."""
+        """Return what the event ``started`` reports of the model beyond its sizes."""
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return how much is trained at a row of the history."""

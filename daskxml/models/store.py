@@ -151,7 +151,7 @@ class ModelHeader:
 
 
 def check_names(kind: str, names: Sequence[str], columns: int) -> None:
-    """Refuse names of features or labels that cannot tell columns apart; none at all are allowed.
+    """Refuse names of features or labels that are not unique; none at all are allowed.
 
     Raises
     ------

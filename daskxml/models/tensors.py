@@ -141,13 +141,13 @@ def read_tensors(
         ) from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"{path}: damaged or cut off ({error}); restore or write it anew"
+            f"{path}: damaged or cut off ({error}); restore or write it again"
         ) from error
     expected = metadata.pop(_DIGEST, None)
     if verify and expected is None:
-        raise ModelError(f"{path}: damaged (it has no checksum); restore it or write it anew")
+        raise ModelError(f"{path}: damaged (it has no checksum); restore it or write it again")
     if verify and expected != digest(arrays, metadata):
-        raise ModelError(f"{path}: damaged (its checksum differs); restore it or write it anew")
+        raise ModelError(f"{path}: damaged (its checksum differs); restore it or write it again")
     return arrays, metadata
 
 

@@ -303,7 +303,7 @@ class Model:
         """Return the model with calibrated probabilities, and with thresholds for choosing labels.
 
         The weights are the same, and so is the order of the labels of every row. What is learned,
-        and how, is told in `daskxml.models.decisions`; what it brings is measured by
+        and how, is explained in `daskxml.models.decisions`; its effect is measured by
         cross-validation in five parts, and is ``model.header.decisions.measured`` afterwards.
         What the model had from an earlier calibration is replaced.
 
@@ -360,7 +360,7 @@ class Model:
             Of a weight in the first and the output layer of a network, 8 or 16 instead of 32. The
             labels of one row are found by 8 bits either way.
         drop
-            The smallest weights of label trees are dropped: those that hold no more than this share
+            The smallest weights of label trees are dropped: those with no more than this share
             of the sum of all their squares. In [0, 1).
 
         Returns

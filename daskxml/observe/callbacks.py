@@ -58,7 +58,7 @@ class _Guard:
             self.in_a_row += 1
             if self.failures == 1:
                 self._warn(f"{self.name} failed: {_one_line(error)} ({_place(error)}); "
-                           "the run goes on")  # fmt: skip
+                           "the run continues")  # fmt: skip
             elif self.in_a_row == MOST_IN_A_ROW:
                 self._warn(f"{self.name} failed {MOST_IN_A_ROW} times in a row: not called again")
         else:
@@ -147,7 +147,7 @@ def run_callbacks(
         An error in it ends the run and is raised.
     on_megabatch
         Called with a copy of each row of the history as soon as it exists. An error in it is a
-        `CallbackWarning`, and the run goes on; after three in a row it is not called again. If it
+        `CallbackWarning`, and the run continues; after three in a row it is not called again. If it
         returns `STOP`, and so with ``on_event``, the run ends at the next merge.
     loggers
         ``"tensorboard:DIR"``, ``"mlflow:URI"``, ``"wandb:PROJECT"``, or `Logger` objects; their

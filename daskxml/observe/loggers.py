@@ -93,7 +93,7 @@ class RunFacts:
 
 
 class Logger(Protocol):
-    """Writes a run's figures while it goes on.
+    """Writes a run's figures during the run.
 
     An error in ``begin`` ends the run before it starts. Later errors are warnings.
     """

@@ -83,13 +83,13 @@ def _chart(history: History, metrics: Mapping[str, float]) -> Chart:
         series=tuple(
             Series(name=name, points=thin([(float(row["megabatch"]), y) for row, y in pairs]))
             for name, pairs in values.items()
-            if len(pairs) > 1  # one is told by its number
+            if len(pairs) > 1  # one is shown as a number
         ),
     )
 
 
 class NotebookProgress:
-    """A run in a cell's output, drawn again while it goes on; used as a terminal's display is.
+    """A run in a cell's output, updated during the run; used as a terminal's display is.
 
     Parameters
     ----------

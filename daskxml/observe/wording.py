@@ -184,7 +184,7 @@ def event_lines(event: Event) -> Iterator[str]:
         case "stages":
             yield from map(stage_line, event["stages"])
         case "rewound":
-            yield f"the run goes on after mega-batch {event['megabatch']}, from its checkpoint"
+            yield f"the run continues after mega-batch {event['megabatch']}, from its checkpoint"
         case "warning":
             yield str(event["text"])
         case "ended":

@@ -1,4 +1,4 @@
-"""Optimizers: how a gradient changes the parameters, and how fast as a run goes on."""
+"""Optimizers: how a gradient changes the parameters, and the learning rate during a run."""
 
 from daskxml.optim.config import OptimizerConfig, ScheduleConfig
 from daskxml.optim.gradient import GradientBuffer

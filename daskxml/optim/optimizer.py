@@ -188,7 +188,7 @@ class Optimizer:
             self._update_by_product(rule, target, left, right, rate, first=first, scale=scale)
 
     def in_place(self, name: str, lr: float) -> InPlace | None:
-        """Return where a gradient can be added in the place of `product`, if the rule is that."""
+        """Return where a gradient can be added instead of `product`, if the rule is that."""
         self._lr = lr
         if name in self._collected.views:
             return self._collected.in_place(name, lr)

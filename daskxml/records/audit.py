@@ -150,7 +150,7 @@ class Audit:
 
     @contextmanager
     def _finding(self, what: str, written: Any) -> Iterator[None]:
-        """Note what the strategy cannot take, and begin anew at the next `Setup`."""
+        """Note what the strategy cannot take, and start again at the next `Setup`."""
         try:
             yield
         except _UNFIT as error:

@@ -2,7 +2,7 @@
 
 One file holds the global model, the one before it (for the momentum) and, as JSON in its metadata,
 the session: strategy, ledger and history. Arrays that differ from worker to worker (the optimizer's
-state, a replica that merges leave as it is) lie beside it in ``checkpoints/NNNNNN/n.safetensors``,
+state, a replica that merges leave as it is) are beside it in ``checkpoints/NNNNNN/n.safetensors``,
 written before the file that completes the checkpoint, whose session maps workers to numbers.
 
 A run of label trees has a file for each tree instead, which it never writes again.
@@ -66,7 +66,7 @@ def write_tree(
 ) -> None:
     """Write a label tree, and its row of the history: a run that goes on does not fit it again.
 
-    It lies where the checkpoint of another run would, ``checkpoints/000001.safetensors`` for
+    It is where the checkpoint of another run would, ``checkpoints/000001.safetensors`` for
     tree 0; all of them stay. Those of later trees are removed.
 
     Raises
@@ -110,7 +110,7 @@ def tree_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """
     if "row" not in metadata:
         raise ModelError(
-            f"{path}: the model to go on with is no label tree: leave [model] kind as it was"
+            f"{path}: the model to continue from is no label tree: leave [model] kind as it was"
         )
     try:
         row = parse_json(metadata["row"])
@@ -222,7 +222,7 @@ def latest_checkpoint(run_dir: str | Path) -> Path:
     """
     found = checkpoints(run_dir)
     if not found:
-        raise ModelError(f"{run_dir}: no checkpoint to resume from; start anew with another --out")
+        raise ModelError(f"{run_dir}: no checkpoint to resume from; start again with another --out")
     return found[-1]
 
 
@@ -240,7 +240,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
     except ModelError as error:
         raise ModelError(f"{error.message}, or {remedy}") from None
     if "row" in metadata:
-        problem = "the model to go on with is of label trees: leave [model] kind as it was"
+        problem = "the model to continue from is of label trees: leave [model] kind as it was"
         raise ModelError(f"{path}: {problem}")
     try:
         if metadata["format"] != FORMAT_VERSION or not models:

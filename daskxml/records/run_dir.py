@@ -53,7 +53,7 @@ LOGGERS_FILE = "loggers.json"
 
 
 def begun(where: Path | None) -> dict[str, Path]:
-    """Return where a run is written or goes on; without a checkpoint it begins anew.
+    """Return where a run is written or goes on; without a checkpoint it starts from scratch.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class RunDir:
         if resume is not None:
             if out is not None and Path(out).absolute() != Path(resume).absolute():
                 raise ConfigError(
-                    "--out and --resume name two directories: a run goes on in its own"
+                    "--out and --resume name two directories: a run continues in its own"
                 )
             path = Path(resume).absolute()
             if not (path / RUN_FILE).exists():
@@ -103,7 +103,7 @@ class RunDir:
             return cls(None, None)
         path = Path(out).absolute()
         if any((path / name).exists() for name in (RUN_FILE, HISTORY_FILE, "model.json")):
-            way_on = ", or go on with it by --resume" if checkpoints(path) else ""
+            way_on = ", or continue it with --resume" if checkpoints(path) else ""
             raise ModelError(f"{path}: holds a run already; choose another --out{way_on}")
         return cls(path, None)
 

@@ -43,7 +43,7 @@ class WorkAllocator:
     ledger
         Which rows are leased to which worker.
     placement
-        Where the rows lie.
+        Where the rows are.
     allocated
         Pieces of work so far; each gets the next number.
     """

@@ -68,7 +68,7 @@ def _fair_rows(rows: int, speeds: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass
 class Placement:
-    """Where the training and the test rows lie.
+    """Where the training and the test rows are.
 
     Attributes
     ----------

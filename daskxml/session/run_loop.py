@@ -60,7 +60,7 @@ class Membership(Protocol):
         """Whether a worker waits to join."""
 
     def admit(self, generation: int, may_join: bool) -> Iterable[Participant]:
-        """Let candidates that hold the model of ``generation`` join, and return them.
+        """Let candidates with the model of ``generation`` join, and return them.
 
         None where no worker may join; candidates with an older model are sent the newer one.
         """
@@ -131,7 +131,7 @@ class RunLoop:
         return self.session.handle(WorkerLost(worker), now_s)
 
     def admit(self, now_s: float) -> list[Command]:
-        """Let workers join that hold the global model, unless a merge is under way."""
+        """Let workers with the global model join, unless a merge is under way."""
         commands: list[Command] = []
         if self.membership.has_candidates():
             commands += self.session.handle(JoinPending(), now_s)

@@ -108,7 +108,7 @@ class Session:
     rules
         When to evaluate, checkpoint and stop.
     placement
-        Where the rows lie; its shards stay the same for the whole run.
+        Where the rows are; its shards stay the same for the whole run.
     parameters
         Number of model parameters, for the strategy's norms.
     stored

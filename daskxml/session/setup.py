@@ -85,7 +85,7 @@ NO_NAMES = ColumnNames()
 
 
 def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataLayout:
-    """Decide how ``rows`` training rows lie on the workers; ``nbytes`` is of all rows.
+    """Decide how ``rows`` training rows are on the workers; ``nbytes`` is of all rows.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
     needs_all = config.kind.needs_all_rows
     is_small = nbytes <= data.replicate_budget or needs_all
     is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
-    # One partition is the stream as it is; several would be joined, and lie in memory twice.
+    # One partition is the stream as it is; several would be joined, and are in memory twice.
     parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)
     return DataLayout(is_replicated, max(1, min(parts, rows)))
 
@@ -217,7 +217,7 @@ def make_session(
     expected, found = session.ledger.stream_rows, placement.streams()
     if expected != found:
         raise ModelError(
-            f"the run to go on with has {sum(expected):,} training rows, the data {sum(found):,}: "
+            f"the run to continue has {sum(expected):,} training rows, the data {sum(found):,}: "
             "give the same files and the same data.validation"
         )
     return session
@@ -241,7 +241,7 @@ def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
         config.make_strategy().restore(stored["strategy"])
     except (TypeError, KeyError) as error:
         raise ModelError(
-            f"strategy {config.strategy_name!r} cannot go on with the run, which had another: "
+            f"strategy {config.strategy_name!r} cannot continue the run, which had another: "
             "leave [strategy] as it was"
         ) from error
 

@@ -256,7 +256,7 @@ class AdaptiveSgd(MegabatchStrategy):
         return self.config.lr * worker.batch_size / self.config.batch_max / worker.updates_per_batch
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
-        """Lease by shares, or batch by batch; a worker that came late has no whole share."""
+        """Lease by shares, or batch by batch; a worker that joined late has no whole share."""
         policy = ONE_BATCH if self.config.dispatch == "batch" else BY_SHARES
         if policy is BY_SHARES and any(w.came_late for w in state.members.values()):
             policy = DEFAULT_POLICY

@@ -16,7 +16,7 @@ lr      ``lr * rows / batch_max``  rate of a step, by the rows that its gradient
 The steps are those of `daskxml.strategies.mirrored`; only the reduction differs: every worker
 pushes its gradient to the server and pulls the new model, and no two workers talk to each other.
 Deviations: the server is a thread of the first worker's process, not a machine of its own; where
-another worker becomes the first, the server's optimizer begins anew there.
+another worker becomes the first, the server's optimizer starts from zero there.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class SharedConfig(BatchConfig):
         Divide a replica's rate by its staleness, where that is above 1: by how many updates the
         others made for each of its own in the last mega-batch (the paper's option in section VI-B;
         the divisor is that of Jiang, Cui, Zhang and Yu, "Heterogeneity-aware Distributed Parameter
-        Servers", SIGMOD 2017, with counts in the place of clocks). The first mega-batch has full
+        Servers", SIGMOD 2017, with counts instead of clocks). The first mega-batch has full
         rates.
     """
 

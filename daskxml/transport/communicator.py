@@ -225,12 +225,12 @@ class Communicator:
         await self._wait_ended(lambda key: key.run == run and key.number <= number)
 
     async def forget(self, run: str) -> None:
-        """Abort a run's collectives and forget it, so that its numbers may start anew."""
+        """Abort a run's collectives and forget it, so that its numbers may be used again."""
         self._dismiss(lambda key: key.run == run)
         await self._wait_ended(lambda key: key.run == run)
         await self._drop_cached(run)
         self._lowest.pop(run, None)
-        self._mappings.clear()  # other runs map anew what they read
+        self._mappings.clear()  # other runs map again what they read
 
     async def close(self) -> None:
         """Abort every collective, close every pending connection, and accept no more."""

@@ -280,7 +280,7 @@ def choose_budget(settings: WorkerSettings, kernels: Kernels) -> LogitsBudget:
 
 
 def _fits(settings: WorkerSettings, kernels: Kernels, budget_bytes: int) -> bool:
-    """Whether there is room for it, and for twice the training rows: test rows lie there too."""
+    """Whether there is room for it, and for twice the training rows: test rows are there too."""
     row_bytes = 8 * settings.data.row_nonzeros + 64
     room_bytes = kernels.free_bytes() - 2 * settings.data.rows * row_bytes
     given = replace(settings, logits_budget_bytes=budget_bytes)

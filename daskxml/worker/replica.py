@@ -112,7 +112,7 @@ class Replica:
     tables
         Hash tables that name labels of a sample, if any do; `label_tables` makes them.
     flat
-        A vector to step on, in the place of one of its own: ``(layout.size,)`` float32 on the
+        A vector to step on, instead of one of its own: ``(layout.size,)`` float32 on the
         device, aligned to 64 bytes.
     partner
         A replica over the same ``flat``, to have the optimizer's state in common with.
@@ -126,7 +126,7 @@ class Replica:
         ``(layout.size,)`` float32, zero at first unless it was given: write initial parameters
         into it, in place (``kernels.copy``). It is never replaced by another array.
     layout
-        Which parameter lies where in ``flat``.
+        Which parameter is where in ``flat``.
 
     Raises
     ------
@@ -210,7 +210,7 @@ class Replica:
         self._mlp.output.label_weights = weights
 
     def forget_tables(self) -> None:
-        """Hash the labels anew before the next step, as the parameters are another model's."""
+        """Hash the labels again before the next step, as the parameters are another model's."""
         if self.tables is not None:
             self.tables.reset()
 

@@ -48,7 +48,7 @@ class DataFacts:
 
     @classmethod
     def of(cls, spec: Any, placement: Placement, facts: Facts) -> DataFacts:
-        """Return the facts of rows that lie as ``placement`` says."""
+        """Return the facts of rows that are as ``placement`` says."""
         return cls(
             spec=spec,
             rows=sum(placement.train_rows),

@@ -39,7 +39,7 @@ class SharedHandle:
         Floats of the model.
     name
         By which /proc knows the memory; "" is not checked. It tells when the process is another
-        one than it was (numbers are used again, and containers number processes anew).
+        one than it was (numbers are used again, and containers reuse process numbers).
     """
 
     pid: int

@@ -5,7 +5,7 @@ that is being trained, the global model that it started from, the global model b
 outer optimizer's memory), and a scratch model that a merge writes into; a commit rotates them.
 Where arrays are exchanged at every step, or merges overlap with training, there are more: `array`.
 
-Where all workers update one shared model, the replica of a pool on that model's machine lies in the
+Where all workers update one shared model, the replica of a pool on that model's machine is in the
 shared memory; other workers step on a copy. A merge then only copies the shared model.
 """
 
@@ -117,7 +117,7 @@ class TrainingWorker(RunWorker):
         """
         if not {"current", "previous"} <= models.keys():
             raise ModelError(
-                "the model to go on with is no network: leave [model] kind as it was, or delete "
+                "the model to continue from is no network: leave [model] kind as it was, or delete "
                 "this checkpoint to resume from the one before"
             )
         self.set_model(models["current"], models["previous"], generation)
@@ -137,7 +137,7 @@ class TrainingWorker(RunWorker):
         for array in (current, previous):
             if array.shape != self.current.shape:
                 raise ModelError(
-                    f"the model to go on with has {array.size:,} numbers, the run's "
+                    f"the model to continue from has {array.size:,} numbers, the run's "
                     f"{self.current.size:,}: leave [model] as it was"
                 )
         self.kernels.copy(self.current, self.kernels.to_device(current))
@@ -313,7 +313,7 @@ class TrainingWorker(RunWorker):
     def training_loss(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> LossSum:
         """Sum the loss of pieces of the training rows by the global model.
 
-        The bits of a loss depend on the batch in which its row lies. So pieces begin at multiples
+        The bits of a loss depend on the batch in which its row is. So pieces begin at multiples
         of ``evaluation.batch_rows`` in their shards: then the sum is the same for any number of
         workers of the same device and threads.
 

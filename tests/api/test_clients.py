@@ -65,7 +65,7 @@ def test_a_client_that_is_closed_and_workers_that_are_restarted(
         with pytest.raises(ClusterError, match=r"^the client of the run was closed$"):
             follower.read("a run")
         write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, "{}", keep=1)
-        with pytest.raises(ClusterError, match="closed; go on with --resume /"):
+        with pytest.raises(ClusterError, match="closed; continue with --resume /"):
             follower.read("a run")
         with pytest.raises(ClusterError, match=r"cancelled .* as client.restart\(\) does"):
             train(other, overrides=ENDLESS, on_megabatch=once(2, other.restart))

@@ -54,7 +54,7 @@ def test_callbacks_are_called_with_every_row_and_their_errors_are_warnings(
     rows = [("log", megabatch) for megabatch in range(1, 9)]
     assert logger.calls == [("begin", "run"), *rows, ("end", "megabatches")]
     texts = [str(warning.message) for warning in warned]
-    assert [text.split(" (")[0].removesuffix("; the run goes on") for text in texts] == [
+    assert [text.split(" (")[0].removesuffix("; the run continues") for text in texts] == [
         "on_megabatch failed: ZeroDivisionError: oh",
         "FailingLogger failed: TimeoutError: no answer",
         "on_megabatch failed 3 times in a row: not called again",

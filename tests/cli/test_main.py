@@ -138,7 +138,7 @@ def test_the_help_of_train_names_every_run_file_and_examples_that_are_understood
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     told = capsys.readouterr().out
-    assert set(packaged_run_files()) <= set(told.split("run files that come along:")[1].split())
+    assert set(packaged_run_files()) <= set(told.split("included run files:")[1].split())
     for line in told.split("examples:")[1].split("\n"):
         if line:
             build_parser().parse_args(shlex.split(line)[1:])

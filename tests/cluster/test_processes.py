@@ -141,7 +141,9 @@ def test_the_scheduler_dies(
         training.wait_for("mega-batch 2 ")
         process.send_signal(signal.SIGKILL)
         _, _, errors = training.end()
-    told = f"daskxml: error: {address}: the scheduler does not answer any more; go on with --resume"
+    told = (
+        f"daskxml: error: {address}: the scheduler does not answer any more; continue with --resume"
+    )
     assert errors == f"{told} {out}\n"
     done = int(checkpoints(out)[-1].stem)
     resumed = daskxml.train(

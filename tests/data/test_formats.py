@@ -262,8 +262,8 @@ BAD_LINES = {
         '{"labels": [1180591620717411303424], "indices": [], "values": []}': "number is too large",
     },
     "a.csv": {
-        "0": "a.csv:3: 1 fields, but there are 2 columns; mend the row",
-        '"0,1:1': "a.csv:3: 1 fields, but there are 2 columns; mend the row or its quotes",
+        "0": "a.csv:3: 1 fields, but there are 2 columns; fix the row",
+        '"0,1:1': "a.csv:3: 1 fields, but there are 2 columns; fix the row or its quotes",
         '"0,1:1\n1",1:1': "a.csv:3: 1 fields, .*or its quotes",
         '0,"1:1\n1,1:1': "a.csv:3: a quoted text does not end on its line",
         "x,1:1": "a.csv:3: malformed labels 'x'; expected label,label",

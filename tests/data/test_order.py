@@ -101,5 +101,5 @@ def test_keys_and_their_parts_matter() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 6)])
 def test_a_range_outside_is_refused(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="does not lie in 0 to 5"):
+    with pytest.raises(ValueError, match="is not in 0 to 5"):
         shuffled_positions(5, 0, start, stop)

@@ -173,5 +173,5 @@ def test_rows_out_of_range_are_refused() -> None:
         slice_rows(partition, 2, 4)
     with pytest.raises(ValueError, match="destinations"):
         split_rows(partition, np.array([0, 1]), 2)
-    with pytest.raises(ValueError, match="must lie in 0 to 1"):
+    with pytest.raises(ValueError, match="must be in 0 to 1"):
         split_rows(partition, np.array([0, 1, 2]), 2)

@@ -81,7 +81,7 @@ def test_a_callback_that_fails_is_reported_at_once_and_given_up_after_three_erro
     assert run.history == go(data).history
     texts = [str(warning.message) for warning in warned]
     assert texts[0].startswith("on_megabatch failed: ValueError: no such thing (test_callbacks.py:")
-    assert texts[0].endswith("); the run goes on")
+    assert texts[0].endswith("); the run continues")
     assert texts[1:] == [
         "on_megabatch failed 3 times in a row: not called again",
         "on_megabatch failed 3 times in 3 calls",

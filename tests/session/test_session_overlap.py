@@ -327,7 +327,7 @@ def test_two_losses_while_the_global_model_is_evaluated(strategy):
 def test_any_order_of_results_losses_and_arrivals(
     script, choices, speeds, merge_s, strategy, is_replicated, tests
 ):
-    """Where every worker is lost, the run goes on from its last checkpoint with new ones."""
+    """Where every worker is lost, the run continues from its last checkpoint with new ones."""
 
     def session(stored):
         return overlapped(

@@ -218,7 +218,7 @@ def test_reports_out_of_turn_change_nothing():
 def test_any_order_of_results_losses_and_arrivals(
     script, choices, speeds, is_replicated, test_rows, training_loss
 ):
-    """Where every worker is lost, the run goes on from its last checkpoint with new ones."""
+    """Where every worker is lost, the run continues from its last checkpoint with new ones."""
 
     def session(stored):
         return new_session(

@@ -167,7 +167,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         eval_set
             ``(X, y)`` that are scored after every epoch.
         model
-            What to go on with: a fitted `XMLClassifier`, a `daskxml.Model`, or its directory.
+            What to continue from: a fitted `XMLClassifier`, a `daskxml.Model`, or its directory.
             Labels that are new follow its own, whose scores stay until they are trained.
 
         Raises
@@ -184,7 +184,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     ) -> Self:
         """Train for one epoch on rows, on top of what was learned before.
 
-        The optimizer begins anew in every call, and the learning rate is constant.
+        The optimizer is reset in every call, and the learning rate is constant.
 
         Parameters
         ----------
@@ -288,7 +288,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
         Afterwards `predict` gives the labels above their thresholds, unless the parameter
         `threshold` is set, and `predict_proba` calibrated probabilities; the order of labels
-        stays. ``model_.header.decisions.measured`` tells what it brings. A later call replaces it,
+        stays. ``model_.header.decisions.measured`` has its effect. A later call replaces it,
         and `fit` drops it.
 
         Parameters

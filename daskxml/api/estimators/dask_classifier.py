@@ -42,7 +42,7 @@ def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DaskXMLClassifier(XMLClassifier):
-    """`XMLClassifier` for rows that lie on a Dask cluster, in blocks that stay there.
+    """`XMLClassifier` for rows that are on a Dask cluster, in blocks that stay there.
 
     Predictions of Dask arrays and data frames are lazy Dask arrays; rows in memory are predicted
     at once, as by `XMLClassifier`.
@@ -102,7 +102,7 @@ class DaskXMLClassifier(XMLClassifier):
         eval_set
             ``(X, y)``, or rows of a pipeline, that are scored after every epoch.
         model
-            Must be None: a run on a cluster begins anew.
+            Must be None: a run on a cluster starts from scratch.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class DaskXMLClassifier(XMLClassifier):
             With a message of one line: what is wrong, where, and what to do.
         """
         if model is not None:
-            raise ConfigError("model= goes on in one process: take XMLClassifier, and rows there")
+            raise ConfigError("model= needs rows in one process: use XMLClassifier")
         if self.n_workers is not None:
             raise ConfigError("n_workers is the cluster's number here: leave it None")
         client = self.client or _current_client()
@@ -147,7 +147,7 @@ class DaskXMLClassifier(XMLClassifier):
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, classes: Any = None
     ) -> Self:
-        """Refuse: a run on a cluster begins anew.
+        """Refuse: a run on a cluster starts from scratch.
 
         Raises
         ------
@@ -203,7 +203,7 @@ def _call(X: Any, estimator: XMLClassifier, method: str, *given: Any) -> Any:
 
 
 def _plain(block: Any) -> Any:
-    """Return a SciPy matrix in the place of one of the package `sparse`."""
+    """Return a SciPy matrix instead of one of the package `sparse`."""
     return block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block
 
 

@@ -46,7 +46,7 @@ def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig
     Parameters
     ----------
     has_tests
-        Whether there are rows that are scored, in the place of held-out ones.
+        Whether there are rows that are scored, instead of held-out ones.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def one_epoch(config: RunConfig, calls: int) -> RunConfig:
 
 
 def _plain(value: Any) -> Any:
-    """Return a Python number in the place of NumPy's, which searches draw."""
+    """Return a Python number instead of NumPy's, which searches draw."""
     return value.item() if isinstance(value, np.generic) else value
 
 

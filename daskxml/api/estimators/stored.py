@@ -1,4 +1,4 @@
-"""Estimators on disk, ``estimator.json`` beside a model, and models to go on with."""
+"""Estimators on disk, ``estimator.json`` beside a model, and models to continue from."""
 
 from __future__ import annotations
 

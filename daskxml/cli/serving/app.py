@@ -240,7 +240,7 @@ class Server:
 
 
 class Counted:
-    """An ASGI application in front of another: it tells the status of every answer."""
+    """An ASGI application in front of another: it reports the status of every response."""
 
     def __init__(self, app: App, count: Callable[[str, int], object]) -> None:
         self._app, self._count = app, count

@@ -86,7 +86,7 @@ class Models:
 
 
 def digest_of(directory: Path) -> str | None:
-    """Return the digest of the arrays that a model's description tells; None without one."""
+    """Return the digest of the arrays in a model's description; None without one."""
     try:
         described = json.loads((directory / HEADER_NAME).read_bytes())
         return str(described["tensors"]["sha256"])

@@ -25,7 +25,7 @@ class Row(BaseModel):
         None, description="Features by name, in place of `ids`; unknown ones are an error."
     )
     values: list[FiniteFloat] | None = Field(
-        None, description="A value for each; 1 if left out. Those of a feature told twice add up."
+        None, description="A value for each; 1 if left out. Those of a feature given twice add up."
     )
 
 
@@ -44,7 +44,7 @@ class Query(BaseModel):
     )
     k: int = Field(5, ge=1, description="Labels of each row.")
     explain: int = Field(
-        0, ge=0, le=100, description="How many features that speak most for a label are told."
+        0, ge=0, le=100, description="Number of features to report for each label."
     )
 
 

@@ -201,7 +201,7 @@ def open_csv(path: str) -> Lines:
     except UnicodeDecodeError as error:
         raise InputError(f"is no UTF-8 text ({error.reason}); save it as UTF-8", path) from None
     except csv.Error as error:
-        raise InputError(f"malformed column names ({error}); mend the line", path, 1) from None
+        raise InputError(f"malformed column names ({error}); fix the line", path, 1) from None
     names = [name.strip() for name in names]
     return Lines(names, True, partial(_csv_batch, names, delimiter))
 
@@ -236,12 +236,12 @@ def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: lis
     except pyarrow.ArrowException as error:
         if wrong:
             problem = f"{wrong[0].actual_columns} fields, but there are {len(names)} columns"
-            raise InputError(f"{problem}; mend the row or its quotes") from None
+            raise InputError(f"{problem}; fix the row or its quotes") from None
         told = " ".join(str(error).split())[:120]
-        raise InputError(f"malformed CSV ({told}); mend the quotes") from None
+        raise InputError(f"malformed CSV ({told}); fix the quotes") from None
     is_open = any("\n" in table[name][-1].as_py() for name in wanted if table.num_rows)
     if is_open or table.num_rows != len(lines):
-        raise InputError("a quoted text does not end on its line; mend it")
+        raise InputError("a quoted text does not end on its line; fix it")
     return table
 
 

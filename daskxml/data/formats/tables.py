@@ -4,7 +4,7 @@ A table has named columns. ``labels`` holds a list of ids or of names, a text ``
 The features are one of three:
 
 - ``indices``, a list of ids or of names, and ``values``, a list as long (without it, all are 1);
-- ``features``, a text ``1:0.5 4:2`` as in libSVM's format, or with names in the place of ids;
+- ``features``, a text ``1:0.5 4:2`` as in libSVM's format, or with names instead of ids;
 - every other column, of numbers: a dense table, whose columns count from 0 in their order.
 
 ``sample_weight``, a number, is what a row counts in the loss. A table of documents has a column of

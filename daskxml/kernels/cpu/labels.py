@@ -104,7 +104,7 @@ def sigmoid_block(logits: Any, bias: Any, weight: Any, row_sums: Any, loss: Any,
     """``z = logits + bias; logits = weight * sigmoid(z); loss += log(1 + exp(z))`` by column.
 
     One exponential ``e = exp(-|z|)`` serves both. Sixteen labels share one logarithm: their
-    ``1 + e`` lie in 1..2, so the product stays below 2**16. ``part (2, rows)`` is scratch.
+    ``1 + e`` are in 1..2, so the product stays below 2**16. ``part (2, rows)`` is scratch.
     """
     rows = logits.shape[1]
     product, positive = part[0], part[1]

@@ -30,7 +30,7 @@ _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _LOWEST = np.float32(-87.3)  # below, exp is zero (the subnormal numbers are left out)
 _HIGHEST = np.float32(88.3)
-# Adding 1.5 * 2**23 rounds to an integer, which then lies in the low bits of the sum.
+# Adding 1.5 * 2**23 rounds to an integer, which then is in the low bits of the sum.
 _ROUND = np.float32(12582912.0)
 
 HAS_FLOAT16: Final[bool] = platform.machine() in ("aarch64", "arm64") or bool(

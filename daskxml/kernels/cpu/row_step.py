@@ -20,7 +20,7 @@ from daskxml.kernels.optim import ROW_BLOCK, RowNet
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _ONES = np.empty(0, np.float32)  # the values of a matrix of ones
-_SHARED_LOG = 16  # labels for each logarithm: their 1 + exp(-|z|) lie in 1..2
+_SHARED_LOG = 16  # labels for each logarithm: their 1 + exp(-|z|) are in 1..2
 _BLOCK_FLOATS = 1 << 16  # of weights: a block of the sigmoid loss is still in L2 when it is updated
 
 

@@ -62,7 +62,7 @@ def open_gpu(exact: bool = False) -> CudaKernels:
     except ImportError as error:  # CuPy, or a library that it loads lazily
         problem = f"CuPy cannot be loaded ({error}): install cupy-cuda12x[ctk]"
     except RuntimeError as error:  # includes CuPy's driver errors
-        problem = f"no GPU can be used ({error}): mend the driver"
+        problem = f"no GPU can be used ({error}): fix the driver"
     raise ConfigError(f'device "cuda": {problem}, {_REMEDY}')
 
 

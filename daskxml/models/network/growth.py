@@ -35,11 +35,12 @@ def grown_parameters(spec: ModelSpec, seed: int, model: Model) -> Array:
     before = model.spec
     if not isinstance(before, ModelSpec):
         raise ModelError(
-            "the model to go on with is no network: label trees and mixtures are fitted anew"
+            "the model to continue from is no network: "
+            "label trees and mixtures are fitted from scratch"
         )
     if (before.hidden, before.activation) != (spec.hidden, spec.activation):
         raise ModelError(
-            f"the model to go on with has hidden layers {list(before.hidden)} "
+            f"the model to continue from has hidden layers {list(before.hidden)} "
             f"({before.activation}), the run {list(spec.hidden)} ({spec.activation}): "
             "leave them as they were"
         )
@@ -47,7 +48,7 @@ def grown_parameters(spec: ModelSpec, seed: int, model: Model) -> Array:
         known, found = getattr(before, kind), getattr(spec, kind)
         if known > found:
             raise ModelError(
-                f"the model to go on with has {known:,} {kind}, the rows {found:,}: give rows "
+                f"the model to continue from has {known:,} {kind}, the rows {found:,}: give rows "
                 f"with all {kind} that it was trained on"
             )
     flat = initial_parameters(spec, seed)

@@ -68,7 +68,7 @@ class Network(TrainedKind[ModelSpec]):
                 raise ConfigError("the model is compressed already: give the one it was made from")
             if name in small:
                 if not np.isfinite(small[name]).all():
-                    raise ConfigError(f"{name} of the model is not finite: train it anew")
+                    raise ConfigError(f"{name} of the model is not finite: train it again")
                 small[name] = quantise(small[name], bits)
         return spec, small
 

@@ -266,7 +266,7 @@ class GpuPass(BlockPass):
     to bfloat16 for the products; sums, logits and losses are float32.
 
     Where logits are float16, so are the operands of products, with as many mantissa bits as TF32:
-    the hidden layer, a copy of the weights, and the gradient, which lies between ``-1 / rows`` and
+    the hidden layer, a copy of the weights, and the gradient, which is between ``-1 / rows`` and
     ``1 / rows``. It is multiplied by a power of two that makes the largest ``2**15``, so that
     probabilities keep all their bits down to 2e-9; products are divided by the same. A row's own
     labels are subtracted from probabilities that are rounded already: near the target, the error is

@@ -1,6 +1,6 @@
 """The description of a model, the layout of its parameters, and their initial values.
 
-The parameters lie in one flat float32 array. Merging, checkpoints and the all-reduce use the flat
+The parameters are in one flat float32 array. Merging, checkpoints and the all-reduce use the flat
 array; layers use reshaped views of it. Every parameter starts at a multiple of 64 bytes. The
 padding between them is and stays zero, so norms and sums of models are unaffected.
 """

@@ -2,7 +2,7 @@
 
 A label's vector is the sum of its training rows, projected to a few dimensions and scaled to unit
 length (the positive instance feature aggregation of Prabhu et al., "Parabel", WWW 2018, section 4).
-Sums over rows are exact, so that they do not depend on how the rows lie on workers.
+Sums over rows are exact, so that they do not depend on how the rows are on workers.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def check_stored(settings: FitSettings, tree: Tree, row: Mapping[str, Any]) -> N
     rows, number = row["rows"] // row["megabatch"], row["megabatch"]
     if rows != settings.rows:
         raise ModelError(
-            f"the run to go on with has {rows:,} training rows, the data {settings.rows:,}: give "
+            f"the run to continue has {rows:,} training rows, the data {settings.rows:,}: give "
             "the same files and the same data.validation"
         )
     if problem := tree_problem(settings.spec, named_trees([tree])):

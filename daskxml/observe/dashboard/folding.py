@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from daskxml.observe.wording import rounded
 
 Values = NDArray[np.floating[Any]]
-_NAMED = 4  # workers whose values are told one by one
+_NAMED = 4  # workers whose values are shown one by one
 
 
 def last_unchanged(values: Values) -> Values | None:

@@ -47,7 +47,7 @@ from daskxml.observe.wording import duration, limit_label
 
 PERIOD_MS = 500
 SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
-NUMBERS = ("score", "loss", "of_workers", "memory", "sent")  # texts in the place of charts
+NUMBERS = ("score", "loss", "of_workers", "memory", "sent")  # texts instead of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
 WRITTEN = {"busy_share": "{:.0%}".format}
 
@@ -238,7 +238,7 @@ class Page:
         self._show(place, {titles[name][0]: text for name, text in found.items()})
 
     def _show(self, place: str, numbers: Mapping[str, str], charts: Sequence[str] = ()) -> None:
-        """Show numbers, in the place of charts if there are any."""
+        """Show numbers, instead of charts if there are any."""
         for name in charts:
             self.charts.charts[name].visible = not numbers
         told = {title: text for title, text in numbers.items() if text}

@@ -155,7 +155,7 @@ def open_pipe(offer: Mapping[str, Any]) -> int | None:
         return None
     found = os.fstat(fd)
     if found.st_ino != offer["inode"] or not stat.S_ISFIFO(found.st_mode):
-        # containers number processes anew, and a number may be of any file by now
+        # containers reuse process numbers, and a number may be of any file by now
         os.close(fd)
         return None
     return fd

@@ -166,7 +166,7 @@ def test_what_cannot_be_done_is_one_line(client, fitted) -> None:
         "X has 120 rows, y has 100: give each row its labels": lambda: fit(X, Y[:100]),
         "X is on the cluster but y is not": lambda: fit(X, rows()[1]),
         "eval_set: give one pair": lambda: fit(X, Y, eval_set=X),
-        "model= goes on in one process": lambda: fit(X, Y, model=fitted),
+        "model= needs rows in one process": lambda: fit(X, Y, model=fitted),
         "partial_fit trains in one process": lambda: fitted.partial_fit(X, Y),
         "score takes rows in memory": lambda: fitted.score(X, Y),
         "calibrate takes rows in memory": lambda: fitted.calibrate(X, Y),

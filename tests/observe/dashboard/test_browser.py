@@ -94,7 +94,7 @@ def test_a_run_is_watched_that_loses_a_worker(
 
 
 def stall(browser: Browser, client: Client, started: Started) -> None:
-    """Stop the browser for a while: the run goes on, and nothing is piled up for the page."""
+    """Stop the browser for a while: the run continues, and nothing is piled up for the page."""
     processes = psutil.Process(browser.pid).children(recursive=True)
     for process in processes:
         process.suspend()

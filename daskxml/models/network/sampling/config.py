@@ -21,7 +21,7 @@ class SamplingConfig:
     Attributes
     ----------
     method
-        ``none``: all labels. ``simhash`` and ``dwta``: labels whose weights lie near the rows' last
+        ``none``: all labels. ``simhash`` and ``dwta``: labels whose weights are near the rows' last
         hidden layer, by hash tables; ``random``: the control, uniform.
     sets
         ``batch``: one sample for all rows of a batch, by matrix products; ``row``: a sample for

@@ -1,4 +1,4 @@
-"""Hash tables that find the labels whose weights lie near a row's last hidden layer.
+"""Hash tables that find the labels whose weights are near a row's last hidden layer.
 
 A label and a row that scores it high tend to share a key. `SimHash` (Charikar, "Similarity
 Estimation Techniques from Rounding Algorithms", STOC 2002): one bit for each of K random planes, so
@@ -9,9 +9,9 @@ and ``(h, 1)``; winners are those of ``w`` and ``h``.
 
 Weights move while the tables stay. The first rebuild comes after ``rebuild_every`` rows, each of
 the following after ``rebuild_growth`` times as many as the one before, as weights move less and
-less (SLIDE, section 4.2). A merge does not change the schedule: the merged model lies near the
+less (SLIDE, section 4.2). A merge does not change the schedule: the merged model is near the
 replicas. After `LabelTables.reset`, for another model, the next batch builds the tables. Several
-threads may share the tables: one of them builds, the others go on with the old ones.
+threads may share the tables: one of them builds, the others continue with the old ones.
 """
 
 from __future__ import annotations
