@@ -80,7 +80,7 @@ ABOVE_PIECES = 1  # priority of what a tree waits for
 
 
 @dataclass(frozen=True, slots=True)
-class PieceDone:
+class TaskDone:
     """A worker has ended a task; Dask may compute it once more, if that worker is lost."""
 
     key: str
@@ -145,9 +145,9 @@ class TreeDriver(RunDriver):
             self.events.put_nowait(TaskErred(self._pieces[key].future))
 
     def task_done(self, key: str, address: str, busy_s: float) -> None:
-        """Note that a task is done, if it is a piece."""
-        if key in self._pieces:
-            self.events.put_nowait(PieceDone(key, address, busy_s))
+        """Note that a task of the run is done."""
+        if self._is_training and f"-{self.run}-" in key:
+            self.events.put_nowait(TaskDone(key, address, busy_s))
 
     def model_holder(self) -> WorkerHandle | None:
         """Return a worker that holds the model of a run that is over."""
@@ -253,8 +253,8 @@ class TreeDriver(RunDriver):
     async def _steps_after(self, event: Any, run: TreeRun) -> Sequence[Step]:
         now_s = time.monotonic()
         match event:
-            case PieceDone():
-                return self._piece_done(event, run)
+            case TaskDone():
+                return self._task_done(event, run)
             case TaskErred(future):
                 if any(it.future is future for it in self._pieces.values()):
                     raise await future.exception()
@@ -386,11 +386,13 @@ class TreeDriver(RunDriver):
         self._pieces[key] = _Piece(piece, future, worker)
         self.group.timeline.lease_given(worker.name)
 
-    def _piece_done(self, event: PieceDone, run: TreeRun) -> Sequence[Step]:
+    def _task_done(self, event: TaskDone, run: TreeRun) -> Sequence[Step]:
         done = self._pieces.get(event.key)
-        if done is None:  # another was first, or its tree was dropped
-            return []
         by = next((it for it in self.group.workers.values() if it.address == event.address), None)
+        if done is None:  # no piece; or another was first, or its tree was dropped
+            if by is not None:
+                run.worked(by.name, event.busy_s)
+            return []
         name = (by or done.worker).name
         if not done.is_done:
             self.group.timeline.lease_done(done.worker.name, event.busy_s)

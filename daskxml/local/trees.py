@@ -208,7 +208,7 @@ class Threads:
         self._name, self._tasks, self._threads = name, tasks, threads
         self.slots = {name: threads}
         self._executor = ThreadPoolExecutor(threads, "daskxml-tree")
-        self._results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Result | BaseException, float]] = queue.SimpleQueue()
         self._under_way = 0
 
     def __enter__(self) -> Threads:
@@ -232,15 +232,18 @@ class Threads:
         self._executor.submit(self._do, step)
 
     def _do(self, step: Step | FitPiece) -> None:
+        begun_s = time.perf_counter()
         try:
-            self._results.put(self._tasks.do(step))
+            result = self._tasks.do(step)
         except BaseException as error:
-            self._results.put(error)
+            self._results.put((error, 0.0))
+        else:
+            self._results.put((result, time.perf_counter() - begun_s))
 
     def next(self, run: TreeRun, left_s: float) -> list[Step]:
         """Wait for the next result."""
         try:
-            result = self._results.get(timeout=left_s if left_s < math.inf else None)
+            result, busy_s = self._results.get(timeout=left_s if left_s < math.inf else None)
         except queue.Empty:
             return []
         self._under_way -= 1
@@ -248,6 +251,8 @@ class Threads:
             raise result
         if isinstance(result, Fitted):
             result = replace(result, worker=self._name)
+        else:
+            run.worked(self._name, busy_s)
         return run.handle(result, self.now_s)
 
 
@@ -285,6 +290,7 @@ class Clocks:
         self._numbers = itertools.count()
         self._message_s = whole_ticks(devices.network.message_s)
         self.now_s, self._is_interrupted = 0.0, False
+        self._share_s = 0.0  # of an evaluation, for each worker
 
     @property
     def slots(self) -> Mapping[str, int]:
@@ -333,6 +339,7 @@ class Clocks:
         if not self._workers:
             return whole_ticks(seconds)
         share_s = whole_ticks(seconds / sum(it.speed for it in self._workers.values()))
+        self._share_s = share_s
         for worker in self._workers.values():
             worker.free_s = max(worker.free_s, self.now_s) + share_s
         return max(worker.free_s for worker in self._workers.values()) - self.now_s
@@ -376,6 +383,9 @@ class Clocks:
         result = self._tasks.do(step)
         if isinstance(result, Fitted):
             result = replace(result, worker=name, busy_s=busy_s)
+        elif isinstance(result, Ranked):
+            for worker in self._workers:
+                run.worked(worker, self._share_s)
         return run.handle(result, self.now_s)
 
     def _change(self, change: Change, run: TreeRun) -> None:

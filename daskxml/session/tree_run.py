@@ -14,7 +14,7 @@ that are not put together.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -166,6 +166,7 @@ class TreeRun:
         self._started_s, self._last_fitted_s, self._ranked_s = 0.0, -math.inf, 0.0
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
         self._events: list[dict[str, Any]] = []  # before the first tree
+        self._beside = defaultdict[str, float](float)  # seconds of other tasks since the last tree
 
     @classmethod
     def of(
@@ -249,6 +250,10 @@ class TreeRun:
         for tree in self._open:
             if tree.number == piece.tree and tree.stage == "fit":
                 tree.pending.appendleft(piece.number)
+
+    def worked(self, worker: str, busy_s: float) -> None:
+        """Count a task that is no piece: a worker is busy then, too."""
+        self._beside[worker] += busy_s
 
     def lose(self, worker: str) -> None:
         """Let the pieces be fitted again that a lost worker alone had."""
@@ -336,7 +341,8 @@ class TreeRun:
         rows, whole = apportion(self.rows, works), sum(tree.works)
         shares = {}
         for name, pieces in done.items():
-            busy_s = sum(tree.fitted[piece][1] for piece in pieces) / self.slots.get(name, 1)
+            busy_s = sum(tree.fitted[piece][1] for piece in pieces) + self._beside.pop(name, 0.0)
+            busy_s = min(busy_s / self.slots.get(name, 1), train_s)  # some was before or after
             shares[name] = {
                 "updates": len(pieces),
                 "rows": rows[name],
