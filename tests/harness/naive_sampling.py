@@ -95,6 +95,10 @@ def write_target_positions(
         indices[indptr[i] : indptr[i + 1]] = found
 
 
+def clear_positions(positions: Array, ids: Array) -> None:
+    positions[ids] = -1
+
+
 def take_rows(team: object, out: Array, x: Array, ids: Array) -> None:
     out[:] = x[ids]
 

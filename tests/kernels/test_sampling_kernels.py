@@ -125,6 +125,8 @@ def test_targets_are_added_once_and_found_again(seed, density, rows):
         found = indices[0][fast[i] : fast[i + 1]]
         assert (np.diff(found) > 0).all()
         assert sorted(ids[found]) == own.tolist()
+    sampling.clear_positions(place, ids)
+    assert (place == -1).all()
 
 
 def labels_of(y, rows):

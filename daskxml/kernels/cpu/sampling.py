@@ -218,6 +218,13 @@ def _write_target_positions(
 
 
 @njit(nogil=True, cache=True)
+def clear_positions(positions: Any, ids: Any) -> None:
+    """``positions[ids] = -1``."""
+    for label in ids:
+        positions[label] = -1
+
+
+@njit(nogil=True, cache=True)
 def _take_rows(out: Any, x: Any, ids: Any, start: int, stop: int) -> None:
     """``out[i] = x[ids[i]]`` for ``start <= i < stop``."""
     for i in range(start, stop):

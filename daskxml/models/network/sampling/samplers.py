@@ -62,7 +62,7 @@ class BatchSampler:
         drawn = count - certain
         weight = (self.labels - certain) / drawn if drawn and self.config.weighted else 1.0
         targets = self._targets(batch, int(hidden.shape[0]), place, count)
-        place[ids[:count]] = -1
+        sampling.clear_positions(place, ids[:count])
         return LabelSample(ids[:count], certain, weight, targets)
 
     def _add_near(self, ids: Array, place: Array, count: int, hidden: Array, key: int) -> int:
