@@ -83,8 +83,6 @@ class RowsOnWorkers:
     partitions, weights, names
         Futures: of each partition, and perhaps of the array of all rows' weights, and of the names
         of their columns.
-    is_computed
-        Dask can compute the partitions again, so that they need not be held for long.
     stages
         How they came there.
     """
@@ -92,20 +90,7 @@ class RowsOnWorkers:
     partitions: Sequence[Future]
     weights: Sequence[Future] = ()
     names: Sequence[Future] = ()
-    is_computed: bool = False
     stages: tuple[StageRecord, ...] = ()
-
-    def here(self, client: Client) -> RowsHere:
-        """Return the rows as those of this process, which fetches them when they are needed."""
-        return RowsHere(lambda: client.gather(list(self.partitions)))
-
-
-@dataclass(frozen=True)
-class RowsHere:
-    """Rows of this process; `partitions` returns them."""
-
-    partitions: Callable[[], list[Partition]]
-    sample_weight: Any = None
 
 
 def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:

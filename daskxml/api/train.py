@@ -277,9 +277,6 @@ def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scatter
             for name, rows in matrices.items():
                 if isinstance(rows, DaskRows):
                     placed[name].clear()
-                elif isinstance(rows, RowsOnWorkers) and rows.is_computed:
-                    for future in rows.partitions:  # whose keys other runs still tell
-                        future.release()
         return on_event(event)
 
     return publish
