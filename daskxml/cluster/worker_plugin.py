@@ -29,7 +29,6 @@ from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas
 from daskxml.transport.communicator import Communicator, ProcessGroup
 from daskxml.transport.handshake import CollectiveId
-from daskxml.worker.create import AnyWorker
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.shared_model import LocalStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
@@ -52,7 +51,7 @@ class LeaseQueue:
         pieces beside that of this worker's own.
     """
 
-    def __init__(self, worker: AnyWorker, store: RemoteStore | None = None) -> None:
+    def __init__(self, worker: TrainingWorker, store: RemoteStore | None = None) -> None:
         self.worker, self.store = worker, store
         self.pushed: dict[str, int] = {}
         self.turn, self.evaluation = threading.Condition(), threading.Semaphore()
@@ -96,7 +95,6 @@ class LeaseQueue:
             return
         self._await_turn(number)
         try:
-            assert isinstance(self.worker, TrainingWorker)  # others' merges do not overlap
             self.worker.take_snapshot(command)
             self._batches = 0
         finally:
@@ -247,7 +245,6 @@ class RunWorkerPlugin(WorkerPlugin):
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""
         worker = self.queues[run].worker
-        assert isinstance(worker, TrainingWorker)  # others have no norms
         norm: float = await offload(worker.squared_norm)
         return norm
 
@@ -345,6 +342,6 @@ def queue_of(run: str) -> LeaseQueue:
     return worker_plugin().queue_of(run)
 
 
-def run_worker(run: str) -> AnyWorker:
+def run_worker(run: str) -> TrainingWorker:
     """Return the worker of a run in the Dask worker that this task runs on."""
     return queue_of(run).worker

@@ -33,7 +33,7 @@ from daskxml.session.commands import (
 )
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
-from daskxml.worker.create import AnyWorker, new_worker
+from daskxml.worker.evaluation import evaluate, training_loss
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.settings import WorkerSettings
@@ -68,7 +68,7 @@ def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> 
         store = RemoteStore(get_worker(), run)
     elif settings.strategy.shares_model and donors:
         shared = open_shared(run, donors)
-    worker = new_worker(
+    worker = TrainingWorker(
         settings, shared, store, shared_zeros if settings.slot.device == "cpu" else None
     )
     speed = worker.warm_up()
@@ -124,7 +124,7 @@ def load_checkpoint(run: str, path: str, generation: int, number: int | None) ->
     models, session = checkpoint.read_checkpoint(path)
     worker = run_worker(run)
     worker.set_models(models, generation, session.get("best", 0))
-    if number is not None and isinstance(worker, TrainingWorker):
+    if number is not None:
         worker.set_local_state(checkpoint.read_local(path, number))
 
 
@@ -175,16 +175,14 @@ def run_lease(
     get_worker().log_event(TOPIC, message | {"work": asdict(work)})
 
 
-def quick_norm(worker: AnyWorker) -> float | None:
+def quick_norm(worker: TrainingWorker) -> float | None:
     """Return the replica's squared norm if computing it is quicker than a message; else None.
 
     None also if a merge may change the replica between two leases.
     """
     settings = worker.settings
     is_settled = not (settings.strategy.shares_model or settings.config.combine.overlap)
-    if not (isinstance(worker, TrainingWorker) and is_settled):
-        return None
-    if worker.layout.size > QUICK_FLOATS:
+    if not is_settled or worker.layout.size > QUICK_FLOATS:
         return None
     return worker.squared_norm()
 
@@ -232,7 +230,6 @@ def run_gang(
     if needs_server(command.pattern):
         addresses = (*addresses, addresses[0])
         if rank == 0:
-            assert isinstance(worker, TrainingWorker)
             programs[len(peers.addresses)] = server_program(worker, command)
     work = worker_plugin().communicator.run_programs(peers.id, addresses, programs, GANG_TIMEOUTS)
     return rank_stats(_on_loop(work))
@@ -250,8 +247,8 @@ def evaluate_pieces(
     """Score test rows, and sum the loss of training rows; ``shards`` were fetched for this."""
     worker, fetched = run_worker(run), dict(zip(shards.train, train, strict=True))
     with queue_of(run).evaluation:
-        sums = worker.evaluate(command.pieces, dict(zip(shards.test, test, strict=True)))
-        loss = worker.training_loss(command.train_pieces, fetched)
+        sums = evaluate(worker, command.pieces, dict(zip(shards.test, test, strict=True)))
+        loss = training_loss(worker, command.train_pieces, fetched)
     return EvaluationResult(command.number, sums, loss)
 
 

@@ -49,6 +49,7 @@ from daskxml.session.commands import (
 )
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Measured
+from daskxml.worker.evaluation import evaluate, training_loss
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.merge_program import merge_program
 
@@ -209,7 +210,7 @@ class LocalExecutor:
         return self.network.transfer_s(round(rows * self._row_bytes))
 
     def _measure(self, command: MeasureNorms) -> Result:
-        norms = {name: self.workers[name].network_worker.squared_norm() for name in command.workers}
+        norms = {name: self.workers[name].training.squared_norm() for name in command.workers}
         if not all(map(math.isfinite, norms.values())):
             raise TrainingError("the weights are not finite any more: lower strategy.lr")
         return Measured(norms, self.session.parameters)
@@ -264,7 +265,7 @@ class LocalExecutor:
         ]
         machines = list(range(len(workers)))
         if needs_server(command.pattern):
-            programs.append(server_program(workers[0].network_worker, command))
+            programs.append(server_program(workers[0].training, command))
             machines.append(0)
 
         def work_s(rank: int, batch: Worked) -> float:
@@ -281,8 +282,8 @@ class LocalExecutor:
         end_s = begins_s + worker.evaluate_s(command) + self._message_s
 
         def finish() -> Result:
-            sums = worker.training.evaluate(command.pieces, {})
-            loss = worker.training.training_loss(command.train_pieces, {})
+            sums = evaluate(worker.training, command.pieces, {})
+            loss = training_loss(worker.training, command.train_pieces, {})
             return EvaluationResult(command.number, sums, loss)
 
         self._start(end_s, command.worker, finish)

@@ -224,7 +224,7 @@ class LocalRun:
             generation = len(stored["history"])
             worker.training.set_models(models, generation, session.get("best", 0))
             if name in numbers:
-                worker.network_worker.set_local_state(read_local(path, numbers[name]))
+                worker.training.set_local_state(read_local(path, numbers[name]))
 
     def new_session(self) -> Session:
         """Return the session of a run that begins, or continues from its last checkpoint."""
@@ -299,4 +299,4 @@ def _begin_from(worker: LocalWorker, start: Model, seed: int) -> None:
     """Set a worker to the model to start from, grown to the rows' features and labels."""
     data = worker.training.settings.data
     flat = grown_parameters(data.network, seed, start)
-    worker.network_worker.set_model(flat, flat, generation=0)
+    worker.training.set_model(flat, flat, generation=0)

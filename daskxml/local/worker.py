@@ -26,7 +26,6 @@ from daskxml.models.protocol import Spec
 from daskxml.session.commands import Evaluate, MergeReplicas, Piece
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
-from daskxml.worker.create import new_worker
 from daskxml.worker.memory import LogitsBudget
 from daskxml.worker.resident_rows import Batch, part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
@@ -80,7 +79,7 @@ class LocalWorker:
         slot = settings.slot
         if self.is_virtual:
             slot = replace(slot, pool_threads=min(slot.pool_threads, 1))
-        self.training = new_worker(
+        self.training = TrainingWorker(
             replace(settings, slot=slot),
             shared if settings.slot.is_on_model_host else None,
             self._pending if self.has_copy else None,
@@ -101,12 +100,6 @@ class LocalWorker:
     def is_virtual(self) -> bool:
         """Whether its time is virtual."""
         return self.cost is not None
-
-    @property
-    def network_worker(self) -> TrainingWorker:
-        """Its `TrainingWorker`, in a run of networks."""
-        assert isinstance(self.training, TrainingWorker)
-        return self.training
 
     @property
     def autotune_event(self) -> dict[str, Any] | None:
@@ -178,9 +171,9 @@ class LocalWorker:
 
     def take_snapshot(self, command: MergeReplicas) -> None:
         """Copy the replica for a merge that overlaps with the next leases."""
-        if self.network_worker.snapshot.generation != command.generation:
+        if self.training.snapshot.generation != command.generation:
             self._done = []
-        self.network_worker.take_snapshot(command)
+        self.training.take_snapshot(command)
 
     def record_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
         """Record when a lease begins and when each of its batches ends, where merges overlap."""

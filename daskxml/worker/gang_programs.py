@@ -37,7 +37,6 @@ from daskxml.strategies.protocol import (
     Mirrored,
     SyncPattern,
 )
-from daskxml.worker.create import AnyWorker
 from daskxml.worker.resident_rows import Batch, Fetched
 from daskxml.worker.training_worker import TrainingWorker
 
@@ -80,7 +79,7 @@ def needs_server(pattern: SyncPattern | None) -> bool:
 
 
 def gang_program(
-    worker: AnyWorker, command: RunWork, rank: int, hosts: tuple[str, ...], fetched: Fetched
+    worker: TrainingWorker, command: RunWork, rank: int, hosts: tuple[str, ...], fetched: Fetched
 ) -> Program[WorkStats]:
     """Return one rank's part in a gang.
 
@@ -91,7 +90,6 @@ def gang_program(
     fetched
         Rows that are not resident on this worker.
     """
-    assert isinstance(worker, TrainingWorker)
     role = Role(worker, command, rank, hosts, fetched)
     if command.rewinds:
         worker.rewind()

@@ -16,13 +16,12 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means
 from daskxml.session.commands import MergeReplicas
-from daskxml.worker.create import AnyWorker
 from daskxml.worker.gang_programs import combine_among_ranks
 from daskxml.worker.training_worker import TrainingWorker
 
 
 def merge_program(
-    worker: AnyWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...],
+    worker: TrainingWorker, command: MergeReplicas, rank: int, hosts: tuple[str, ...],
     piece_size: int = PIECE_FLOATS,
 ) -> Program[Means]:  # fmt: skip
     """Return one rank's part in a merge; ranks are in the order of ``command.weights``.

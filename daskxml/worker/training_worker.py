@@ -20,28 +20,30 @@ from functools import cached_property
 import numpy as np
 
 from daskxml.collectives import outer_memory
-from daskxml.core.arrays import Array, Partition, Segment
+from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
-from daskxml.metrics import LossSum
+from daskxml.kernels import get_kernels
+from daskxml.metrics import frequency_groups, propensities
+from daskxml.models.class_weights import label_weights
 from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
-from daskxml.session.commands import MergeReplicas, Piece
+from daskxml.session.commands import MergeReplicas
 from daskxml.worker.batch_runner import (
     BatchBoundary,
     ignore_boundary,
     make_batch_runner,
     warm_up,
 )
+from daskxml.worker.memory import choose_budget
 from daskxml.worker.replica import Replica
-from daskxml.worker.resident_rows import Batch, Fetched
-from daskxml.worker.run_worker import RunWorker
+from daskxml.worker.resident_rows import Batch, Fetched, ResidentRows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
 from daskxml.worker.snapshot import Snapshot
 
 
-class TrainingWorker(RunWorker):
+class TrainingWorker:
     """A worker's part in a run of networks.
 
     Parameters
@@ -55,6 +57,18 @@ class TrainingWorker(RunWorker):
 
     Attributes
     ----------
+    rows
+        The resident rows.
+    budget
+        Memory for logits.
+    best
+        The mega-batch whose model is kept as the best one; 0: none is.
+    generation
+        Number of merges that the global model includes.
+    label_counts
+        ``(labels,)`` int64: training rows with each label.
+    inverse_propensity, frequency_groups
+        ``(labels,)``: by which metrics weigh labels, and how frequent each is.
     current, previous, scratch
         ``(size,)`` float32: the global model, the one before it, and room for the next one.
         With an outer optimizer ``previous`` is its memory.
@@ -68,9 +82,15 @@ class TrainingWorker(RunWorker):
         self, settings: WorkerSettings, shared: SharedModel | None = None,
         store: ModelStore | None = None, zeros: Callable[[int], Array] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(settings)
-        settings = self.settings
         slot, shares_model = settings.slot, settings.strategy.shares_model
+        self.kernels = get_kernels(slot.device, slot.kernel_threads, settings.config.gpu.exact)
+        self.budget = choose_budget(settings, self.kernels)
+        self.settings = settings = self.budget.given_to(settings)
+        self.rows = ResidentRows(self.kernels, settings.config.run.seed)
+        self.generation = self.best = 0
+        self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
+        self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
+        self.frequency_groups: Array | None = None
         self.layout = Layout(settings.data.network)
         self._owns_shared = shared is None and shares_model and slot.is_on_model_host
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
@@ -94,8 +114,14 @@ class TrainingWorker(RunWorker):
         """Compile the kernels, and return the measured rows a second."""
         return warm_up(self.replica, self.settings)
 
-    def weigh_labels(self, weights: Array | None) -> None:
-        """Set what a row's labels count in the loss, ``(labels,)`` float32; None: all count 1."""
+    def count_labels(self, label_counts: Array) -> None:
+        """Set the counts of each label in the training rows, ``(labels,)`` int64."""
+        self.label_counts, config = label_counts, self.settings.config
+        base, a, b = config.data.label_base, config.data.propensity_a, config.data.propensity_b
+        self.frequency_groups = frequency_groups(label_counts)
+        found = propensities(label_counts, self.settings.data.rows, a, b)
+        weights = label_weights(config.training.class_weight, label_counts, found, base)
+        self.inverse_propensity = found
         self.runner.weigh_labels(weights)
 
     def announce_memory(self) -> str:
@@ -309,32 +335,6 @@ class TrainingWorker(RunWorker):
     def gradient(self) -> GradientBuffer:
         """The gradient that workers exchange at every step."""
         return GradientBuffer(self.kernels, self.layout.size, self.layout.views)
-
-    def training_loss(self, pieces: Sequence[Piece], fetched: Mapping[int, Partition]) -> LossSum:
-        """Sum the loss of pieces of the training rows by the global model.
-
-        The bits of a loss depend on the batch in which its row is. So pieces begin at multiples
-        of ``evaluation.batch_rows`` in their shards: then the sum is the same for any number of
-        workers of the same device and threads.
-
-        Raises
-        ------
-        TrainingError
-            If it is not finite.
-        """
-        total, to_device = LossSum(), self.kernels.to_device
-        if not pieces:
-            return total
-        with self.global_model() as replica:
-            replica.resize(self.settings.config.evaluation.batch_rows)
-            for part, first, last in self.batches_of(pieces, {**self.rows.streams, **fetched}):
-                loss_sum = replica.loss_sum([Segment(part, to_device(np.arange(first, last)))])
-                if not np.isfinite(loss_sum):
-                    raise TrainingError(
-                        "the loss over the training rows is not finite any more: lower strategy.lr"
-                    )
-                total += LossSum.of(loss_sum=loss_sum, rows=last - first)
-        return total
 
     @contextmanager
     def global_model(self) -> Iterator[Replica]:

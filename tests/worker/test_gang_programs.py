@@ -9,6 +9,7 @@ from daskxml.collectives import CombineConfig
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import Asynchronous, Averaging, Central, LocalSteps, Mirrored
+from daskxml.worker.evaluation import evaluate
 from harness.gangs import DATA, adasum, make_gang, make_workers, merge, run_gang
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "lamb")
@@ -296,8 +297,8 @@ def test_local_state_goes_round_a_checkpoint():
 
 def test_replicas_that_live_on_are_evaluated_by_the_global_model():
     (worker,) = make_workers(1, kind="averages")
-    before = worker.evaluate([(0, 0, DATA[1].rows)], {})
+    before = evaluate(worker, [(0, 0, DATA[1].rows)], {})
     stepped([worker], 2.0)
     replica = np.array(worker.replica.flat)
-    assert worker.evaluate([(0, 0, DATA[1].rows)], {}) == before
+    assert evaluate(worker, [(0, 0, DATA[1].rows)], {}) == before
     np.testing.assert_array_equal(worker.replica.flat, replica)

@@ -10,6 +10,7 @@ from daskxml.collectives.messages import run_together
 from daskxml.optim import OptimizerConfig
 from daskxml.session.commands import MergeReplicas
 from daskxml.session.ledger import Span, cut_batches
+from daskxml.worker.evaluation import evaluate, training_loss
 from daskxml.worker.merge_program import merge_program
 from harness.gangs import make_workers
 
@@ -178,8 +179,8 @@ def test_the_global_model_is_evaluated_and_training_continues_from_the_replica()
         worker.commit(1)
     before = np.array(pair[0].replica.flat)
     assert not np.array_equal(before, pair[0].current)
-    assert pair[0].evaluate([(0, 0, 30)], {}) == equal.evaluate([(0, 0, 30)], {})
-    assert pair[0].training_loss([(0, 0, 120)], {}) == equal.training_loss([(0, 0, 120)], {})
+    assert evaluate(pair[0], [(0, 0, 30)], {}) == evaluate(equal, [(0, 0, 30)], {})
+    assert training_loss(pair[0], [(0, 0, 120)], {}) == training_loss(equal, [(0, 0, 120)], {})
     assert np.array_equal(pair[0].replica.flat, before)
 
 

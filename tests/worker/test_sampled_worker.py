@@ -13,6 +13,7 @@ from daskxml.models.network.sampling import SamplingConfig
 from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
+from daskxml.worker.evaluation import training_loss
 from daskxml.worker.training_worker import TrainingWorker
 from harness.worker_settings import changed, make_settings
 
@@ -95,4 +96,4 @@ def test_evaluation_ranks_all_labels(data):
     sampled.set_model(whole.replica.flat, whole.replica.flat, generation=0)
     assert sampled.evaluate([(0, 0, 50)], {}) == whole.evaluate([(0, 0, 50)], {})
     pieces = [(0, 0, ROWS)]
-    assert sampled.training_loss(pieces, {}) == whole.training_loss(pieces, {})
+    assert training_loss(sampled, pieces, {}) == training_loss(whole, pieces, {})

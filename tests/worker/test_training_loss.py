@@ -14,6 +14,7 @@ from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.metrics import LossSum
 from daskxml.models.network.spec import ModelSpec
 from daskxml.session.placement import split_pieces
+from daskxml.worker.evaluation import training_loss
 from daskxml.worker.training_worker import TrainingWorker
 from harness.worker_settings import make_settings
 
@@ -38,24 +39,24 @@ def make_worker(max_batch_rows=16, **options):
 @settings(max_examples=15, deadline=None)
 def test_the_sum_does_not_depend_on_how_rows_are_split(speeds, loss):
     pieces = [(0, 0, ROWS), (1, 0, 233)]
-    whole = make_worker(64, loss=loss).training_loss(pieces, {})
+    whole = training_loss(make_worker(64, loss=loss), pieces, {})
     assert whole.rows == ROWS + 233
     total = LossSum()
     for mine in split_pieces(pieces, speeds, STEP).values():
-        total += make_worker(loss=loss).training_loss(mine, {})  # its buffers grow
+        total += training_loss(make_worker(loss=loss), mine, {})  # its buffers grow
     assert total == whole
 
 
 def test_it_is_the_mean_over_all_rows():
     worker = make_worker(ROWS, dropout=0.5)
-    found = worker.training_loss([(0, 0, ROWS)], {})
+    found = training_loss(worker, [(0, 0, ROWS)], {})
     at_once = worker.replica.loss_sum([Segment(TRAIN, np.arange(ROWS))])
     assert found.mean == pytest.approx(at_once / ROWS, rel=1e-6)
-    assert worker.training_loss([], {}) == LossSum()
+    assert training_loss(worker, [], {}) == LossSum()
 
 
 def test_a_loss_that_is_not_finite_is_an_error_of_one_line():
     worker = make_worker()
     worker.replica.flat[:] = np.float32(np.nan)
     with pytest.raises(TrainingError, match=r"training rows is not finite .* lower strategy\.lr"):
-        worker.training_loss([(0, 0, 40)], {})
+        training_loss(worker, [(0, 0, 40)], {})
