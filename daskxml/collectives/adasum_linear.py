@@ -44,7 +44,7 @@ from daskxml.collectives.adasum import (
 from daskxml.collectives.all_gather import IN_FLIGHT, Multicast, all_gather, multicast
 from daskxml.collectives.codec import Codec, make_codec
 from daskxml.collectives.messages import Flush, Program, Send
-from daskxml.collectives.ring_order import partition_bounds, pieces
+from daskxml.collectives.ring import partition_bounds, pieces
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels
 

@@ -34,7 +34,7 @@ from daskxml.collectives.all_gather import IN_FLIGHT, all_gather, multicast
 from daskxml.collectives.codec import Codec, make_codec
 from daskxml.collectives.halving import Exchange, HalvingSchedule, Units, halving_schedule
 from daskxml.collectives.messages import Flush, Program, Send
-from daskxml.collectives.ring_order import pieces
+from daskxml.collectives.ring import pieces
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from daskxml.collectives.codec import Codec
 from daskxml.collectives.messages import Flush, Program, Receive, Send
-from daskxml.collectives.ring_order import pieces
+from daskxml.collectives.ring import pieces
 from daskxml.core.arrays import Array
 
 IN_FLIGHT = 2  # own pieces that are sent before the first one is received

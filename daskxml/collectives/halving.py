@@ -30,7 +30,7 @@ from functools import lru_cache
 
 from daskxml.collectives.adasum import Node, Tree, ranks_of
 from daskxml.collectives.all_gather import Multicast
-from daskxml.collectives.ring_order import ALIGNMENT_FLOATS
+from daskxml.collectives.ring import ALIGNMENT_FLOATS
 
 Units = tuple[tuple[int, ...], ...]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daskxml.collectives.adasum import ParameterSpan, norm_ratios
-from daskxml.collectives.ring_order import partition_bounds
+from daskxml.collectives.ring import partition_bounds
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels
 

@@ -3,7 +3,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives.ring_order import incoming, outgoing, partition_bounds
+from daskxml.collectives.ring import incoming, outgoing, partition_bounds
 from harness.naive_merge import adding_order
 
 rings = st.tuples(st.integers(1, 6), st.integers(0, 200), st.integers(1, 50))
