@@ -18,6 +18,7 @@ from daskxml.models.trained import Model
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.batch_runner import warm_up
+from daskxml.worker.evaluation import evaluate
 from daskxml.worker.memory import made_up_rows
 from daskxml.worker.replica import Replica
 from daskxml.worker.resident_rows import span_rows
@@ -116,8 +117,8 @@ def test_several_partitions_are_held_as_one_stream(worker, data):
     assert lease(other, spans).loss_sum == lease(worker, spans).loss_sum
     np.testing.assert_array_equal(other.replica.flat, worker.replica.flat)
     other.count_labels(label_counts(train.labels, LABELS))
-    whole = worker.evaluate([(0, 0, TEST_ROWS)], {})
-    assert other.evaluate([(0, 0, 20), (1, 0, 30)], {}) == whole
+    whole = evaluate(worker, [(0, 0, TEST_ROWS)], {})
+    assert evaluate(other, [(0, 0, 20), (1, 0, 30)], {}) == whole
 
 
 def test_shards_are_held_beside_those_that_were_held_before(data):
@@ -235,15 +236,15 @@ def test_an_evaluation_is_the_models_own(worker, data):
         spec=SPEC, training_rows=ROWS, normalize="none", propensity_a=0.55, propensity_b=1.5
     )
     model = Model(header, worker.layout.views(worker.current), worker.label_counts, threads=1)
-    sums = worker.evaluate([(0, 0, TEST_ROWS)], {})
+    sums = evaluate(worker, [(0, 0, TEST_ROWS)], {})
     assert sums.rows == TEST_ROWS
     assert 0.0 < sums.result()["P@1"] < 1.0
     assert model.evaluate(data[1], k=(1, 3)) == sums.result()
 
 
 def test_pieces_add_up_and_may_be_fetched(worker, data):
-    whole = worker.evaluate([(0, 0, TEST_ROWS)], {})
-    pieces = worker.evaluate([(0, 0, 7)], {}) + worker.evaluate([(0, 7, 30), (0, 30, 50)], {})
+    whole = evaluate(worker, [(0, 0, TEST_ROWS)], {})
+    pieces = evaluate(worker, [(0, 0, 7)], {}) + evaluate(worker, [(0, 7, 30), (0, 30, 50)], {})
     assert pieces == whole
-    assert worker.evaluate([(5, 0, TEST_ROWS)], {5: data[1]}) == whole
-    assert worker.evaluate([(0, 9, 9)], {}) == MetricSums.zero((1, 3))
+    assert evaluate(worker, [(5, 0, TEST_ROWS)], {5: data[1]}) == whole
+    assert evaluate(worker, [(0, 9, 9)], {}) == MetricSums.zero((1, 3))
