@@ -15,6 +15,7 @@ from daskxml.optim import OptimizerConfig
 from daskxml.session.commands import MergeReplicas
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.batch_runner import warm_up
+from daskxml.worker.evaluation import evaluate
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.resident_rows import part_of, span_rows
 from daskxml.worker.shared_model import LocalStore, SharedModel
@@ -116,7 +117,7 @@ def test_a_pools_checkpoint_has_the_moments_of_its_threads():
 def test_an_evaluation_by_a_pool_is_that_of_a_replica():
     pool, replica = make_worker(changed(SETTINGS, pool_threads=2)), make_worker(SETTINGS)
     pieces = [(0, 0, 30)]
-    assert pool.evaluate(pieces, {}) == replica.evaluate(pieces, {})
+    assert evaluate(pool, pieces, {}) == evaluate(replica, pieces, {})
 
 
 # ------------------------------------------------------- one model for all
