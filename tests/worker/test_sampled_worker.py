@@ -13,7 +13,7 @@ from daskxml.models.network.sampling import SamplingConfig
 from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
-from daskxml.worker.evaluation import training_loss
+from daskxml.worker.evaluation import evaluate, training_loss
 from daskxml.worker.training_worker import TrainingWorker
 from harness.worker_settings import changed, make_settings
 
@@ -94,6 +94,6 @@ def test_evaluation_ranks_all_labels(data):
     lease(sampled, 0, 100)
     whole.set_model(sampled.replica.flat, sampled.replica.flat, generation=0)
     sampled.set_model(whole.replica.flat, whole.replica.flat, generation=0)
-    assert sampled.evaluate([(0, 0, 50)], {}) == whole.evaluate([(0, 0, 50)], {})
+    assert evaluate(sampled, [(0, 0, 50)], {}) == evaluate(whole, [(0, 0, 50)], {})
     pieces = [(0, 0, ROWS)]
     assert training_loss(sampled, pieces, {}) == training_loss(whole, pieces, {})
