@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import daskxml
-from daskxml import ClusterError, ConfigError, ModelError
 from daskxml.api.run import resolve_run
 from daskxml.api.simulate import simulate
+from daskxml.core.errors import ClusterError, ConfigError, ModelError
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.local import Arrival, CostModel, Loss, Network, read_rows
 from harness.ledger_check import check_ledger, rows_of

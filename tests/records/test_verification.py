@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import daskxml
-from daskxml import ConfigError, ModelError
 from daskxml.cli import main
 from daskxml.config import load_run_config, packaged_run_files
+from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.work_stats import WorkStats
 from daskxml.local import Arrival, CostModel, Loss, Network
 from daskxml.session.history import MegabatchLog
