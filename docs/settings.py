@@ -28,7 +28,7 @@ _ATTRIBUTES = re.compile(r"^Attributes\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", re.MUL
 
 
 def fill(text: str) -> str:
-    """Return a page with the references in the place of their marks."""
+    """Return a page with its marks replaced by the references."""
     for mark, made in (("<!-- settings -->", reference), ("<!-- commands -->", commands)):
         if mark in text:
             text = text.replace(mark, made())

@@ -3,7 +3,7 @@
     python benchmarks/gpu/check.py
 
 One data-centre GPU, under 8 minutes, and nothing but CuPy, NumPy, SciPy and PyTorch. Prints a
-line and writes ``benchmarks/results/gpu_check.json`` anew after each row. The exit status is 0
+line and writes ``benchmarks/results/gpu_check.json`` again after each row. The exit status is 0
 if every kernel and every curve is right and all that step have the same loss, 1 if not, 2 without a
 GPU. Speed decides nothing.
 

@@ -52,7 +52,7 @@ class Gpu:
         return get_kernels("cuda", 1, exact)
 
     def reset_memory(self) -> None:
-        """Begin anew with peaks."""
+        """Reset the peaks."""
         self._pool.free_all_blocks()
         if self.torch is not None:
             self.torch.cuda.empty_cache()
@@ -152,7 +152,7 @@ def planted_rows(seed, rows, features, labels, row_features=20):
 
 
 def write_each(name: str, rows: Iterable[Mapping[str, Any]], device: str) -> int:
-    """Write ``results/NAME.json`` anew after each row; return the exit status.
+    """Write ``results/NAME.json`` again after each row; return the exit status.
 
     Without a GPU that is 2, after a line that says so. On the device ``cpu``, which tries a script
     out, rows are printed only.

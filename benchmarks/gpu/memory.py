@@ -5,7 +5,7 @@
 
 Generated rows with 200,000 labels are trained with batches of up to 8,192 rows, whose logits take
 6.6 GB, first with all of the GPU's memory and then while another allocation leaves little of it.
-The worker is told nothing of that: it has planned its batches before, and finds out in a step.
+The worker has planned its batches before, and runs out of memory in a step.
 The results are ``gpu_pinned.json`` and ``gpu_memory.json`` in ``benchmarks/results/``.
 """
 

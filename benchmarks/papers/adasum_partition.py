@@ -79,14 +79,14 @@ def owners_of(sizes: Mapping[str, int], parts: int) -> list[list[str]]:
 
 
 class Assigned:
-    """A flat model whose layers lie in the order of their owners.
+    """A flat model whose layers are in the order of their owners.
 
     Attributes
     ----------
     layers
-        Of every owner, where each of its layers lies.
+        Of every owner, where each of its layers is.
     parts
-        Of every owner, where all of them lie.
+        Of every owner, where all of them are.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:

@@ -4,7 +4,7 @@ The settings are those of section 5.1 of Ma, Rusu, Wu and Sim, "Adaptive Elastic
 Sparse Deep Learning on Heterogeneous Multi-GPU Servers", 2021: a perceptron with 128 hidden units
 (ReLU, softmax, no dropout), batches of ``b_max`` rows, b_min = b_max / 8, beta = b_min / 2, a
 mega-batch of 100 batches, pert_thr = delta = 0.1, gamma = 0.9. Four workers have the speeds 1,
-0.92, 0.84 and 0.76: between the fastest and the slowest lie the 32 % of the paper's Figure 1.
+0.92, 0.84 and 0.76: between the fastest and the slowest are the 32 % of the paper's Figure 1.
 
 What does not follow the paper: ``b_max`` and the number of rows are those of smaller sets; bibtex
 has 76 batches an epoch, so its mega-batch is 50 batches; learning rates are chosen for each

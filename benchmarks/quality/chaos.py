@@ -57,7 +57,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from machine import RESULTS, machine, write_result
 
 KINDS = ("kill", "stop", "cut", "slow", "full", "stall", "client", "scheduler")
-WEIGHTS = {"full": 0.15, "client": 0.1, "scheduler": 0.03}  # after these a run begins anew
+WEIGHTS = {"full": 0.15, "client": 0.1, "scheduler": 0.03}  # after these a run starts again
 OF_THE_DISK = "the disk"  # what a fault strikes beside workers
 SOUND = 3  # workers, at least, beside those that are struck
 LOSSES = ("kill",)  # what goodput is measured under, unless others are asked for

@@ -3,7 +3,7 @@
     python benchmarks/speed/prediction.py [--labels 21764 200000 670000] [--bits 32 8] [--rows 300]
 
 The weights are generated, since times do not depend on them: 128 hidden units, 135,909 features
-(Amazon-670k's), rows of 76 features. The models lie in a temporary folder, of up to 0.5 GiB; each
+(Amazon-670k's), rows of 76 features. The models are in a temporary folder, of up to 0.5 GiB; each
 is measured in a process of its own, with weights in 32 bits and compressed to 8. NumPy, in 32 bits,
 and daskxml take turns, row by row. Times of label trees, beside PECOS and omikuji, are in trees.md.
 """
