@@ -90,11 +90,12 @@ def verify(run: str | Path) -> Verification:
         raise ModelError(f"{directory}: no directory of a run")
     history = read_history(directory / HISTORY_FILE)
     config = load_run_config(directory / RUN_FILE)
-    _check_length(directory, len(history))
     if not config.has_strategy:
         trees = _read_rows(directory / HISTORY_FILE, history, checked_row)
+        _check_length(directory, len(trees))
         return _verify_trees(directory, trees)
     rows = _read_rows(directory / HISTORY_FILE, history, HistoryRow.of)
+    _check_length(directory, len(rows))
     values = config.as_dict()
 
     def make_strategy(settings: Mapping[str, Any]) -> Strategy:
