@@ -358,7 +358,8 @@ class TreeDriver(RunDriver):
         slots = run.slots
 
         def room(worker: WorkerHandle) -> float:
-            return slots[worker.name] + is_plenty - loads[worker]
+            is_silent = self.silence_s(worker.address) >= SILENT_S
+            return 0 if is_silent else slots[worker.name] + is_plenty - loads[worker]
 
         while True:
             is_plenty = run.has_pending() > 2 * sum(slots.values())

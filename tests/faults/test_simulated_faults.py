@@ -10,9 +10,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness.faults.invariants import TreeTruth
 from harness.faults.planted import PLANTS
 from harness.faults.schedule import Case, Fault, draw_case
 from harness.faults.simulation import simulate
@@ -125,6 +127,29 @@ STAYS_LOCKED = Case(
         replace(fault("stop", "", at=6, lag=16), pick=3),
     ),
 )  # fmt: skip
+
+
+def silent(when: str) -> Case:
+    """A worker that goes silent for long in a task of a tree: another is asked."""
+    fault = Fault(1, "freeze here", 0, 100.0, 0.0, True, when, 1)
+    return Case(
+        7, "label-trees", False, True, workers=2, epochs=2, checkpoint_every=1, faults=(fault,)
+    )
+
+
+@pytest.mark.parametrize("when", ["plan_tree", "fit_piece", "put_together", "rank_block"])
+def test_others_do_the_work_of_a_silent_worker(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed_s, published = [], TreeTruth._published
+
+    def note(truth: TreeTruth, driver: Any, event: dict[str, Any]) -> None:
+        if event["kind"] == "megabatch":
+            closed_s.append(truth.cluster.loop.now_s)
+        published(truth, driver, event)
+
+    monkeypatch.setattr(TreeTruth, "_published", note)
+    assert not simulate(silent(when)).problem
+    assert len(closed_s) == 2
+    assert closed_s[-1] < 60.0
 
 
 WRITES_BESIDE = Case(

@@ -631,9 +631,9 @@ class Cluster:
                 task.answer.set_result(result)
             if task.is_loose:
                 self.held.setdefault(worker, []).append(task)
-                spans = [{"action": "compute", "start": 0.0, "stop": 0.25}]
-                facts = {"worker": worker.address, "startstops": spans}
-                scheduler.plugin.transition(task.key, "processing", "memory", **facts)
+            spans = [{"action": "compute", "start": 0.0, "stop": 0.25}]
+            facts = {"worker": worker.address, "startstops": spans}
+            scheduler.plugin.transition(task.key, "processing", "memory", **facts)
             return
         if task.answer.done():
             return
