@@ -141,7 +141,7 @@ def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:
 
 def _is_block(given: Any) -> bool:
     is_pair = isinstance(given, tuple) and len(given) == 2
-    return all(isinstance(it, Delayed | Future) for it in (given if is_pair else [given]))
+    return all(isinstance(each, Delayed | Future) for each in (given if is_pair else [given]))
 
 
 def _array_blocks(X: Any, Y: Any, name: str) -> list[tuple[Any, ...]]:

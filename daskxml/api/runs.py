@@ -104,7 +104,7 @@ class RunHandle(RunRecord):
             found = find_run(self.run, _records(connected))
             call(connected, "daskxml_stop", run=found.run, reason="stop")
             _await_end(RunFollower(connected, on_event or ignore), found.run)
-            over = next((it for it in _records(connected) if it.run == found.run), None)
+            over = next((record for record in _records(connected) if record.run == found.run), None)
             if forget_it:
                 forget(connected, found.run)
             ended = over or dataclasses.replace(found, is_over=True, state="ended by stop")
@@ -169,7 +169,7 @@ def _await_end(follower: RunFollower, run: str) -> None:
         try:
             follower.read(run)
         except ClusterError:
-            if any(it.run == run for it in _records(follower.client)):
+            if any(record.run == run for record in _records(follower.client)):
                 raise
             return  # the client that owns it has read its end, and removed it
 
@@ -182,10 +182,12 @@ def find_run(run: str, records: Sequence[RunRecord]) -> RunRecord:
     ClusterError
         If there is none, or several have this ``[run] name``.
     """
-    named = [it for it in records if it.run == run] or [it for it in records if it.name == run]
+    named = [each for each in records if each.run == run] or [
+        each for each in records if each.name == run
+    ]
     if len(named) == 1:
         return named[0]
-    known = ", ".join(it.run for it in named or records) or "none"
+    known = ", ".join(each.run for each in named or records) or "none"
     what = "several runs have this name" if named else "no such run on this scheduler"
     raise ClusterError(f"{run}: {what}; take one of: {known}")
 
@@ -356,7 +358,9 @@ class RunFollower:
             self.history.append(event["row"])
             self.place.append(event["row"])
         elif event["kind"] == "rewound":
-            self.history = [it for it in self.history if it["megabatch"] <= event["megabatch"]]
+            self.history = [
+                each for each in self.history if each["megabatch"] <= event["megabatch"]
+            ]
             self.place.rewrite(self.history)
         elif event["kind"] == "equipment":
             self.place.record_workers(event["workers"])

@@ -112,9 +112,9 @@ def _paths(given: Any) -> list[str]:
     """Return the paths of files; none where documents are given in another way."""
     listed = given if isinstance(given, list | tuple) else [given]
     if isinstance(given, str | TextFiles) or (
-        listed and all(isinstance(it, Path) for it in listed)
+        listed and all(isinstance(each, Path) for each in listed)
     ):
-        return [str(it) if "://" in str(it) else str(Path(it).absolute()) for it in listed]
+        return [str(each) if "://" in str(each) else str(Path(each).absolute()) for each in listed]
     return []
 
 

@@ -94,7 +94,9 @@ class Report:
 def _section(title: str, findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return []
-    lines = [line for it in findings for line in (f"  {it.text}", f"    {it.remedy}")]
+    lines = [
+        line for finding in findings for line in (f"  {finding.text}", f"    {finding.remedy}")
+    ]
     return ["", title, *(line for line in lines if line.strip())]
 
 

@@ -46,12 +46,14 @@ def report(options: Options) -> int:
         found = (
             {} if level is None else {run.name: reach(run.history, metric, level) for run in runs}
         )
-        plain = {name: it and dataclasses.asdict(it) for name, it in found.items()}
+        plain = {name: result and dataclasses.asdict(result) for name, result in found.items()}
         print(json.dumps({"metric": metric, "level": level, "runs": plain}))
         return 0
     written = write_report(options.runs, options.out, metric=options.metric, level=options.at)
     print_comparison(runs, metric, level)
-    print_lines({"page": str(written.page), "tables": ", ".join(it.name for it in written.tables)})
+    print_lines(
+        {"page": str(written.page), "tables": ", ".join(each.name for each in written.tables)}
+    )
     return 0
 
 

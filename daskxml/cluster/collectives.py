@@ -128,7 +128,9 @@ class Collectives:
             follows = number if connected == workers else 0
             peers = self._peers(f"merge {command.generation}", workers, follows)
             self._connected = [], 0
-            parts = [self._merge_on(it, peers, command, rank) for rank, it in enumerate(workers)]
+            parts = [
+                self._merge_on(worker, peers, command, rank) for rank, worker in enumerate(workers)
+            ]
             answers = await self._attempt(peers, workers, parts)
             if isinstance(answers, dict):
                 self._connected = workers, peers.id.number

@@ -131,7 +131,7 @@ class PlacedRows:
     @property
     def is_intact(self) -> bool:
         """Whether no partition was cancelled, as ``client.restart()`` does."""
-        return not any(it.status in ("cancelled", "error") for it in self.futures())
+        return not any(each.status in ("cancelled", "error") for each in self.futures())
 
     def futures(self) -> list[Future]:
         """Return what keeps the rows on the workers."""

@@ -78,7 +78,7 @@ class Admission:
             If none can: why the first one cannot.
         """
         known = self.group.capabilities
-        await _wait_for_all(self.probe(it) for it in workers if it.address not in known)
+        await _wait_for_all(self.probe(worker) for worker in workers if worker.address not in known)
         return self.without_problem(workers, present)
 
     def without_problem(
@@ -164,7 +164,9 @@ class Membership(Admission):
         founders = [worker for worker in workers if worker.host == self.group.model_host][:1]
         if not await self._create(workers, founders, present):
             return []
-        self.executor.session.placement.spread({it.name: it.speed for it in remaining(workers)})
+        self.executor.session.placement.spread(
+            {worker.name: worker.speed for worker in remaining(workers)}
+        )
         await _wait_for_all(self.executor.load_rows(worker) for worker in remaining(workers))
         await self._load_model(remaining(workers))
         self.group.workers = {worker.name: worker for worker in remaining(workers)}

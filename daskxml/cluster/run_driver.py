@@ -283,7 +283,7 @@ class RunDriver:
             self.event_log.event("memory", text=text)
         # Those that arrived while the first were prepared.
         known = {worker.address for worker in workers}
-        for info in [it for it in self._infos if it.address not in known]:
+        for info in [each for each in self._infos if each.address not in known]:
             membership.prepare(info, self._infos)
         if self._stop_reason:
             self.events.put_nowait(StopRequest(self._stop_reason))
@@ -476,7 +476,7 @@ class RunDriver:
 
     async def _remove_from_workers(self) -> None:
         """Stop the session, and remove the run from its workers."""
-        self._ending += [it for it in (self.membership, self.executor) if it is not None]
+        self._ending += [each for each in (self.membership, self.executor) if each is not None]
         self.membership = self.executor = None  # new workers are for the next session
         while self._ending:  # it stays there if this is cancelled, and is closed by the next call
             await self._ending[0].close()

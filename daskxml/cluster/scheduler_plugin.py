@@ -134,7 +134,11 @@ class RunSchedulerPlugin(SchedulerPlugin):
                 await driver.clean_up()
         if self.owners.get(run) == "":
             self._forget_soon(run)
-        ended = [name for name, it in self.drivers.items() if it.detached and it.event_log.is_over]
+        ended = [
+            name
+            for name, driver in self.drivers.items()
+            if driver.detached and driver.event_log.is_over
+        ]
         for old in ended[:-KEPT_RUNS]:
             self._forget_soon(old)
 
@@ -292,7 +296,9 @@ class RunSchedulerPlugin(SchedulerPlugin):
         """Pass on that a task failed or is done; the span of the runs forgets what Dask forgets."""
         if finish == "memory" and start == "processing":
             spans = kwargs.get("startstops") or ()
-            busy_s = sum(it["stop"] - it["start"] for it in spans if it["action"] == "compute")
+            busy_s = sum(
+                span["stop"] - span["start"] for span in spans if span["action"] == "compute"
+            )
             for driver in self.drivers.values():
                 driver.task_done(key, kwargs.get("worker", ""), busy_s)
         elif finish == "erred":
@@ -308,7 +314,9 @@ class RunSchedulerPlugin(SchedulerPlugin):
         """
         span = self.scheduler.extensions["spans"].spans[newest.span_id]
         known, groups = self.scheduler.task_groups, span.groups
-        groups -= {it for it in groups if it is not newest and known.get(it.name) is not it}
+        groups -= {
+            group for group in groups if group is not newest and known.get(group.name) is not group
+        }
         if span.metadata is not None:
             span.metadata["collections"].clear()
 

@@ -151,7 +151,7 @@ class TreeDriver(RunDriver):
 
     def model_holder(self) -> WorkerHandle | None:
         """Return a worker that holds the model of a run that is over."""
-        return next((it for it in self._holders_of_model if not it.is_lost), None)
+        return next((worker for worker in self._holders_of_model if not worker.is_lost), None)
 
     def worker_removed(self, address: str) -> None:
         """Note the loss of a worker."""
@@ -173,7 +173,7 @@ class TreeDriver(RunDriver):
         self._of_rows.append(self.data.label_vectors)
         self.event_log.state("preparing workers")
         workers = [WorkerHandle(info) for info in self._infos]
-        await self._admit(sorted(workers, key=lambda it: natural_order(it.name)))
+        await self._admit(sorted(workers, key=lambda worker: natural_order(worker.name)))
         history = await self._load_trees()
         self._is_training = True
         self.tree_run = run = TreeRun.of(
@@ -187,7 +187,7 @@ class TreeDriver(RunDriver):
         self.event_log.event("memory", text=announce_trees(spec))
         if self._stop_reason:
             self.events.put_nowait(StopRequest(self._stop_reason))
-        for info in [it for it in self._infos if self.group.at(it.address) is None]:
+        for info in [each for each in self._infos if self.group.at(each.address) is None]:
             self._working.start(self._admit_late(WorkerHandle(info)))
         reason = await self._run_steps(run)
         self._is_training = False
@@ -212,12 +212,12 @@ class TreeDriver(RunDriver):
         history: list[dict[str, Any]] = []
         for at in range(0, len(paths), READ_AT_ONCE):
             read = [
-                self._submit("read", read_tree, str(it)) for it in paths[at : at + READ_AT_ONCE]
+                self._submit("read", read_tree, str(path)) for path in paths[at : at + READ_AT_ONCE]
             ]
-            rows = [self._submit("row", stored_row, self._settings, it) for it in read]
+            rows = [self._submit("row", stored_row, self._settings, each) for each in read]
             history += [await _result_once(row) for row in rows]
-            for it in read:
-                self._trees[len(self._trees)] = self._submit("tree", _first, it)
+            for each in read:
+                self._trees[len(self._trees)] = self._submit("tree", _first, each)
         return history
 
     async def _run_steps(self, run: TreeRun) -> str:
@@ -256,7 +256,7 @@ class TreeDriver(RunDriver):
             case TaskDone():
                 return self._task_done(event, run)
             case TaskErred(future):
-                if any(it.future is future for it in self._pieces.values()):
+                if any(task.future is future for task in self._pieces.values()):
                     raise await future.exception()
             case RunFailed(error):
                 raise error
@@ -278,7 +278,9 @@ class TreeDriver(RunDriver):
         return Slot(kernel_device(self.config, info, own), threads)
 
     def _places(self) -> Places:
-        return Places({it.address: self._slot_of(it.info) for it in self.group.workers.values()})
+        return Places(
+            {worker.address: self._slot_of(worker.info) for worker in self.group.workers.values()}
+        )
 
     def _slots(self) -> dict[str, int]:
         """Return how many tasks each worker computes at a time."""
@@ -335,26 +337,26 @@ class TreeDriver(RunDriver):
                 "on from its last tree by --resume"
             )
         workers = self.group.workers.values()
-        heard = [it for it in workers if self.silence_s(it.address) < SILENT_S]
+        heard = [worker for worker in workers if self.silence_s(worker.address) < SILENT_S]
         if not heard or len(heard) == len(workers):
             return
-        asked = Counter((it.piece.tree, it.piece.number) for it in self._pieces.values())
-        for it in list(self._pieces.values()):
-            is_silent = it.worker not in heard and not it.is_done
-            if is_silent and asked[it.piece.tree, it.piece.number] == 1:
+        asked = Counter((task.piece.tree, task.piece.number) for task in self._pieces.values())
+        for task in list(self._pieces.values()):
+            is_silent = task.worker not in heard and not task.is_done
+            if is_silent and asked[task.piece.tree, task.piece.number] == 1:
                 free = min(heard, key=self._load)
-                self._fit(it.piece, free, [worker.address for worker in heard])
+                self._fit(task.piece, free, [worker.address for worker in heard])
 
     # ------------------------------------------------------------------- pieces
 
     def _load(self, worker: WorkerHandle) -> float:
         """Return how many pieces a worker was asked for, for each of its threads."""
-        asked = sum(it.worker is worker and not it.is_done for it in self._pieces.values())
+        asked = sum(task.worker is worker and not task.is_done for task in self._pieces.values())
         return asked / self.tree_run.slots.get(worker.name, 1)
 
     def _fill(self, run: TreeRun) -> None:
         """Submit pieces until every thread has one, and each worker one more that waits."""
-        loads = Counter(it.worker for it in self._pieces.values() if not it.is_done)
+        loads = Counter(task.worker for task in self._pieces.values() if not task.is_done)
         slots = run.slots
 
         def room(worker: WorkerHandle) -> float:
@@ -389,7 +391,10 @@ class TreeDriver(RunDriver):
 
     def _task_done(self, event: TaskDone, run: TreeRun) -> Sequence[Step]:
         done = self._pieces.get(event.key)
-        by = next((it for it in self.group.workers.values() if it.address == event.address), None)
+        by = next(
+            (worker for worker in self.group.workers.values() if worker.address == event.address),
+            None,
+        )
         if done is None:  # no piece; or another was first, or its tree was dropped
             if by is not None:
                 run.worked(by.name, event.busy_s)
@@ -399,16 +404,16 @@ class TreeDriver(RunDriver):
             self.group.timeline.lease_done(done.worker.name, event.busy_s)
         done.is_done = True
         piece = done.piece
-        self._drop_pieces(lambda it: it.piece == piece and it is not done)
+        self._drop_pieces(lambda task: task.piece == piece and task is not done)
         fitted = Fitted(piece.tree, piece.number, name, event.busy_s)
         return run.handle(fitted, time.monotonic())
 
-    def _drop_pieces(self, is_dropped: Any = lambda it: True) -> None:
-        for key, it in list(self._pieces.items()):
-            if is_dropped(it):
-                if not it.is_done:
-                    self.group.timeline.lease_done(it.worker.name, 0.0)
-                it.future.release()
+    def _drop_pieces(self, is_dropped: Any = lambda task: True) -> None:
+        for key, task in list(self._pieces.items()):
+            if is_dropped(task):
+                if not task.is_done:
+                    self.group.timeline.lease_done(task.worker.name, 0.0)
+                task.future.release()
                 del self._pieces[key]
 
     # -------------------------------------------------------------------- steps
@@ -448,7 +453,11 @@ class TreeDriver(RunDriver):
 
     async def _put_together(self, tree: int) -> None:
         parts = self._parts[tree]
-        done = {it.piece.number: it.future for it in self._pieces.values() if it.piece.tree == tree}
+        done = {
+            task.piece.number: task.future
+            for task in self._pieces.values()
+            if task.piece.tree == tree
+        }
         pieces = [future for _, future in sorted(done.items())]
 
         def submit(worker: WorkerHandle) -> Future:
@@ -457,7 +466,7 @@ class TreeDriver(RunDriver):
             return self._trees[tree]
 
         await self._computed(submit)
-        self._drop_pieces(lambda it: it.piece.tree == tree)
+        self._drop_pieces(lambda task: task.piece.tree == tree)
         _release(parts.order, parts.plan)
         del self._parts[tree]
 
@@ -492,7 +501,7 @@ class TreeDriver(RunDriver):
         """Return the workers that take part and have not gone silent; wait until there is one."""
         while True:
             workers = self.group.workers.values()
-            heard = [it for it in workers if self.silence_s(it.address) < SILENT_S]
+            heard = [worker for worker in workers if self.silence_s(worker.address) < SILENT_S]
             if heard:
                 return heard
             await asyncio.sleep(TICK_S)
@@ -579,10 +588,10 @@ class TreeDriver(RunDriver):
             return await _result_once(self._submit("model", store_model, *args))
         workers = list(self.group.workers.values())[:KEEPERS]
         answers = await self.group.ask_all(workers, "model", keep_trees, self.run, counts, trees)
-        self._holders_of_model = [it for it in workers if answers[it.name] is None]
+        self._holders_of_model = [worker for worker in workers if answers[worker.name] is None]
         if not self._holders_of_model:
             failed = next(
-                (it for it in answers.values() if not isinstance(it, LostBeforeAnswer)), None
+                (each for each in answers.values() if not isinstance(each, LostBeforeAnswer)), None
             )
             raise failed or ClusterError(
                 "every worker was lost before the model was kept; start the run again"

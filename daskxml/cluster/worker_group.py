@@ -154,7 +154,7 @@ class WorkerGroup:
 
     def at(self, address: str) -> WorkerHandle | None:
         """Return the worker at an address, not one that was lost there before."""
-        found = (it for it in remaining(self.workers.values()) if it.address == address)
+        found = (worker for worker in remaining(self.workers.values()) if worker.address == address)
         return self.candidates.get(address) or next(found, None)
 
     def worker(self, name: str) -> WorkerHandle:
@@ -172,7 +172,9 @@ class WorkerGroup:
     def model_holders(self) -> list[WorkerHandle]:
         """Return the workers with the shared model in memory, in the order in which they joined."""
         workers = remaining(self.workers.values())
-        return [it for it in workers if it.is_created and it.host == self.model_host]
+        return [
+            worker for worker in workers if worker.is_created and worker.host == self.model_host
+        ]
 
     def loss(self) -> str:
         """Return the loss that ends a session, in words."""

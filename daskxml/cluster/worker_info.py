@@ -111,10 +111,12 @@ async def probe_workers(client: Client) -> dict[str, Capabilities]:
         If workers have no daskxml or another version; the message lists them.
     """
     found = await client.run(probe_in_thread, on_error="return")
-    problem = unfit_workers({at: it for at, it in found.items() if not isinstance(it, OSError)})
+    problem = unfit_workers(
+        {at: result for at, result in found.items() if not isinstance(result, OSError)}
+    )
     if problem:
         raise ClusterError(problem)
-    return {at: it for at, it in found.items() if isinstance(it, Capabilities)}
+    return {at: result for at, result in found.items() if isinstance(result, Capabilities)}
 
 
 def unfit_workers(found: Mapping[str, object]) -> str:
@@ -133,7 +135,7 @@ def unfit_workers(found: Mapping[str, object]) -> str:
     >>> unfit_workers({"tcp://h:1": missing})[:53]
     'workers that cannot take part: tcp://h:1 (no daskxml)'
     """
-    unfit = {at: version for at, it in found.items() if (version := _unfit_version(it))}
+    unfit = {at: version for at, result in found.items() if (version := _unfit_version(result))}
     if not unfit:
         return ""
     listed = ", ".join(f"{at} ({version})" for at, version in sorted(unfit.items()))
@@ -208,7 +210,7 @@ def choose_model_host(infos: Iterable[WorkerInfo]) -> str:
     >>> choose_model_host([gpu, pool]), choose_model_host([gpu])
     ('10.0.0.2', '10.0.0.1')
     """
-    first = min(infos, key=lambda it: (not it.device.is_pool, natural_order(it.name)))
+    first = min(infos, key=lambda info: (not info.device.is_pool, natural_order(info.name)))
     return first.host
 
 

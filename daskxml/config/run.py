@@ -272,7 +272,7 @@ class RunConfig:
         found: dict[str, dict[str, Any]] = {}
         for name, table in self.as_dict().items():
             section = getattr(self, name)
-            usual = {it.name: it.default for it in dataclasses.fields(section)}
+            usual = {each.name: each.default for each in dataclasses.fields(section)}
             changed = {
                 key: value
                 for key, value in table.items()

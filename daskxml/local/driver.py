@@ -145,7 +145,9 @@ class Membership:
 
     def drop(self, name: str) -> None:
         """Forget a candidate that is lost."""
-        self.candidates = [it for it in self.candidates if it.worker.name != name]
+        self.candidates = [
+            candidate for candidate in self.candidates if candidate.worker.name != name
+        ]
 
     @property
     def next_s(self) -> float:

@@ -306,8 +306,8 @@ class Clocks:
         name, begun_s, busy_s = "", self.now_s + self._message_s, 0.0
         match step:
             case FitPiece():
-                free = [it for it in self._workers.values() if it.free_s <= self.now_s]
-                worker = min(free, key=lambda it: it.free_s)
+                free = [worker for worker in self._workers.values() if worker.free_s <= self.now_s]
+                worker = min(free, key=lambda each: each.free_s)
                 name, busy_s = worker.name, self._piece_s(step, worker)
                 worker.free_s = begun_s + busy_s + self._message_s
             case RankRows():
@@ -338,7 +338,7 @@ class Clocks:
         seconds = cost.batch_s(rows, nonzeros) * cost.evaluation_share
         if not self._workers:
             return whole_ticks(seconds)
-        share_s = whole_ticks(seconds / sum(it.speed for it in self._workers.values()))
+        share_s = whole_ticks(seconds / sum(worker.speed for worker in self._workers.values()))
         self._share_s = share_s
         for worker in self._workers.values():
             worker.free_s = max(worker.free_s, self.now_s) + share_s
@@ -362,7 +362,7 @@ class Clocks:
 
     def _advance(self, run: TreeRun, left_s: float) -> list[Step]:
         ends_s = self._ends[0][0] if self._ends else math.inf
-        free_s = [it.free_s for it in self._workers.values() if it.free_s > self.now_s]
+        free_s = [worker.free_s for worker in self._workers.values() if worker.free_s > self.now_s]
         wakes_s = min(free_s, default=math.inf) if run.has_pending() else math.inf
         at_s = min(ends_s, self._script.next_s, wakes_s, self.now_s + left_s)
         if at_s == math.inf:
@@ -395,8 +395,8 @@ class Clocks:
         elif isinstance(change, Loss) and name in self._workers:
             del self._workers[name]
             run.lose(name)
-            lost = [it for it in self._ends if it[2] == name]
-            self._ends = [it for it in self._ends if it[2] != name]
+            lost = [end for end in self._ends if end[2] == name]
+            self._ends = [end for end in self._ends if end[2] != name]
             heapq.heapify(self._ends)
             for _, _, _, step, _ in lost:
                 assert isinstance(step, FitPiece)

@@ -175,11 +175,11 @@ def event_lines(event: Event) -> Iterator[str]:
         case "worker":
             yield f"worker {event['worker']} {'was lost' if event['event'] == LOST else 'joined'}"
         case "megabatch":
-            for it in event["row"]["events"]:
-                if it.get("rows_returned"):
+            for loss in event["row"]["events"]:
+                if loss.get("rows_returned"):
                     yield (
-                        f"{it['rows_returned']:,} rows of worker {it['worker']} were leased again, "
-                        f"in mega-batch {event['row']['megabatch']}"
+                        f"{loss['rows_returned']:,} rows of worker {loss['worker']} were leased "
+                        f"again, in mega-batch {event['row']['megabatch']}"
                     )
         case "stages":
             yield from map(stage_line, event["stages"])

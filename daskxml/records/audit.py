@@ -278,7 +278,10 @@ class Audit:
         leases = self._leased.settled.get(name, [])
         given = [lease.rows for lease in leases]
         self.findings.compare(name, "rows of its leases", _leased_rows(worker), given)
-        corrected, batches = worker.get("corrected_after", 0), sum(it.batches for it in leases)
+        corrected, batches = (
+            worker.get("corrected_after", 0),
+            sum(lease.batches for lease in leases),
+        )
         if not 0 <= corrected <= batches:
             self.findings.add(name, "corrected_after", corrected, f"0 to {batches}")
 

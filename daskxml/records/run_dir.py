@@ -206,7 +206,7 @@ class RunDir:
             _, metadata = read_tensors(self.checkpoint, verify=False)  # the workers will
             if "row" in metadata:
                 paths = stored_trees(self.checkpoint)
-                return [tree_row(it, read_tensors(it, verify=False)[1]) for it in paths]
+                return [tree_row(path, read_tensors(path, verify=False)[1]) for path in paths]
             return list(parse_session(metadata)["history"])
         except (ModelError, KeyError, ValueError) as error:
             raise ModelError(

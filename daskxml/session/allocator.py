@@ -80,7 +80,7 @@ class WorkAllocator:
         work = self._open.get(result.number)
         names = work.command.workers if work else ()
         found = zip(names, result.ranks, strict=bool(work))
-        return [protocol.BatchLimited(n, r) for n, it in found if (r := it.max_batch_rows)]
+        return [protocol.BatchLimited(n, r) for n, result in found if (r := result.max_batch_rows)]
 
     def done(self, result: WorkResult, now_s: float) -> protocol.WorkDone | None:
         """Close some work; None if a loss has undone it, and its rows are given out again."""

@@ -65,7 +65,7 @@ class ColumnNames:
         data = replace(data, features=features, labels=data.labels or len(self.labels))
         if isinstance(training.class_weight, dict) and self.labels:
             ids = {name: str(i) for i, name in enumerate(self.labels, start=data.label_base)}
-            by_id = {ids.get(name, name): it for name, it in training.class_weight.items()}
+            by_id = {ids.get(name, name): each for name, each in training.class_weight.items()}
             training = replace(training, class_weight=by_id)
         return replace(config, data=data, training=training)
 
@@ -265,7 +265,7 @@ def describe_run(
         "residency": "replicate" if placement.is_replicated else "shard",
         "workers": list(devices),
         "limits": limits_of(config),
-        "pools": {name: it.pool_threads for name, it in devices.items() if it.is_pool},
+        "pools": {name: worker.pool_threads for name, worker in devices.items() if worker.is_pool},
     }
 
 

@@ -208,7 +208,7 @@ class TreeRun:
 
     def wants(self, tree: int) -> bool:
         """Whether a tree is to be fitted still."""
-        return any(it.number == tree and it.stage == "fit" for it in self._open)
+        return any(each.number == tree and each.stage == "fit" for each in self._open)
 
     def has_pending(self) -> int:
         """Return how many planned pieces have not begun."""
@@ -219,12 +219,12 @@ class TreeRun:
         if self.stop_reason or not self.rules.train_s:
             return math.inf
         done_s = trained_s(self.history)
-        done_s += sum(self._train_s(it, now_s) for it in self._open if it.begun_s < math.inf)
+        done_s += sum(self._train_s(tree, now_s) for tree in self._open if tree.begun_s < math.inf)
         return self.rules.train_s - done_s
 
     def _train_s(self, tree: _Tree, now_s: float) -> float:
         """Return the seconds of fitting a tree, without those of the one before."""
-        earlier = [it.fitted_s for it in self._open if it.number < tree.number]
+        earlier = [each.fitted_s for each in self._open if each.number < tree.number]
         before_s = max([self._last_fitted_s, *earlier])
         return max(0.0, min(tree.fitted_s, now_s) - max(tree.begun_s, min(before_s, now_s)))
 
@@ -267,7 +267,7 @@ class TreeRun:
     def handle(self, result: Result, now_s: float) -> list[Step]:
         """Count a result; return the steps that follow. Those of dropped trees are ignored."""
         number = result.trees - 1 if isinstance(result, Ranked) else _tree_of(result)
-        tree = next((it for it in self._open if it.number == number), None)
+        tree = next((each for each in self._open if each.number == number), None)
         if tree is None:
             return []
         match result:
@@ -311,7 +311,7 @@ class TreeRun:
 
     def _make_row(self, tree: _Tree, now_s: float) -> None:
         train_s, waited_s = self._train_s(tree, now_s), now_s - tree.fitted_s
-        is_beside = any(it.begun_s < now_s for it in self._open if it is not tree)
+        is_beside = any(each.begun_s < now_s for each in self._open if each is not tree)
         tree.events = [*self._events, *tree.events]
         self._events = []
         tree.row = {
@@ -336,7 +336,7 @@ class TreeRun:
     def _shares(self, tree: _Tree, train_s: float) -> dict[str, dict[str, Any]]:
         """Return what each worker did of a tree; rows are shared out by the work of its pieces."""
         names = dict.fromkeys([*self.slots, *(name for name, _ in tree.fitted.values())])
-        done = {n: sorted(p for p, (it, _) in tree.fitted.items() if it == n) for n in names}
+        done = {n: sorted(p for p, (each, _) in tree.fitted.items() if each == n) for n in names}
         works = {name: sum(tree.works[piece] for piece in done[name]) for name in names}
         rows, whole = apportion(self.rows, works), sum(tree.works)
         shares = {}

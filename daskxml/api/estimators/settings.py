@@ -98,7 +98,7 @@ def with_class_weight(config: RunConfig, class_weight: Any, labels: LabelSet) ->
             if label not in labels.columns:
                 raise ConfigError(f"class_weight: {label!r} is no label of y: remove it")
         base = config.data.label_base
-        given = {str(labels.columns[label] + base): float(it) for label, it in given.items()}
+        given = {str(labels.columns[label] + base): float(each) for label, each in given.items()}
     elif not isinstance(given, str):
         given = np.asarray(given, np.float64).tolist()
     return load_run_config(config, {"training.class_weight": given})

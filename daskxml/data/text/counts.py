@@ -140,7 +140,9 @@ def merge_counts(counts: Sequence[WordCounts]) -> WordCounts:
     documents = sum(part.documents for part in counts)
     if not any(part.words for part in counts):  # hashed: columns are the same
         longest = max(len(part.in_documents) for part in counts)
-        padded = [np.pad(it.in_documents, (0, longest - len(it.in_documents))) for it in counts]
+        padded = [
+            np.pad(each.in_documents, (0, longest - len(each.in_documents))) for each in counts
+        ]
         return WordCounts(documents, [], np.sum(padded, axis=0), _NONE)
     columns: dict[str, int] = {}
     places = [

@@ -126,8 +126,8 @@ class TextSettings:
                 hint = f", did you mean {near[0]!r}?" if near else f"; they are {', '.join(names)}"
                 raise ConfigError(f"{name}: is no setting of texts{hint}", name)
         values: dict[str, Any] = {}
-        for name, it in given.items():
-            known = OFF.get(name) if it is None else it
+        for name, each in given.items():
+            known = OFF.get(name) if each is None else each
             values[name] = tuple(known) if isinstance(known, list) else known
         try:
             return cls(**values)
@@ -137,7 +137,10 @@ class TextSettings:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, of which `of` makes equal settings."""
         found = dataclasses.asdict(self)
-        return {name: list(it) if isinstance(it, tuple) else it for name, it in found.items()}
+        return {
+            name: list(result) if isinstance(result, tuple) else result
+            for name, result in found.items()
+        }
 
     def counter(self, vocabulary: Mapping[str, int] | None = None) -> Any:
         """Return scikit-learn's counter of words: with a vocabulary, of all words, or by hashing.
@@ -172,8 +175,8 @@ class TextSettings:
     def _values(self, names: tuple[str, ...]) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}
         return {
-            name: None if name in OFF and it == OFF[name] else _listed(it, name)
-            for name, it in values.items()
+            name: None if name in OFF and each == OFF[name] else _listed(each, name)
+            for name, each in values.items()
         }
 
 

@@ -104,7 +104,7 @@ class Vectorizer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made again in another process."""
-        return {name: it for name, it in self.__dict__.items() if not name.startswith("_")}
+        return {name: each for name, each in self.__dict__.items() if not name.startswith("_")}
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values without the words, which are names of features."""

@@ -161,12 +161,12 @@ class TreeFitter:
         return forest.top_k([segment], self.settings.spec.hard_negatives)[0]
 
     def _inverse_propensity(self, counts: Array) -> Array:
-        it = self.settings
-        return propensities(counts, it.rows, it.propensity_a, it.propensity_b)
+        settings = self.settings
+        return propensities(counts, settings.rows, settings.propensity_a, settings.propensity_b)
 
     def _label_weights(self, counts: Array) -> Array | None:
-        it, inverse = self.settings, self._inverse_propensity(counts)
-        return label_weights(it.class_weight, counts, inverse, it.label_base)
+        settings, inverse = self.settings, self._inverse_propensity(counts)
+        return label_weights(settings.class_weight, counts, inverse, settings.label_base)
 
     def rank(
         self, slot: Slot, trees: Sequence[Tree], counts: Array, shard: int, part: Partition,

@@ -173,7 +173,7 @@ def plan_pieces(
     [(1, 0, 0, 2)]
     """
     cut = _CUTS * slots if slots > 1 else _CUTS_ALONE
-    blocks = sorted(_blocks(shape, position_rows, rows, cut), key=lambda it: (-it[0], it[1]))
+    blocks = sorted(_blocks(shape, position_rows, rows, cut), key=lambda each: (-each[0], each[1]))
     whole = left = sum(work for work, _ in blocks)
     shares = slots * (_SHARES_OF_GPUS if on_gpus else _SHARES)
     pieces: Plan = []

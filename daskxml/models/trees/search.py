@@ -95,7 +95,9 @@ def choose_fit(samples: Sequence[Partition], spec: TreeSpec, seed: int) -> TreeS
         return candidates[first]
     train, held_out = slice_rows(part, 0, kept), slice_rows(part, kept, part.rows)
     kernels = get_kernels("cpu", 1)
-    return climb(candidates, first, lambda it: _precision(kernels, it, train, held_out, seed))
+    return climb(
+        candidates, first, lambda candidate: _precision(kernels, candidate, train, held_out, seed)
+    )
 
 
 def climb(

@@ -341,7 +341,11 @@ class Charts:
         }
         for chart in self.charts.values():
             if chart.x_range in self.ranges.values():  # they span the run that is shown
-                own = (it for it in chart.renderers if it.data_source is not self.others)
+                own = (
+                    renderer
+                    for renderer in chart.renderers
+                    if renderer.data_source is not self.others
+                )
                 chart.x_range.renderers = [*chart.x_range.renderers, *own]
 
     def _learning(self) -> dict[str, figure]:

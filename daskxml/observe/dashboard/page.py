@@ -247,7 +247,9 @@ class Page:
 
     def _send_others(self) -> None:
         """Send the courses of other runs, if one has changed."""
-        others = [it for it in self.all_series.values() if it is not self.series][-OTHER_RUNS:]
+        others = [series for series in self.all_series.values() if series is not self.series][
+            -OTHER_RUNS:
+        ]
         for other in others:
             other.update()
         versions = tuple((other.run, other.version) for other in others)
@@ -325,7 +327,7 @@ def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: flo
             "speed": f"{rows_per_s(view.row) or 0.0:,.0f} rows/s",
             "best": best_label(series) or "not evaluated yet",
         },
-        others=[it for it in reversed(list(all_series)) if it.run != series.run],
+        others=[each for each in reversed(list(all_series)) if each.run != series.run],
     )
 
 

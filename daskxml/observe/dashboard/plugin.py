@@ -184,8 +184,10 @@ class DashboardPlugin(SchedulerPlugin):
             stream = self.scheduler.plugins.get(TaskStreamPlugin.name)
             if worker is None or not isinstance(stream, TaskStreamPlugin):
                 return
-            of_worker = (it for it in reversed(stream.buffer) if it.get("worker") == worker.address)
-            thread = next((it["thread"] for it in of_worker if "thread" in it), 0)  # its line
+            of_worker = (
+                event for event in reversed(stream.buffer) if event.get("worker") == worker.address
+            )
+            thread = next((each["thread"] for each in of_worker if "thread" in each), 0)  # its line
             span = {"action": "compute", "start": work.begin_s, "stop": work.end_s}
             key = f"daskxml-{work.what}-{driver.run}-message-{next(self._numbers)}"
             drawn = {"worker": worker.address, "thread": thread, "status": "OK"}
