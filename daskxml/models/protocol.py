@@ -141,3 +141,15 @@ class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return how much is trained at a row of the history."""
+
+
+def difference(
+    wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
+) -> str | None:
+    """Return how the shapes and dtypes of arrays differ from those that are wanted."""
+    for name in sorted(wanted.keys() | arrays.keys()):
+        found = (arrays[name].shape, str(arrays[name].dtype)) if name in arrays else "nothing"
+        if found != wanted.get(name):
+            asked = wanted.get(name, "nothing")
+            return f"array {name!r} is {found}, but its spec asks for {asked}"
+    return None

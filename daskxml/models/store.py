@@ -26,8 +26,8 @@ from daskxml.data.text.vectorizer import Vectorizer
 from daskxml.kernels.quantised import Quantised
 from daskxml.models.decisions import Decisions
 from daskxml.models.kinds import kind_of, spec_from_dict
-from daskxml.models.protocol import Spec
-from daskxml.models.tensors import Arrays, difference, read_tensors, save_tensors
+from daskxml.models.protocol import Spec, difference
+from daskxml.models.tensors import Arrays, read_tensors, save_tensors
 
 __all__ = [
     "ModelHeader",

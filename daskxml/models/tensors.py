@@ -178,15 +178,3 @@ def digest(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) 
         found.update(json.dumps([name, array.dtype.str, array.shape]).encode())
         found.update(array.reshape(-1).view(np.uint8).data)
     return found.hexdigest()
-
-
-def difference(
-    wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
-) -> str | None:
-    """Return how the shapes and dtypes of arrays differ from those that are wanted."""
-    for name in sorted(wanted.keys() | arrays.keys()):
-        found = (arrays[name].shape, str(arrays[name].dtype)) if name in arrays else "nothing"
-        if found != wanted.get(name):
-            asked = wanted.get(name, "nothing")
-            return f"array {name!r} is {found}, but its spec asks for {asked}"
-    return None

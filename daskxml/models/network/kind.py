@@ -13,8 +13,7 @@ from daskxml.kernels import Kernels
 from daskxml.kernels.quantised import Quantised, quantise
 from daskxml.models.network.ranker import NetworkRanker
 from daskxml.models.network.spec import Layout, ModelSpec
-from daskxml.models.protocol import Arrays, TrainedKind
-from daskxml.models.tensors import difference
+from daskxml.models.protocol import Arrays, TrainedKind, difference
 
 QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # nearly all weights
 
