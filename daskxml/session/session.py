@@ -138,7 +138,7 @@ class Session:
         self.best = 0  # the mega-batch whose model the workers keep
         self.closed_rows = 0  # rows of the history that will not change any more
         self._evaluations = itertools.count(1)
-        self._writer = ""
+        self._writer, self._strategy_name = "", (settings or {}).get("name", "")
         self._wall_before_s = self._started_s = 0.0
         self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
@@ -188,6 +188,7 @@ class Session:
         closed = self.history[: self.closed_rows]  # the others change while the copy is written
         return {
             "strategy": self.strategy.plain(self.state),
+            "strategy_name": self._strategy_name,
             "ledger": self.ledger.plain(),
             "history": [*closed, *copy.deepcopy(self.history[self.closed_rows :])],
             "trace": list(self._trace),

@@ -71,7 +71,7 @@ def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
 )
 def test_a_planted_fault_is_found(name: str) -> None:
     with PLANTED[name].planted():
-        assert any(simulate(draw_case(seed)).problem for seed in range(220))
+        assert any(simulate(draw_case(seed)).problem for seed in range(240))
 
 
 def fault(
