@@ -95,7 +95,7 @@ def test_another_client_may_be_the_current_one(
     client: Client, data: dict[str, Path], short: dict[str, Any]
 ) -> None:
     with (
-        LocalCluster(1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as other,
         other.as_current(),
     ):
