@@ -87,10 +87,8 @@ optimizer.name=lamb schedule.warmup_epochs=0.2 | optimizer.name=momentum optimiz
 optimizer.weight_decay=0.01 optimizer.output=sgd optimizer.output_lr=0.5 | schedule.name=cosine
 training.epochs=3 | schedule.name=linear schedule.final=0.1 training.epochs=2 |
 schedule.name=inverse schedule.decay=0.5 | sampling.method=random sampling.active=0.2 |
-sampling.method=random sampling.active=10 sampling.sets=row sampling.weighted=true |
 sampling.method=simhash sampling.active=0.2 sampling.rebuild_every=100 | sampling.method=simhash
-sampling.active=0.2 sampling.sets=row optimizer.name=adam | sampling.method=dwta
-sampling.active=0.2 sampling.k=2 | sampling.method=dwta sampling.active=0.2 sampling.sets=row |
+sampling.active=10 optimizer.name=adam | sampling.method=dwta sampling.active=0.2 sampling.k=2 |
 combine.rule=mean | combine.rule=sum | combine.rule=adasum | combine.rule=adasum
 combine.order=linear | combine.rule=adasum combine.transfer=float16 | combine.transfer=bfloat16 |
 combine.outer=nesterov combine.outer_lr=0.5 | combine.overlap=true | combine.overlap=true

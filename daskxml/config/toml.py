@@ -28,6 +28,8 @@ REMOVED = {  # run files, keys and their values that are no more, and what takes
     "mixture": "train two runs or more, then `daskxml mix RUN RUN --valid FILE`",
     "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
     "output": f"{_NO_PARTS}; leave it out",
+    "sets": "'random' draws labels for a batch, 'simhash' and 'dwta' for each row; leave it out",
+    "weighted": "drawn labels count 1, which ranks better; leave it out",
     "rule = 'changed-mean'": "take 'mean'",
     "method = 'tree'": "negatives by chance are as good; take 'random'",
 }

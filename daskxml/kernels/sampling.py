@@ -20,17 +20,14 @@ class RowSamples:
         those drawn uniformly.
     rows
         ``(pairs,)`` int32: the row of the batch that each belongs to.
-    own, certain
-        ``(rows,)`` int32: how many of a row's labels are targets; and how many are targets or
-        from its buckets.
-    times
-        ``(rows,)`` float64: how often each drawn label of a row counts.
+    own
+        ``(rows,)`` int32: how many of a row's labels are targets.
 
     Examples
     --------
     >>> import numpy as np
     >>> ids, rows = np.array([7, 2, 9], np.int32), np.array([0, 0, 1], np.int32)
-    >>> samples = RowSamples(np.array([0, 2, 3]), ids, rows, rows, rows, times=np.ones(2))
+    >>> samples = RowSamples(np.array([0, 2, 3]), ids, rows, rows)
     >>> samples.ids[samples.starts[0] : samples.starts[1]]
     array([7, 2], dtype=int32)
     """
@@ -39,8 +36,6 @@ class RowSamples:
     ids: Array
     rows: Array
     own: Array
-    certain: Array
-    times: Array
 
     @property
     def pairs(self) -> int:

@@ -18,7 +18,7 @@ from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
-    from daskxml.models.network.sampling.hash_tables import LabelTables
+    from daskxml.models.network.hash_tables import LabelTables
 
 _NARROW = "output.weight"
 

@@ -26,8 +26,7 @@ NETWORKS = (
 SAMPLES = (
     {"sampling.method": "random"},
     {"sampling.method": "simhash"},
-    {"sampling.method": "dwta", "sampling.sets": "row"},
-    {"sampling.method": "random", "sampling.sets": "row", "model.loss": "sigmoid"},
+    {"sampling.method": "dwta", "model.loss": "sigmoid"},
 )
 
 

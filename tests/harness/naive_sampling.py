@@ -38,35 +38,10 @@ def fill_buckets(team: object, starts: Array, members: Array, keys: Array) -> No
         starts[t] = np.searchsorted(np.sort(row), np.arange(starts.shape[1]))
 
 
-def count_votes(team: object, votes: Array, keys: Array, starts: Array, members: Array) -> None:
-    votes[:] = 0
-    for t, row in enumerate(keys):
-        for key in row:
-            votes[0, members[t, starts[t, key] : starts[t, key + 1]]] += 1
-
-
 def add_targets(ids: Array, positions: Array, count: int, y: Csr, rows: Array) -> int:
     for row in rows:
         for label in y.indices[y.indptr[row] : y.indptr[row + 1]]:
             count = _append(ids, positions, count, label)
-    return count
-
-
-def add_popular(ids: Array, positions: Array, count: int, votes: Array, most: int, key: int) -> int:
-    free = np.flatnonzero((votes > 0) & (positions < 0))
-    ranked = -np.sort(-votes[free])
-    room = most - count
-    if room <= 0:
-        return count
-    last = ranked[room - 1] if len(ranked) > room else 1
-    sure, tied = (votes[free] > last).sum(), (votes[free] == last).sum()
-    left, wanted = int(tied), min(room - sure, tied)
-    for label in free:
-        if votes[label] == last:
-            taken = hash64(key, left) % left < wanted
-            left, wanted = left - 1, wanted - taken
-        if votes[label] > last or (votes[label] == last and taken):
-            count = _append(ids, positions, count, int(label))
     return count
 
 
@@ -127,7 +102,6 @@ def draw_row_samples(
         samples.own[row] = len(chosen)
         most = size - int(random * (size - len(chosen)) + 0.5)
         chosen += _popular(chosen, most, found, row, hash64(key, 2 * row))
-        samples.certain[row] = len(chosen)
         chosen += _drawn(chosen, size, labels, hash64(key, 2 * row + 1))
         samples.ids[span], samples.rows[span] = chosen, row
 
@@ -143,12 +117,12 @@ def softmax_row_samples(
     bias: Array,
 ) -> None:
     rows = len(hidden)
-    for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
+    for i, span, logits in _each_row(samples, hidden, weight, bias):
         own = samples.own[i]
         if own == 0:
             slopes[span], gradient[i], loss[i] = 0.0, 0.0, 0.0
             continue
-        weights = counts * np.exp(logits - logits.max())
+        weights = np.exp(logits - logits.max())
         loss[i] = logits.max() + np.log(weights.sum()) - logits[:own].mean()
         slopes[span] = weights / weights.sum() / rows
         slopes[span][:own] -= 1.0 / own / rows
@@ -166,24 +140,23 @@ def sigmoid_row_samples(
     bias: Array,
 ) -> None:
     rows = len(hidden)
-    for i, span, logits, counts in _each_row(samples, hidden, weight, bias):
+    for i, span, logits in _each_row(samples, hidden, weight, bias):
         own = samples.own[i]
-        loss[i] = counts @ np.logaddexp(0.0, logits) - logits[:own].sum()
-        slopes[span] = counts / (1.0 + np.exp(-logits)) / rows
+        loss[i] = np.logaddexp(0.0, logits).sum() - logits[:own].sum()
+        slopes[span] = 1.0 / (1.0 + np.exp(-logits)) / rows
         slopes[span][:own] -= 1.0 / rows
         gradient[i] = slopes[span] @ weight[samples.ids[span]]
 
 
 def _each_row(
     samples: RowSamples, hidden: Array, weight: Array, bias: Array
-) -> Iterator[tuple[int, slice, Array, Array]]:
-    """A row, its span, its logits, and how often each of its labels counts; in float64."""
+) -> Iterator[tuple[int, slice, Array]]:
+    """A row, its span and its logits in float64."""
     for i in range(len(hidden)):
         span = slice(int(samples.starts[i]), int(samples.starts[i + 1]))
         ids = samples.ids[span]
-        counts = np.where(np.arange(len(ids)) < samples.certain[i], 1.0, samples.times[i])
         logits = weight[ids].astype(np.float64) @ hidden[i] + bias[ids]
-        yield i, span, logits, counts
+        yield i, span, logits
 
 
 def _popular(taken: list[int], most: int, found: Lookup, row: int, key: int) -> list[int]:

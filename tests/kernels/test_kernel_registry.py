@@ -14,8 +14,8 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cuda.kernels import CudaKernels
+from daskxml.models.network.samplers import new_sampler
 from daskxml.models.network.sampling import SamplingConfig
-from daskxml.models.network.sampling.samplers import new_sampler
 from harness import naive_row_step, naive_sampling
 from harness.kernel_cases import ONE, TWO, random_csr
 from harness.naive_kernels import NaiveKernels

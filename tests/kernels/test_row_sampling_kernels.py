@@ -1,7 +1,5 @@
 """Kernels on labels sampled for each row against their naive twins."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,8 +34,7 @@ def empty_samples(y, rows, active):
     row_sampling.size_row_samples(starts[FIRST:], y, rows, active)
     pairs, total = starts[-1], len(starts) - 1
     ids, owners = np.full((2, pairs), -7, np.int32)
-    own, certain = np.full((2, total), 0, np.int32)
-    return RowSamples(starts, ids, owners, own, certain, times=np.ones(total))
+    return RowSamples(starts, ids, owners, np.zeros(total, np.int32))
 
 
 @modest
@@ -93,40 +90,37 @@ def test_the_most_named_come_first_and_chance_breaks_ties():
 
 def random_samples(rng, rows, own_least):
     own = rng.integers(own_least, 4, rows).astype(np.int32)
-    certain = own + rng.integers(0, 4, rows).astype(np.int32)
-    sizes = certain + rng.integers(0, 9, rows)
+    sizes = own + rng.integers(0, 12, rows)
     starts = np.append(0, np.cumsum(sizes)).astype(np.int64)
     ids = [rng.permutation(LABELS)[:size] for size in sizes]
     ids = np.concatenate([*ids, []]).astype(np.int32)
     owners = np.repeat(np.arange(rows, dtype=np.int32), sizes)
-    return RowSamples(starts, ids, owners, own, certain, times=np.ones(rows))
+    return RowSamples(starts, ids, owners, own)
 
 
-def losses_of(team, name, samples, hidden, weight, bias, weighted):
+def losses_of(team, name, samples, hidden, weight, bias):
     kind = np.float32 if team else np.float64
     slopes, gradient = np.zeros(len(samples.ids), kind), np.zeros(hidden.shape, kind)
     loss = np.zeros(len(hidden))
-    if weighted:
-        samples = replace(samples, times=np.linspace(1.0, 9.0, len(hidden)))
     getattr(ops_of(team), name)(team, slopes, gradient, loss, samples, hidden, weight, bias)
     return slopes, gradient, loss
 
 
 @modest
 @given(
-    seeds, st.integers(0, 9), st.integers(1, 20), st.booleans(), st.sampled_from([0.3, 3.0, 30.0]),
+    seeds, st.integers(0, 9), st.integers(1, 20), st.sampled_from([0.3, 3.0, 30.0]),
     st.sampled_from(["softmax_row_samples", "sigmoid_row_samples"]),
 )  # fmt: skip
-def test_losses_and_gradients(seed, rows, units, weighted, spread, name):
+def test_losses_and_gradients(seed, rows, units, spread, name):
     rng = np.random.default_rng(seed)
     samples, hidden = random_samples(rng, rows, 0), normal(rng, rows, units)
     weight, bias = normal(rng, LABELS, units, spread=spread), normal(rng, LABELS)
-    fast = losses_of(FAST, name, samples, hidden, weight, bias, weighted)
-    slow = losses_of(NAIVE, name, samples, hidden, weight, bias, weighted)
+    fast = losses_of(FAST, name, samples, hidden, weight, bias)
+    slow = losses_of(NAIVE, name, samples, hidden, weight, bias)
     scale = 1e-5 * max(1.0, spread) * units
     for mine, theirs in zip(fast, slow, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=scale)
-    threaded = losses_of(THREE, name, samples, hidden, weight, bias, weighted)
+    threaded = losses_of(THREE, name, samples, hidden, weight, bias)
     for mine, theirs in zip(fast, threaded, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -137,7 +131,7 @@ def test_what_is_not_a_number_does_not_hide(name):
     samples, hidden = random_samples(rng, 3, 1), normal(rng, 3, 5)
     weight, bias = normal(rng, LABELS, 5), normal(rng, LABELS)
     bias[samples.ids[samples.starts[1]]] = np.nan
-    _, gradient, loss = losses_of(FAST, name, samples, hidden, weight, bias, False)
+    _, gradient, loss = losses_of(FAST, name, samples, hidden, weight, bias)
     assert np.isnan(loss[1])
     assert np.isnan(gradient[1]).all()
 
@@ -151,9 +145,9 @@ def test_slopes_are_the_losses_derivatives(seed, rows, units):
     weight, bias = rng.standard_normal((LABELS, units)), rng.standard_normal(LABELS)
     step = 1e-5 * rng.standard_normal(hidden.shape)
     for name in ("softmax_row_samples", "sigmoid_row_samples"):
-        gradient = losses_of(NAIVE, name, samples, hidden, weight, bias, False)[1]
+        gradient = losses_of(NAIVE, name, samples, hidden, weight, bias)[1]
         up, down = (
-            losses_of(NAIVE, name, samples, hidden + move, weight, bias, False)[2].mean()
+            losses_of(NAIVE, name, samples, hidden + move, weight, bias)[2].mean()
             for move in (step, -step)
         )
         close(up - down, 2 * (gradient * step).sum(), 1e-9)

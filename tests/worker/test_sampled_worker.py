@@ -78,10 +78,9 @@ def test_another_model_has_its_labels_hashed_anew(data):
     assert worker.replica.tables.built == 1
 
 
-@pytest.mark.parametrize("sets", ["batch", "row"])
-def test_the_threads_of_a_pool_share_their_tables(data, sets):
+def test_the_threads_of_a_pool_share_their_tables(data):
     options = {"pool_threads": 2, "optimizer": OptimizerConfig(name="sgd")}
-    worker = make_worker(data, sampling=replace(SAMPLING, sets=sets), **options)
+    worker = make_worker(data, **options)
     losses = [lease(worker, 0, ROWS) for _ in range(6)]
     assert losses[0].means["active"][1] == ROWS
     assert losses[0].updates == 2 * -(-ROWS // 16)

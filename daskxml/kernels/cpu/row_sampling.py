@@ -34,7 +34,7 @@ def _size_row_samples(starts: Any, indptr: Any, rows: Any, active: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _draw_row_samples(
-    starts: Any, ids: Any, sample_rows: Any, own: Any, certain: Any, indptr: Any, indices: Any,
+    starts: Any, ids: Any, sample_rows: Any, own: Any, indptr: Any, indices: Any,
     rows: Any, first_row: int, keys: Any, bucket_starts: Any, members: Any, random: float,
     key: Any, marks: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
@@ -56,7 +56,6 @@ def _draw_row_samples(
             found = _count_votes(mark, candidates, keys[:, row], bucket_starts, members)
             ties = hash64(key, 2 * row)
             count = _add_popular(chosen, count, most, mark, candidates[:found], levels, ties)
-        certain[row] = count
         _add_random(chosen, count, mark, hash64(key, 2 * row + 1))
         for label in chosen:
             mark[label] = 0
@@ -137,8 +136,8 @@ def _add_random(chosen: Any, count: int, mark: Any, key: Any) -> None:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _softmax_row_samples(
-    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
-    hidden: Any, weight: Any, bias: Any, times: Any, start: int, stop: int,
+    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any,
+    hidden: Any, weight: Any, bias: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Rows ``start`` to ``stop``."""
     rows = np.float64(hidden.shape[0])
@@ -151,7 +150,7 @@ def _softmax_row_samples(
             continue
         _logits(z, ids, hidden[i], weight, bias)
         target = _target(z[: own[i]])
-        peak, total = _softmax_sums(z, certain[i], times[i])
+        peak, total = _softmax_sums(z)
         loss[i] = peak + np.log(total) - target / own[i]
         z *= np.float32(1.0 / (rows * total))
         z[: own[i]] -= np.float32(1.0 / (rows * own[i]))
@@ -168,11 +167,10 @@ def _target(z: Any) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _softmax_sums(z: Any, certain: int, times: float) -> Any:
+def _softmax_sums(z: Any) -> Any:
     """Replace logits by exponentials; returns their peak, and the sum."""
     if z.shape[0] == 0:
         return np.float32(-np.inf), 0.0
-    z[certain:] += np.float32(np.log(times))
     peak = z[0]
     for logit in z:
         peak = peak if logit <= peak else logit  # NaN stays
@@ -182,8 +180,8 @@ def _softmax_sums(z: Any, certain: int, times: float) -> Any:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _sigmoid_row_samples(
-    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any, certain: Any,
-    hidden: Any, weight: Any, bias: Any, times: Any, start: int, stop: int,
+    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any,
+    hidden: Any, weight: Any, bias: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Rows ``start`` to ``stop``."""
     factor = 1.0 / hidden.shape[0]
@@ -191,9 +189,7 @@ def _sigmoid_row_samples(
         z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
         _logits(z, ids, hidden[i], weight, bias)
         target = _target(z[: own[i]])
-        once = _sigmoids(z[: certain[i]], np.float32(factor))
-        others = _sigmoids(z[certain[i] :], np.float32(factor * times[i]))
-        loss[i] = once + times[i] * others - target
+        loss[i] = _sigmoids(z, np.float32(factor)) - target
         z[: own[i]] -= np.float32(factor)
         _gradient(gradient[i], z, ids, weight)
 
@@ -271,7 +267,7 @@ def draw_row_samples(
     is ``(threads, 2, labels)`` int32, its first planes zero before and after.
     """
     operands = (
-        samples.starts, samples.ids, samples.rows, samples.own, samples.certain, y.indptr,
+        samples.starts, samples.ids, samples.rows, samples.own, y.indptr,
         y.indices, rows, first_row, found.keys, found.starts, found.members, float(random),
         np.uint64(key),
     )  # fmt: skip
@@ -289,9 +285,9 @@ def softmax_row_samples(
 
     ``slopes (pairs,)`` is the gradient by the logits, ``gradient (rows, units)`` that by
     ``hidden``, ``loss (rows,)`` float64. Targets have equal shares; rows without any have no
-    loss. Each drawn label of a row counts ``samples.times``.
+    loss.
     """
-    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
+    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias
     _each_row(team, samples, hidden, lambda *span: _softmax_row_samples(*operands, *span))
 
 
@@ -300,7 +296,7 @@ def sigmoid_row_samples(
     hidden: Array, weight: Array, bias: Array,
 ) -> None:  # fmt: skip
     """As `softmax_row_samples`, of the sigmoid loss, summed over a row's labels."""
-    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias, samples.times
+    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias
     _each_row(team, samples, hidden, lambda *span: _sigmoid_row_samples(*operands, *span))
 
 
@@ -312,8 +308,8 @@ def _each_row(
     team.run(rows, grain, lambda _, start, stop: work(start, stop))
 
 
-def _by_row(samples: RowSamples) -> tuple[Array, Array, Array, Array]:
-    return samples.starts, samples.ids, samples.own, samples.certain
+def _by_row(samples: RowSamples) -> tuple[Array, Array, Array]:
+    return samples.starts, samples.ids, samples.own
 
 
 def _rows_worth(samples: RowSamples, pairs: int) -> int:

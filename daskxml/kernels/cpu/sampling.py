@@ -107,23 +107,6 @@ def _fill_buckets(starts: Any, members: Any, keys: Any, start: int, stop: int) -
 
 
 @njit(nogil=True, cache=True)
-def _count_votes(votes: Any, keys: Any, starts: Any, members: Any, start: int, stop: int) -> None:
-    """Votes of tables ``start`` to ``stop``; rows of one bucket are counted together."""
-    votes[:] = 0
-    tally = np.zeros(starts.shape[1] - 1, np.int32)
-    for t in range(start, stop):
-        for key in keys[t]:
-            tally[key] += 1
-        for key in keys[t]:
-            rows = tally[key]
-            if rows == 0:
-                continue
-            tally[key] = 0
-            for j in range(starts[t, key], starts[t, key + 1]):
-                votes[members[t, j]] += rows
-
-
-@njit(nogil=True, cache=True)
 def _add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any, rows: Any) -> int:
     """Append the labels of rows."""
     for row in rows:
@@ -133,35 +116,6 @@ def _add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any
                 positions[label] = count
                 ids[count] = label
                 count += 1
-    return count
-
-
-@njit(nogil=True, cache=True)
-def _add_popular(ids: Any, positions: Any, count: int, votes: Any, most: int, key: Any) -> int:
-    """Find the number of votes of the last label; take all above it, and some of those at it."""
-    if count >= most:
-        return count
-    levels = np.zeros(votes.max() + 2, np.int64)
-    for label in range(votes.shape[0]):
-        if votes[label] > 0 and positions[label] < 0:
-            levels[votes[label]] += 1
-    cut, wanted = levels.shape[0] - 1, most - count
-    while cut > 1 and levels[cut] <= wanted:
-        wanted -= levels[cut]
-        cut -= 1
-    left, wanted = levels[cut], min(wanted, levels[cut])
-    for label in range(votes.shape[0]):
-        if votes[label] < cut or positions[label] >= 0:
-            continue
-        if votes[label] == cut:  # each of those left has the same chance (Knuth's algorithm S)
-            taken = hash64(key, left) % np.uint64(left) < np.uint64(wanted)
-            left -= 1
-            if not taken:
-                continue
-            wanted -= 1
-        positions[label] = count
-        ids[count] = label
-        count += 1
     return count
 
 
@@ -274,39 +228,16 @@ def fill_buckets(team: ThreadTeam, starts: Array, members: Array, keys: Array) -
     )  # fmt: skip
 
 
-def count_votes(team: ThreadTeam, votes: Array, keys: Array, starts: Array, members: Array) -> None:
-    """``votes[0, label]``: how often a row of the batch shares a bucket with the label.
-
-    ``votes`` is ``(threads, labels)`` int32, ``keys`` ``(tables, rows)`` those of the rows.
-    """
-    tables, rows = keys.shape
-    met = rows * max(1, members.shape[1] // (starts.shape[1] - 1))  # in one table, at least
-    used = team.run(
-        tables, _items(met),
-        lambda thread, *span: _count_votes(
-            votes[thread], keys, starts, members, *span
-        ),
-    )  # fmt: skip
-    for thread in range(1, used):
-        votes[0] += votes[thread]
-
-
 def add_targets(ids: Array, positions: Array, count: int, y: Csr, rows: Array) -> int:
     """Append the labels of ``rows`` that are not in ``ids[:count]``; returns the new count."""
     return int(_add_targets(ids, positions, count, y.indptr, y.indices, rows))
 
 
-def add_popular(ids: Array, positions: Array, count: int, votes: Array, most: int, key: int) -> int:
-    """Append labels with the most votes, until there are ``most``; returns the new count.
-
-    Labels without votes are not taken. Ties at the last place are broken at random, by
-    SplitMix64's stream ``key``.
-    """
-    return int(_add_popular(ids, positions, count, votes, most, np.uint64(key)))
-
-
 def add_random(ids: Array, positions: Array, count: int, most: int, key: int) -> int:
-    """Append labels drawn uniformly from all others, until there are ``most``, likewise."""
+    """Append labels drawn uniformly from all others, until there are ``most``; the new count.
+
+    SplitMix64's stream ``key`` draws them.
+    """
     return int(_add_random(ids, positions, count, most, np.uint64(key)))
 
 

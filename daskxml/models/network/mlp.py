@@ -33,7 +33,7 @@ from daskxml.models.network.spec import Layout, ModelSpec, check_rank
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
-    from daskxml.models.network.sampling.hash_tables import LabelTables
+    from daskxml.models.network.hash_tables import LabelTables
 
 _FLOAT_BYTES = 4
 
@@ -68,13 +68,12 @@ class Mlp:
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
         layer = parameters["output.weight"], parameters["output.bias"], spec.loss, budget_bytes
-        self.output = OutputLayer(kernels, *layer, uses_float16)
+        self.output = OutputLayer(kernels, *layer, uses_float16, sampling.hashes)
         self.tables, self.sampler = tables, None
         if sampling.is_on:
-            from daskxml.models.network.sampling.samplers import new_sampler  # imports Numba
+            from daskxml.models.network.samplers import new_sampler  # imports Numba
 
             self.sampler = new_sampler(sampling, kernels, spec.labels, tables)
-            self.output.reserve_samples(sampling.sets)
         self.evaluated = 0
         self._reserved_rows = 0  # in the buffers of the layer of all labels
         self.reserve(max_rows)

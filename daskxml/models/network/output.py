@@ -15,7 +15,6 @@ and a label.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, SupportsFloat, cast
@@ -32,12 +31,11 @@ from daskxml.models.network.output_pass import (
     FusedPass,
     GpuPass,
 )
-from daskxml.models.network.sampling.samples import LabelSample, SampleUpdates
+from daskxml.models.network.sampling import LabelSample, SampleUpdates
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
     from daskxml.kernels.cpu.weights import BatchWeights
-    from daskxml.models.network.sampling.row_pairs import RowPairs
 
 Labels = LabelSample | RowSamples
 _ALIGNED = 8  # numbers: of float16, the 16 bytes that products want
@@ -69,6 +67,8 @@ class OutputLayer:
     uses_float16
         Whether a step's logits are float16: see
         `daskxml.models.network.output_pass.GpuPass`. Ranking uses float32.
+    samples_rows
+        Whether steps are on a sample of labels for each row.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class OutputLayer:
 
     def __init__(
         self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int,
-        uses_float16: bool = False,
+        uses_float16: bool = False, samples_rows: bool = False,
     ) -> None:  # fmt: skip
         if uses_float16 and not kernels.has_fused_softmax:
             raise ConfigError("output layer: float16 logits need a GPU")
@@ -86,9 +86,13 @@ class OutputLayer:
         self.kernels, self.weight, self.bias = kernels, weight, bias
         self.loss, self.budget_bytes = loss, budget_bytes
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
-        self.certain, self.weight_of_others = self.labels, 1.0
         self.label_weights: Array | None = None
         self.buffers = Buffers(kernels)
+        self._pairs = None
+        if samples_rows:
+            from daskxml.models.network.samplers import RowPairs  # imports Numba
+
+            self._pairs = RowPairs(cast("CpuKernels", kernels), weight, bias, loss)
 
     def reserve(self, rows: int) -> None:
         """Allocate for batches of up to ``rows`` rows."""
@@ -97,22 +101,9 @@ class OutputLayer:
         self.buffers.reserve("reference", max(self._references(size) for size in sizes))
         self._reserve_rows(rows)
 
-    def use(
-        self, weight: Array, bias: Array, rows: int, certain: int, weight_of_others: float
-    ) -> None:
-        """Replace the parameters, of as many units, for the next step.
-
-        Parameters
-        ----------
-        weight, bias
-            ``(labels, units)`` and ``(labels,)``.
-        rows
-            Rows of that step's batch.
-        certain, weight_of_others
-            With the sigmoid loss, each label from ``certain`` on counts so many times.
-        """
+    def use(self, weight: Array, bias: Array, rows: int) -> None:
+        """Replace the parameters, of as many units, for a step with a batch of so many rows."""
         self.weight, self.bias, self.labels = weight, bias, int(weight.shape[0])
-        self.certain, self.weight_of_others = certain, weight_of_others
         self.buffers.reserve("logits", self._logits_floats(rows))
         self.buffers.reserve("reference", self._references(rows))
         self._reserve_rows(rows)
@@ -242,9 +233,9 @@ class OutputLayer:
             The sum of the rows' losses (converting it to float synchronizes with the device), and
             the mean loss's gradient by ``hidden`` ``(rows, units)``, valid until the next call.
         """
-        if isinstance(labels, RowSamples):
+        if self._pairs is not None and isinstance(labels, RowSamples):
             return self._pairs.step(labels, hidden, lr, updates)
-        if labels is not None:
+        if isinstance(labels, LabelSample):
             layer, of_sample = self._layer_of(labels), SampleUpdates(updates, labels.ids)
             return layer._step(hidden, (labels.targets,), lr, of_sample)
         return self._step(hidden, batch, lr, updates)
@@ -276,10 +267,7 @@ class OutputLayer:
         bias = self.buffers.vector("sampled bias", count)
         take_rows(team, weight, self.weight, sample.ids)
         take_rows(team, bias, self.bias, sample.ids)
-        if self.loss == "softmax":
-            bias[sample.certain :] += math.log(sample.weight)
-        rows = int(sample.targets.rows.shape[0])
-        layer.use(weight, bias, rows, sample.certain, sample.weight)
+        layer.use(weight, bias, int(sample.targets.rows.shape[0]))
         return layer
 
     @cached_property
@@ -288,23 +276,11 @@ class OutputLayer:
         place = self.weight[:0], self.bias[:0]
         return OutputLayer(self.kernels, *place, self.loss, self.budget_bytes)
 
-    @cached_property
-    def _pairs(self) -> RowPairs:
-        from daskxml.models.network.sampling.row_pairs import RowPairs  # imports Numba
-
-        kernels = cast("CpuKernels", self.kernels)
-        return RowPairs(kernels, self.weight, self.bias, self.loss)
-
-    def reserve_samples(self, sets: str) -> None:
-        """Allocate what steps on samples for a ``batch``, or for each ``row``, always need."""
-        if sets == "row":
-            assert self._pairs
-
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        parts = [vars(self)[name] for name in ("_small", "_pairs") if name in vars(self)]
-        return self.buffers.nbytes + sum(part.nbytes for part in parts)
+        parts = self._pairs, vars(self).get("_small")  # which steps alone make
+        return self.buffers.nbytes + sum(part.nbytes for part in parts if part is not None)
 
     def loss_sum(self, hidden: Array, batch: Sequence[BatchSegment]) -> float:
         """Return the sum of the rows' losses, with the bits of `step`; nothing is updated."""

@@ -18,7 +18,7 @@ from daskxml.models.batch import BatchSegment, OutputUpdates
 if TYPE_CHECKING:
     from daskxml.models.network.output import OutputLayer
 
-LANE_SUMS = 4  # float64 of every row: exponentials, target logits, losses
+LANE_SUMS = 3  # float64 of every row: exponentials, target logits, losses
 FLOAT_BYTES, HALF_BYTES = 4, 2
 _LARGEST_BIT = 15  # 2**15 is below float16's largest number, 65504
 
@@ -69,8 +69,7 @@ class BlockPass:
         self.lane_pair = buffers.cube("lane pair", lanes, 2, rows)
         self.lane_factors = buffers.matrix("lane factors", lanes, rows)
         sums = buffers.cube("lane sums", LANE_SUMS, lanes, rows)
-        self.lane_total, self.lane_target = sums[0], sums[1]
-        self.lane_loss, self.other_loss = sums[2], sums[3]
+        self.lane_total, self.lane_target, self.lane_loss = sums[0], sums[1], sums[2]
         self.peak, self.total = buffers.vector("peak", rows), buffers.vector("total", rows)
         self.lengths = buffers.vector("lengths", rows)
         self.row_weight = buffers.vector("row weight", rows)
@@ -165,17 +164,10 @@ class BlockPass:
         """Return the block's weighted probabilities; add its losses to the lane's."""
         block = self.logits_of(lane, start, stop)
         self._add_target_logits(block, lane, start, stop)
-        cut = min(max(self.layer.certain, start), stop)
-        for first, last, times, loss in (
-            (start, cut, 1.0, self.lane_loss),
-            (cut, stop, self.layer.weight_of_others, self.other_loss),
-        ):
-            if first < last:
-                self.kernels.sigmoid_block(
-                    block[first - start : last - start], self.layer.bias[first:last],
-                    times * self.scale / self.rows, self.bias_gradient[first:last],
-                    loss[lane], self.lane_pair[lane],
-                )  # fmt: skip
+        self.kernels.sigmoid_block(
+            block, self.layer.bias[start:stop], self.scale / self.rows,
+            self.bias_gradient[start:stop], self.lane_loss[lane], self.lane_pair[lane],
+        )  # fmt: skip
         if self.weights is not None:
             self.kernels.scale_columns(block, self.weights.rows, self.bias_gradient[start:stop])
         return block
@@ -238,7 +230,6 @@ class BlockPass:
                 sums *= self.weights.rows
         return self.kernels.deferred_sum(
             (self.lane_loss.reshape(-1), 1.0),
-            (self.other_loss.reshape(-1), self.layer.weight_of_others),
             (self.lane_target.reshape(-1), -1.0),
         )
 

@@ -1,13 +1,25 @@
-"""Settings of label sampling: the ``[sampling]`` section of a run file."""
+"""Training the output layer on a sample of the labels: settings, and what a sample is.
+
+A sample is drawn evenly for a batch as a whole, or for each of its rows, where hash tables over the
+layer's weights find half of it, after SLIDE (Chen et al., "SLIDE: In Defense of Smart Algorithms
+over Hardware Acceleration for Large-Scale Deep Learning Systems", MLSys 2020). Only the sampled
+rows of the weights, and of the optimizer's state, change.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
+from daskxml.models.batch import BatchSegment, Updates
+from daskxml.models.network.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from daskxml.models.network.hash_tables import LabelTables
 
 _BUCKET_LABELS = 16  # mean labels of a bucket for the default number of hash functions
 MAX_BITS = 20  # of a key: a table has up to a million buckets
@@ -21,21 +33,16 @@ class SamplingConfig:
     Attributes
     ----------
     method
-        ``none``: all labels. ``simhash`` and ``dwta``: labels whose weights are near the rows' last
-        hidden layer, by hash tables; ``random``: the control, uniform.
-    sets
-        ``batch``: one sample for all rows of a batch, by matrix products; ``row``: a sample for
-        each row, as in SLIDE, which is slower for the same number of labels
-        (``benchmarks/results/slide.md``).
+        ``none``: all labels. ``random``: one sample for all rows of a batch, drawn uniformly.
+        ``simhash`` and ``dwta``: a sample for each row, of labels whose weights are near its last
+        hidden layer, by hash tables, as in SLIDE; that is slower for the same number of labels, and
+        ranks them no better (``benchmarks/results/slide.md``).
     active
         Labels of a sample, the rows' own included; up to 1 a share of all labels. The rows' own
         labels are always in the sample.
     random
-        The least share of the labels beside the rows' own that is drawn uniformly.
-    weighted
-        Weight each uniformly drawn label by the number of labels that it stands for, so that sums
-        over labels are unbiased; False weights each by 1, as SLIDE does, which ranks labels better
-        after the same time (``benchmarks/results/slide.md``).
+        The least share of the labels beside a row's own that is drawn uniformly where hash tables
+        name the others; 1: all of them.
     k
         Hash functions in the key of a table: bits for ``simhash``, winners of 8 places for
         ``dwta``; 0 derives it from the number of labels.
@@ -59,10 +66,8 @@ class SamplingConfig:
     """
 
     method: Literal["none", "simhash", "dwta", "random"] = "none"
-    sets: Literal["batch", "row"] = "batch"
     active: float = bounded(0.02, above=0)
     random: float = bounded(0.5, low=0, high=1)
-    weighted: bool = False
     k: int = bounded(0, low=0, high=MAX_BITS)
     l: int = bounded(16, low=1, high=1000)  # noqa: E741 (the paper's name)
     rebuild_every: int = bounded(12_800, low=1)
@@ -106,3 +111,63 @@ class SamplingConfig:
 
 
 ALL_LABELS = SamplingConfig()
+
+
+def label_tables(config: SamplingConfig, spec: ModelSpec, seed: int) -> LabelTables | None:
+    """Return the hash tables of a model's labels; None where chance alone draws samples.
+
+    Examples
+    --------
+    >>> config = SamplingConfig(method="random")
+    >>> label_tables(config, ModelSpec(features=3, labels=9), 0) is None
+    True
+    """
+    if not config.hashes:
+        return None
+    from daskxml.models.network.hash_tables import LabelTables  # imports Numba
+
+    return LabelTables(config, spec.labels, spec.widths[-2], seed)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSample:
+    """The labels that one batch is trained on.
+
+    Attributes
+    ----------
+    ids
+        ``(count,)`` int32, each once; valid until the next sample.
+    targets
+        The whole batch, with its labels as positions in ``ids``.
+    """
+
+    ids: Array
+    targets: BatchSegment
+
+    @property
+    def pairs(self) -> int:
+        """How many logits a step computes."""
+        return int(self.targets.rows.shape[0]) * int(self.ids.shape[0])
+
+
+class SampleUpdates:
+    """Updates of a small layer whose label ``i`` is ``ids[i]`` of the whole one."""
+
+    def __init__(self, updates: Updates, ids: Array) -> None:
+        self._updates, self._ids = updates, ids
+
+    def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
+        """Apply the gradient of some labels of the sample."""
+        self._updates.subset(name, self._ids[rows], grad, lr)
+
+    def product(
+        self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
+    ) -> None:
+        """Apply a gradient that is a product."""
+        if scale != 1.0:
+            raise NotImplementedError("gradients of sampled labels are never scaled")
+        self._updates.subset_product(name, self._ids[rows], left, right, lr)
+
+    def in_place(self, name: str, lr: float) -> None:
+        """Return None: gradients of a sample are added elsewhere."""
+        return

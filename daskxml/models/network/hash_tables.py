@@ -26,7 +26,7 @@ from daskxml.core.arrays import Array
 from daskxml.kernels import Lookup
 from daskxml.kernels.cpu import sampling
 from daskxml.kernels.cpu.kernels import CpuKernels
-from daskxml.models.network.sampling.config import WINNER_BITS, SamplingConfig
+from daskxml.models.network.sampling import WINNER_BITS, SamplingConfig
 
 _BLOCK_ITEMS = 1 << 16  # read to hash a block of labels: too few to wake another thread
 _HASH_COORDINATES = 8  # the most that one hash function reads
@@ -151,10 +151,9 @@ class LabelTables:
     >>> tables = LabelTables(config, labels=50, units=8, seed=0)
     >>> weight = np.random.default_rng(1).standard_normal((50, 8), dtype=np.float32)
     >>> tables.refresh(kernels, weight, np.zeros(50, np.float32), rows=256)
-    >>> votes = np.empty((1, 50), np.int32)
-    >>> tables.vote(kernels, 99 * weight[[33]], votes)
-    >>> int(votes[0].argmax()), int(votes[0].max())
-    (33, 4)
+    >>> found = tables.lookup(kernels, 99 * weight[[33]])
+    >>> (found.keys[:, 0] == tables.keys[:, 33]).tolist()
+    [True, True, True, True]
     """
 
     def __init__(self, config: SamplingConfig, labels: int, units: int, seed: int) -> None:
@@ -216,11 +215,6 @@ class LabelTables:
             growth = self.config.rebuild_growth**self.built
             wait = min(self.config.rebuild_every * growth, 2.0**62)
             self._schedule[:] = rows, int(wait), self.built + 1
-
-    def vote(self, kernels: CpuKernels, hidden: Array, votes: Array) -> None:
-        """Count in ``votes (lanes, labels)`` int32 how often rows and labels share a bucket."""
-        found = self.lookup(kernels, hidden)
-        sampling.count_votes(kernels.team, votes, found.keys, found.starts, found.members)
 
     def lookup(self, kernels: CpuKernels, hidden: Array) -> Lookup:
         """Find the buckets of rows by their last hidden layer ``(rows, units)``."""
