@@ -23,7 +23,14 @@ PLANTED = {plant.name: plant for plant in PLANTS}
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("first", range(0, 2000, 50))
+@pytest.mark.parametrize(
+    "first",
+    # Some 450 runs in a row have every pair of a step and a kind of fault.
+    [
+        first if first < 600 else pytest.param(first, marks=pytest.mark.slow)
+        for first in range(0, 2000, 50)
+    ],
+)
 def test_no_invariant_is_violated(first: int) -> None:
     for seed in range(first, first + 50):
         case = draw_case(seed)
@@ -66,7 +73,7 @@ def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
         "a row is leased twice at the end of a lease",
         "all replicas are merged with one weight",
         "a lost worker's lease stays open",
-        "a gang that was undone does not rewind",
+        pytest.param("a gang that was undone does not rewind", marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_fault_is_found(name: str) -> None:
