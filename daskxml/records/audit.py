@@ -2,34 +2,40 @@
 
 The recorded events are given to the run's own strategy, a pure state machine, whose decisions are
 compared with the recorded ones. Events and decisions are folded into rows by the function that the
-session uses (`daskxml.session.history.MegabatchLog.take`), and compared with the stored rows. Spans
-are compared with what was leased (`daskxml.records.spans`), by code of their own, so that a ledger
-which leases a row twice, or forgets one, is found. What the common function itself gets wrong is
-not found here, but by the tests, which recount rows in other words. What was measured (seconds,
-norms, losses, metrics) is taken as it stands.
+session uses (`daskxml.session.history.MegabatchLog.take`), and compared with the stored rows: what
+was leased, done, lost and merged. Where each row of each epoch went is counted here alone
+(`Coverage`), so that a ledger which leases a row twice, or forgets one, is found. What the common
+function itself gets wrong is not found here, but by the tests, which recount rows in other words.
+What was measured (seconds, norms, losses, metrics) is taken as it stands.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from daskxml.records.disagreements import Findings, differences
-from daskxml.records.spans import Coverage, LeasedRows
 from daskxml.session.history import MegabatchLog, Step
 from daskxml.session.trace import Entry, Setup, plain, read_entry
 from daskxml.strategies.protocol import (
     BatchLimited,
     Begin,
     Command,
+    Measure,
     Measured,
+    Merge,
     Merged,
+    Part,
     Strategy,
     Work,
+    WorkDone,
     WorkerJoined,
     WorkerLost,
+    WorkRolledBack,
 )
 
 _KINDS = {WorkerJoined: "joined", WorkerLost: "lost", BatchLimited: "memory"}
@@ -97,10 +103,14 @@ class Audit:
         self.findings, self.notes, self.setups = Findings(), list[str](), list[Setup]()
         self.events = self.decisions = 0
         self._make_strategy, self._strategy, self._state = make_strategy, make_strategy({}), None
-        self._leased, self._coverage = LeasedRows(self.findings), Coverage(self.findings, ())
+        self._coverage = Coverage(self.findings, ())
         self._log, self._closed = MegabatchLog(0, 0.0), None
         self._late: list[Mapping[str, Any]] = []  # events of the row before that no trace has yet
-        self._rows = self._returned = 0
+        self._bounded: set[str] = set()  # workers whose memory cuts batches into parts
+        self._sealed: dict[str, int] = {}  # rows of workers lost while a merge overlapped
+        self._is_over = self._may_be_held = False  # a merge is decided; leases may wait for one
+        self._rows = self._returned = self._left = 0
+        self._is_exact = True  # whether `_left`, the rows that no later lease has taken, is known
 
     _state: Any
     _closed: MegabatchLog | None
@@ -122,12 +132,12 @@ class Audit:
         """Follow a row's trace, and compare the row's events with those in it."""
         happened, resumed = list[tuple[Any, int | None]](), 0
         for number, entry in enumerate(row.trace, 1):
-            rows = self._leased.take(entry, self._strategy)
             if isinstance(entry.event, Setup):
                 resumed = len(happened) if entry.event.state is not None else resumed
                 self._set_up(entry.event)
                 continue
             self.events += 1
+            rows = self._rows_returned(entry.event)
             if isinstance(entry.event, tuple(_KINDS)):
                 happened.append((entry.event, rows))
             if self._state is not None:
@@ -138,6 +148,7 @@ class Audit:
     def _set_up(self, setup: Setup) -> None:
         self.setups.append(setup)
         self.findings.compare("", "rows of streams", setup.stream_rows, self._coverage.stream_rows)
+        self._begin()
         strategy = self._strategy = self._make_strategy(setup.strategy)
         if setup.state is None:
             self._state = strategy.initial_state()
@@ -147,6 +158,25 @@ class Audit:
             self.findings.compare("", "the checkpoint's state", setup.state, expected)
         with self._finding("the checkpoint's state", setup.state):
             self._state = strategy.restore(dict(setup.state))
+
+    def _begin(self) -> None:
+        self._log, self._sealed = MegabatchLog(0, 0.0), {}
+        self._is_over = self._may_be_held = False
+
+    def _rows_returned(self, event: Any) -> int | None:
+        """Return the rows that go back to the ledger with a lost worker, before it is counted.
+
+        None where that depends on decisions that were held back during an overlapping merge.
+        """
+        if not isinstance(event, WorkerLost | WorkRolledBack):
+            return 0
+        name = event.worker if isinstance(event, WorkerLost) else ""
+        rows = self._log.rows_lost(name, self._strategy) + self._sealed.pop(name, 0)
+        self._left += rows
+        self._is_exact &= not self._may_be_held
+        known = None if self._may_be_held else rows
+        self._may_be_held = self._is_over and self.setups[-1].overlaps
+        return known
 
     @contextmanager
     def _finding(self, what: str, written: Any) -> Iterator[None]:
@@ -162,6 +192,8 @@ class Audit:
     def _step(self, number: int, entry: Entry) -> None:
         event, before = entry.event, self._state
         assert not isinstance(event, Setup)
+        if isinstance(event, WorkDone):
+            self._check_work(event)
         self._state, commands = self._strategy.step(before, event)
         self.decisions += len(commands)
         if [type(c) for c in entry.commands] == [type(c) for c in commands]:
@@ -172,13 +204,37 @@ class Audit:
             self.findings.add("", what, entry.commands, commands)
         if isinstance(event, Begin):
             self._log = MegabatchLog(0, 0.0)
+        if isinstance(event, BatchLimited):
+            self._bounded.add(event.worker)
         self._log.take(Step(self._strategy, before, event, self._state, entry.commands))
+        for command in entry.commands:
+            self._is_over |= isinstance(command, Measure | Merge)
+            if isinstance(command, Work):
+                self._left -= min(self._left, command.rows)
         if isinstance(event, Measured):
             expected_count = self.setups[-1].parameters
             self.findings.compare("", "Measured.parameters", event.parameters, expected_count)
         if isinstance(event, Merged):
             self._closed = self._log if self._log.rows else self._closed
-            self._log = MegabatchLog(0, 0.0)
+            for name, parts in self._log.open.items():
+                rows = [part.rows for part in parts if part.rows]
+                self.findings.compare(name, "rows of leases that are open at the merge", rows, [])
+            self._begin()
+
+    def _check_work(self, done: WorkDone) -> None:
+        """Compare work that is done with what was leased."""
+        views = self._strategy.view(self._state)
+        for name, rows in ((name, rows) for name, rows in done.rows.items() if rows):
+            part, updates = self._log.open_part(name, rows), done.updates[name]
+            if part is None:
+                leased = [part.rows for part in self._log.open.get(name, ())]
+                self.findings.add(name, "rows of a lease that is done", rows, f"one of {leased}")
+                continue
+            expected = updates_of(part, views[name].pool_threads)
+            is_cut = name in self._bounded and updates > expected  # batches in parts
+            if updates != expected and not is_cut:
+                what = f"updates of a lease of {rows} rows by {part.batch_rows}"
+                self.findings.add(name, what, updates, expected)
 
     def _compare(self, place: str, written: Command, expected: Command) -> None:
         worker = ""
@@ -243,7 +299,7 @@ class Audit:
             self.findings.add("", "a merge in the trace", "absent", "present")
             return
         for name in self._lost_in_merge(row, following, log):
-            self._leased.seal(name)
+            self._sealed[name] = sum(part.rows for part in log.done.get(name, ()))
             log.leave_out(name)
         with self._finding("the merge", log.decided):
             expected = log.counted()
@@ -255,7 +311,7 @@ class Audit:
                 for key in _OF_WORKERS:
                     written = row.workers[name].get(key, "absent")
                     compare(name, key, written, workers[name].get(key, "absent"))
-                self._check_leases(name, row.workers[name])
+                self._check_leases(name, row.workers[name], log.done.get(name, []))
             for key in _OF_ROWS:
                 compare("", key, row.values.get(key, "absent"), expected.get(key, "absent"))
 
@@ -274,15 +330,11 @@ class Audit:
         losses = [event.worker for event in following.of_kind(WorkerLost)]
         return [name for name in dict.fromkeys(losses) if name in missing]
 
-    def _check_leases(self, name: str, worker: Mapping[str, Any]) -> None:
-        leases = self._leased.settled.get(name, [])
-        given = [lease.rows for lease in leases]
+    def _check_leases(self, name: str, worker: Mapping[str, Any], done: Sequence[Part]) -> None:
+        given = [part.rows for part in done]
         self.findings.compare(name, "rows of its leases", _leased_rows(worker), given)
-        corrected, batches = (
-            worker.get("corrected_after", 0),
-            sum(lease.batches for lease in leases),
-        )
-        if not 0 <= corrected <= batches:
+        batches = sum(-(-part.rows // part.batch_rows) for part in done)
+        if not 0 <= (corrected := worker.get("corrected_after", 0)) <= batches:
             self.findings.add(name, "corrected_after", corrected, f"0 to {batches}")
 
     # ------------------------------------------------------------------ the run
@@ -291,9 +343,7 @@ class Audit:
         """Compare the rows that were passed over with those of lost workers that are left."""
         gaps = self._coverage.gaps()
         missing = sum(stop - start for *_, start, stop in gaps)
-        left = self._leased.outstanding + sum(self._leased.sealed.values())
-        if not self._leased.is_exact:
-            left = self._returned
+        left = self._left + sum(self._sealed.values()) if self._is_exact else self._returned
         if missing <= left:  # fewer where no later row has been merged
             return
         places = [f"{start} to {stop} of epoch {e}, stream {s}" for e, s, start, stop in gaps[:4]]
@@ -315,3 +365,69 @@ def _take_out(
 
 def _leased_rows(worker: Mapping[str, Any]) -> list[int]:
     return [sum(stop - start for *_, start, stop in lease) for lease in worker["leases"]]
+
+
+def updates_of(part: Part, threads: int) -> int:
+    """Return how often work changes a model: once a batch, or once a thread's part of it.
+
+    Examples
+    --------
+    >>> [updates_of(Part(rows, 32, 0.1), threads) for rows, threads in ((70, 0), (70, 4), (2, 4))]
+    [3, 12, 2]
+    """
+    parts = max(1, threads)
+    full, rest = divmod(part.rows, part.batch_rows)
+    return full * min(parts, part.batch_rows) + min(parts, rest)
+
+
+class Coverage:
+    """Which mega-batch and worker each row of each epoch went to.
+
+    ``stream_rows`` has the rows of each stream; None while they are not known.
+
+    Examples
+    --------
+    >>> coverage = Coverage(Findings(), (10,))
+    >>> for start, stop in ((0, 4), (6, 10)):
+    ...     coverage.add("a", (0, 0, start, stop))
+    >>> coverage.add("a", (1, 0, 0, 1))
+    >>> coverage.gaps()
+    [(0, 0, 4, 6)]
+    """
+
+    def __init__(self, findings: Findings, stream_rows: Sequence[int]) -> None:
+        self._findings, self.stream_rows = findings, stream_rows
+        self._spans: dict[tuple[int, int], list[tuple[int, int, int, str]]] = {}
+
+    def add(self, worker: str, span: Sequence[int]) -> None:
+        """Add a span (epoch, stream, start, stop) of the present mega-batch."""
+        epoch, stream, start, stop = span
+        is_known = stream < len(self.stream_rows)
+        last = self.stream_rows[stream] if is_known else math.inf
+        if not (is_known and epoch >= 0 <= stream and 0 <= start < stop <= last):
+            what = f"a span of epoch {epoch}, stream {stream}"
+            self._findings.add(worker, what, f"{start} to {stop}", f"within 0 to {last}")
+            return
+        spans = self._spans.setdefault((epoch, stream), [])
+        place = bisect_left(spans, (start, stop, 0, ""))
+        for other in spans[max(0, place - 1) : place + 1]:
+            first, end = max(start, other[0]), min(stop, other[1])
+            if first < end:
+                what = f"rows {first} to {end} of epoch {epoch}, stream {stream}: times counted"
+                also = f"2, also by worker {other[3]} in mega-batch {other[2]}"
+                self._findings.add(worker, what, also, 1)
+        spans.insert(place, (start, stop, self._findings.megabatch, worker))
+
+    def gaps(self) -> list[tuple[int, int, int, int]]:
+        """Return the spans that were passed over."""
+        last = max((epoch for epoch, _ in self._spans), default=-1)
+        found = []
+        for epoch in range(last + 1):
+            for stream, rows in enumerate(self.stream_rows):
+                done, end = 0, (rows, rows, 0, "")
+                spans = self._spans.get((epoch, stream), [])
+                for start, stop, *_ in [*spans, end] if epoch < last else spans:
+                    if start > done:
+                        found.append((epoch, stream, done, start))
+                    done = max(done, stop)
+        return found

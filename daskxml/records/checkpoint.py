@@ -25,7 +25,7 @@ from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.records.row_schema import check_row
 
 FOLDER = "checkpoints"
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
 
 
 def write_checkpoint(

@@ -61,7 +61,9 @@ from daskxml.strategies.protocol import (
     Measure,
     Measured,
     Merge,
+    Part,
     Strategy,
+    Work,
     WorkDone,
     WorkerLost,
     WorkerView,
@@ -91,6 +93,8 @@ class MegabatchLog:
         Training from then on is in no row of the history yet.
     work
         Each worker's work.
+    open, done
+        The parts in it that are under way, and those that are done, in order.
     views
         What the strategy said of each worker when training ended.
     weights, decided
@@ -109,6 +113,8 @@ class MegabatchLog:
         self.megabatch, self.begun_s, self.trained_s = megabatch, begun_s, begun_s
         self.unrecorded_since_s = begun_s
         self.work: dict[str, WorkStats] = {}
+        self.open: dict[str, list[Part]] = {}
+        self.done: dict[str, list[Part]] = {}
         self.views: Mapping[str, WorkerView] = {}
         self.departed: dict[str, WorkerView] = {}
         self.weights: Mapping[str, float] = {}
@@ -138,6 +144,7 @@ class MegabatchLog:
             case WorkDone(_, rows, updates, busy_s):
                 done = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
                 self._count(work or done)
+                self._finish(rows)
                 self.moved_bytes += sum(part.sent_bytes for part in (work or done).values())
             case Measured(norms):
                 self.squared_norms = norms
@@ -146,6 +153,9 @@ class MegabatchLog:
             case WorkRolledBack():
                 self._drop_all()
         for command in step.commands:
+            if isinstance(command, Work):
+                for name, part in command.parts.items():
+                    self.open.setdefault(name, []).append(part)
             if isinstance(command, Measure | Merge) and not self._is_trained:
                 self.views, self._is_trained = step.strategy.view(step.after), True
             if isinstance(command, Merge):
@@ -158,22 +168,39 @@ class MegabatchLog:
             self.work[worker] = sum_stats([self.work.get(worker, WorkStats()), done])
             self.means = merge_means([self.means, done.means])
 
+    def _finish(self, rows: Mapping[str, int]) -> None:
+        for name, count in rows.items():
+            if part := self.open_part(name, count):
+                self.open[name].remove(part)
+                self.done.setdefault(name, []).append(part)
+
+    def open_part(self, worker: str, rows: int) -> Part | None:
+        """Return the first of a worker's parts under way that has so many rows."""
+        return next((part for part in self.open.get(worker, ()) if part.rows == rows), None)
+
+    def rows_lost(self, worker: str, strategy: Strategy) -> int:
+        """Return how many rows of work a strategy loses with a worker, before it is counted."""
+        lost = [self.open] if strategy.shares_model else [self.open, self.done]
+        names = {*self.open, *self.done} if strategy.is_joint else {worker}
+        return sum(part.rows for parts in lost for name in names for part in parts.get(name, ()))
+
     def _lose(self, worker: str, step: Step) -> None:
         self._is_trained = False
         if step.strategy.is_joint:
             self._drop_all()
         elif step.strategy.shares_model:
             self.departed[worker] = step.strategy.view(step.before)[worker]
+            self.open.pop(worker, None)
         else:
             self._drop(worker)
 
     def _drop(self, worker: str) -> None:
-        self.work.pop(worker, None)
-        self.corrected.pop(worker, None)
+        for values in (self.work, self.open, self.done, self.corrected):
+            values.pop(worker, None)
 
     def _drop_all(self) -> None:
         """Remove all work since the last merge; bytes that moved stay counted."""
-        self.work, self.means = {}, {}
+        self.work, self.open, self.done, self.means = {}, {}, {}, {}
 
     def _update_shares(self) -> dict[str, float]:
         """Return the share of the updates of all that are merged, and of the departed."""

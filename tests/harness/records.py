@@ -9,7 +9,7 @@ from typing import Any
 from daskxml.config import load_run_config
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Findings
-from daskxml.records.tree_record import check_tree_rows
+from daskxml.records.verification import check_tree_rows
 from daskxml.strategies.protocol import Strategy
 from harness.recount import recounted
 
