@@ -51,8 +51,6 @@ class Fitted:
         Mega-batches at the beginning that were left out as warm-up.
     pools
         Threads of those workers that are pools, by name.
-    row_nonzeros
-        Of a row, on average.
     """
 
     cost: CostModel
@@ -61,7 +59,6 @@ class Fitted:
     error: float
     skipped: int
     pools: dict[str, int] = field(default_factory=dict)
-    row_nonzeros: float = 0.0
 
     def lines(self) -> dict[str, str]:
         """Return names and values to print."""
@@ -72,16 +69,8 @@ class Fitted:
             "speeds": ", ".join(f"{name}: {speed:.3f}" for name, speed in self.speeds.items()),
             "messages": f"{network.message_s:.3g} s",
             "bandwidth": f"{network.bandwidth_bytes_s:.3g} bytes/s",
-            "utilization": self._utilization(),
             "deviation": f"{self.error:.1%} (median), {self.skipped} cold mega-batches left out",
         }
-
-    def _utilization(self) -> str:
-        """Return the batch sizes that are worth choosing between."""
-        half, most = (self.cost.rows_at(share, self.row_nonzeros) for share in (0.5, 0.9))
-        if half is None:
-            return "no time by rows"
-        return f"one half in batches of {half:,} rows, nine tenths in {most:,}"
 
 
 def fit_run(run_dir: str | Path) -> Fitted:
@@ -155,7 +144,6 @@ def fit_history(history: History, merge_messages: int = MERGE_MESSAGES) -> Fitte
         error=float(np.median(np.abs(ratios - 1.0))),
         skipped=skipped,
         pools={n: w["pool_threads"] for n, w in _last(history).items() if w.get("pool_threads")},
-        row_nonzeros=float(work[:, 2].sum() / work[:, 1].sum()),
     )
 
 

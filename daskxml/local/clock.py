@@ -19,7 +19,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from daskxml.collectives.messages import (
     Flush,
@@ -51,87 +51,6 @@ class TimedResult(ProgramResult[Any]):
     """The result of an endpoint's program, which returned at ``end_s``."""
 
     end_s: float
-
-
-class Clock(Protocol):
-    """The time of a run, and what passes of it where programs exchange messages."""
-
-    @property
-    def now_s(self) -> float:
-        """Seconds since any point."""
-
-    def advance(self, to_s: float) -> None:
-        """Let the time pass up to the next event."""
-
-    def run(
-        self,
-        programs: Sequence[Program[Any]],
-        work_s: WorkTime,
-        network: Network,
-        begins_s: float,
-        machines: Sequence[int] = (),
-    ) -> list[TimedResult]:
-        """Run programs that exchange messages; the parameters are those of `run_programs`."""
-
-
-class VirtualClock:
-    """A clock that stands still until it is advanced.
-
-    Examples
-    --------
-    >>> clock = VirtualClock()
-    >>> clock.advance(2.5)
-    >>> clock.advance(1.0)
-    >>> clock.now_s
-    2.5
-    """
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def advance(self, to_s: float) -> None:
-        """Let the time be ``to_s``, unless that is past."""
-        self.now_s = max(self.now_s, to_s)
-
-    def run(
-        self,
-        programs: Sequence[Program[Any]],
-        work_s: WorkTime,
-        network: Network,
-        begins_s: float,
-        machines: Sequence[int] = (),
-    ) -> list[TimedResult]:
-        """Run programs, whose batches and messages take what they cost."""
-        return run_programs(programs, work_s, network, begins_s, machines=machines)
-
-
-class WallClock:
-    """Real time: what is under way is done when its turn comes."""
-
-    @property
-    def now_s(self) -> float:
-        """Seconds of the machine's steady clock."""
-        return time.monotonic()
-
-    def advance(self, to_s: float) -> None:
-        """Do nothing: time passes by itself."""
-
-    def run(
-        self,
-        programs: Sequence[Program[Any]],
-        work_s: WorkTime,
-        network: Network,
-        begins_s: float,
-        machines: Sequence[int] = (),
-    ) -> list[TimedResult]:
-        """Run the programs of one worker, which is busy for as long as they take."""
-        begun_s = time.perf_counter()
-        results = run_together(programs)
-        took_s = time.perf_counter() - begun_s
-        return [
-            TimedResult(result=result, end_s=begins_s, busy_s=took_s, sent_bytes=0)
-            for result in results
-        ]
 
 
 @dataclass(slots=True)
@@ -191,7 +110,6 @@ def run_programs(
     work_s: WorkTime,
     network: Network,
     begun_s: float = 0.0,
-    *,
     machines: Sequence[int] = (),
 ) -> list[TimedResult]:
     """Run programs that exchange messages; return their results.
@@ -230,6 +148,60 @@ def run_programs(
     """
     where = machines or range(len(programs))
     return _Loop(programs, where, work_s, network).run(begun_s)
+
+
+class VirtualClock:
+    """A clock that stands still until it is advanced.
+
+    Examples
+    --------
+    >>> clock = VirtualClock()
+    >>> clock.advance(2.5)
+    >>> clock.advance(1.0)
+    >>> clock.now_s
+    2.5
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def advance(self, to_s: float) -> None:
+        """Let the time be ``to_s``, unless that is past."""
+        self.now_s = max(self.now_s, to_s)
+
+    run = staticmethod(run_programs)
+
+
+class WallClock:
+    """Real time: what is under way is done when its turn comes."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds of the machine's steady clock."""
+        return time.monotonic()
+
+    def advance(self, to_s: float) -> None:
+        """Do nothing: time passes by itself."""
+
+    def run(
+        self,
+        programs: Sequence[Program[Any]],
+        work_s: WorkTime,
+        network: Network,
+        begun_s: float = 0.0,
+        machines: Sequence[int] = (),
+    ) -> list[TimedResult]:
+        """Run the programs of one worker, which is busy for as long as they take."""
+        before_s = time.perf_counter()
+        results = run_together(programs)
+        took_s = time.perf_counter() - before_s
+        return [
+            TimedResult(result=result, end_s=begun_s, busy_s=took_s, sent_bytes=0)
+            for result in results
+        ]
+
+
+Clock = VirtualClock | WallClock
 
 
 class _Loop:

@@ -82,36 +82,6 @@ class CostModel:
         """Return the seconds of a batch at speed 1, without jitter."""
         return self.fixed_s + rows * self.per_row_s + nonzeros * self.per_nonzero_s
 
-    def rows_at(self, utilization: float, row_nonzeros: float) -> int | None:
-        """Return the rows of the smallest batch that spends this share of its time on its rows.
-
-        The rest is the fixed part, in which a device waits to be fed. Ma et al. (IPDPSW 2021) bound
-        a GPU's batches by a utilization of about a half and of nearly all.
-
-        Parameters
-        ----------
-        utilization
-            At least 0 and below 1.
-        row_nonzeros
-            Of a row, on average.
-
-        Returns
-        -------
-        int | None
-            None where rows cost no time: then no batch is large enough.
-
-        Examples
-        --------
-        >>> cost = CostModel(fixed_s=0.5, per_row_s=0.25)
-        >>> cost.rows_at(0.5, 0.0), cost.rows_at(0.9, 0.0), CostModel(fixed_s=1.0).rows_at(0.5, 1.0)
-        (2, 18, None)
-        """
-        row_s = self.per_row_s + row_nonzeros * self.per_nonzero_s
-        if not row_s:
-            return None
-        rows = utilization / (1.0 - utilization) * self.fixed_s / row_s
-        return max(1, math.ceil(rows - 1e-9))  # nine tenths is no whole number in binary
-
 
 @dataclass(frozen=True, kw_only=True)
 class Network:

@@ -71,8 +71,6 @@ class Ledger:
         Spans of lost workers, to be leased first.
     held
         Spans of each worker since the last merge, one list per lease.
-    sealed
-        Those of a merge that is under way while more rows are leased.
     """
 
     stream_rows: tuple[int, ...]
@@ -80,7 +78,6 @@ class Ledger:
     cursors: list[int] = field(default_factory=list)
     returned: list[Span] = field(default_factory=list)
     held: dict[str, list[list[Span]]] = field(default_factory=dict)
-    sealed: dict[str, list[list[Span]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cursors = self.cursors or [0] * len(self.stream_rows)
@@ -97,7 +94,11 @@ class Ledger:
 
     def give_back(self, worker: str) -> int:
         """Take back all that a lost worker held; return how many rows."""
-        spans = [span for lease in self.held.pop(worker, []) for span in lease]
+        return self.take_back(self.held.pop(worker, []))
+
+    def take_back(self, leases: Iterable[list[Span]]) -> int:
+        """Take back leases that are not held any more; return how many rows."""
+        spans = [span for lease in leases for span in lease]
         self.returned.extend(spans)
         return sum(span.rows for span in spans)
 
@@ -107,27 +108,11 @@ class Ledger:
         leases.remove(lease)  # no two are equal: no row is held twice
         if not leases:
             del self.held[worker]
-        self.returned.extend(lease)
-        return sum(span.rows for span in lease)
+        return self.take_back([lease])
 
     def settle(self) -> dict[str, list[list[Span]]]:
         """Close the mega-batch: return each worker's spans, which are now merged."""
         settled, self.held = self.held, {}
-        return settled
-
-    def seal(self) -> None:
-        """Set aside what is held, for a merge during which the next mega-batch is leased."""
-        self.sealed, self.held = self.held, {}
-
-    def give_back_sealed(self, worker: str) -> int:
-        """Take back a lost worker's spans of that merge; return how many rows."""
-        spans = [span for lease in self.sealed.pop(worker, []) for span in lease]
-        self.returned.extend(spans)
-        return sum(span.rows for span in spans)
-
-    def settle_sealed(self) -> dict[str, list[list[Span]]]:
-        """Close the mega-batch that was set aside: return each worker's spans."""
-        settled, self.sealed = self.sealed, {}
         return settled
 
     def _next_span(self, rows: int, preferred: Collection[int]) -> Span:
@@ -156,7 +141,7 @@ class Ledger:
 
     def plain(self) -> dict[str, Any]:
         """Return the ledger as JSON values; only between mega-batches, when nothing is leased."""
-        if self.held or self.sealed:
+        if self.held:
             raise RuntimeError("a ledger can be stored only when every leased row is merged")
         return {
             "stream_rows": list(self.stream_rows),

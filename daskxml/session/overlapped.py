@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 
 from daskxml.session.commands import Command, MergeReplicas, MergeResult
 from daskxml.session.history import MegabatchLog
+from daskxml.session.ledger import Span
 from daskxml.session.session import BarrierMerges, Session, ends_megabatch
 from daskxml.strategies import protocol
 
@@ -52,12 +53,15 @@ class PendingMerge:
         Of the mega-batch that is merged.
     command
         The last one for this merge.
+    spans
+        The rows in it, by worker and lease.
     begun_s
         When it began.
     """
 
     log: MegabatchLog
     command: MergeReplicas
+    spans: dict[str, list[list[Span]]]
     begun_s: float
 
     def without(self, worker: str) -> MergeReplicas:
@@ -128,8 +132,7 @@ class OverlappedMerges(BarrierMerges):
         return True
 
     def _begin(self, session: Session, command: MergeReplicas, now_s: float) -> list[Command]:
-        self._pending = PendingMerge(session.log, command, now_s)
-        session.ledger.seal()
+        self._pending = PendingMerge(session.log, command, session.ledger.settle(), now_s)
         session.inform(protocol.Merged())
         session.log.trace = session.take_trace()
         commands = session.begin_megabatch(now_s)
@@ -149,7 +152,7 @@ class OverlappedMerges(BarrierMerges):
         pending.log.merged(result, pending.begun_s + wait_s)
         pending.log.overlapped_s = now_s - pending.begun_s - wait_s
         log.corrected, log.unrecorded_since_s = dict(result.corrected), log.begun_s
-        session.record(pending.log, session.ledger.settle_sealed())
+        session.record(pending.log, pending.spans)
         return self._close_row(session, now_s) if is_waited_for else []
 
     def _close_row(self, session: Session, now_s: float) -> list[Command]:
@@ -179,5 +182,5 @@ class OverlappedMerges(BarrierMerges):
         """Repeat the merge under way without a lost worker; return its rows to the ledger."""
         if self._pending is None:
             return [], 0
-        rows = session.ledger.give_back_sealed(worker)
+        rows = session.ledger.take_back(self._pending.spans.pop(worker, []))
         return [self._pending.without(worker)], rows

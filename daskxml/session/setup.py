@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from daskxml.config import DataSection, RunConfig
@@ -104,19 +104,8 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
 
 def make_source(data: DataSection, paths: tuple[str, ...]) -> DataSource:
     """Return the source of the training files."""
-    return DataSource(
-        paths=paths,
-        format=data.format,
-        feature_base=data.feature_base,
-        label_base=data.label_base,
-        features=data.features,
-        labels=data.labels,
-        feature_names=data.feature_names,
-        label_names=data.label_names,
-        normalize=data.normalize,
-        block_bytes=data.block_bytes,
-        line_bytes=data.line_bytes,
-    )
+    names = [one.name for one in fields(DataSource) if one.name != "paths"]
+    return DataSource(paths=paths, **{name: getattr(data, name) for name in names})
 
 
 def source_like(data: DataSection, paths: tuple[str, ...], training: Facts) -> DataSource:
@@ -158,14 +147,9 @@ def training_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -> 
         If there are too few rows to hold out some.
     """
     held_rows = count_held(facts.rows, config.data.validation)
-    return Recipe(
-        rows=facts.rows,
-        parts=min(parts, facts.rows - held_rows),
+    return replace(
+        evaluation_recipe(config, facts, shift, min(parts, facts.rows - held_rows)),
         shuffle_key=shuffle_key(config.run.seed),
-        features=facts.features,
-        labels=facts.labels,
-        shift=shift,
-        normalize=config.data.normalize,
         held_rows=held_rows,
         held_parts=min(parts, held_rows),
     )

@@ -15,14 +15,14 @@ strategy that is given the same events must decide the same: `daskxml.records.ve
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from daskxml.strategies import protocol
 
-FORMAT = 3  # of traces
+FORMAT = 4  # of traces
 LARGEST_INTEGER = 2**63 - 1  # that a history may hold
 
 
@@ -148,29 +148,26 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _read(hint: Any, value: Any) -> Any:
     """Return ``value`` in the type of ``hint``; a TypeError if it is of another."""
-    read = _READERS.get(get_origin(hint))
-    if read is not None:
-        return read(get_args(hint), value)
+    kind, items = get_origin(hint), get_args(hint)
+    if kind is tuple:
+        return tuple(_read(items[0], item) for item in _of(list, value))
+    if kind is Mapping:
+        return {name: _read(items[1], item) for name, item in _of(dict, value).items()}
+    if kind in (Union, types.UnionType):
+        return _read_union(items, value)
     if is_dataclass(hint):
         return _read_dataclass(hint, value)  # type: ignore[arg-type]
     is_number = hint is float and type(value) is int
-    if hint is not Any and not is_number and type(value) is not hint:
-        raise TypeError
+    value = value if hint is Any or is_number else _of(hint, value)
     if type(value) is int and abs(value) > LARGEST_INTEGER:
         raise TypeError
     return value
 
 
-def _read_tuple(items: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list):
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
         raise TypeError
-    return tuple(_read(items[0], item) for item in value)
-
-
-def _read_mapping(items: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError
-    return {name: _read(items[1], item) for name, item in value.items()}
+    return value
 
 
 def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
@@ -180,14 +177,6 @@ def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
         except (TypeError, ValueError):
             continue
     raise TypeError
-
-
-_READERS: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
-    tuple: _read_tuple,
-    Mapping: _read_mapping,
-    Union: _read_union,
-    types.UnionType: _read_union,
-}
 
 
 def _shown(value: Any) -> str:

@@ -47,10 +47,8 @@ from daskxml.strategies.batch_rules import (
     Pace,
     Paces,
     as_printed,
-    by_geometric_mean,
     by_sign,
     by_speed,
-    with_direction,
 )
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH
@@ -70,7 +68,6 @@ from daskxml.strategies.protocol import (
 
 Sizes = Mapping[str, float]
 Updates = Mapping[str, float]
-LONGEST_INTERVAL = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +87,6 @@ class Config(BoundedConfig):
         together; ``"batch"``: one at a time, to whoever is free, as in the paper.
     scale_every
         Mega-batches between two scalings (section 3.2), which count the last one's updates.
-        ``"auto"``: 1, doubled, up to 16, by every scaling that changes no size by as much as one
-        update more would or that turns the largest change back; 1 again by any other. Updates
-        that are a tenth of their mean and a batch apart are scaled at once.
     weighting
         ``"paper"``: Algorithm 2; ``"rows"``: by updates times batch size (section 3.3).
     momentum, perturbation, perturbation_threshold
@@ -108,9 +102,9 @@ class Config(BoundedConfig):
 
     batch_initial: int = bounded(0, low=0)
     beta: float = bounded(0.0, low=0)
-    rule: Literal["speed", "geometric", "sign", "paper"] = "speed"
+    rule: Literal["speed", "sign", "paper"] = "speed"
     dispatch: Literal["lease", "batch"] = "lease"
-    scale_every: int | Literal["auto"] = bounded(1, low=1, words=("auto",))
+    scale_every: int = bounded(1, low=1)
     weighting: Literal["paper", "rows"] = "paper"
     momentum: float = bounded(0.9, low=0, below=1)
     perturbation: float = bounded(0.1, low=0, below=1)
@@ -147,43 +141,9 @@ def scale_batch_sizes(paces: Paces, config: Config) -> dict[str, Pace]:
     match config.rule:
         case "speed":
             return by_speed(paces)
-        case "geometric":
-            return with_direction(paces, by_geometric_mean(paces))
         case "sign":
-            return with_direction(paces, by_sign(paces, config.beta))
-    return with_direction(paces, as_printed(paces, config.beta))
-
-
-def are_apart(paces: Paces) -> bool:
-    """Whether replicas' updates differ by more than noise: a tenth of their mean, and a batch.
-
-    >>> [are_apart({"a": Pace(size=8, updates=50), "b": Pace(size=8, updates=u)}) for u in (45, 40)]
-    [False, True]
-    """
-    updates = [pace.updates for pace in paces.values() if not pace.is_pool]
-    if not updates:
-        return False
-    return max(updates) - min(updates) > 1.0 + 0.1 * sum(updates) / len(updates)
-
-
-def next_interval(interval: int, before: Paces, after: Paces) -> int:
-    """Return the mega-batches to the next scaling: more where this one was little or went back.
-
-    >>> small, large = Pace(size=64, updates=50, gain=1.0), Pace(size=60, gain=1.0)
-    >>> next_interval(2, {"a": small}, {"a": replace(small, size=63.5)})
-    4
-    >>> next_interval(2, {"a": small}, {"a": large})
-    1
-    >>> next_interval(2, {"a": small}, {"a": replace(large, gain=-0.5)})
-    4
-    """
-    changes = {name: abs(after[name].size / pace.size - 1.0) for name, pace in before.items()}
-    most = max(changes, key=changes.__getitem__, default=None)
-    if most is None:
-        return interval
-    is_small = all(changes[name] * pace.updates < 1.0 for name, pace in before.items())
-    is_back = before[most].gain * after[most].gain < 0.0
-    return min(2 * interval, LONGEST_INTERVAL) if is_small or is_back else 1
+            return by_sign(paces, config.beta)
+    return as_printed(paces, config.beta)
 
 
 def are_equal(updates: Updates) -> bool:
@@ -268,23 +228,15 @@ class AdaptiveSgd(MegabatchStrategy):
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Algorithm 1, for the workers that were there from the beginning."""
-        state = replace(state, waited=state.waited + 1)
+        if (state.merges + 1) % self.config.scale_every:
+            return state
         steady = {name: w for name, w in state.members.items() if not w.came_late}
         paces = {name: self._pace(worker) for name, worker in steady.items()}
-        every = self.config.scale_every
-        if every == "auto":
-            is_due = state.waited >= state.interval or are_apart(paces)
-        else:
-            is_due = (state.merges + 1) % every == 0
-        if not is_due:
-            return state
-        sized = scale_batch_sizes(paces, self.config)
         members = {
-            n: replace(steady[n], batch_size=pace.size, gain=pace.gain)
-            for n, pace in sized.items()
-        }  # fmt: skip
-        interval = next_interval(state.interval, paces, sized) if every == "auto" else 1
-        return replace(state, members={**state.members, **members}, interval=interval, waited=0)
+            name: replace(steady[name], batch_size=pace.size, gain=pace.gain)
+            for name, pace in scale_batch_sizes(paces, self.config).items()
+        }
+        return replace(state, members={**state.members, **members})
 
     def _pace(self, worker: WorkerState) -> Pace:
         low, high = self.config.bounds_of(worker.pool_threads)

@@ -10,7 +10,6 @@ rule           next size
 ``speed``      ``b_i (T / t_i)^g_i``, T the geometric mean of all t_i; then all sizes by one factor,
                so that the largest is b_max. With g_i = 1 and a time in proportion to the rows this
                is b_max times a worker's speed over the fastest one's
-``geometric``  ``b_i (u_i / U)^1/2``, U the geometric mean of all u_i
 ``sign``       one fixed step up where u_i is above the mean, one down where it is below
 ``paper``      Algorithm 1 as printed: ``b_i + beta (u_i - mean u)``; a step that would leave the
                bounds is skipped
@@ -112,26 +111,6 @@ def _moved(pace: Pace, change: float) -> Pace:
     return replace(pace, size=pace.size * math.exp(gain * change), gain=kept)
 
 
-def by_geometric_mean(paces: Paces) -> dict[str, Pace]:
-    """Multiply sizes by the root of a worker's updates over the geometric mean of all.
-
-    Examples
-    --------
-    >>> pace = Pace(size=32.0, updates=8)
-    >>> sized = by_geometric_mean({"a": pace, "b": replace(pace, updates=2)})
-    >>> {name: round(pace.size, 3) for name, pace in sized.items()}
-    {'a': 45.255, 'b': 22.627}
-    """
-    logs = {name: math.log(pace.updates) for name, pace in paces.items() if pace.updates}
-    if not logs:
-        return dict(paces)
-    mean = _mean([math.log(p.updates) for p in _compared({n: paces[n] for n in logs})])
-    return {
-        name: pace.sized(pace.size * math.exp((logs[name] - mean) / 2)) if name in logs else pace
-        for name, pace in paces.items()
-    }
-
-
 def by_sign(paces: Paces, beta: float) -> dict[str, Pace]:
     """Step by ``beta`` rows, or half a worker's lower bound, towards the mean of the updates.
 
@@ -165,22 +144,6 @@ def as_printed(paces: Paces, beta: float) -> dict[str, Pace]:
     return {
         name: replace(pace, size=moved[name]) if pace.low <= moved[name] <= pace.high else pace
         for name, pace in paces.items()
-    }
-
-
-def with_direction(before: Paces, after: Paces) -> dict[str, Pace]:
-    """Remember which way each size went; one that stays keeps what it was.
-
-    Examples
-    --------
-    >>> pace = Pace(size=8.0)
-    >>> with_direction({"a": pace}, {"a": replace(pace, size=6.0)})["a"].gain
-    -1.0
-    """
-    changes = {name: pace.size - before[name].size for name, pace in after.items()}
-    return {
-        name: replace(pace, gain=math.copysign(1.0, changes[name])) if changes[name] else pace
-        for name, pace in after.items()
     }
 
 

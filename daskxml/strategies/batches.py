@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
-
-
-class Sizes(Protocol):
-    """The sizes among a strategy's settings, in rows or in pieces of a model."""
-
-    @property
-    def megabatch_rows(self) -> int:
-        """Rows between two merges."""
-
-    def first_size(self, pool_threads: int) -> int:
-        """Return the batch size of a new worker; 0 threads: a replica."""
-
-    def largest_size(self, pool_threads: int) -> int:
-        """Return the largest batch size of such a worker."""
 
 
 @dataclass(frozen=True, kw_only=True)

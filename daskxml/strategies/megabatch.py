@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from daskxml.strategies.batches import Sizes
+from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.dispatch import DEFAULT_POLICY, LeasePolicy, Load, next_lease_rows
 from daskxml.strategies.protocol import (
     REPLICA,
@@ -154,8 +154,6 @@ class MegabatchState:
         Every worker, by name.
     first_norm
         The largest norm of a replica at the first merge; 0 before.
-    interval, waited
-        Mega-batches between two scalings of batch sizes, and since the last one.
     step_s
         Measured seconds of a step that all make together; 0 before the first measurement.
     """
@@ -166,8 +164,6 @@ class MegabatchState:
     merges: int = 0
     members: Mapping[str, WorkerState] = field(default_factory=dict)
     first_norm: float = 0.0
-    interval: int = 1
-    waited: int = 0
     step_s: float = 0.0
 
 
@@ -318,9 +314,9 @@ class MegabatchStrategy(Strategy):
     scales_parts: bool = False
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
-    config: Sizes
+    config: BatchConfig
 
-    def __init__(self, config: Sizes) -> None:
+    def __init__(self, config: BatchConfig) -> None:
         self.config = config
 
     def rate(self, worker: WorkerState) -> float:

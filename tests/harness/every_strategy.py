@@ -7,7 +7,7 @@ from daskxml.strategies.protocol import Work
 
 ROW_STRATEGIES = sorted(STRATEGIES)
 CASES = dict[str, dict[str, object]].fromkeys(STRATEGIES, {}) | {
-    "adaptive-sgd, auto": {"scale_every": "auto", "dispatch": "batch"},
+    "adaptive-sgd, batch by batch": {"dispatch": "batch"},
     "adaptive-sgd, paper": {"rule": "paper", "scale_every": 3, "weighting": "rows"},
     "static, by step": {"merge": "step"},
     "mirrored, whole batches": {"divide": False},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from daskxml.local import CostModel
@@ -90,31 +88,6 @@ def test_the_printed_rule_drifts_where_the_default_does_not():
 def test_noise_of_whole_megabatches_is_seeded():
     one, again, other = (timed((1.0, 1.0), noise=0.08, seed=s).run(3) for s in (1, 1, 2))
     assert one == again != other
-
-
-def scalings(run):
-    sizes = [m.batch_sizes for m in run]
-    return sum(one != other for one, other in itertools.pairwise(sizes))
-
-
-@pytest.mark.parametrize("workers", [2, 4])
-def test_auto_scales_seldom_while_stable_and_follows_a_change(workers):
-    run = timed([1.0] * workers, scale_every="auto")
-    stable = run.run(60)
-    assert scalings(stable) <= 12
-    assert least_size(stable) >= 0.9
-    run.speeds = lambda name, megabatch: 0.5 if name == "0" else 1.0
-    late = run.run(15)[10:]
-    assert all(0.45 <= m.batch_sizes["0"] / BATCH_MAX <= 0.55 for m in late)
-
-
-def test_auto_scales_less_where_the_sign_rule_oscillates():
-    # steps of 4 rows, which are more than the difference between two speeds asks for
-    every, auto = (
-        timed((1.0, 0.9), jitter=0.0, rule="sign", dispatch="batch", scale_every=n).run(60)
-        for n in (1, "auto")
-    )
-    assert scalings(auto[20:]) <= scalings(every[20:]) / 3
 
 
 def test_batches_that_use_a_device_to_a_half_are_found_from_its_times():

@@ -132,7 +132,7 @@ def _insert_before(body: list[ast.stmt], line: int, marker: ast.stmt) -> None:
 # fmt: off
 PLANTS = (
     # --------------------------------------------------------- what the session decides
-    Plant("the first rows of a lost worker are forgotten", "session.ledger:Ledger.give_back",
+    Plant("the first rows of a lost worker are forgotten", "session.ledger:Ledger.take_back",
           "extend(spans)", "extend(spans[1:])"),
     Plant("a lost worker's rows stay counted", "session.ledger:Ledger.give_back",
           "self.held.pop(worker, [])", "self.held.get(worker, [])"),
@@ -143,7 +143,7 @@ PLANTS = (
     Plant("a lost worker's lease stays open", "session.allocator:WorkAllocator.lose",
           "self._open.pop(number)", "self._open[number]"),
     Plant("a lost worker's work is merged", "session.history:MegabatchLog._drop",
-          "self.work.pop(worker, None)", "pass"),
+          "(self.work, ", "("),
     Plant("a gang that was undone does not rewind", "session.allocator:WorkAllocator.roll_back",
           "self._rewinds = self._rewinds or rows > 0", "pass"),
     Plant("an evaluation waits for a lost worker", "session.allocator:EvaluationRound.reassign",
@@ -157,7 +157,7 @@ PLANTS = (
     Plant("stale weights after a loss in an overlapping merge", "session.history:reweighed",
           "weight * whole / left for", "weight for"),
     Plant("rows of an overlapping merge are forgotten", "session.overlapped:OverlappedMerges.lose",
-          "session.ledger.give_back_sealed(worker)", "0"),
+          "session.ledger.take_back(self._pending.spans.pop(worker, []))", "0"),
     Plant("a loss in a merge leaves the stage", "session.session:Session._worker_lost",
           'self.stage = "train"', "pass"),
     # --------------------------------------------------------------- what the driver does
