@@ -21,10 +21,10 @@ from daskxml.config import DataSection, RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.core.work_stats import StageRecord
-from daskxml.data.formats.batches import read_frame
-from daskxml.data.formats.tables import columns_to_read
+from daskxml.data.formats import read_frame
 from daskxml.data.parse import Dialect, ParsedRows
 from daskxml.data.rows import matrix_partition
+from daskxml.data.tables import columns_to_read
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from dask.sizeof import sizeof
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import replacing
-from daskxml.data.formats.tables import label_csr_of
 from daskxml.data.rows import matrix_partition, take_rows, to_scipy
+from daskxml.data.tables import label_csr_of
 from daskxml.data.text import (
     CountedTexts,
     TextSettings,

@@ -15,15 +15,14 @@ from distributed import Client
 
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import stamp_files
-from daskxml.data.formats import plan_files, read_texts
-from daskxml.data.formats.batches import read_frame
-from daskxml.data.formats.tables import (
+from daskxml.data.formats import plan_files, read_documents, read_frame
+from daskxml.data.parse import Dialect
+from daskxml.data.tables import (
     LABELS,
     Documents,
     columns_to_read,
     parse_documents,
 )
-from daskxml.data.parse import Dialect
 from daskxml.data.text.counts import check_texts
 
 _DOCUMENTS = 2048  # of a list that are a partition
@@ -88,7 +87,7 @@ class TextSource:
         dialect = self.dialect
         if self.files:
             blocks = client.submit(plan_files, self.files, BLOCK_BYTES, pure=False).result()
-            return [(read_texts, block, dialect) for block in blocks]
+            return [(read_documents, block, dialect) for block in blocks]
         if self.is_list:
             return self._listed(client)
         blocks = client.compute(self.given.to_delayed())

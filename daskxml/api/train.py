@@ -64,7 +64,7 @@ def train(
     train, test
         In the run file's place: files, globs or URLs that the workers can read; `Matrices` in
         memory or of Dask arrays; a Dask data frame with the columns of a table
-        (`daskxml.data.formats.tables`); a list of delayed values or futures of ``(X, Y)``; or rows
+        (`daskxml.data.tables`); a list of delayed values or futures of ``(X, Y)``; or rows
         of a `daskxml.Pipeline`.
     out
         Directory of the run, visible to client and workers; None: all in memory, no checkpoints.

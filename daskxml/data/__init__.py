@@ -2,7 +2,7 @@
 
 - `blocks`: files cut into blocks of whole lines, headers, gzip streams
 - `parse`: text to CSR arrays and the errors of malformed text; `scan` is its compiled half
-- `formats`: kinds of files; tables are Arrow batches, of which one function makes rows
+- `formats`: kinds of files (`npz` is one); tables are Arrow batches, of which `tables` makes rows
 - `rows`: operations on the rows of partitions and of users' matrices
 - `order`: a seeded permutation, computed for any part of it
 - `reading`: from a source's files to blocks and from blocks to shuffled partitions

@@ -29,6 +29,7 @@ _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _LIKE_A_NUMBER = re.compile(rb"[+-]?\d*\.?\d*([eE][+-]?\d+)?")
 _NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _QUOTED_CHARACTERS = 40
+UNKNOWN = -1  # as a number of columns: the largest id decides
 _COUNTED_BYTES = 1 << 18  # counted at a time, so that the comparison's result stays in the cache
 
 
@@ -104,11 +105,11 @@ def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     """
     for text, lines_before in read_texts(block, dialect.line_bytes):
         try:
-            parsed = _parse_padded(text, dialect, blank_rows=block.has_header, path=block.path)
+            rows = _parse_padded(text, dialect, blank_rows=block.has_header, path=block.path)
         except InputError as error:
             line = (error.line or 1) + lines_before + count_lines_before(block)
             raise InputError(error.problem, block.path, line) from None
-        yield parsed
+        yield tidied(rows)
 
 
 def parse_bytes(
@@ -148,6 +149,17 @@ def parse_bytes(
     >>> parsed.partition.features.indices, parsed.partition.labels.indptr
     (array([1, 4, 2], dtype=int32), array([0, 2, 2]))
     """
+    return tidied(parse_text(data, dialect, blank_rows=blank_rows, path=path))
+
+
+def parse_text(
+    data: bytes | memoryview,
+    dialect: Dialect,
+    *,
+    blank_rows: bool = False,
+    path: str | None = None,
+) -> Partition:
+    """Parse whole lines of text as `parse_bytes` does; the rows are still to be `tidied`."""
     return _parse_padded(pad_text(data), dialect, blank_rows=blank_rows, path=path)
 
 
@@ -164,7 +176,7 @@ def detect_feature_base(least: int | None) -> int:
 
 def _parse_padded(
     text: Array, dialect: Dialect, *, blank_rows: bool, path: str | None
-) -> ParsedRows:
+) -> Partition:
     """Parse a uint8 array that ends in `PADDING` newlines which are not part of the text."""
     length = text.size - PADDING
     ids = IdRanges(
@@ -172,24 +184,13 @@ def _parse_padded(
         dialect.label_base, count_ids(dialect.labels, dialect.label_base),
     )  # fmt: skip
     arrays = _allocate(text[:length])
-    found = parse_rows(text, length, blank_rows, ids, arrays)
-    if found.fault >= 0:
-        raise _error_at(text, found.fault, dialect, path)
-    features, merged_features = finish_rows(
-        arrays.feature_indptr[: found.rows + 1], arrays.feature_ids, arrays.values,
-        count_columns(dialect.features, found.largest_feature - dialect.feature_base),
-        found.unsorted_features,
-    )  # fmt: skip
-    labels, merged_labels = finish_rows(
-        arrays.label_indptr[: found.rows + 1], arrays.label_ids, None,
-        count_columns(dialect.labels, found.largest_label - dialect.label_base),
-        found.unsorted_labels,
-    )  # fmt: skip
-    return ParsedRows(
-        partition=Partition(features, labels),
-        unsorted_rows=found.unsorted_features,
-        merged_features=merged_features,
-        merged_labels=merged_labels,
+    rows, fault = parse_rows(text, length, blank_rows, ids, arrays)
+    if fault >= 0:
+        raise _error_at(text, fault, dialect, path)
+    indptr, label_indptr = arrays.feature_indptr[: rows + 1], arrays.label_indptr[: rows + 1]
+    return Partition(
+        Csr(indptr, arrays.feature_ids, arrays.values, columns_of(dialect.features)),
+        Csr(label_indptr, arrays.label_ids, None, columns_of(dialect.labels)),
     )
 
 
@@ -215,27 +216,38 @@ def _allocate(text: Array) -> RowArrays:
     )
 
 
-def count_columns(count: int | None, largest: int) -> int:
-    """The known number of columns, or the largest one plus one; -1 and less: there is none."""
-    return max(largest + 1, 0) if count is None else count
+def columns_of(count: int | None) -> int:
+    """The known number of columns, or `UNKNOWN`."""
+    return UNKNOWN if count is None else count
 
 
-def finish_rows(
-    indptr: Array, ids: Array, values: Array | None, columns: int, unsorted: int
-) -> tuple[Csr, int]:
-    """Sort rows if any is unsorted, and cut the arrays to size; also count merged entries."""
-    merged = 0
-    if unsorted:
-        merged = int(tidy_rows(indptr, ids, np.empty(0, np.float32) if values is None else values))
-    size = int(indptr[-1])
-    data = None if values is None else _trim(values, size)
-    return Csr(_trim(indptr, len(indptr)), _trim(ids, size), data, columns), merged
+def tidied(rows: Partition) -> ParsedRows:
+    """Sort the ids of each row in place, merge equal ones, and cut the arrays to size.
+
+    A number of columns that is `UNKNOWN` becomes the largest id plus one.
+    """
+    features, unsorted, merged = _tidied(rows.features)
+    labels, _, merged_labels = _tidied(rows.labels)
+    return ParsedRows(
+        partition=Partition(features, labels, rows.weights),
+        unsorted_rows=unsorted,
+        merged_features=merged,
+        merged_labels=merged_labels,
+    )
 
 
-def _trim(array: Array, size: int) -> Array:
+def _tidied(csr: Csr) -> tuple[Csr, int, int]:
+    values = np.empty(0, np.float32) if csr.data is None else csr.data
+    unsorted, merged, largest = tidy_rows(csr.indptr, csr.indices, values)
+    size, columns = int(csr.indptr[-1]), largest + 1 if csr.columns == UNKNOWN else csr.columns
+    data = None if csr.data is None else _trim(values, size)
+    return Csr(_trim(csr.indptr), _trim(csr.indices, size), data, columns), unsorted, merged
+
+
+def _trim(array: Array, size: int | None = None) -> Array:
     """The first `size` entries, copied where a view would keep much more alive."""
-    owner = array if array.base is None else array.base
-    return array[:size].copy() if owner.size > size + 1024 + size // 16 else array[:size]
+    cut, owner = array[:size], array if array.base is None else array.base
+    return cut.copy() if owner.size > cut.size + 1024 + cut.size // 16 else cut
 
 
 def _error_at(text: Array, fault: int, dialect: Dialect, path: str | None) -> InputError:

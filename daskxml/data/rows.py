@@ -16,19 +16,29 @@ from daskxml.core.errors import InputError
 
 BLOCK_ROWS = 8192  # converted at a time
 LARGEST = float(np.finfo(np.float32).max)
-ASCENDING, UNORDERED, INVALID = range(3)
 
 
 @njit(nogil=True, cache=True)
 def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
-    """Sort the ids of every row in place and merge equal ones; return the number merged.
+    """Sort the ids of every row in place and merge equal ones.
 
     Values of equal ids are summed in their order; `values` may be empty, for labels. `indptr` is
     updated; entries behind its last one are garbage.
+
+    Returns how many rows did not ascend strictly, how many entries were merged, and the largest id.
     """
-    fill, start = 0, indptr[0]
+    fill, start, unsorted, largest = 0, indptr[0], 0, -1
     for row in range(indptr.size - 1):
-        stop = indptr[row + 1]
+        stop, previous = indptr[row + 1], -1
+        ascending = True
+        for k in range(start, stop):
+            ascending &= ids[k] > previous
+            previous = ids[k]
+            largest = max(largest, previous)
+        unsorted += not ascending
+        if ascending and fill == start:
+            fill = start = stop
+            continue
         order = start + np.argsort(ids[start:stop], kind="mergesort")
         sorted_ids = ids[order]
         sorted_values = values[order] if values.size else values
@@ -43,7 +53,7 @@ def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
             fill += 1
         indptr[row + 1] = fill
         start = stop
-    return start - fill
+    return unsorted, start - fill, largest
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -293,20 +303,11 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
 
 
 @njit(nogil=True, cache=True)
-def find_order(indptr, indices, data, columns):  # type: ignore[no-untyped-def]
-    """Return `ASCENDING` if the column ids of every row ascend, else `UNORDERED`.
-
-    `INVALID` where one is out of range, or a value is no finite float32.
-    """
-    found = ASCENDING
-    for row in range(indptr.size - 1):
-        before = -1
-        for k in range(indptr[row], indptr[row + 1]):
-            if not (0 <= indices[k] < columns and abs(data[k]) <= LARGEST):
-                return INVALID
-            if indices[k] <= before:
-                found = UNORDERED
-            before = indices[k]
+def are_valid(indices, data, columns):  # type: ignore[no-untyped-def]
+    """Whether all column ids are in range, and all values finite float32."""
+    found = True
+    for k in range(indices.size):
+        found &= (0 <= indices[k] < columns) & (abs(data[k]) <= LARGEST)
     return found
 
 
@@ -428,10 +429,9 @@ def _owned_block(block: Any, first_row: int) -> Csr:
     """Convert rows from ``first_row`` on to arrays that own their memory."""
     if getattr(block, "format", "") == "csr" and block.data.dtype.char in "fd":
         indptr, indices, data = block.indptr, block.indices, block.data
-        order = find_order(indptr, indices, data, block.shape[1])
-        if order != INVALID:
+        if are_valid(indices, data, block.shape[1]):
             owned = indptr.astype(np.int64), indices.astype(np.int32), data.astype(np.float32)
-            if order == ASCENDING or tidy_rows(*owned) == 0:  # sums of equal ids may be too large
+            if tidy_rows(*owned)[1] == 0:  # sums of equal ids may be too large
                 return Csr(*owned, int(block.shape[1]))
     try:
         return from_scipy(block)

@@ -52,19 +52,6 @@ class RowArrays(NamedTuple):
     label_ids: Array
 
 
-class ScanResult(NamedTuple):
-    """Counts of what was parsed; `fault` is the position of the first malformed token, or -1."""
-
-    rows: int
-    features: int
-    labels: int
-    largest_feature: int
-    largest_label: int
-    unsorted_features: int
-    unsorted_labels: int
-    fault: int
-
-
 @intrinsic
 def load_word(_: Any, at: Any) -> Any:
     """Eight bytes from any address, as uint64."""
@@ -235,56 +222,46 @@ def skip_spaces(at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def read_features(at, ids, values, fill, base, count, high):  # type: ignore[no-untyped-def]
+def read_features(at, ids, values, fill, base, count):  # type: ignore[no-untyped-def]
     """The features of a row from `at` to its newline or comment.
 
-    Returns the next position, the new `fill`, the new largest id `high`, whether the ids ascend,
-    and whether the token at the position returned is malformed.
+    Returns the next position, the new `fill`, and whether the token at that position is malformed.
     """
-    ascending, previous = True, -1
     while True:
         at = skip_spaces(at)
         byte = byte_at(at)
         if (byte == NEWLINE) | (byte == HASH):
-            return at, fill, high, ascending, False
+            return at, fill, False
         feature, colon = read_id(at)
         value, after = read_value(colon + 1)
         column = feature - base
         fine = (colon > at) & (byte_at(colon) == COLON) & (column >= 0) & (column < count)
         number = np.float32(value)
         if not (fine & (after > 0) & np.isfinite(number)) or not ends_token(byte_at(after)):
-            return at, fill, high, ascending, True
+            return at, fill, True
         ids[fill] = column
         values[fill] = number
         fill += 1
-        ascending &= column > previous
-        previous = column
-        if feature > high:  # the whole scan is two per cent slower with max()
-            high = feature
         at = after
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def read_labels(at, ids, fill, base, count, high):  # type: ignore[no-untyped-def]
+def read_labels(at, ids, fill, base, count):  # type: ignore[no-untyped-def]
     """The labels of a row; returns what `read_features` does, `at` if the row has none."""
     start, first = at, fill
-    ascending, previous = True, -1
     while True:
         label, after = read_id(at)
         byte = byte_at(after)
         if (byte == COLON) & (fill == first) & (after > at):  # a row without labels
-            return start, fill, high, True, False
+            return start, fill, False
         column = label - base
         fine = (after > at) & (column >= 0) & (column < count)
         if not (fine & ((byte == COMMA) | ends_token(byte))):
-            return start, fill, high, ascending, True
+            return start, fill, True
         ids[fill] = column
         fill += 1
-        ascending &= column > previous
-        previous = column
-        high = max(high, label)
         if byte != COMMA:
-            return after, fill, high, ascending, False
+            return after, fill, False
         at = after + 1
 
 
@@ -299,12 +276,13 @@ def skip_comment(at):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def parse_rows(text, length, blank_rows, ids, arrays):  # type: ignore[no-untyped-def]
-    """Parse the first `length` bytes, which `PADDING` newlines follow, into `arrays`."""
+    """Parse the first `length` bytes, which `PADDING` newlines follow, into `arrays`.
+
+    Returns the number of rows, and the position of the first malformed token or -1.
+    """
     begin = np.int64(text.ctypes.data)  # it is unsigned, and uint64 + int64 would be float64
     at, stop = begin, begin + length
-    rows, features, labels, fault = 0, 0, 0, -1
-    largest_feature, largest_label = -1, -1
-    unsorted_features, unsorted_labels = 0, 0
+    rows, features, labels = 0, 0, 0
     arrays.feature_indptr[0] = arrays.label_indptr[0] = 0
     while at < stop:
         start, at = at, skip_spaces(at)
@@ -314,21 +292,17 @@ def parse_rows(text, length, blank_rows, ids, arrays):  # type: ignore[no-untype
             continue
         wrong = False
         if (at == start) & (first != NEWLINE):
-            at, labels, largest_label, ascending, wrong = read_labels(
-                at, arrays.label_ids, labels, ids.label_base, ids.label_count, largest_label
+            at, labels, wrong = read_labels(
+                at, arrays.label_ids, labels, ids.label_base, ids.label_count
             )
-            unsorted_labels += not ascending
         if not wrong:
-            at, features, largest_feature, ascending, wrong = read_features(
+            at, features, wrong = read_features(
                 at, arrays.feature_ids, arrays.values, features,
-                ids.feature_base, ids.feature_count, largest_feature,
+                ids.feature_base, ids.feature_count,
             )  # fmt: skip
-            unsorted_features += not ascending
         if wrong:
-            fault = at - begin
-            break
+            return rows, at - begin
         at = skip_comment(at) + 1
         rows += 1
         arrays.feature_indptr[rows], arrays.label_indptr[rows] = features, labels
-    return ScanResult(rows, features, labels, largest_feature, largest_label,
-                      unsorted_features, unsorted_labels, fault)  # fmt: skip
+    return rows, -1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block
-from daskxml.data.formats import FORMATS, declared, format_of, plan_files, read_pieces
+from daskxml.data.formats import declared, plan_files, read_pieces
 from daskxml.data.parse import Dialect
 from daskxml.metrics import MetricSums, metric_sums
 from daskxml.models.trained import Model
@@ -44,18 +44,17 @@ def read_block_rows(model: Model, block: Block, *, needs_labels: bool) -> Iterat
 def _dialect(model: Model, path: str) -> Dialect:
     """Return how the ids of a file are counted."""
     spec, stored = model.spec, model.header
+    column = "" if stored.vectorizer is None else stored.vectorizer.settings.column
     known = Dialect(
         features=spec.features,
         labels=spec.labels,
         label_base=stored.label_base,
         feature_names=stored.feature_names,
         label_names=stored.label_names,
+        text_column=column,
+        vectorizer=stored.vectorizer,
     )
-    if stored.vectorizer is not None and FORMATS[format_of(path)].is_table:
-        column = stored.vectorizer.settings.column
-        return replace(known, text_column=column, vectorizer=stored.vectorizer)
-    known = replace(known, vectorizer=stored.vectorizer)
-    header = declared(path)
+    header = declared(path, text_column=column)
     if header is None:
         return replace(known, feature_base=stored.feature_base)
     found = (header.features or spec.features, header.labels or spec.labels)

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.formats import FORMATS, declared, plan_files, read_block, table_of_parts
-from daskxml.data.formats.batches import Parts, read_frame
-from daskxml.data.formats.tables import find_bad_row
+from daskxml.data.formats import FORMATS, PartTable, declared, plan_files, read_block, read_frame
 from daskxml.data.inspection import inspect_file
 from daskxml.data.names import ids_by_name
 from daskxml.data.parse import Dialect, parse_bytes
 from daskxml.data.reading import DataSource, read_here
 from daskxml.data.rows import concatenate
+from daskxml.data.tables import Parts, find_bad_row
 from harness.table_files import WRITERS, Rows, as_text
 
 VALUES = st.floats(-1e3, 1e3, width=32)
@@ -455,7 +454,7 @@ def test_dense_json_lines_and_lists_of_ids_as_texts(tmp_path) -> None:
 
 
 def test_a_new_reader_is_a_function_and_a_line(tmp_path, monkeypatch) -> None:
-    def open_mine(file) -> Parts:
+    def open_mine(file, path) -> Parts:
         table = pa.table(json.load(file))
 
         def batches(start, stop, names):
@@ -463,7 +462,7 @@ def test_a_new_reader_is_a_function_and_a_line(tmp_path, monkeypatch) -> None:
 
         return Parts(table.column_names, [1.0], batches)
 
-    kinds = {"mine": table_of_parts("mine", "my own", (".mine",), open_mine)}
+    kinds = {"mine": PartTable("my own", (".mine",), open_mine)}
     monkeypatch.setattr("daskxml.data.formats.FORMATS", {**FORMATS, **kinds})
     (tmp_path / "a.mine").write_text('{"labels": [[0], [1]], "indices": [[1], [9]]}')
     assert read(tmp_path / "a.mine", Dialect()).features.indices.tolist() == [1, 9]

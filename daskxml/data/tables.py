@@ -20,10 +20,10 @@ is, by asking again for fewer rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -34,21 +34,80 @@ from daskxml.data.names import Names, ids_by_name
 from daskxml.data.parse import (
     Dialect,
     ParsedRows,
-    count_columns,
+    columns_of,
     count_ids,
     explain_range,
-    finish_rows,
     parse_bytes,
+    parse_text,
+    tidied,
 )
 from daskxml.data.rows import from_scipy
 from daskxml.data.scan import LARGEST_ID
 
 LABELS, FEATURES, INDICES, VALUES = "labels", "features", "indices", "values"
 WEIGHTS = "sample_weight"
+NO_DOCUMENTS = "holds rows of features, not documents: train on it as it is"
 _NO_FEATURES = {LABELS, WEIGHTS}
 _PAIR = re.compile(r"(.*):([^:]*)", re.DOTALL)
 
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A table that is open, in parts that can be read alone.
+
+    Attributes
+    ----------
+    names
+        Of its columns.
+    nbytes
+        About the size of each part.
+    batches
+        Yields the Arrow batches of parts ``start`` to ``stop``, with the columns that are named.
+    header
+        What it declares, where that is not the number of its columns.
+    no_labels
+        What is wrong where it has no column of labels; "" as for any table.
+    paths
+        Of its files, for messages; "" is the one that was opened.
+    """
+
+    names: list[str]
+    nbytes: Sequence[float] | Array
+    batches: Callable[[int, int, list[str]], Iterator[Any]]
+    header: Header | None = None
+    no_labels: str = ""
+    paths: str = ""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A table in which each line is a row.
+
+    Attributes
+    ----------
+    names
+        Of its columns.
+    batch
+        Makes an Arrow batch of lines, with the columns that are named.
+    has_head
+        Whether its first line holds only the names.
+    has_blanks
+        Whether a blank line is a row.
+    no_labels
+        What is wrong where it has no column of labels; "" as for any table.
+    """
+
+    names: list[str]
+    batch: Callable[[list[bytes], list[str]], Any]
+    has_head: bool = False
+    has_blanks: bool = False
+    no_labels: str = ""
+
+
+OpenParts = Callable[[IO[bytes], str], Parts]  # of a file, and its path
+OpenLines = Callable[[str], Lines]
 
 
 def find_bad_row(
@@ -108,10 +167,6 @@ class Lists:
     indptr: Array
     items: Any
 
-    def first(self, rows: int) -> Lists:
-        """Return the first rows."""
-        return Lists(self.indptr[: rows + 1], self.items[: int(self.indptr[rows])])
-
     @staticmethod
     def of(rows: Sequence[Sequence[str]]) -> Lists:
         """Make a column of lists of texts.
@@ -144,7 +199,7 @@ def is_dense(columns: Sequence[str]) -> bool:
     return not {FEATURES, INDICES} & set(columns) and set(columns) - _NO_FEATURES != set()
 
 
-def dense_header(columns: Sequence[str]) -> Header | None:
+def dense_header(columns: Sequence[str], text_column: str = "") -> Header | None:
     """Return the number of columns that a dense table declares; None for any other.
 
     Examples
@@ -152,7 +207,9 @@ def dense_header(columns: Sequence[str]) -> Header | None:
     >>> dense_header(["labels", "height", "width"])
     Header(rows=None, features=2, labels=None)
     """
-    return Header(None, len(set(columns) - _NO_FEATURES), None) if is_dense(columns) else None
+    if text_column or not is_dense(columns):
+        return None
+    return Header(None, len(set(columns) - _NO_FEATURES), None)
 
 
 def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
@@ -249,7 +306,7 @@ def _items(array: Any, name: str, is_null: str) -> Any:
 
 
 def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
-    """Make rows of the columns of a table.
+    """Make rows of the columns of a table, by the dialect's vectorizer where they hold documents.
 
     Parameters
     ----------
@@ -272,30 +329,29 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
     """
     if not rows:
         return parse_bytes(b"", dialect)
-    labels, merged_labels = _parse_labels(table.get(LABELS), rows, dialect)
-    features, unsorted, merged = _parse_features(table, rows, dialect)
-    return ParsedRows(
-        partition=Partition(features, labels, _parse_weights(table.get(WEIGHTS))),
-        unsorted_rows=unsorted,
-        merged_features=merged,
-        merged_labels=merged_labels,
-    )
+    if dialect.vectorizer is not None and dialect.text_column in table:
+        texts, names = parse_documents(table, rows, dialect)
+        labels = _pack_labels(Lists.of(names), dialect)
+        return tidied(Partition(from_scipy(dialect.vectorizer.transform(texts)), labels))
+    labels = _parse_labels(table.get(LABELS), rows, dialect)
+    features = _parse_features(table, rows, dialect)
+    return tidied(Partition(features, labels, _parse_weights(table.get(WEIGHTS))))
 
 
-def _parse_labels(column: Column | None, rows: int, dialect: Dialect) -> tuple[Csr, int]:
+def _parse_labels(column: Column | None, rows: int, dialect: Dialect) -> Csr:
     if column is None:
-        return no_labels(rows, dialect), 0
+        return Csr(np.zeros(rows + 1, np.int64), np.empty(0, np.int32), None, dialect.labels or 0)
     if isinstance(column, np.ndarray):
         column = Lists(np.arange(rows + 1), column)
     elif not isinstance(column, Lists) and dialect.label_names:
         column = Lists.of([_split_names(text) for text in column])
     if isinstance(column, Lists):
-        return pack_labels(column, dialect)
-    parsed = _parse_text([f"{text}\n" for text in column], dialect)
-    if parsed.partition.features.nonzeros:
-        row = int(np.argmax(np.diff(parsed.partition.features.indptr)))
+        return _pack_labels(column, dialect)
+    parsed = _parse_lines([f"{text}\n" for text in column], dialect)
+    if parsed.features.indptr[-1]:
+        row = int(np.argmax(np.diff(parsed.features.indptr)))
         raise InputError(f"'labels' is {_quote(column[row])}: expected label,label")
-    return parsed.partition.labels, parsed.merged_labels
+    return parsed.labels
 
 
 def _split_names(text: str) -> list[str]:
@@ -314,20 +370,18 @@ def _parse_weights(column: Column | None) -> Array | None:
     return weights
 
 
-def _parse_features(table: Table, rows: int, dialect: Dialect) -> tuple[Csr, int, int]:
-    """Return the features, how many rows were not sorted, and how many entries were merged."""
+def _parse_features(table: Table, rows: int, dialect: Dialect) -> Csr:
     if is_dense(list(table)):
         dense = {name: column for name, column in table.items() if name not in _NO_FEATURES}
-        return _parse_dense(dense, rows, dialect), 0, 0
+        return _parse_dense(dense, rows, dialect)
     if FEATURES not in table:
-        return pack_features(*_checked_lists(table), dialect)
+        return _pack_features(*_checked_lists(table), dialect)
     column = table[FEATURES]
     if isinstance(column, Lists | np.ndarray):
         raise InputError("'features' must hold texts; name lists of ids 'indices'")
     if dialect.feature_names:
-        return pack_features(*_split_pairs(column), dialect)
-    parsed = _parse_text([f" {text}\n" for text in column], dialect)
-    return parsed.partition.features, parsed.unsorted_rows, parsed.merged_features
+        return _pack_features(*_split_pairs(column), dialect)
+    return _parse_lines([f" {text}\n" for text in column], dialect).features
 
 
 def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
@@ -346,13 +400,13 @@ def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
     return Csr(indptr, ids.astype(np.int32), matrix[row, ids], features)
 
 
-def _parse_text(lines: list[str], dialect: Dialect) -> ParsedRows:
+def _parse_lines(lines: list[str], dialect: Dialect) -> Partition:
     """Parse lines of labels or of features, one for each row."""
     text = "".join(lines)
     if "#" in text or text.count("\n") != len(lines):
         line = next(line for line in lines if "#" in line or "\n" in line[:-1])
         raise InputError(f"a '#' or a line break in {_quote(line.strip())}; remove it")
-    return parse_bytes(text.encode(), dialect, blank_rows=True)
+    return parse_text(text.encode(), dialect, blank_rows=True)
 
 
 def _split_pairs(texts: Sequence[str]) -> tuple[Lists, Lists]:
@@ -407,7 +461,9 @@ def parse_documents(table: Table, rows: int, dialect: Dialect) -> Documents:
     >>> parse_documents({"text": ["red"], "labels": ["a, b"]}, 1, Dialect(text_column="text"))
     (['red'], [['a', 'b']])
     """
-    texts, column = table[dialect.text_column], dialect.text_column
+    if (column := dialect.text_column) not in table:
+        raise InputError(NO_DOCUMENTS)
+    texts = table[column]
     if isinstance(texts, Lists | np.ndarray) and rows:
         raise InputError(f"{column!r} holds no texts: name the column of texts")
     return list(texts) if rows else [], label_lists(table.get(LABELS), rows)  # type: ignore[arg-type]
@@ -454,72 +510,22 @@ def label_csr_of(names: Sequence[Sequence[str]], columns: Mapping[str, int]) -> 
     return Csr(indptr, ids, None, len(columns))
 
 
-def parse_vectorized(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
-    """Make rows of a table by the vectorizer of a dialect, where it has a column of texts.
-
-    Raises
-    ------
-    InputError
-        If a row is wrong.
-    """
-    if dialect.text_column not in table or not rows:
-        return parse_table(table, rows, dialect)
-    texts, labels = parse_documents(table, rows, dialect)
-    names = Lists.of(labels)
-    packed = pack_labels(names, dialect) if names.items else (no_labels(rows, dialect), 0)
-    return vectorized_rows(texts, packed, dialect)
-
-
-def vectorized_rows(texts: list[str], labels: tuple[Csr, int], dialect: Dialect) -> ParsedRows:
-    """Return the rows of texts, with labels and how many of their entries were merged."""
-    assert dialect.vectorizer is not None
-    features, (packed, merged) = from_scipy(dialect.vectorizer.transform(texts)), labels
-    return ParsedRows(
-        partition=Partition(features, packed),
-        unsorted_rows=0,
-        merged_features=0,
-        merged_labels=merged,
-    )
-
-
 # ------------------------------------------------------------------------ ids and values
 
 
-def no_labels(rows: int, dialect: Dialect) -> Csr:
-    """Return the labels of rows that have none."""
-    return Csr(np.zeros(rows + 1, np.int64), np.empty(0, np.int32), None, dialect.labels or 0)
+def _pack_labels(lists: Lists, dialect: Dialect) -> Csr:
+    """Return labels by id or by name as a matrix."""
+    items, base = lists.items, dialect.label_base
+    ids = _ids(items, dialect.label_names, dialect.labels, base, "label")
+    return Csr(np.array(lists.indptr, np.int64), ids, None, columns_of(dialect.labels))
 
 
-def pack_labels(lists: Lists, dialect: Dialect) -> tuple[Csr, int]:
-    """Return labels by id or by name as a matrix, and how many entries were merged.
-
-    Raises
-    ------
-    InputError
-        If an id is out of range, or a name unknown.
-    """
-    ids = _ids(lists.items, dialect.label_names, dialect.labels, dialect.label_base, "label")
-    indptr = np.array(lists.indptr, np.int64)  # copies: both are put in order in place
-    columns = count_columns(dialect.labels, int(ids.max(initial=-1)))
-    return finish_rows(indptr, ids, None, columns, _count_unsorted(indptr, ids))
-
-
-def pack_features(indices: Lists, values: Lists, dialect: Dialect) -> tuple[Csr, int, int]:
-    """Return features as a matrix, how many rows were unsorted, and entries that were merged.
-
-    Raises
-    ------
-    InputError
-        If an id or a value is wrong.
-    """
+def _pack_features(indices: Lists, values: Lists, dialect: Dialect) -> Csr:
     names, base = dialect.feature_names, dialect.feature_base
     ids = _ids(indices.items, names, dialect.features, base, "feature")
-    indptr = np.array(indices.indptr, np.int64)
-    unsorted = _count_unsorted(indptr, ids)
-    columns = count_columns(dialect.features, int(ids.max(initial=-1)))
     numbers = _floats(_numbers(values.items, VALUES))
-    csr, merged = finish_rows(indptr, ids, numbers, columns, unsorted)
-    return csr, unsorted, merged
+    indptr = np.array(indices.indptr, np.int64)  # a copy, as of ids and numbers: tidied in place
+    return Csr(indptr, ids, numbers, columns_of(dialect.features))
 
 
 def _ids(items: Any, names: Names, count: int | None, base: int, kind: str) -> Array:
@@ -595,13 +601,6 @@ def _floats(numbers: Array) -> Array:
         problem = f"value {wrong} is NaN, infinite or does not fit float32"
         raise InputError(f"{problem}; remove or replace it")
     return values
-
-
-def _count_unsorted(indptr: Array, ids: Array) -> int:
-    """Return how many rows have ids that do not strictly ascend."""
-    falls = np.flatnonzero(np.diff(ids) <= 0) + 1  # an id that is not above the one before it
-    rows = np.searchsorted(indptr, falls, side="right") - 1
-    return len(np.unique(rows[falls > indptr[rows]]))
 
 
 def _quote(value: Any) -> str:
