@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from daskxml.cli.arguments import Options
-from daskxml.observe.report import write_report
-from daskxml.observe.report.runs import (
+from daskxml.observe.report import summary, write_report
+from daskxml.observe.run_view import Reached, reach
+from daskxml.observe.stored_runs import (
     StoredRun,
     best,
     check_metric,
@@ -22,8 +23,6 @@ from daskxml.observe.report.runs import (
     find_runs,
     read_runs,
 )
-from daskxml.observe.report.tables import summary
-from daskxml.observe.run_view import Reached, reach
 from daskxml.observe.terminal import print_lines
 from daskxml.records.verification import Verification
 from daskxml.records.verification import verify as verify_run

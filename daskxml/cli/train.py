@@ -133,7 +133,7 @@ def simulate(options: Options) -> int:
             return INTERRUPTED
     if options.compare:
         from daskxml.cli.reports import print_comparison
-        from daskxml.observe.report.runs import default_level, read_runs
+        from daskxml.observe.stored_runs import default_level, read_runs
 
         runs = read_runs(list(folders.values()))
         metric = next(iter(configs.values())).training.target_metric

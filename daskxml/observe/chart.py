@@ -11,9 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from daskxml.observe.wording import rounded
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 MOST_POINTS = 600  # of a series: more than a chart has pixels to distinguish
+_NAMED = 4  # series whose values are told one by one
 _TINY = 1e-300  # steps of smaller ranges would be 0
 Points = tuple[tuple[float, float], ...]
 
@@ -27,7 +30,7 @@ class Series:
     name
         What the legend calls it.
     points
-        Pairs of x and y, x rising; `thin` leaves out what cannot be drawn.
+        Pairs of x and y, x rising; NaN interrupts the line, or is left out where many are `thin`.
     marked
         Those of the points that get a mark, which ``mark_meaning`` explains in the legend.
     band
@@ -39,6 +42,11 @@ class Series:
     marked: Points = ()
     band: tuple[tuple[float, float], ...] = ()
 
+    @property
+    def finite(self) -> Points:
+        """The points that can be drawn."""
+        return tuple(point for point in self.points if math.isfinite(point[1]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
@@ -47,11 +55,15 @@ class Chart:
     Attributes
     ----------
     name
-        Of the file, without an ending.
-    title, x_label, y_label
-        What is shown, with its unit.
+        Unique among the charts of a page.
+    title, against
+        What is shown, and what against, where that is not always mega-batches.
+    x_label, y_label
+        The quantities of the axes, with their units.
     series
         Drawn in this order, each in its own colour and dash; empty where there are bars.
+    behind
+        Series of other runs, drawn in grey; only where a page is live.
     bars
         By the name of the bar, its parts by their names; every bar has the same names.
     target, target_name
@@ -68,7 +80,9 @@ class Chart:
     title: str
     x_label: str
     y_label: str = ""
+    against: str = ""
     series: tuple[Series, ...] = ()
+    behind: tuple[Series, ...] = ()
     bars: Mapping[str, Mapping[str, float]] | None = None
     target: float | None = None
     target_name: str = "target"
@@ -77,24 +91,47 @@ class Chart:
     x_names: tuple[str, ...] = ()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
-        return not any(line.points for line in self.series) and not self.bars
+    def heading(self) -> str:
+        """The title, with what is shown against."""
+        return f"{self.title} against {self.against}" if self.against else self.title
 
     @property
-    def constant(self) -> float | None:
-        """The value that all points of all series have, which needs no axes; None if there is none.
+    def caption(self) -> str:
+        """The title with its unit, for drawings without a label at the vertical axis."""
+        return self.heading if self.against or not self.y_label else f"{self.title}, {self.y_label}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not any(line.finite for line in self.series) and not self.bars
+
+    @property
+    def numbers(self) -> str | None:
+        """The values of lines that never change, which need no axes; None if there is more to see.
+
+        Where all of them are 0, or there is none, there is nothing to say: ``""``.
 
         Examples
         --------
-        >>> line = Series(name="a", points=((0.0, 64.0), (1.0, 64.0)))
-        >>> Chart(name="c", title="", x_label="", series=(line,)).constant
-        64.0
+        >>> lines = [Series(name=n, points=((0.0, y), (1.0, y))) for n, y in (("a", 64), ("b", 32))]
+        >>> [Chart(name="c", title="", x_label="", series=tuple(lines[:n])).numbers for n in (1, 2)]
+        ['64', '64 (a), 32 (b)']
         """
-        values = {y for line in self.series for _, y in line.points}
-        is_plain = not self.bars and self.target is None
-        is_plain = is_plain and not any(line.band or line.marked for line in self.series)
-        return values.pop() if is_plain and len(values) == 1 else None
+        has_more = self.bars or self.x_names or self.target is not None
+        if has_more or any(line.band for line in self.series):
+            return None
+        values = {line.name: {y for _, y in line.finite} for line in self.series}
+        if any(len(found) > 1 for found in values.values()):
+            return None
+        known = [(found.pop(), name) for name, found in values.items() if found]
+        numbers = sorted({value for value, _ in known})
+        if not any(numbers):
+            return ""
+        if len(numbers) == 1:
+            return rounded(numbers[0])
+        if len(known) <= _NAMED:
+            return ", ".join(f"{rounded(value)} ({name})" for value, name in known)
+        return f"{rounded(numbers[0])} to {rounded(numbers[-1])}"
 
     @property
     def needs_legend(self) -> bool:
@@ -117,12 +154,13 @@ class Chart:
         ...     Series(name="a", points=((0.0, 1.0), (4.0, 3.0))),)).ranges()
         ((0.0, 4.0), (1.0, 3.0))
         """
-        xs = [x for line in self.series for x, _ in line.points]
-        ys = [y for line in self.series for _, y in line.points]
+        points = [point for line in self.series for point in line.finite]
+        ys = [y for _, y in points]
         ys += [edge for line in self.series for pair in line.band for edge in pair]
         ys += [
             level for level in (self.target, 0.0 if self.from_zero else None) if level is not None
         ]
+        xs = [x for x, _ in points]
         return (min(xs), max(xs)), (min(ys), max(ys))
 
 

@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from daskxml.observe.chart import Chart, Series, thin
+from daskxml.observe.chart import Chart
+from daskxml.observe.course import Course
+from daskxml.observe.figures import learning_charts
 from daskxml.observe.html import render
-from daskxml.observe.run_view import Event, History, Row, RunView, by_rank, spent_s, worker_names
+from daskxml.observe.run_view import Event, History, RunView, by_rank, spent_s, worker_names
 from daskxml.observe.wording import duration, exact, limit_label
 
 PERIOD_S = 0.5  # between two drawings of a run under way
@@ -48,11 +50,11 @@ def run_html(history: History, metrics: Mapping[str, float], reason: str, out: s
         f"{len(worker_names(history))} workers",
         f"ended by {reason}",
     ]
-    return _html(history, metrics, "daskxml run", facts, out=out)
+    return _html(Course("", history), metrics, "daskxml run", facts, out=out)
 
 
 def _html(
-    history: History,
+    course: Course,
     metrics: Mapping[str, float],
     title: str,
     facts: list[str],
@@ -63,29 +65,16 @@ def _html(
     ranks, cells = by_rank(metrics)
     return render(
         "notebook.html.jinja", title=title, facts=facts, out=out, progress=progress, ranks=ranks,
-        cells=cells, colours=_COLOURS, chart=_chart(history, metrics),
+        cells=cells, colours=_COLOURS, chart=_chart(course, metrics),
     )  # fmt: skip
 
 
-def _chart(history: History, metrics: Mapping[str, float]) -> Chart:
+def _chart(course: Course, metrics: Mapping[str, float]) -> Chart:
     """Return P@1, 3 and 5, or whatever was measured, against mega-batches; else the loss."""
-    names = [name for name in metrics if name.startswith("P@")][:_RANKS]
-    names = names or [name for name in metrics if "@" in name][:_RANKS]
-    values = {
-        name: [(row, row["metrics"][name]) for row in history if name in row["metrics"]]
-        for name in names
-    } or {"loss": [(row, row["loss"]) for row in history if "loss" in row]}
-    return Chart(
-        name="run",
-        title="The run's metrics" if names else "The run's loss",
-        x_label="mega-batches",
-        y_label="" if names else "loss",
-        series=tuple(
-            Series(name=name, points=thin([(float(row["megabatch"]), y) for row, y in pairs]))
-            for name, pairs in values.items()
-            if len(pairs) > 1  # one is shown as a number
-        ),
-    )
+    names = [name for name in metrics if name.startswith("P@")]
+    names = (names or [name for name in metrics if "@" in name])[:_RANKS]
+    _, metric, _, loss = learning_charts([course], names or [""])
+    return metric if names else loss
 
 
 class NotebookProgress:
@@ -99,7 +88,7 @@ class NotebookProgress:
 
     def __init__(self, title: str = "daskxml run") -> None:
         self.title, self.view = title, RunView()
-        self._history: list[Row] = []
+        self._course = Course("", is_bounded=True)
         self._handle: Any = None
         self._not_before_s = 0.0
 
@@ -113,10 +102,7 @@ class NotebookProgress:
     def __call__(self, event: Event) -> None:
         """Apply an event; draw what has changed, unless that was done just now."""
         self.view.apply(event)
-        if event["kind"] == "megabatch":
-            self._history.append(event["row"])
-        elif event["kind"] == "rewound":
-            del self._history[event["megabatch"] :]
+        self._course.apply(event, self.view)
         if self.view.is_over or time.monotonic() >= self._not_before_s:
             self._not_before_s = time.monotonic() + PERIOD_S
             self._draw()
@@ -139,7 +125,7 @@ class NotebookProgress:
         progress = None if view.is_over else view.progress()
         metrics = view.measured.get("metrics", {})
         shown = [fact for fact in facts if fact]
-        return _html(self._history, metrics, self.title, shown, progress=progress)
+        return _html(self._course, metrics, self.title, shown, progress=progress)
 
     def __repr__(self) -> str:
         return f"<{self.title}: {self.view.state}>"

@@ -8,10 +8,10 @@ around a chart may choose them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
-from daskxml.observe.chart import COLOURS, DASHES, Chart, Series, shorten, ticks
+from daskxml.observe.chart import COLOURS, DASHES, Chart, Series, shorten, thin, ticks
 from daskxml.observe.wording import exact
 
 WIDTH, PLOT_HEIGHT = 560, 220
@@ -78,12 +78,12 @@ def draw_svg(chart: Chart, *, titled: bool = True) -> str:
     draw = _draw_bars if chart.bars else _draw_lines
     head = 28 if titled else 4
     body, height = draw(chart, head)
-    title = [_text(0, 14, chart.title, _TITLE)] if titled else []
+    title = [_text(0, 14, chart.heading, _TITLE)] if titled else []
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'width="{WIDTH}" height="{height:.0f}" fill="currentColor" '
         f'font-family="system-ui, sans-serif" font-size="12" '
-        f'style="max-width:100%;height:auto" aria-label="{escape(chart.title)}">'
+        f'style="max-width:100%;height:auto" aria-label="{escape(chart.heading)}">'
     )
     return "\n".join([opening, *title, *body, "</svg>"])
 
@@ -108,7 +108,8 @@ def _draw_lines(chart: Chart, head: float) -> tuple[list[str], float]:
         parts.append(f'<path d="M{_LEFT},{y:.1f}H{WIDTH - _RIGHT}" {_TARGET_STYLE}/>')
     hovers = max(8, _HOVERS // len(chart.series))
     for number, line in enumerate(chart.series):
-        parts += _series(frame, line, number, hovers)
+        drawn = line if line.band else replace(line, points=thin(line.points))
+        parts += _series(frame, drawn, number, hovers)
     return parts, frame.bottom + _BOTTOM
 
 

@@ -61,7 +61,7 @@ def test_a_run_under_way_shows_how_far_it_is():
     for number in (1, 2):
         event = {"kind": "megabatch", "row": row(number)}
         progress.view.apply(event)
-        progress._history.append(event["row"])
+        progress._course.apply(event, progress.view)
     html = progress._repr_html_()
     text = " ".join(" ".join(ElementTree.fromstring(html).itertext()).split())
     for piece in ("<first> : merging, 400 rows, epoch 0.20 of 0.4, about 4 s left", "0.0200"):

@@ -14,42 +14,27 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import distributed
+import numpy as np
 from bokeh.document import Document
-from bokeh.models import Button, CustomJS, Div
+from bokeh.models import Button, CustomJS, DataRange1d, Div
 from jinja2 import Environment, FileSystemLoader
 
-from daskxml.observe.dashboard.charts import (
-    LOSS,
-    MEMORY_TITLES,
-    OTHER_RUNS,
-    SENT,
-    WORKER_TITLES,
-    Charts,
-    Columns,
-    Titles,
-    colors,
-    learning_columns,
-    memory_columns,
-    other_columns,
-    perturbed_columns,
-    score_columns,
-    window_s,
-    work_columns,
-    worker_columns,
-    worker_count,
-    worker_names,
-)
-from daskxml.observe.dashboard.folding import folded
+from daskxml.observe.chart import Chart
+from daskxml.observe.dashboard.drawing import LiveChart, LiveTimeline, colors
 from daskxml.observe.dashboard.series import RunSeries
+from daskxml.observe.figures import learning_charts, memory_charts, sent_chart, worker_charts
 from daskxml.observe.html import TEMPLATES, render
-from daskxml.observe.run_view import rows_per_s
+from daskxml.observe.run_view import rows_per_s, spent_s
 from daskxml.observe.wording import duration, limit_label
+from daskxml.strategies.protocol import natural_order
 
 PERIOD_MS = 500
 SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
-NUMBERS = ("score", "loss", "of_workers", "memory", "sent")  # texts instead of charts
+DRAWN_WORKERS = 32  # workers with lines
+OTHER_RUNS = 8  # the newest, drawn behind the run that is shown
+MEGABATCHES, LONGEST_S = 30, 60.0  # of work that are shown
+SECTIONS = ("learning", "workers", "resources")  # of charts, and of numbers instead of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
-WRITTEN = {"busy_share": "{:.0%}".format}
 
 # Colours of the charts for the browser's theme, now and whenever it changes.
 PAINT = """
@@ -104,37 +89,42 @@ class Page:
     def __init__(self, all_series: Mapping[str, RunSeries], doc: Document, wanted: str) -> None:
         self.all_series, self.doc, self.follows = all_series, doc, wanted not in all_series
         self.series = list(all_series.values())[-1] if self.follows else all_series[wanted]
-        self.charts = Charts(_metrics(self.series))
+        ranges: dict[str, DataRange1d] = {}
+        self.charts = {
+            chart.name: LiveChart(
+                chart, ranges.setdefault(chart.x_label, DataRange1d(renderers=[]))
+            )
+            for charts in page_charts(self.series, [], []).values()
+            for chart in charts
+        }
+        self.timeline = LiveTimeline()
         css = (TEMPLATES / "texts.css").read_text()
         self.headline, self.legend, self.events, self.details, *numbers = (
             Div(name=name, stylesheets=[css], sizing_mode="stretch_width", margin=0)
-            for name in ("headline", "legend", "events", "details", *NUMBERS)
+            for name in ("headline", "legend", "events", "details", *SECTIONS)
         )
         self.stop_button = self._stop_button()
-        self.numbers = dict(zip(NUMBERS, numbers, strict=True))
+        self.numbers = dict(zip(SECTIONS, numbers, strict=True))
         self.headline.text = headline_html(self.series, all_series.values(), self.series.now_s())
         self._open.add(self)
         doc.on_session_destroyed(lambda context: self._open.discard(self))
         self._sent, self._confirmed = 0, -1
         self._not_before_s = 0.0
-        self._shown: tuple[int, ...] = ()
-        self._others: tuple[tuple[str, int], ...] = ()
+        self._shown: tuple[Any, ...] = ()
         self._workers: list[str] = []
         self._lay_out()
 
     def _lay_out(self) -> None:
         doc = self.doc
-        for name, chart in self.charts.charts.items():
-            chart.name = name
-            chart.visible = name == "timeline"  # until there is more to draw than a number
+        figures = [self.timeline.figure, *(chart.figure for chart in self.charts.values())]
         texts = (self.headline, self.legend, self.events, self.details, *self.numbers.values())
         with doc.models.freeze():  # else all models are counted again with every root
-            for root in (*self.charts.charts.values(), *texts, self.stop_button):
+            for root in (*figures, *texts, self.stop_button):
                 doc.add_root(root)
         self.events.on_change("tags", self._on_confirm)
         confirm = CustomJS(args={"confirmed": self.events}, code=CONFIRM)
         self.headline.js_on_change("tags", confirm)
-        args = {"charts": list(self.charts.charts.values()), "confirmed": self.events}
+        args = {"charts": figures, "confirmed": self.events}
         doc.js_on_event("document_ready", CustomJS(args=args, code=PAINT))
         doc.title = f"daskxml: {self.series.run}"
         doc.add_periodic_callback(self.update, PERIOD_MS)
@@ -178,93 +168,88 @@ class Page:
         self.headline.tags = [self._sent, *more]
 
     def _send(self) -> None:
-        series, charts, now_s = self.series, self.charts, self.series.now_s()
+        series, now_s = self.series, self.series.now_s()
         self.headline.text = headline_html(series, self.all_series.values(), now_s)
         self.stop_button.visible = series.stop is not None and not series.view.is_over
-        versions = series.version, series.memory.count
-        if versions[0] not in self._shown[:1]:
-            self._send_names()
-            self._send_megabatches()
-        if versions != self._shown:
-            lines = memory_columns(series, self._workers)
-            charts.memory.sent.data = lines | {"color": colors(len(self._workers))}
-            self._fold("memory", lines, MEMORY_TITLES)
-        self._send_others()
-        if versions != self._shown or not series.view.is_over:
-            self._send_work(now_s)
-        self._shown = versions
+        others = [each for each in self.all_series.values() if each is not series][-OTHER_RUNS:]
+        for other in others:
+            other.update()
+        versions = [(each.run, each.version) for each in (series, *others)]
+        state = (series.memory.count, *versions)
+        if state != self._shown:
+            self._send_texts()
+            self._send_charts(others)
+        if state != self._shown or not series.view.is_over:
+            long_s = window_s(series)
+            work = series.timeline.recent(now_s - long_s, now_s)
+            self.timeline.draw(work, self._workers, now_s, long_s)
+        self._shown = state
 
-    def _send_names(self) -> None:
+    def _send_texts(self) -> None:
         series = self.series
-        workers = worker_names(series)
-        shades, count = colors(len(workers)), worker_count(series)
-        self.legend.text = legend_html(workers, shades, series.view.lost, count)
+        workers, known = worker_names(series)
+        shades = colors(len(workers))
+        self.legend.text = legend_html(workers, shades, series.view.lost, known)
         self.events.text = events_html(series.lines)
         self.details.text = details_html(series)
         if workers != self._workers:
             self._workers = workers
-            axis = self.charts.timeline.yaxis[0]
-            axis.ticker.ticks = list(range(len(workers)))
-            axis.major_label_overrides = dict(enumerate(workers))
-            self.charts.timeline.y_range.end = max(1, len(workers)) - 0.4
-            self.charts.timeline.height = max(260, min(640, 60 + 18 * len(workers)))
+            self.timeline.name_workers(workers)
 
-    def _send_megabatches(self) -> None:
-        series, charts = self.series, self.charts
-        charts.learning.data = learning_columns(series)
-        charts.scores.data = score_columns(series, charts.metrics)
-        charts.perturbed.data = perturbed_columns(series)
-        lines = worker_columns(series, self._workers)
-        charts.workers.sent.data = lines | {"color": colors(len(self._workers))}
-        self._fold("of_workers", lines, WORKER_TITLES)
-        self._fold_learning()
+    def _send_charts(self, others: Sequence[RunSeries]) -> None:
+        """Draw charts that show more than numbers do, and tell the numbers of the others."""
+        for section, charts in page_charts(self.series, self._workers, others).items():
+            for chart in charts:
+                self.charts[chart.name].draw(chart)
+            numbers = {
+                chart.title if chart.against else chart.caption: chart.numbers
+                for chart in charts
+                if chart.numbers
+            }
+            self.numbers[section].text = render("numbers.html.jinja", numbers=numbers)
+            self.numbers[section].visible = bool(numbers)
 
-    def _fold_learning(self) -> None:
-        charts = self.charts
-        scores = {name: charts.scores.data[name][None] for name in charts.metrics}
-        found = folded(scores, [""], dict.fromkeys(charts.metrics, "{:.4f}".format))
-        is_folded = len(found) == len(scores)
-        self._show("score", found if is_folded else {}, ("metric_time", "metric_megabatch"))
-        loss = folded({LOSS: charts.learning.data["loss"][None]}, [""], {})
-        self._show("loss", loss, ("loss_time", "loss_megabatch"))
-        sent = folded({SENT: charts.learning.data["sent_mib"][None]}, [""], {})
-        self._show("sent", sent, ("sent_mib",))
 
-    def _fold(self, place: str, lines: Columns, titles: Titles) -> None:
-        """Show charts of the workers only where they show more than numbers do."""
-        found = folded({name: lines[name] for name in titles}, self._workers, WRITTEN)
-        for name in titles:
-            self.charts.charts[name].visible = name not in found
-        self._show(place, {titles[name][0]: text for name, text in found.items()})
+def page_charts(
+    series: RunSeries, workers: Sequence[str], others: Sequence[RunSeries]
+) -> dict[str, list[Chart]]:
+    """Return the charts of each of `SECTIONS`.
 
-    def _show(self, place: str, numbers: Mapping[str, str], charts: Sequence[str] = ()) -> None:
-        """Show numbers, instead of charts if there are any."""
-        for name in charts:
-            self.charts.charts[name].visible = not numbers
-        told = {title: text for title, text in numbers.items() if text}
-        self.numbers[place].text = render("numbers.html.jinja", numbers=told)
-        self.numbers[place].visible = bool(told)
+    Parameters
+    ----------
+    series
+        The run that is shown.
+    workers
+        Those of its workers that have lines.
+    others
+        Runs behind it.
+    """
+    course, behind = series.course, [other.course for other in others]
+    used = memory_charts(list(series.memory), workers, series.begun_s)
+    return {
+        "learning": learning_charts([course], _metrics(series), behind=behind),
+        "workers": worker_charts(course, workers, DRAWN_WORKERS),
+        "resources": [*used, sent_chart([course])],
+    }
 
-    def _send_others(self) -> None:
-        """Send the courses of other runs, if one has changed."""
-        others = [series for series in self.all_series.values() if series is not self.series][
-            -OTHER_RUNS:
-        ]
-        for other in others:
-            other.update()
-        versions = tuple((other.run, other.version) for other in others)
-        if versions != self._others:
-            self._others = versions
-            self.charts.others.data = other_columns(others, self.charts.metrics[0])
-            for item in self.charts.other_items:
-                item.visible = bool(others)
 
-    def _send_work(self, now_s: float) -> None:
-        long_s = window_s(self.series)
-        work = self.series.timeline.recent(now_s - long_s, now_s)
-        found = work_columns(work, self._workers, now_s, long_s)
-        self.charts.work.data = found
-        self.charts.timeline.x_range.start = -long_s
+def worker_names(series: RunSeries) -> tuple[list[str], int]:
+    """Return the workers that have lines, in natural order, and how many could have.
+
+    Those present take precedence.
+    """
+    lost, started = series.view.lost, map(str, series.view.started.get("workers", ()))
+    known = dict.fromkeys([*started, *series.course.workers])
+    first = sorted(known, key=lambda name: name in lost)[:DRAWN_WORKERS]
+    count = max(len(known), len(series.view.row.get("workers", ())))
+    return sorted(first, key=natural_order), count
+
+
+def window_s(series: RunSeries) -> float:
+    """Return how many seconds of work are shown: some mega-batches, from 2 s to a minute."""
+    row = series.view.row
+    took_s = spent_s(row) + row["eval_s"] if row else LONGEST_S
+    return float(np.clip(MEGABATCHES * took_s, 2.0, LONGEST_S))
 
 
 def _metrics(series: RunSeries) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.timeline import Work
 from daskxml.cluster.worker_plugin import PLUGIN
 from daskxml.observe.dashboard.prometheus import export, withdraw
-from daskxml.observe.dashboard.series import MemorySample, RunSeries
+from daskxml.observe.dashboard.series import RunSeries
+from daskxml.observe.figures import MemorySample
 
 logger = logging.getLogger(__name__)
 
@@ -163,16 +164,13 @@ class DashboardPlugin(SchedulerPlugin):
         workers = list(driver.group.workers.values())
         states = [self.scheduler.workers.get(worker.address) for worker in workers]
         metrics = [state.metrics if state is not None else {} for state in states]
-        host = [measured.get("memory", math.nan) for measured in metrics]
-        device = [measured.get("gpu_memory_used", math.nan) for measured in metrics]
-        sent = [driver.group.timeline.sent_bytes[worker.name] for worker in workers]
-        return MemorySample(
-            at_s=time.time(),
-            workers=tuple(worker.name for worker in workers),
-            host_bytes=np.array(host, dtype=np.float64),
-            device_bytes=np.array(device, dtype=np.float64),
-            sent_bytes=np.array(sent, dtype=np.float64),
-        )
+        sent = driver.group.timeline.sent_bytes
+        values = [
+            (used.get("memory", math.nan), used.get("gpu_memory_used", math.nan), sent[worker.name])
+            for used, worker in zip(metrics, workers, strict=True)
+        ]
+        names = tuple(worker.name for worker in workers)
+        return MemorySample(time.time(), names, np.array(values, dtype=np.float64))
 
     def _draw(self, driver: RunDriver, work: Work) -> None:
         """Draw work that is no task of Dask's on Dask's task stream, if that has been opened.

@@ -167,8 +167,8 @@ def _run_samples(series: RunSeries) -> Samples:
     yield "run_workers", (), len(view.row["workers"])
     for name, (best, _) in view.best.items():
         yield "run_best_metric", (name,), best
-    for evaluation in list(series.evaluations)[-1:]:
-        for name, value in evaluation.metrics.items():
+    for point in list(series.course.evaluated)[-1:]:
+        for name, value in point.metrics.items():
             yield "run_metric", (name,), value
 
 
@@ -184,8 +184,7 @@ def _worker_samples(series: RunSeries) -> Samples:
         yield "worker_rows_per_second", (name,), trained_rows_per_s(worker)
         yield "worker_busy_ratio", (name,), busy_share(worker)
     for sample in list(series.memory)[-1:]:
-        parts = zip(sample.workers, sample.host_bytes, sample.device_bytes, strict=True)
-        for name, host_bytes, device_bytes in list(parts)[:WORKERS]:
-            for where, value in (("host", host_bytes), ("device", device_bytes)):
+        for name, used in zip(sample.workers[:WORKERS], sample.values.tolist(), strict=False):
+            for where, value in zip(("host", "device"), used, strict=False):
                 if value == value:  # not NaN
                     yield "worker_memory_bytes", (name, where), value

@@ -19,7 +19,7 @@ def shown(series, *others):
 
 def charts(page):
     """Return the names of the charts that are drawn."""
-    return {name for name, chart in page.charts.charts.items() if chart.visible}
+    return {name for name, chart in page.charts.items() if chart.figure.visible}
 
 
 def after(megabatches, **sections):
@@ -32,39 +32,45 @@ def after(megabatches, **sections):
 
 def test_nothing_is_drawn_before_there_is_anything():
     page = shown(series_of(lambda log: log.state("loading")))
-    assert charts(page) == {"timeline"}
-    assert [div.text.strip() for div in page.numbers.values()] == [""] * 5
+    assert charts(page) == set()
+    assert [div.text.strip() for div in page.numbers.values()] == [""] * 3
     assert "loading" in page.headline.text
 
 
 def test_one_mega_batch_is_numbers():
     page = shown(after(1))
-    assert charts(page) == {"timeline"}
-    for place, words in (("score", "0.0100"), ("loss", "10"), ("of_workers", "10 (0), 11 (1)")):
+    assert charts(page) == set()
+    for place, words in (
+        ("learning", "0.01 (P@1), 0.005 (P@3)"),
+        ("learning", "10"),
+        ("workers", "10 (worker 0), 11 (worker 1)"),
+    ):
         assert f"<b>{words}</b>" in page.numbers[place].text
-    assert "Labels held" not in page.numbers["of_workers"].text
+    assert "Memory" not in page.numbers["resources"].text
 
 
 def test_what_changes_is_drawn_and_zoomed_together_and_what_does_not_is_a_number():
     other, series = after(3, run={"name": "other"}), after(4)
     other.run = "other"
     page = shown(series, other)
-    learning = {"metric_time", "metric_megabatch", "loss_time", "loss_megabatch"}
-    assert charts(page) == {"timeline", *learning}  # the made-up workers always do the same
-    assert page.numbers["score"].text.strip() == ""
-    assert "Batch size (rows)" in page.numbers["of_workers"].text
+    learning = {"metric_time", "metric_megabatches", "loss_time", "loss_megabatches"}
+    assert charts(page) == learning  # the made-up workers always do the same
+    assert page.numbers["learning"].text.strip() == ""
+    assert "Batch size" in page.numbers["workers"].text
     assert not page.stop_button.visible
 
-    found = page.charts.charts
-    assert found["metric_megabatch"].x_range is found["loss_megabatch"].x_range
-    assert found["metric_megabatch"].x_range is found["weight"].x_range
-    assert found["metric_time"].x_range is found["loss_time"].x_range
-    assert found["metric_time"].x_range is not found["metric_megabatch"].x_range
+    found = {name: chart.figure.x_range for name, chart in page.charts.items()}
+    assert found["metric_megabatches"] is found["loss_megabatches"]
+    assert found["metric_megabatches"] is found["weight"]
+    assert found["metric_time"] is found["loss_time"]
+    assert found["metric_time"] is not found["metric_megabatches"]
 
-    behind = page.charts.others.data
-    assert behind["run"] == ["other"]
-    assert behind["score"][0].tolist() == [0.01, 0.02, 0.03]
-    assert behind["loss"][0].tolist() == pytest.approx([10.0, 5.0, 10 / 3])
+    scores, losses = (page.charts[name] for name in ("metric_megabatches", "loss_megabatches"))
+    x, y, counts, names, _ = scores.behind.tags
+    assert (names, counts, x.tolist()) == (["other"], [3], [1.0, 2.0, 3.0])
+    assert y.tolist() == pytest.approx([0.01, 0.02, 0.03])
+    assert losses.behind.tags[1].tolist() == pytest.approx([10.0, 5.0, 10 / 3])
+    assert scores.lines.tags[3] == ["P@1", "P@3", "P@5"]
 
 
 def test_workers_that_change_are_drawn():

@@ -10,8 +10,16 @@ import pytest
 from daskxml.cluster.event_log import EventLog
 from daskxml.cluster.timeline import Work
 from daskxml.core.errors import ClusterError
-from daskxml.observe.dashboard import charts
-from daskxml.observe.dashboard.series import LINES, POINTS, WORKERS
+from daskxml.observe.course import POINTS, WORKERS
+from daskxml.observe.dashboard.drawing import DRAWN_WORK, work_columns
+from daskxml.observe.dashboard.page import (
+    DRAWN_WORKERS,
+    LONGEST_S,
+    page_charts,
+    window_s,
+    worker_names,
+)
+from daskxml.observe.dashboard.series import LINES
 from daskxml.observe.run_view import KEPT_WORKERS
 from daskxml.session.history import memory_event
 from daskxml.worker.memory import LogitsBudget
@@ -45,7 +53,7 @@ def test_a_run_becomes_lines_of_text_and_series():
         "worker 1 joined",
         "merge 5 is tried again: broken pipe",
     ]
-    assert [point.megabatch for point in series.megabatches] == [1, 2, 3, 4]
+    assert [point.megabatch for point in series.course.points] == [1, 2, 3, 4]
     assert series.view.best == {"P@1": (0.04, 4), "P@3": (0.02, 4)}
     assert series.view.totals["merged_bytes"] == 4000
     assert (series.view.totals["lost"], series.view.totals["joined"]) == (1, 1)
@@ -61,8 +69,8 @@ def test_a_run_that_goes_back_takes_its_series_along():
         event_log.event("megabatch", row=row(5))
 
     series = series_of(add_events)
-    assert [point.megabatch for point in series.megabatches] == [1, 2, 3, 4, 5]
-    assert [point.megabatch for point in series.evaluations] == [1, 2, 3, 4, 5]
+    assert [point.megabatch for point in series.course.points] == [1, 2, 3, 4, 5]
+    assert [point.megabatch for point in series.course.evaluated] == [1, 2, 3, 4, 5]
     assert series.view.best["P@1"] == (0.05, 5)
 
 
@@ -85,7 +93,7 @@ def test_a_run_that_is_over_releases_its_log(add_events, ending):
     assert series.state == ending
     assert series._log is None
     series.update()  # nobody reads any more
-    assert len(series.megabatches) == 2
+    assert len(series.course.points) == 2
 
 
 def test_a_run_that_is_given_up_without_a_word_is_over():
@@ -106,10 +114,15 @@ def test_a_long_run_of_many_workers_stays_small():
             event_log.end_well("epochs")
 
         series = series_of(add_events)
-        assert len(series.megabatches) <= POINTS + 1
+        assert len(series.course.points) <= POINTS + 1
         assert len(series.lines) == LINES
         assert len(series.view.lost) <= KEPT_WORKERS
-        kept = (list(series.megabatches), list(series.evaluations), series.lines, series.view)
+        kept = (
+            list(series.course.points),
+            list(series.course.evaluated),
+            series.lines,
+            series.view,
+        )
         return len(pickle.dumps(kept))
 
     assert size(8 * POINTS, 200) < 1.3 * size(2 * POINTS, WORKERS) < 10 * 2**20
@@ -124,16 +137,18 @@ def test_lines_have_gaps_where_a_worker_took_no_part():
         event_log.event("worker", event="lost", worker="0")
 
     series = series_of(add_events)
-    workers = charts.worker_names(series)
-    assert workers == ["0", "1", "2"]
-    found = charts.worker_columns(series, workers)
+    workers, known = worker_names(series)
+    assert (workers, known) == (["0", "1", "2"], 3)
+    found = {chart.name: chart for chart in page_charts(series, workers, [])["workers"]}
     nan = np.nan
-    expected = [[10, 10, nan], [11, nan, 10], [nan, nan, 11]]
-    np.testing.assert_array_equal(found["batch_rows"], np.array(expected, dtype=np.float32))
-    np.testing.assert_array_equal(found["xs"], [[1, 2, 3]] * 3)
-    assert found["busy_share"][0, 0] == pytest.approx(0.9)
-    assert found["rows_per_s"][0, 0] == pytest.approx(100.0)
-    assert charts.perturbed_columns(series)["megabatch"].tolist() == [2.0]
+    lines = [line.points for line in found["batch_rows"].series]
+    expected = [[(1, 10), (2, 10), (3, nan)], [(1, 11), (2, nan), (3, 10)],
+                [(1, nan), (2, nan), (3, 11)]]  # fmt: skip
+    np.testing.assert_array_equal(lines, expected)
+    assert found["busy"].series[0].points[0][1] == pytest.approx(90.0)
+    assert found["rows_per_s"].series[0].points[0][1] == pytest.approx(100.0 / 0.9)
+    marked = [line.marked for line in found["weight"].series]
+    assert marked == [((2.0, 0.5),), (), ()]
 
 
 def test_there_are_lines_for_some_of_many_workers():
@@ -146,30 +161,28 @@ def test_there_are_lines_for_some_of_many_workers():
             event_log.event("worker", event="lost", worker=name)
 
     series = series_of(add_events)
-    shown = charts.worker_names(series)
-    assert len(shown) == charts.DRAWN_WORKERS
+    shown, known = worker_names(series)
+    assert len(shown) == DRAWN_WORKERS
     assert set(names[90:]) <= set(shown)  # those that are there come first
-    assert charts.worker_count(series) == 100
-    found = charts.worker_columns(series, shown)
-    assert found["weight"].shape == (charts.DRAWN_WORKERS, 2)
+    assert known == 100
+    for chart in page_charts(series, shown, [])["workers"]:
+        assert [len(line.points) for line in chart.series] == [2] * DRAWN_WORKERS
 
 
 def test_the_timeline_is_cut_to_its_window_and_its_size():
-    pieces = [Work("a", "lease", float(n), n + 0.9) for n in range(3 * charts.DRAWN_WORK)]
+    pieces = [Work("a", "lease", float(n), n + 0.9) for n in range(3 * DRAWN_WORK)]
     pieces += [Work("b", "model", 0.0, 1e4), Work("c", "lease", 0.0, 1e4)]
-    found = charts.work_columns(pieces, ["a", "b"], end_s=6000.0, long_s=10.0)
+    found = work_columns(pieces, ["a", "b"], end_s=6000.0, long_s=10.0)
     assert found["place"].tolist() == [0.0] * 10  # nobody asks for b's work, nor for c
     assert found["left"][0] == -10.0
     assert found["right"][-1] == pytest.approx(-0.1)
-    everything = charts.work_columns(pieces, ["a"], end_s=6000.0, long_s=6000.0)
-    assert len(everything["left"]) == charts.DRAWN_WORK
+    everything = work_columns(pieces, ["a"], end_s=6000.0, long_s=6000.0)
+    assert len(everything["left"]) == DRAWN_WORK
 
 
 def test_there_is_nothing_to_draw_before_the_first_mega_batch():
     series = series_of(lambda event_log: None)
-    assert charts.worker_names(series) == []
-    assert charts.learning_columns(series)["loss"].size == 0
-    assert charts.score_columns(series, ["P@1"])["P@1"].size == 0
-    assert charts.worker_columns(series, [])["weight"].shape == (0, 0)
-    assert charts.memory_columns(series, [])["host_mib"].shape == (0, 0)
-    assert charts.window_s(series) == charts.LONGEST_S
+    assert worker_names(series) == ([], 0)
+    for charts in page_charts(series, [], [series]).values():
+        assert all(chart.is_empty and chart.numbers == "" for chart in charts)
+    assert window_s(series) == LONGEST_S

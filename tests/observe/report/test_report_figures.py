@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from daskxml.observe.report import figures
-from daskxml.observe.report.runs import StoredRun, read_runs
+from daskxml.observe import figures
 from daskxml.observe.run_view import by_frequency, phases
+from daskxml.observe.stored_runs import StoredRun, read_runs
 
 
 @pytest.fixture
 def runs(simulated):
     return read_runs([simulated])
+
+
+def worker_charts(run):
+    return [*figures.worker_charts(run.course, run.workers), figures.worker_time_chart(run)]
 
 
 def chart(charts, name):
@@ -85,18 +89,18 @@ def test_a_run_without_mega_batches_has_no_phases_but_keeps_its_colour(runs, tmp
     assert next(line.name for line in chart(charts, "loss_time").series) == "empty"
     assert not any(chart.is_empty for chart in charts)
     assert all(chart.is_empty for chart in figures.comparison([empty], "P@1", None))
-    assert all(chart.is_empty for chart in figures.worker_charts(empty, 1))
+    assert all(chart.is_empty for chart in worker_charts(empty))
 
 
 def test_workers_have_lines_while_they_are_there(runs):
-    charts = figures.worker_charts(runs[0], 1)
-    sizes = chart(charts, "run1_batch_rows")
+    charts = worker_charts(runs[0])
+    sizes = chart(charts, "batch_rows")
     assert [line.name for line in sizes.series] == ["worker 0", "worker 1", "worker 2"]
     for name, line in zip("012", sizes.series, strict=True):
         there = [row for row in runs[0].history if name in row["workers"]]
         expected = [(row["megabatch"], row["workers"][name]["batch_rows"]) for row in there]
-        assert list(line.points) == expected
-    weights = chart(charts, "run1_weights")
+        assert list(line.finite) == expected
+    weights = chart(charts, "weight")
     perturbed = [row["megabatch"] for row in runs[0].history if row["perturbed"]]
     assert perturbed
     marked = sorted(point for line in weights.series for point in line.marked)
@@ -108,7 +112,7 @@ def test_workers_have_lines_while_they_are_there(runs):
 
 
 def test_time_of_workers_adds_up(runs):
-    found = chart(figures.worker_charts(runs[1], 2), "run2_worker_time")
+    found = chart(worker_charts(runs[1]), "worker_time")
     train_s = sum(row["train_s"] for row in runs[1].history)
     for bar in found.bars.values():
         assert sum(bar.values()) == pytest.approx(train_s)
@@ -118,22 +122,22 @@ def test_many_workers_are_a_median_in_a_band():
     workers = {str(i): {"batch_rows": 10 * i, "weight": 0.01, "rows": 1} for i in range(40)}
     rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in (1, 2)]
     run = StoredRun(name="r", directory=Path(), history=tuple(rows))
-    (line,) = chart(figures.worker_charts(run, 1), "run1_batch_rows").series
+    (line,) = chart(worker_charts(run), "batch_rows").series
     assert line.points == tuple((m, statistics.median(range(0, 400, 10))) for m in (1.0, 2.0))
     assert line.band == ((0.0, 390.0),) * 2
     assert "40 workers" in line.name
-    (weights,) = chart(figures.worker_charts(run, 1), "run1_weights").series
+    (weights,) = chart(worker_charts(run), "weight").series
     assert weights.marked == ((1.0, 0.01), (2.0, 0.01))
-    times = chart(figures.worker_charts(run, 1), "run1_worker_time")
+    times = chart(worker_charts(run), "worker_time")
     assert len(times.bars) == 24
     assert times.title.endswith(", the first 24 of 40")
-    assert chart(figures.worker_charts(run, 1), "run1_rows_per_s").is_empty
+    assert chart(worker_charts(run), "rows_per_s").is_empty
 
 
 def test_of_many_perturbed_mega_batches_some_are_marked():
     workers = {"a": {"weight": 0.6}, "b": {"weight": 0.4}}
     rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in range(1, 301)]
     run = StoredRun(name="r", directory=Path(), history=tuple(rows))
-    a, b = chart(figures.worker_charts(run, 1), "run1_weights").series
+    a, b = chart(worker_charts(run), "weight").series
     assert 60 <= len(a.marked) <= 80
     assert b.marked == ()

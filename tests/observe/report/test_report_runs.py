@@ -9,7 +9,8 @@ import pytest
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
-from daskxml.observe.report.runs import (
+from daskxml.observe.run_view import elapsed
+from daskxml.observe.stored_runs import (
     StoredRun,
     best,
     check_metric,
@@ -19,7 +20,6 @@ from daskxml.observe.report.runs import (
     read_run,
     read_runs,
 )
-from daskxml.observe.run_view import elapsed
 from daskxml.records.run_dir import RunDir
 
 

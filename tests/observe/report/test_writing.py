@@ -93,7 +93,7 @@ def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
 
 
 def test_the_page_has_the_charts_that_are_no_constant(report):
-    assert report.page.read_text().count("<svg") == 16
+    assert report.page.read_text().count("<svg") == 18
     assert "Always the same: Batch size 32; " in read(report.page)  # of Elastic SGD
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.observe.dashboard.series import Thinned
+from daskxml.observe.course import Thinned
 
 
 def thinned_naively(points: list[int], bound: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
 from daskxml.core.text import parse_json
 from daskxml.core.work_stats import StageRecord
+from daskxml.observe.course import Course
 from daskxml.observe.run_view import NEAR_BEST, Row, best_value, last_metrics, scores, worker_names
 from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
@@ -57,6 +59,11 @@ class StoredRun:
     starts: tuple[dict[str, Any], ...] = ()
     simulation: dict[str, Any] | None = None
     problems: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def course(self) -> Course:
+        """What its charts show."""
+        return Course(self.name, self.history)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -1,0 +1,243 @@
+"""Charts as Bokeh draws them, live: each is drawn again when it changes, and may be zoomed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJS,
+    CustomJSHover,
+    CustomJSTickFormatter,
+    DataRange1d,
+    FixedTicker,
+    HoverTool,
+    Legend,
+    LegendItem,
+    LinearColorMapper,
+    NumeralTickFormatter,
+    Range1d,
+)
+from bokeh.palettes import Viridis256
+from bokeh.plotting import figure
+
+from daskxml.cluster.timeline import Work
+from daskxml.observe.chart import Chart, Series
+from daskxml.observe.figures import MEGABATCHES
+
+HEIGHT, NUMBER = 210, "0,0.[0000]"
+# Okabe and Ito (2008), without black and yellow: distinct for the colour-blind, on light and dark.
+DISTINCT = ("#2586c8", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6bb1", "#7f7f7f")
+GREY, MARK = "#8a929c", "#d55e00"
+DRAWN_WORK = 2000  # pieces of work
+WORK = {
+    "training": "#3f8fd0", "training together": "#8c6bb1", "merge": "#e69f00",
+    "evaluation": "#009e73", "checkpoint": "#d55e00", "start": "#9a9a9a",
+}  # fmt: skip
+# The names of tasks on Dask's dashboard, to their place in ``WORK``.
+TASKS = {"lease": 0, "gang": 1, "merge": 2, "eval": 3, "save": 4, "start": 5, "load": 5}
+
+# Flat arrays of all lines of a chart become a list for each, for `multi_line`, in the browser.
+UNPACK = """
+const [x, y, counts, name, color] = cb_obj.tags, xs = [], ys = []
+let begin = 0
+for (const count of counts) {
+  xs.push(Array.from({length: count}, (_, point) => x[begin + point]))
+  ys.push(Array.from({length: count}, (_, point) => y[begin + point]))
+  begin += count
+}
+cb_obj.setv({data: {xs, ys, name, color}}, {sync: false})
+"""
+
+
+def colors(count: int) -> list[str]:
+    """Return a colour for each of so many lines: distinct ones for few, shades for many.
+
+    Examples
+    --------
+    >>> colors(2), len(set(colors(32)))
+    (['#2586c8', '#e69f00'], 32)
+    """
+    if count <= len(DISTINCT):
+        return list(DISTINCT[:count])
+    return [Viridis256[60 + place * 180 // count] for place in range(count)]
+
+
+class LiveChart:
+    """A figure of a `Chart`.
+
+    Parameters
+    ----------
+    chart
+        As it is before there is any data; the names of its series are those of its legend.
+    x_range
+        That of all charts with the same axis: what is zoomed in one is zoomed in all.
+    """
+
+    def __init__(self, chart: Chart, x_range: DataRange1d) -> None:
+        self._shown: Chart | None = None
+        self.figure = _figure(chart.caption, chart.x_label, x_range=x_range, name=chart.name)
+        self.figure.visible = False  # until there is more to draw than a number
+        if chart.from_zero:
+            self.figure.y_range.start, self.figure.y_range.range_padding = 0, 0.2
+        self.behind = self._add_lines(chart, line_width=1.2, line_alpha=0.6)
+        self.lines = self._add_lines(chart, line_width=2, line_alpha=0.85)
+        self.marks = ColumnDataSource({"x": [], "y": []})
+        drawn = self.figure.scatter(
+            "x", "y", source=self.marks, marker="diamond", size=8, fill_color=None, line_color=MARK
+        )
+        glyphs = {glyph.data_source: glyph for glyph in self.figure.renderers}
+        x_range.renderers = [*x_range.renderers, glyphs[self.lines]]  # others do not widen it
+        items = [
+            LegendItem(label=line.name, renderers=[glyphs[self.lines]], index=number)
+            for number, line in enumerate(chart.series if chart.needs_legend else ())
+        ]
+        self._others = LegendItem(label="other runs", renderers=[glyphs[self.behind]])
+        self._others.visible = False
+        items += [self._others]
+        if chart.mark_meaning:
+            items.append(LegendItem(label=chart.mark_meaning, renderers=[drawn]))
+        if len(items) > 1:
+            _add_legend(self.figure, items)
+
+    def _add_lines(self, chart: Chart, **style: float) -> ColumnDataSource:
+        source = ColumnDataSource({name: [] for name in ("xs", "ys", "name", "color")})
+        source.js_on_change("tags", CustomJS(code=UNPACK))
+        drawn = self.figure.multi_line("xs", "ys", source=source, line_color="color", **style)
+        tip = [
+            ("", "@name"),
+            (chart.x_label, "$data_x{0,0.[00]}"),
+            (chart.title, f"$data_y{{{NUMBER}}}"),
+        ]
+        self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tip, line_policy="nearest"))
+        return source
+
+    def draw(self, chart: Chart) -> None:
+        """Show the chart as it is now, where it shows more than a number does."""
+        if chart == self._shown:
+            return
+        self._shown = chart
+        self.figure.visible = not chart.is_empty and chart.numbers is None
+        self.lines.tags = _packed(chart.series, colors(len(chart.series)))
+        self.behind.tags = _packed(chart.behind, [GREY] * len(chart.behind))
+        self._others.visible = bool(chart.behind)
+        marked = np.array([mark for line in chart.series for mark in line.marked]).reshape(-1, 2)
+        self.marks.data = {"x": marked[:, 0], "y": marked[:, 1]}
+
+
+def _packed(series: Sequence[Series], shades: Sequence[str]) -> list[Any]:
+    """Return what `UNPACK` reads."""
+    points = [point for line in series for point in line.points]
+    x, y = np.array(points, dtype=np.float32).reshape(-1, 2).T.copy()
+    return [x, y, [len(line.points) for line in series], [line.name for line in series], [*shades]]
+
+
+def _figure(title: str, x_label: str, **options: Any) -> figure:
+    chart = figure(
+        title=title,
+        height=HEIGHT,
+        sizing_mode="stretch_width",
+        tools="box_zoom,xpan,xzoom_out,reset",
+        active_drag="box_zoom",
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+        output_backend="canvas",
+        **options,
+    )
+    chart.toolbar.autohide, chart.toolbar.logo = True, None
+    chart.xaxis.axis_label, chart.axis.axis_label_text_font_style = x_label, "normal"
+    chart.axis.formatter = NumeralTickFormatter(format=NUMBER)
+    chart.xaxis.ticker.min_interval = 1 if x_label == MEGABATCHES else 0
+    chart.xgrid.visible = False
+    chart.axis.minor_tick_line_color = None
+    chart.axis.axis_line_color = None
+    chart.min_border_right = 18
+    chart.margin = 0
+    for model in (chart, chart.x_range, chart.y_range):
+        model.syncable = False  # else the browser sends every new axis to the scheduler
+    return chart
+
+
+def _add_legend(chart: figure, items: Sequence[LegendItem]) -> None:
+    """Put a legend above a chart, not over its data."""
+    legend = Legend(items=[*items], orientation="horizontal", margin=0, padding=2)
+    legend.border_line_color = legend.background_fill_color = None
+    chart.add_layout(legend, "above")
+
+
+class LiveTimeline:
+    """What each worker did in the last seconds, as bars."""
+
+    def __init__(self) -> None:
+        ranges = {"x_range": Range1d(-60, 0), "y_range": Range1d(-0.6, 0.6)}
+        chart = self.figure = _figure(
+            "Work of each worker", "seconds ago", name="timeline", **ranges
+        )
+        chart.min_border_left = 30
+        self.work = ColumnDataSource({name: [] for name in ("place", "left", "right", "what")})
+        mapper = LinearColorMapper(palette=[*WORK.values()], low=-0.5, high=len(WORK) - 0.5)
+        bars = chart.hbar(
+            y="place", left="left", right="right", height=0.72, source=self.work,
+            fill_color={"field": "what", "transform": mapper}, line_color=None,
+        )  # fmt: skip
+        nowhere = [float("nan")]
+        _add_legend(chart, [
+            LegendItem(label=name, renderers=[
+                chart.scatter(nowhere, nowhere, marker="square", size=9, color=color)
+            ])
+            for name, color in WORK.items()
+        ])  # fmt: skip
+        tip = [("what", "@what{custom}"), ("from", "@left{0.00} s"), ("to", "@right{0.00} s")]
+        formatters = {"@what": CustomJSHover(code=f"return {list(WORK)}[value]")}
+        chart.add_tools(HoverTool(renderers=[bars], tooltips=tip, formatters=formatters))
+        chart.xaxis.formatter = CustomJSTickFormatter(code="return `${-tick}`")
+        chart.ygrid.visible = False
+        chart.yaxis.ticker = FixedTicker(ticks=[])
+
+    def name_workers(self, workers: Sequence[str]) -> None:
+        """Give every worker a line."""
+        axis = self.figure.yaxis[0]
+        axis.ticker.ticks = list(range(len(workers)))
+        axis.major_label_overrides = dict(enumerate(workers))
+        self.figure.y_range.end = max(1, len(workers)) - 0.4
+        self.figure.height = max(260, min(640, 60 + 18 * len(workers)))
+
+    def draw(
+        self, work: Iterable[Work], workers: Sequence[str], end_s: float, long_s: float
+    ) -> None:
+        """Show the ``long_s`` seconds before ``end_s``."""
+        self.work.data = work_columns(work, workers, end_s, long_s)
+        self.figure.x_range.start = -long_s
+
+
+def work_columns(
+    work: Iterable[Work], workers: Sequence[str], end_s: float, long_s: float
+) -> Mapping[str, Any]:
+    """Return bars of the ``long_s`` seconds before ``end_s``.
+
+    Columns ``place`` (of the worker), ``left`` and ``right`` (seconds before the end, so negative)
+    and ``what`` (place in ``WORK``).
+
+    Examples
+    --------
+    >>> bars = work_columns([Work("a", "eval", 5.0, 8.0)], ["b", "a"], 10.0, 4.0)
+    >>> {name: column.tolist() for name, column in bars.items()}
+    {'place': [1.0], 'left': [-4.0], 'right': [-2.0], 'what': [3]}
+    """
+    places = {name: place for place, name in enumerate(workers)}
+    found = [
+        piece
+        for piece in work
+        if piece.what in TASKS and piece.worker in places and piece.end_s > end_s - long_s
+    ][-DRAWN_WORK:]
+    spans = np.array([(piece.begin_s, piece.end_s) for piece in found]).reshape(-1, 2) - end_s
+    spans = np.clip(spans, -long_s, 0.0)
+    return {
+        "place": np.array([places[piece.worker] for piece in found], dtype=np.float64),
+        "left": spans[:, 0],
+        "right": spans[:, 1],
+        "what": np.array([TASKS[piece.what] for piece in found], dtype=np.uint8),
+    }
