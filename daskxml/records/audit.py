@@ -217,7 +217,7 @@ class Audit:
         if isinstance(event, Merged):
             self._closed = self._log if self._log.rows else self._closed
             for name, parts in self._log.open.items():
-                rows = [part.rows for part in parts if part.rows]
+                rows = [part.rows for part in parts]
                 self.findings.compare(name, "rows of leases that are open at the merge", rows, [])
             self._begin()
 

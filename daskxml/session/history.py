@@ -155,7 +155,8 @@ class MegabatchLog:
         for command in step.commands:
             if isinstance(command, Work):
                 for name, part in command.parts.items():
-                    self.open.setdefault(name, []).append(part)
+                    if part.rows:  # a gang's worker may have none
+                        self.open.setdefault(name, []).append(part)
             if isinstance(command, Measure | Merge) and not self._is_trained:
                 self.views, self._is_trained = step.strategy.view(step.after), True
             if isinstance(command, Merge):
