@@ -101,15 +101,11 @@ def with_workers(
         for group in start.get("workers", ())
         for name in group["names"]
     }
-    groups: list[dict[str, Any]] = []
+    groups: dict[str, dict[str, Any]] = {}
     for name, found in {**known, **workers}.items():
-        for group in groups:
-            if group == {"names": group["names"], **found}:
-                group["names"].append(name)
-                break
-        else:
-            groups.append({"names": [name], **found})
-    return {**start, "workers": groups}
+        group = groups.setdefault(json.dumps(found, sort_keys=True), {"names": [], **found})
+        group["names"].append(name)
+    return {**start, "workers": list(groups.values())}
 
 
 def write_starts(directory: Path, starts: Sequence[Mapping[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -179,15 +179,16 @@ class RunDir:
 
     def record_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
         """Record the hardware of the workers since the last start, by their names."""
-        starts = [] if self.path is None else read_starts(self.path)
-        if self.path is not None and starts:
-            write_starts(self.path, [*starts[:-1], with_workers(starts[-1], workers)])
+        self._amend(lambda start: with_workers(start, workers))
 
     def record_stages(self, stages: Sequence[Mapping[str, Any]]) -> None:
         """Record how the rows of the last start came to the workers."""
-        starts = [] if self.path is None else read_starts(self.path)
-        if self.path is not None and starts:
-            write_starts(self.path, [*starts[:-1], {**starts[-1], "stages": list(stages)}])
+        self._amend(lambda start: {**start, "stages": list(stages)})
+
+    def _amend(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace the environment of the last start."""
+        if self.path is not None and (starts := read_starts(self.path)):
+            write_starts(self.path, [*starts[:-1], change(starts[-1])])
 
     def history(self) -> list[dict[str, Any]]:
         """Return the history up to the checkpoint to continue from, which contains it.
@@ -217,7 +218,7 @@ class RunDir:
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a mega-batch to the history."""
         if self.path is not None:
-            append_history(self.path / HISTORY_FILE, row)
+            extend_history(self.path / HISTORY_FILE, None, [row])
 
     def rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace the history."""
@@ -237,31 +238,11 @@ def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-@contextlib.contextmanager
-def _appending(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with path.open("ab") as file:
-            yield file
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be written ({error.strerror}); free space") from error
-
-
-def append_history(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one mega-batch.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be written.
-    """
-    with _appending(path) as file:
-        file.write((json.dumps(row) + "\n").encode())
-
-
-def extend_history(path: Path, offset: int, rows: Iterable[Mapping[str, Any]]) -> list[int]:
+def extend_history(path: Path, offset: int | None, rows: Iterable[Mapping[str, Any]]) -> list[int]:
     """Truncate a history to ``offset`` bytes and append rows; return the end of each, in bytes.
 
-    So it may be called twice for the same rows, or after half a line was written.
+    So it may be called twice for the same rows, or after half a line was written. None appends to
+    the history as it is.
 
     Raises
     ------
@@ -276,15 +257,21 @@ def extend_history(path: Path, offset: int, rows: Iterable[Mapping[str, Any]]) -
     [17, 34]
     >>> extend_history(path, 17, [])
     []
+    >>> extend_history(path, None, [])
+    []
     >>> read_history(path)
     [{'megabatch': 1}]
     """
     lines = [(json.dumps(row) + "\n").encode() for row in rows]
-    with _appending(path) as file:
-        if file.tell() < offset:
-            raise ModelError(f"{path}: is shorter than it was: somebody else wrote to it")
-        file.truncate(offset)
-        file.write(b"".join(lines))
+    try:
+        with path.open("ab") as file:
+            offset = file.tell() if offset is None else offset
+            if file.tell() < offset:
+                raise ModelError(f"{path}: is shorter than it was: somebody else wrote to it")
+            file.truncate(offset)
+            file.write(b"".join(lines))
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror}); free space") from error
     return [offset + length for length in accumulate(map(len, lines))]
 
 

@@ -8,12 +8,10 @@ from daskxml.strategies.adaptive_hogbatch import AdaptiveHogbatch
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd
 from daskxml.strategies.adasum import AdasumSgd
 from daskxml.strategies.asynchronous import AsynchronousSgd
-from daskxml.strategies.central import CentralSgd
-from daskxml.strategies.cpu_gpu_hogbatch import CpuGpuHogbatch
 from daskxml.strategies.crossbow import Crossbow
 from daskxml.strategies.elastic import ElasticSgd
-from daskxml.strategies.hogbatch import Hogbatch
-from daskxml.strategies.mirrored import MirroredSgd
+from daskxml.strategies.hogbatch import CpuGpuHogbatch, Hogbatch
+from daskxml.strategies.mirrored import CentralSgd, MirroredSgd
 from daskxml.strategies.static import StaticSgd
 
 STRATEGIES: dict[str, Any] = {  # classes: a `Strategy` is made of the class's own `Config`

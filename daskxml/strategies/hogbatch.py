@@ -1,30 +1,38 @@
-"""Hogbatch: batches of one size for all workers, which update one model without locks.
+"""Hogbatch and CPU+GPU Hogbatch: batches of fixed sizes for workers that update one shared model.
 
 Ma, Rusu, Wu and Sim, "Adaptive Stochastic Gradient Descent for Deep Learning on Heterogeneous
-CPU+GPU Architectures", IPDPSW 2021, Algorithm 1 and section VI-A; after Sallinen, Satish,
-Smelyanskiy, Sury and Re, "High Performance Parallel Stochastic Gradient Descent in Shared Memory",
-IPDPS 2016, and Hogwild: Niu, Recht, Re and Wright, NIPS 2011.
+CPU+GPU Architectures", IPDPSW 2021, Algorithm 1, sections VI-A and VI-B, and Figure 4; after
+Sallinen, Satish, Smelyanskiy, Sury and Re, "High Performance Parallel Stochastic Gradient Descent
+in Shared Memory", IPDPS 2016, and Hogwild: Niu, Recht, Re and Wright, NIPS 2011.
 
-======  =============================  ====================================================
+======= =============================  ====================================================
 symbol  here                           meaning
-======  =============================  ====================================================
-b       ``batch_max``                  batch size of every worker, or of every thread
+======= =============================  ====================================================
+b       ``batch_max``                  batch size of every worker, or of every thread; with CPU+GPU
+                                       Hogbatch of a replica: large enough to use it well
+b (CPU) ``pool_batch * t``             with that, batch size of a pool; t makes it Hogwild
 t       ``WorkerDevice.pool_threads``  threads of a pool, which divide each of its batches
 eta     ``lr * rows / batch_max``      rate of an update that is the mean over so many rows
 B       rows of the mega-batch         what is not leased yet
-======  =============================  ====================================================
+======= =============================  ====================================================
 
 With pools only and one row a thread (``batch_max = 1``, ``per_thread = true``) it is Hogwild; with
 one replica worker alone, mini-batch SGD. Deviations: no row is dropped, the last batch of a
 mega-batch is smaller; the rate is in proportion to the rows of an update, as in section VI-B (here
 it matters where t threads divide a batch); a worker so slow that the others would do its batch and
 all the rest sooner gets none at the end; see `daskxml.strategies.shared_model` for leases.
+
+With pools beside replicas, CPU+GPU Hogbatch gives each kind of device its own size, which stays as
+it is (`daskxml.strategies.adaptive_hogbatch` changes them). A replica's change is computed on a
+copy that may be stale; its rate is lowered for that with ``lower_stale`` only, as in the paper,
+which names it as an option.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from daskxml.core.fields import bounded
 from daskxml.strategies.shared_model import SharedConfig, SharedModelStrategy
 
 
@@ -60,3 +68,38 @@ class Hogbatch(SharedModelStrategy):
     config: Config
 
     Config = Config  # at the end, where it hides nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuGpuConfig(SharedConfig):
+    """Settings of CPU+GPU Hogbatch, beside those of `SharedConfig`.
+
+    Attributes
+    ----------
+    pool_batch
+        Rows of each thread's part of a pool's batch.
+
+    Examples
+    --------
+    >>> config = CpuGpuConfig(batch_max=1024, pool_batch=2)
+    >>> config.first_size(0), config.first_size(56)
+    (1024, 112)
+    """
+
+    pool_batch: int = bounded(1, low=1)
+
+    def first_size(self, pool_threads: int) -> int:
+        """Return the batch size of a worker."""
+        return self.pool_batch * pool_threads or self.batch_max
+
+    def largest_size(self, pool_threads: int) -> int:
+        """Return the first size: sizes do not change."""
+        return self.first_size(pool_threads)
+
+
+class CpuGpuHogbatch(SharedModelStrategy):
+    """The state machine of CPU+GPU Hogbatch."""
+
+    config: CpuGpuConfig
+
+    Config = CpuGpuConfig

@@ -1,13 +1,15 @@
-"""Gradient aggregation, mirrored: synchronous SGD by an all-reduce of the gradients at every step.
+"""Gradient aggregation: synchronous SGD by the gradients of all workers at every step.
 
-Chen, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016; with the batches
-of Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous
-Multi-GPU Servers", 2021, section 2.2 (Figure 2) and section 5.1.
+*Mirrored*, by an all-reduce: Chen, Monga, Bengio and Jozefowicz, "Revisiting Distributed
+Synchronous SGD", 2016. *Central storage*, by one holder of the model: Li et al., "Scaling
+Distributed Machine Learning with the Parameter Server", OSDI 2014, with the barrier of synchronous
+SGD. Both with the batches of Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for Sparse Deep
+Learning on Heterogeneous Multi-GPU Servers", 2021, sections 2.2 (Figure 2), 2.3 and 5.1.
 
 ======  =========================  ==========================================================
 symbol  here                       meaning
 ======  =========================  ==========================================================
-N       workers of the gang        each has a replica, all replicas are equal
+N       workers of the gang        mirrored: each has a replica, all replicas are equal
 b       ``batch_max / N``          rows of each worker's batch; ``batch_max`` if not divided
 lr      ``lr * rows / batch_max``  rate of a step, by the rows that its gradient is a mean of
 ======  =========================  ==========================================================
@@ -18,6 +20,11 @@ where ``batch_max`` is no multiple of N, batches differ by a row, and a step has
 all the same; the last step of a mega-batch may be smaller, at the same rate. The combine rule may
 be Adasum: it does not make the batch larger as a mean does (Maleki et al. 2021, section 4.1), so
 that the rate should count one worker's rows (``lr_rows = "batch"``).
+
+With central storage every worker pushes its gradient to the server and pulls the new model, and no
+two workers talk to each other. Deviations: the server is a thread of the first worker's process,
+not a machine of its own; where another worker becomes the first, the server's optimizer starts from
+zero there.
 """
 
 from __future__ import annotations
@@ -29,7 +36,7 @@ from typing import Literal
 from daskxml.strategies.batches import BatchConfig, apportion
 from daskxml.strategies.gangs import GangStrategy
 from daskxml.strategies.megabatch import MegabatchState, WorkerState
-from daskxml.strategies.protocol import Mirrored, SyncPattern
+from daskxml.strategies.protocol import Central, Mirrored, SyncPattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +80,7 @@ def step_rate(sizes: Mapping[str, int], config: Config) -> float:
 
 
 class MirroredSgd(GangStrategy):
-    """The state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
+    """Mirrored: the state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
 
     shares_optimizer = True
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
@@ -93,3 +100,14 @@ class MirroredSgd(GangStrategy):
         return step_rate(sizes, self.config)
 
     Config = Config  # at the end, where it hides nothing
+
+
+class CentralSgd(MirroredSgd):
+    """Central storage: the same, but for the reduction."""
+
+    shares_optimizer = False
+    rules: tuple[str, ...] = ("mean", "sum")
+
+    def pattern(self, state: MegabatchState) -> SyncPattern:
+        """Let a server combine the gradients of all."""
+        return Central()

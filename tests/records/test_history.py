@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from daskxml.core.errors import ModelError
-from daskxml.records.run_dir import append_history, read_history, write_history
+from daskxml.records.run_dir import extend_history, read_history, write_history
 
 
 def test_written_appended_and_read(tmp_path):
@@ -13,7 +13,7 @@ def test_written_appended_and_read(tmp_path):
     rows = [{"megabatch": i, "loss": 0.1 * i, "name": "ä\u2028b\n"} for i in range(3)]
     write_history(path, rows[:1])
     for row in rows[1:]:
-        append_history(path, row)
+        extend_history(path, None, [row])
     assert read_history(path) == rows
     write_history(path, rows[:2])
     assert read_history(path) == rows[:2]
@@ -43,6 +43,6 @@ def test_a_history_that_is_missing_or_has_no_place(tmp_path):
     with pytest.raises(ModelError, match="no history of a run here"):
         read_history(path)
     with pytest.raises(ModelError, match="cannot be written"):
-        append_history(path, {})
+        extend_history(path, None, [{}])
     with pytest.raises(ModelError, match="cannot be written"):
         write_history(path, [])

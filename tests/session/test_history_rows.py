@@ -10,10 +10,14 @@ from daskxml.session.commands import MergeResult
 from daskxml.session.history import MegabatchLog, Step, worker_event
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import (
+    Begin,
     Drain,
     Measure,
     Measured,
     Merge,
+    Mirrored,
+    Part,
+    Work,
     WorkDone,
     WorkerLost,
     WorkerView,
@@ -169,3 +173,11 @@ def test_later_events_do_not_change_a_row():
     row = log.row(0, 0.0, {})
     log.events.append(worker_event("joined", "a", 2.0))
     assert row["events"] == [{"kind": "lost", "worker": "a", "after_s": 1.0, "rows_returned": 64}]
+
+
+def test_a_worker_of_a_gang_without_rows_has_no_lease():
+    log, told, part = MegabatchLog(1, 0.0), Told({}, is_joint=True), Part(8, 4, 0.1)
+    take(log, told, Begin(), Work({"a": part, "b": replace(part, rows=0)}, Mirrored()))
+    take(log, told, WorkDone(1.0, {"a": 8, "b": 0}, {"a": 2, "b": 0}, {"a": 1.0, "b": 0.0}))
+    assert (log.done, log.open) == ({"a": [part]}, {"a": []})
+    assert log.rows_lost("b", told) == 8
