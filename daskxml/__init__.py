@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from daskxml.api.estimators.classifier import XMLClassifier
     from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.api.estimators.scorers import make_scorer
+    from daskxml.api.in_process import simulate
     from daskxml.api.pipeline import Pipeline
     from daskxml.api.predict import predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs
-    from daskxml.api.simulate import simulate
     from daskxml.api.train import launch, train
     from daskxml.models.mix.mixing import mix
     from daskxml.models.trained import Model, load
@@ -71,7 +71,7 @@ _HOMES = {
     "mix": "daskxml.models.mix.mixing",
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",
-    "simulate": "daskxml.api.simulate",
+    "simulate": "daskxml.api.in_process",
     "train": "daskxml.api.train",
     "verify": "daskxml.records.verification",
 }

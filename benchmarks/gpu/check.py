@@ -96,7 +96,7 @@ def simulated_run(device: str, epochs: int, seed: int = 0) -> list[float]:
     ImportError
         If what that needs is not installed.
     """
-    from daskxml.api.simulate import simulate
+    from daskxml.api.in_process import simulate
 
     part = planted_rows(seed, RUN_ROWS, 600, 200)
     values = {

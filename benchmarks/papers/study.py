@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any
 
 import daskxml
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import TrainingError
 from daskxml.data.synthetic import SyntheticSpec, write_xml

@@ -32,7 +32,7 @@ import numpy as np
 
 import daskxml
 from daskxml import Matrices
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate

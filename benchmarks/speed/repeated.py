@@ -1,6 +1,6 @@
 """Many trainings in one process: what grows of memory, descriptors, threads and shared memory.
 
-In turns without a cluster (``daskxml.api.train_here``, what `XMLClassifier` does) and on one local
+In turns without a cluster (``daskxml.api.in_process``, what `XMLClassifier` does) and on one local
 cluster of two worker processes, whose scheduler is in this process; then on another one, in which
 Dask's own records of what happened lately are shorter. Figures of this process and of the workers
 together, after a collection of garbage.
@@ -26,7 +26,7 @@ import psutil
 from distributed import Client, LocalCluster, Scheduler
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -19,20 +19,21 @@ from typing import Any
 
 from distributed import Client, Future
 
-from daskxml.api.job import Config
 from daskxml.api.prediction_files import write_predictions
 from daskxml.api.row_stages import RowStages
-from daskxml.api.run import Run, resolve_run
+from daskxml.api.run import Config, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
 from daskxml.api.stage_tasks import FEATURES_FILE, LABELS_FILE, rank, score, write_matrices
 from daskxml.api.stages import NUMBER, Rows, Value, await_stage, key_of, submit_each
-from daskxml.api.train import train, without_stages
+from daskxml.api.train import train
 from daskxml.cluster.connection import connection
+from daskxml.config import load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import InputError
 from daskxml.core.files import lock_folder, replacing
 from daskxml.core.text import parse_json
 from daskxml.core.work_stats import KEPT, StageRecord
+from daskxml.data.text import TextSettings
 from daskxml.metrics import MetricSums
 from daskxml.models.store import holds_model
 from daskxml.models.trained import Model
@@ -131,7 +132,8 @@ class Pipeline(RowStages):
         """
         resolved = resolve_run(config, (), (), overrides)
         rows, test = self.staged(resolved, rows, test)
-        resolved = without_stages(resolved)
+        texts = {f"text.{name}": value for name, value in TextSettings().as_dict().items()}
+        resolved = load_run_config(resolved, {"pipeline.stages": [], **texts})
         name = name or resolved.run.name or resolved.algorithm
         tables = {k: v for k, v in resolved.as_dict().items() if k not in ("cluster", "checkpoint")}
         key = key_of("train", tables, rows.key, test.key if test else None)

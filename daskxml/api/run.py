@@ -1,21 +1,28 @@
-"""The input of a run, a run file and a user's matrices, and its result."""
+"""A run: the rows and the run file that go into it, the job that they are, and its result.
+
+Every way to train makes a `Job` and gives it to a `Place`: a Dask cluster (`daskxml.api.train`), or
+this process, in real time or with workers on virtual clocks (`daskxml.api.in_process`).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import feature_blocks, label_csr
 from daskxml.models.trained import Model
+from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
+from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import run_html
+from daskxml.records.run_dir import RunDir
 
-Paths = str | Path | Iterable[str | Path]
+Config = str | Path | Mapping[str, Any] | RunConfig
 
 
 @dataclass(frozen=True)
@@ -129,8 +136,103 @@ class Run:
         return run_html(self.history, self.metrics, self.reason, str(self.out or ""))
 
 
+def in_memory(rows: Any, name: str) -> Any:
+    """Return rows of this process, as they are; None for files."""
+    return rows if isinstance(rows, Matrices) or hasattr(rows, "placement") else None
+
+
+class JobOptions(TypedDict, total=False):
+    """What every way to train takes; see `daskxml.train`."""
+
+    train: Any
+    test: Any
+    overrides: Iterable[str] | Mapping[str, Any]
+    on_event: OnEvent | None
+    on_megabatch: OnMegabatch | None
+    loggers: Iterable[str | Logger]
+    raises: Iterable[type[BaseException]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training.
+
+    Attributes
+    ----------
+    config
+        The resolved run file, with absolute paths.
+    given
+        Rows that are no files, by ``train`` and ``test``.
+    directory
+        Where it is written.
+    callbacks
+        Arguments of `daskxml.observe.callbacks.run_callbacks`.
+    """
+
+    config: RunConfig
+    given: Mapping[str, Any]
+    directory: RunDir
+    callbacks: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        *,
+        train: Any = None,
+        test: Any = None,
+        overrides: Iterable[str] | Mapping[str, Any] = (),
+        settings: Mapping[str, Any] | None = None,
+        out: str | Path | None = None,
+        resume: str | Path | None = None,
+        find: Callable[[Any, str], Any] = in_memory,
+        **callbacks: Any,
+    ) -> Job:
+        """Return the job of a call.
+
+        Parameters
+        ----------
+        train, test
+            Rows in the run file's place.
+        overrides, settings
+            Of the run file; the latter win.
+        out, resume
+            Directory of a new run, or of one that is resumed.
+        find
+            Returns rows that are no files, as the place takes them; None for files.
+
+        Raises
+        ------
+        ConfigError, ModelError
+            If the run file is invalid, names no rows, or the directory is not one to write to.
+        """
+        named = {"train": train, "test": test}
+        given = {name: found for name, rows in named.items() if (found := find(rows, name))}
+        files = {name: None if name in given else rows for name, rows in named.items()}
+        resolved = resolve_run(config, files["train"], files["test"], overrides)
+        if settings:
+            resolved = load_run_config(resolved, settings)
+        if not (resolved.data.train or "train" in given):
+            raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+        directory = RunDir.open(out, resume)
+        return cls(config=resolved, given=given, directory=directory, callbacks=callbacks)
+
+    def run(self, place: Place) -> Run:
+        """Train in some place: the directory is locked, and callbacks are called meanwhile."""
+        callbacks = run_callbacks(self.config, self.directory, **self.callbacks)
+        with self.directory, callbacks as publish:
+            return place.run(self, publish)
+
+
+class Place(Protocol):
+    """Where jobs are done."""
+
+    def run(self, job: Job, publish: OnEvent) -> Run:
+        """Do a job, whose directory is locked; ``publish`` is called with every event."""
+
+
 def resolve_run(
-    config: str | Path | Mapping[str, Any] | RunConfig,
+    config: Config,
     train: Any,
     test: Any,
     overrides: Iterable[str] | Mapping[str, Any],
@@ -140,7 +242,7 @@ def resolve_run(
     Parameters
     ----------
     train, test
-        Files, globs or URLs that replace those in the run file; None or matrices do not.
+        Files, globs or URLs that replace those in the run file; None: those stay.
 
     Raises
     ------
@@ -157,8 +259,7 @@ def resolve_run(
     absolute: dict[str, Any] = {}
     for name, paths in (("train", train), ("test", test)):
         _check_is_here(paths)
-        is_none = paths is None or hasattr(paths, "partitions")
-        own = getattr(resolved.data, name) if is_none else paths
+        own = getattr(resolved.data, name) if paths is None else paths
         absolute[f"data.{name}"] = [_absolute(path) for path in _listed(own, name)]
     for name in ("feature_names", "label_names"):
         if path := getattr(resolved.data, name):

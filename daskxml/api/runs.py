@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from daskxml.cluster.worker_info import daskxml_version, explain_import
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ClusterError, ModelError
 from daskxml.core.signals import defer_signals
+from daskxml.core.work_stats import StageRecord
 from daskxml.models.store import ModelHeader, read_model
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
@@ -79,13 +79,13 @@ class RunHandle(RunRecord):
             If the run is gone, or it failed: the error that ended it.
         """
         with running_cluster(self.client, self.scheduler) as connected:
-            found = find_run(self.run, _records(connected))
+            found = find_run(self.run, _handles(connected))
             config, place = _settings(connected, found)
             title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
             on_event = on_event or notebook_progress(title)
             callbacks = run_callbacks(config, place, on_event, on_megabatch, loggers, title)
             with callbacks as publish:
-                return RunFollower(connected, publish).follow(found.run)
+                return RunFollower(connected, found.run, publish).follow()
 
     def stop(self, *, on_event: OnEvent | None = None, forget_it: bool = False) -> RunHandle:
         """End the run at a merge, with a checkpoint if it has a directory; return once it is over.
@@ -101,19 +101,15 @@ class RunHandle(RunRecord):
             If the run is gone.
         """
         with running_cluster(self.client, self.scheduler) as connected:
-            found = find_run(self.run, _records(connected))
-            call(connected, "daskxml_stop", run=found.run, reason="stop")
-            _await_end(RunFollower(connected, on_event or ignore), found.run)
-            over = next((record for record in _records(connected) if record.run == found.run), None)
+            found = find_run(self.run, _handles(connected))
+            follower = RunFollower(connected, found.run, on_event or ignore)
+            follower.call("daskxml_stop", reason="stop")
+            follower.await_end()
+            over = [each for each in _handles(connected) if each.run == found.run]
             if forget_it:
                 forget(connected, found.run)
-            ended = over or dataclasses.replace(found, is_over=True, state="ended by stop")
-            return _handle(ended, self.client, self.scheduler)
-
-
-def _handle(record: RunRecord, client: Client | None, scheduler: str | None) -> RunHandle:
-    summary = {part.name: getattr(record, part.name) for part in dataclasses.fields(RunRecord)}
-    return RunHandle(**summary, client=client, scheduler=scheduler)
+            ended = over[0] if over else replace(found, is_over=True, state="ended by stop")
+            return replace(ended, client=self.client, scheduler=self.scheduler)
 
 
 def runs(client: Client | None = None, *, scheduler: str | None = None) -> list[RunHandle]:
@@ -136,7 +132,7 @@ def runs(client: Client | None = None, *, scheduler: str | None = None) -> list[
         [handle.run for handle in daskxml.runs(scheduler="tcp://scheduler:8786")]
     """
     with running_cluster(client, scheduler) as connected:
-        return [_handle(record, client, scheduler) for record in _records(connected)]
+        return _handles(connected, client=client, scheduler=scheduler)
 
 
 def attach(run: str, *, client: Client | None = None, scheduler: str | None = None) -> RunHandle:
@@ -161,20 +157,10 @@ def attach(run: str, *, client: Client | None = None, scheduler: str | None = No
         run = daskxml.attach("f00d", scheduler="tcp://scheduler:8786").follow()
     """
     with running_cluster(client, scheduler) as connected:
-        return _handle(find_run(run, _records(connected)), client, scheduler)
+        return find_run(run, _handles(connected, client=client, scheduler=scheduler))
 
 
-def _await_end(follower: RunFollower, run: str) -> None:
-    while follower.ended is None:
-        try:
-            follower.read(run)
-        except ClusterError:
-            if any(record.run == run for record in _records(follower.client)):
-                raise
-            return  # the client that owns it has read its end, and removed it
-
-
-def find_run(run: str, records: Sequence[RunRecord]) -> RunRecord:
+def find_run(run: str, records: Sequence[RunHandle]) -> RunHandle:
     """Return the run with this name.
 
     Raises
@@ -192,7 +178,7 @@ def find_run(run: str, records: Sequence[RunRecord]) -> RunRecord:
     raise ClusterError(f"{run}: {what}; take one of: {known}")
 
 
-def _settings(client: Client, found: RunRecord) -> tuple[RunConfig, RunDir]:
+def _settings(client: Client, found: RunHandle) -> tuple[RunConfig, RunDir]:
     """Return a run's run file, and its directory if loggers of this process can write there."""
     answer = call(client, "daskxml_settings", run=found.run)
     config, checkpoint = load_run_config(tomllib.loads(answer["config"])), answer["checkpoint"]
@@ -202,9 +188,9 @@ def _settings(client: Client, found: RunRecord) -> tuple[RunConfig, RunDir]:
     return config, RunDir(Path(found.out), checkpoint if is_there else None)
 
 
-def _records(client: Client) -> list[RunRecord]:
-    open_runs(client)
-    return [RunRecord(**record) for record in call(client, "daskxml_runs")]
+def _handles(connected: Client, **where: Any) -> list[RunHandle]:
+    open_runs(connected)
+    return [RunHandle(**record, **where) for record in call(connected, "daskxml_runs")]
 
 
 def open_runs(client: Client) -> None:
@@ -267,12 +253,6 @@ def forget(client: Client, run: str) -> None:
         call(client, "daskxml_forget", run=run)
 
 
-def raise_failure(ended: Mapping[str, Any]) -> None:
-    """Raise the error that a run ended with, if it failed."""
-    if ended["reason"] == "error":
-        raise revive(ended["error"])
-
-
 def _with_lists(row: Any) -> Any:
     """Return a row, or several, with lists where Dask's messages make tuples of them."""
     return json.loads(json.dumps(row))
@@ -285,6 +265,8 @@ class RunFollower:
     ----------
     client
         A client of the run's scheduler.
+    run
+        Its name.
     on_event
         Called with every event.
     place
@@ -296,11 +278,13 @@ class RunFollower:
     def __init__(
         self,
         client: Client,
+        run: str,
         on_event: OnEvent,
         place: RunDir = NOWHERE,
         config: RunConfig | None = None,
     ) -> None:
-        self.client, self.on_event, self.place, self.config = client, on_event, place, config
+        self.client, self.run, self.on_event = client, run, on_event
+        self.place, self.config = place, config
         self.out, self.history = str(place.path or ""), place.history()
         self.events, self.version = 0, -1  # read so far; of the last state
         self.state = ""
@@ -309,33 +293,72 @@ class RunFollower:
         self.has_started = False  # the data is loaded, so there will be a model
         self._has_asked_to_stop = False
 
+    def call(self, handler: str, hint: str = "", **values: Any) -> Any:
+        """Call a handler of the scheduler's plugin for the run; see `call`."""
+        return call(self.client, handler, hint, run=self.run, **values)
+
+    def start(
+        self,
+        scattered: Mapping[str, Sequence[Any]],
+        stages: Sequence[StageRecord],
+        is_detached: bool,
+    ) -> None:
+        """Start the run; ``scattered`` has the keys of rows that are on the workers."""
+        assert self.config is not None
+        if self.place.checkpoint is None:  # a resumed run keeps its run file until it is ready
+            self.place.begin(self.config)
+        self.call(
+            "daskxml_start",
+            config=self.config.to_toml(),
+            scattered=scattered,
+            owner=self.client.id,
+            run_dir=self.place.path_for_workers,
+            checkpoint=self.place.checkpoint,
+            is_detached=is_detached,
+            stages=[asdict(stage) for stage in stages],
+        )
+
     def leave_directory(self) -> None:
         """Let a worker write the directory from now on."""
         self.place.unlock()
         self.place = NOWHERE
 
-    def read(self, run: str) -> None:
-        """Wait for new events of a run, and pass them on."""
+    def read(self) -> None:
+        """Wait for new events, and pass them on."""
         path = self.place.path
         hint = f"; continue with --resume {path}" if path and checkpoints(path) else ""
-        known = {"since": self.events, "version": self.version}
-        answer = call(self.client, "daskxml_read", hint, run=run, **known)
+        answer = self.call("daskxml_read", hint, since=self.events, version=self.version)
         self.version = answer["version"]
         self.state = answer["status"]["state"]
         with defer_signals():
             if not any(event["kind"] == "ended" for event in answer["events"]):
-                self._pass_on(run, answer["status"])
+                self._pass_on(answer["status"])
             for event in answer["events"]:
                 self.events += 1
                 self._handle(event)
-                self._pass_on(run, event)
+                self._pass_on(event)
 
-    def read_now(self, run: str) -> None:
-        """Pass on the events of a run so far, without waiting for more."""
+    def read_now(self) -> None:
+        """Pass on the events so far, without waiting for more."""
         self.version = -1
-        self.read(run)
+        self.read()
 
-    def follow(self, run: str) -> Run:
+    def await_end(self) -> None:
+        """Pass events on until the run is over."""
+        while self.ended is None:
+            try:
+                self.read()
+            except ClusterError:
+                if any(each.run == self.run for each in _handles(self.client)):
+                    raise
+                return  # the client that owns it has read its end, and removed it
+
+    def raise_failure(self) -> None:
+        """Raise the error that the run has ended with, if it failed."""
+        if self.ended is not None and self.ended["reason"] == "error":
+            raise revive(self.ended["error"])
+
+    def follow(self) -> Run:
         """Pass events on until the run is over; return its result.
 
         Raises
@@ -344,11 +367,11 @@ class RunFollower:
             The error that the run ended with, if it failed.
         """
         while self.ended is None:  # the last call may have been interrupted
-            self.read(run)
-        raise_failure(self.ended)
+            self.read()
+        self.raise_failure()
         run_dir, reason = self.ended.get("run_dir"), self.ended["reason"]
         if run_dir is None or not Path(run_dir).is_dir():
-            return Run(self._fetch_model(run, run_dir), self.history, None, reason)
+            return Run(self._fetch_model(run_dir), self.history, None, reason)
         out = Path(run_dir)
         return Run(Model.load(out), self.history, out, reason)
 
@@ -377,11 +400,11 @@ class RunFollower:
         elif event["kind"] == "ended":
             self.ended = event
 
-    def _pass_on(self, run: str, event: dict[str, Any]) -> None:
+    def _pass_on(self, event: dict[str, Any]) -> None:
         """Pass an event on; let the run end at the next merge if a listener returns `STOP`."""
         if self.on_event(event) is STOP and not (self._has_asked_to_stop or self.ended):
             self._has_asked_to_stop = True
-            call(self.client, "daskxml_stop", run=run, reason=STOP.value)
+            self.call("daskxml_stop", reason=STOP.value)
 
     def _begin(self, history: list[Any]) -> None:
         """Begin with the history of a resumed run, whose checkpoint the workers have read now.
@@ -394,12 +417,12 @@ class RunFollower:
             self.place.begin(self.config)
             self.place.rewrite(self.history)
 
-    def _fetch_model(self, run: str, run_dir: str | None) -> Model:
+    def _fetch_model(self, run_dir: str | None) -> Model:
         """Fetch the model from a worker, not through the scheduler if that can be avoided."""
         if run_dir is not None:  # not visible on this machine
             return Model(*self._on_worker(None, read_model, run_dir))
-        holder = call(self.client, "daskxml_holder", run=run)
-        arrays = self._on_worker(holder["address"], model_of, run)
+        holder = self.call("daskxml_holder")
+        arrays = self._on_worker(holder["address"], model_of, self.run)
         return Model(ModelHeader.from_dict(holder["header"]), *arrays)
 
     def _on_worker(self, address: str | None, task: Callable[..., Any], *args: Any) -> Any:

@@ -12,23 +12,14 @@ from typing import Any
 
 from distributed import Client
 
-from daskxml.api.collections import (
-    DaskRows,
-    Given,
-    RowsOnWorkers,
-    Scattered,
-    find_dask_rows,
-    place_given,
-)
-from daskxml.api.job import Config, Job, Rows
+from daskxml.api.collections import DaskRows, Given, Scattered, find_dask_rows, place_given
 from daskxml.api.row_stages import RowStages
-from daskxml.api.run import Matrices, Run
-from daskxml.api.runs import RunFollower, call, forget, open_runs, raise_failure
+from daskxml.api.run import Config, Job, Matrices, Run
+from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.cluster.connection import Warn, connection
-from daskxml.config import RunConfig, load_run_config
+from daskxml.config import RunConfig
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
-from daskxml.data.text import TextSettings
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore
 from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
@@ -40,8 +31,8 @@ def train(
     config: Config,
     *,
     client: Client | None = None,
-    train: Rows | None = None,
-    test: Rows | None = None,
+    train: Any | None = None,
+    test: Any | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     scheduler: str | None = None,
@@ -97,9 +88,9 @@ def train(
     """
     on_event = on_event or notebook_progress()
     job = Job.of(
-        config, train, test, overrides, out=out, resume=resume, find=find_given,
-        settings=None if workers is None else {"cluster.workers": workers}, on_event=on_event,
-        on_megabatch=on_megabatch, loggers=loggers, raises=raises,
+        config, train=train, test=test, overrides=overrides, out=out, resume=resume,
+        find=find_given, settings=None if workers is None else {"cluster.workers": workers},
+        on_event=on_event, on_megabatch=on_megabatch, loggers=loggers, raises=raises,
     )  # fmt: skip
     if client is None and scheduler is None and on_event is not None:
         on_event({"kind": "status", "state": "starting local workers"})
@@ -114,36 +105,70 @@ class Cluster:
     scheduler: str | None = None
 
     def run(self, job: Job, publish: OnEvent) -> Run:
-        """Do a job, and follow it to its end."""
-        with self._following(job, publish) as (follower, given):
-            return _follow(follower, job.config, given)
+        """Do a job, and follow it to its end.
+
+        Ctrl-C makes the run end at a merge, with a checkpoint; a second one ends it at once, and so
+        does the first while the data is loading.
+        """
+        with self._started(job, publish) as (follower, _):
+            interrupts = 0
+            while True:
+                try:
+                    return follower.follow()
+                except KeyboardInterrupt:
+                    interrupts += 1
+                    if interrupts == 1:  # it may have started, and merged, since the last answer
+                        follower.read_now()
+                    if interrupts > 1 or not follower.has_started:
+                        raise
+                    follower.call("daskxml_stop", reason="interrupt")
+                    follower.on_event({"kind": "warning", "text": INTERRUPTED})
 
     def launch(self, job: Job, publish: OnEvent) -> str:
-        """Begin a job, and leave it there; return the run's name."""
-        with job.directory, self._following(job, publish) as (follower, given):
-            return _launch(follower, job.config, given)
+        """Begin a job, and leave it once its workers and its directory have been checked.
+
+        Rows that are no files must have been read by the workers before. Return the run's name.
+        """
+        with job.directory, self._started(job, publish, is_detached=True) as (follower, placed):
+            follower.leave_directory()
+            while not (follower.has_started or (follower.state == "loading" and not placed)):
+                follower.read()
+                follower.raise_failure()
+            follower.call("daskxml_detach")
+            return follower.run
 
     @contextlib.contextmanager
-    def _following(
-        self, job: Job, publish: OnEvent
-    ) -> Iterator[tuple[RunFollower, Mapping[str, Given]]]:
-        """Yield what follows the run, and the rows that are no files, after the job's stages."""
-        section = local_section(job.config)
-        with connection(self.client, self.scheduler, section, _warner(publish)) as connected:
-            open_runs(connected)
-            given = staged_rows(connected, job.config, job.given, publish)
-            yield RunFollower(connected, publish, job.directory, job.config), given
+    def _started(
+        self, job: Job, publish: OnEvent, is_detached: bool = False
+    ) -> Iterator[tuple[RunFollower, Scattered]]:
+        """Yield what follows the job's run, and the rows that were put on the workers for it.
+
+        The run is forgotten afterwards, unless it is detached and there was no error.
+        """
+        config, warn = job.config, _warner(publish)
+        with connection(self.client, self.scheduler, local_section(config), warn) as client:
+            open_runs(client)
+            given = staged_rows(client, config, job.given, publish)
+            placed = place_given(client, given, config)
+            publish = _releasing(publish, given, placed)
+            follower = RunFollower(client, _new_name(), publish, job.directory, config)
+            try:
+                follower.start(
+                    {name: [part.key for part in parts] for name, parts in placed.items()},
+                    [stage for rows in given.values() for stage in getattr(rows, "stages", ())],
+                    is_detached,
+                )
+                yield follower, placed
+            except BaseException:
+                forget(client, follower.run)
+                raise
+            if not is_detached:
+                forget(client, follower.run)
 
 
-def find_given(rows: Rows, name: str) -> Given | None:
+def find_given(rows: Any, name: str) -> Given | None:
     """Return rows that are no files: of Dask collections, or in memory."""
     return find_dask_rows(rows, name) or (rows if isinstance(rows, Matrices) else None)
-
-
-def without_stages(config: RunConfig) -> RunConfig:
-    """Return a run file for rows on which its ``[pipeline]`` has been done."""
-    texts = {f"text.{name}": value for name, value in TextSettings().as_dict().items()}
-    return load_run_config(config, {"pipeline.stages": []} | texts)
 
 
 def staged_rows(
@@ -163,8 +188,8 @@ def launch(
     config: Config,
     *,
     client: Client | None = None,
-    train: Rows | None = None,
-    test: Rows | None = None,
+    train: Any | None = None,
+    test: Any | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     scheduler: str | None = None,
@@ -193,7 +218,8 @@ def launch(
     """
     if client is None and scheduler is None:
         raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
-    job = Job.of(config, train, test, overrides, out=out, resume=resume, find=find_given)
+    given: dict[str, Any] = {"train": train, "test": test, "overrides": overrides}
+    job = Job.of(config, **given, out=out, resume=resume, find=find_given)
     return Cluster(client, scheduler).launch(job, on_event or ignore)
 
 
@@ -210,63 +236,9 @@ def local_section(config: RunConfig) -> ClusterSection:
     return section
 
 
-def _start(
-    follower: RunFollower,
-    run: str,
-    config: RunConfig,
-    matrices: Mapping[str, Given],
-    scattered: Scattered,
-    is_detached: bool,
-) -> None:
-    """Start a run on the follower's cluster."""
-    given = matrices.values()
-    stages = [stage for rows in given if isinstance(rows, RowsOnWorkers) for stage in rows.stages]
-    client, place = follower.client, follower.place
-    if place.checkpoint is None:  # a resumed run keeps its run file until it is ready
-        place.begin(config)
-    call(
-        client,
-        "daskxml_start",
-        run=run,
-        config=config.to_toml(),
-        scattered={name: [part.key for part in parts] for name, parts in scattered.items()},
-        owner=client.id,
-        run_dir=place.path_for_workers,
-        checkpoint=place.checkpoint,
-        is_detached=is_detached,
-        stages=[dataclasses.asdict(stage) for stage in stages],
-    )
-
-
 def _new_name() -> str:
     """Return the name of a run, known here before it begins: Ctrl-C may come at any time."""
     return secrets.token_hex(4)
-
-
-def _follow(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Given]) -> Run:
-    """Start a run and follow it to its end.
-
-    Ctrl-C makes the run end at a merge, with a checkpoint; a second one ends it at once, and so
-    does the first while the data is loading.
-    """
-    interrupts, scattered = 0, place_given(follower.client, matrices, config)
-    follower.on_event = _releasing(follower.on_event, matrices, scattered)
-    run = _new_name()
-    try:
-        _start(follower, run, config, matrices, scattered, is_detached=False)
-        while True:
-            try:
-                return follower.follow(run)
-            except KeyboardInterrupt:
-                interrupts += 1
-                if interrupts == 1:  # it may have started, and merged, since the last answer
-                    follower.read_now(run)
-                if interrupts > 1 or not follower.has_started:
-                    raise
-                call(follower.client, "daskxml_stop", run=run, reason="interrupt")
-                follower.on_event({"kind": "warning", "text": INTERRUPTED})
-    finally:
-        forget(follower.client, run)
 
 
 def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scattered) -> OnEvent:
@@ -280,24 +252,3 @@ def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scatter
         return on_event(event)
 
     return publish
-
-
-def _launch(follower: RunFollower, config: RunConfig, matrices: Mapping[str, Given]) -> str:
-    """Start a run, and leave it once its workers and its directory have been checked.
-
-    Rows that are no files must have been read by the workers before.
-    """
-    scattered = place_given(follower.client, matrices, config)
-    run = _new_name()
-    try:
-        _start(follower, run, config, matrices, scattered, is_detached=True)
-        follower.leave_directory()
-        while not (follower.has_started or (follower.state == "loading" and not scattered)):
-            follower.read(run)
-            if follower.ended is not None:
-                raise_failure(follower.ended)
-        call(follower.client, "daskxml_detach", run=run)
-    except BaseException:
-        forget(follower.client, run)
-        raise
-    return run

@@ -331,7 +331,7 @@ class Model:
         Examples
         --------
         >>> import daskxml
-        >>> from daskxml.api.train_here import train_here
+        >>> from daskxml.api.in_process import train_here
         >>> rng = np.random.default_rng(0)
         >>> X = rng.random((90, 9))
         >>> Y = X[:, :5] > 0.7

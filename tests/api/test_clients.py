@@ -61,12 +61,12 @@ def test_a_client_that_is_closed_and_workers_that_are_restarted(
             train(client, overrides=ENDLESS, on_megabatch=once(2, client.close))
         with pytest.raises(ClusterError, match="the client is closed: make another"):
             train(client)
-        follower = RunFollower(client, print, RunDir(tmp_path, None))
+        follower = RunFollower(client, "a run", print, RunDir(tmp_path, None))
         with pytest.raises(ClusterError, match=r"^the client of the run was closed$"):
-            follower.read("a run")
+            follower.read()
         write_checkpoint(tmp_path, 1, {"current": np.zeros(3, np.float32)}, "{}", keep=1)
         with pytest.raises(ClusterError, match="closed; continue with --resume /"):
-            follower.read("a run")
+            follower.read()
         with pytest.raises(ClusterError, match=r"cancelled .* as client.restart\(\) does"):
             train(other, overrides=ENDLESS, on_megabatch=once(2, other.restart))
         assert len(train(other).history) == 8

@@ -118,7 +118,7 @@ def test_a_run_goes_on_without_its_client(
     stored = daskxml.load(out)
     assert np.array_equal(stored.parameters["output.bias"], run.model.parameters["output.bias"])
     # A client that does not see the directory has a worker read it.
-    fetched = RunFollower(client, events.append)._fetch_model(name, str(out))
+    fetched = RunFollower(client, name, events.append)._fetch_model(str(out))
     assert np.array_equal(stored.parameters["output.bias"], fetched.parameters["output.bias"])
     assert fetched.header == stored.header
     (record,) = daskxml.runs(client)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.data.names import read_names
 
 VALUES = {"model": {"hidden": [4]}, "strategy": {"batch_max": 4, "megabatch_batches": 1},

@@ -23,8 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import daskxml
-from daskxml.api.simulate import simulate
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import simulate, train_here
 from daskxml.config import load_run_config
 from daskxml.core.errors import DaskxmlError
 from daskxml.data.cards import load_card

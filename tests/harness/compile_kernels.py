@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels import get_kernels

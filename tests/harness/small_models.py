@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.core.arrays import Partition
 from daskxml.data.rows import to_scipy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.core.errors import ModelError
 from daskxml.local import CostModel, Network
 from daskxml.local.calibration import fit_history, fit_run

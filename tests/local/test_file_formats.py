@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.data.synthetic import SyntheticSpec, generate
 from harness.table_files import WRITERS, Rows, as_text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.core.errors import ModelError
 from harness.every_strategy import ROW_STRATEGIES
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.config import load_run_config
 from daskxml.data.rows import concatenate
 from daskxml.local import Arrival, CostModel, Loss, Network, read_rows

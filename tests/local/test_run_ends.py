@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.core.errors import CallbackWarning
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import Arrival, CostModel, Loss

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
-from daskxml.api.simulate import simulate
 from daskxml.core.errors import ConfigError
 from daskxml.local import Arrival, CostModel, Loss, Network, cost_by_epochs
 from daskxml.local.rows import read_rows

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import daskxml
+from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
-from daskxml.api.simulate import simulate
 from daskxml.core.errors import ClusterError, ConfigError, ModelError
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.local import Arrival, CostModel, Loss, Network, read_rows

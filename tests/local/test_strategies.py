@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.local import Arrival, CostModel, Loss
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger

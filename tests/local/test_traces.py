@@ -8,8 +8,8 @@ import pytest
 from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
 
 import daskxml
+from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
-from daskxml.api.simulate import simulate
 from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, Shards
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import load_run_config

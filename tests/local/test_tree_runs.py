@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import daskxml
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, DaskxmlError
 from daskxml.local import Arrival, Loss

@@ -7,8 +7,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import daskxml
+from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
-from daskxml.api.simulate import simulate
 from daskxml.local import read_rows
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.core.errors import ConfigError, InputError
 
 RNG = np.random.default_rng(5)

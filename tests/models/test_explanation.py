@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 import daskxml
 from daskxml import XMLClassifier
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.models.trees.paths import Step, path_contributions

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.core.errors import CallbackWarning, ConfigError
 from daskxml.local import CostModel
 from daskxml.observe.loggers import make_logger

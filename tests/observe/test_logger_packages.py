@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.cli import main
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError
@@ -216,7 +216,7 @@ def read_wandb(path):
 
 WANDB_PROGRAM = """
 import json, sys
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 
 given = json.loads(sys.argv[1])
 arguments = {"train": given["train"], "loggers": ["wandb:study"]}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.observe.loggers import mlflow_name, scalars
 from harness.small_data import data as data
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from daskxml.api.in_process import simulate
 from daskxml.api.run import Run
-from daskxml.api.simulate import simulate
 from daskxml.observe.notebook import NotebookProgress, notebook_progress
 from harness.run_events import row
 from harness.small_data import data as data

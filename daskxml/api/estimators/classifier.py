@@ -25,8 +25,8 @@ from daskxml.api.estimators.stored import (
     read_estimator,
     write_estimator,
 )
+from daskxml.api.in_process import train_here
 from daskxml.api.run import Matrices, Run
-from daskxml.api.train_here import train_here
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.weights import row_weights

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import daskxml
-from daskxml.api.train_here import train_here
+from daskxml.api.in_process import train_here
 from daskxml.cli import main
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Csr

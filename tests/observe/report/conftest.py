@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.local import Arrival, CostModel, Loss
 from harness.small_data import data as data
 

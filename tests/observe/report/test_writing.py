@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from daskxml.api.simulate import simulate
+from daskxml.api.in_process import simulate
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.observe.report import write_report
 

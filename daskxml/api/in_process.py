@@ -1,48 +1,63 @@
-"""Simulation: a run on workers whose time is virtual."""
+"""Training in this process: one worker in real time, or many whose time is virtual."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from daskxml.api.job import Job, matrices
-from daskxml.api.run import Run
-from daskxml.config import RunConfig
+from daskxml.api.run import Config, Job, JobOptions, Run
 from daskxml.core.errors import ConfigError
+from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
 from daskxml.local.driver import Arrival, Change, check_changes
 from daskxml.local.rows import Rows, load_rows
-from daskxml.local.run import LocalRun, read_stored
+from daskxml.local.run import NAME, LocalRun, read_stored
 from daskxml.local.tree_runs import LocalTreeRun
-from daskxml.observe.callbacks import OnEvent, OnMegabatch
-from daskxml.observe.loggers import Logger
+from daskxml.models.trained import Model
+from daskxml.observe.callbacks import OnEvent
 from daskxml.session.setup import DataLayout
 
 Speeds = Sequence[float] | Mapping[str, float]
 
 
+def train_here(config: Config, *, start: Model | None = None, **options: Unpack[JobOptions]) -> Run:
+    """Train a model as a run file says, in this process, with one worker.
+
+    Parameters and errors that are not named here are those of `daskxml.train`. The run has no
+    directory and no checkpoints; Ctrl-C interrupts it.
+
+    Parameters
+    ----------
+    start
+        The model to continue from: rows may have more features and labels than it, after its own.
+
+    Examples
+    --------
+    >>> import daskxml, numpy as np
+    >>> rows = daskxml.Matrices(np.eye(64), np.eye(64))
+    >>> run = train_here({"training": {"epochs": 2}}, train=rows)
+    >>> run.reason, run.model.spec.labels
+    ('epochs', 64)
+    """
+    return Job.of(config, **options).run(InProcess(start=start))
+
+
 def simulate(
-    config: str | Path | Mapping[str, Any] | RunConfig,
+    config: Config,
     speeds: Speeds,
     *,
     cost: Costs = v100_cost,
     network: Network | None = None,
     pools: Mapping[str, int] | None = None,
     pool_cost: Costs | None = None,
-    train: Any = None,
-    test: Any = None,
     rows: Rows | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     changes: Iterable[Change] = (),
-    overrides: Iterable[str] | Mapping[str, Any] = (),
-    on_event: OnEvent | None = None,
-    on_megabatch: OnMegabatch | None = None,
-    loggers: Iterable[str | Logger] = (),
-    raises: Iterable[type[BaseException]] = (),
+    **options: Unpack[JobOptions],
 ) -> Run:
     """Train a model as a run file says, on workers whose time is virtual.
 
@@ -84,50 +99,55 @@ def simulate(
     """
     named, changes = name_speeds(speeds), tuple(changes)
     check_changes(named, changes)
-    job = Job.of(
-        config, train, test, overrides, out=out, resume=resume, on_event=on_event,
-        on_megabatch=on_megabatch, loggers=loggers, raises=raises, find=_found(rows),
-    )  # fmt: skip
+    given = options if rows is None else {**options, "train": rows}
+    job = Job.of(config, out=out, resume=resume, **given)
     late = [change.worker for change in changes if isinstance(change, Arrival)]
     threads = check_pools(pools or {}, [*named, *late], job.config)
-    return job.run(Virtual(named, cost, network, threads, pool_cost, changes))
 
+    def devices(spec: Any) -> Devices:
+        return Devices.of(spec, cost, network, threads, pool_cost)
 
-def _found(rows: Rows | None) -> Callable[[Any, str], Any]:
-    """Return what finds rows that are no files: those that were read before, if there are such."""
-    if rows is None:
-        return matrices
-    return lambda given, name: rows if name == "train" else None
+    return job.run(InProcess(named, devices, changes))
 
 
 @dataclass(frozen=True)
-class Virtual:
-    """Workers on virtual clocks; see `simulate`."""
+class InProcess:
+    """This process.
 
-    speeds: Mapping[str, float]
-    cost: Costs
-    network: Network | None
-    pools: Mapping[str, int]
-    pool_cost: Costs | None
-    changes: tuple[Change, ...]
+    Attributes
+    ----------
+    speeds
+        Of the workers, by name.
+    devices
+        What the work of a model costs on virtual clocks; None: one worker in real time.
+    changes
+        Workers that are lost or arrive.
+    start
+        The model to continue from, in real time.
+    """
+
+    speeds: Mapping[str, float] = field(default_factory=lambda: {NAME: 1.0})
+    devices: Callable[[Any], Devices] | None = None
+    changes: tuple[Change, ...] = ()
+    start: Model | None = None
 
     def run(self, job: Job, publish: OnEvent) -> Run:
         """Do a job."""
-        publish({"kind": "status", "state": "loading"})
-        config, directory = job.config, job.directory
-        stored = read_stored(directory) if config.has_strategy else None
-        placed = DataLayout(**stored[0]["placed"]) if stored else None
-        config, rows, names = load_rows(config, len(self.speeds), **job.given, placed=placed)
-        devices = Devices.of(
-            rows.model_spec(config), self.cost, self.network, self.pools, self.pool_cost
-        )
-        kind = LocalRun if config.has_strategy else LocalTreeRun
-        run = kind(
-            config, rows, publish, names=names, devices=devices, speeds=self.speeds,
-            place=directory, stored=stored, changes=self.changes,
-        )  # fmt: skip
-        model, reason = run.run()
-        return Run(model, run.history, directory.path, reason)
+        with telling_of_compilation(lambda: publish({"kind": "compiling", "text": TEXT})):
+            publish({"kind": "status", "state": "loading"})
+            stored = read_stored(job.directory) if job.config.has_strategy else None
+            placed = DataLayout(**stored[0]["placed"]) if stored else None
+            config, rows, names = load_rows(
+                job.config, len(self.speeds), **job.given, placed=placed
+            )
+            kind = LocalRun if config.has_strategy else LocalTreeRun
+            run = kind(
+                config, rows, publish, self.start, names, speeds=self.speeds, stored=stored,
+                devices=self.devices and self.devices(rows.model_spec(config)),
+                place=job.directory, changes=self.changes,
+            )  # fmt: skip
+            model, reason = run.run()
+            return Run(model, run.history, job.directory.path, reason)
 
 
 def name_speeds(speeds: Speeds) -> dict[str, float]:
