@@ -194,22 +194,31 @@ def row_blocks(client: Client | None, X: Any, name: str) -> tuple[list[Any], lis
 
 
 def lazy_blocks(
-    client: Client | None, X: Any, name: str, meta: Any, task: Callable[..., Any], *args: Any
+    client: Client | None, X: Any, name: str, meta: Any, ranker: Any, method: str, *args: Any
 ) -> Any:
-    """Return a lazy array of ``task(block, *args)`` of each block of rows.
+    """Return a lazy array of ``ranker.method(block, *args)`` of each block of rows.
 
-    ``meta`` is what the task returns of no rows; its first argument is given to all tasks once.
+    ``meta`` is what the method returns of no rows.
     """
     import dask.array as da  # which trainings do not need
 
     blocks, sizes = row_blocks(client, X, name)
-    call, shared = delayed(task, pure=False), delayed(args[0], pure=False)
+    call, shared = delayed(_call, pure=False), delayed(ranker, pure=False)
     return da.concatenate([
         da.from_delayed(
-            call(block, shared, *args[1:]), (size, *meta.shape[1:]), dtype=meta.dtype, meta=meta
+            call(shared, method, block, *args), (size, *meta.shape[1:]), dtype=meta.dtype, meta=meta
         )
         for block, size in zip(blocks, sizes, strict=True)
     ])  # fmt: skip
+
+
+def _call(ranker: Any, method: str, block: Any, *args: Any) -> Any:
+    return getattr(ranker, method)(as_scipy(block), *args)
+
+
+def as_scipy(block: Any) -> Any:
+    """Return a SciPy matrix instead of one of the package `sparse`."""
+    return block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block
 
 
 def _read_arrays(

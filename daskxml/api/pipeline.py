@@ -19,7 +19,7 @@ from typing import Any
 
 from distributed import Client, Future
 
-from daskxml.api.prediction_files import write_predictions
+from daskxml.api.prediction_files import Block, write_predictions
 from daskxml.api.row_stages import RowStages
 from daskxml.api.run import Config, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
@@ -184,7 +184,7 @@ class Pipeline(RowStages):
             model = self._ranker(run)
             ranked = submit_each(self.client, "predict", key, rows.partitions, rank, model, k)
             await_stage(name, ranked)
-            blocks = (future.result() for future in ranked)
+            blocks = (Block(*future.result()) for future in ranked)
             write_predictions(str(target), run.result().model, blocks)
             return target
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,24 +12,23 @@ from uuid import uuid4
 import numpy as np
 import scipy.sparse
 from dask import is_dask_collection
+from dask.base import tokenize
 from distributed import Client, as_completed
 
 from daskxml.api.collections import lazy_blocks
-from daskxml.api.prediction_files import STDOUT, Block, check_target, write_predictions
+from daskxml.api.prediction_files import STDOUT, Block, Written, check_target, write_predictions
 from daskxml.cluster.connection import running_cluster
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.core.files import lock_folder, replacing
-from daskxml.core.text import parse_json
+from daskxml.core.files import lock_folder
 from daskxml.data.blocks import Block as FileBlock
+from daskxml.data.blocks import stamp_files
 from daskxml.data.formats import plan_files
 from daskxml.models.network.spec import check_rank
-from daskxml.models.rankings import empty_rows
 from daskxml.models.rows import BLOCK_BYTES, read_block_rows
 from daskxml.models.store import stored_arrays
 from daskxml.models.tensors import digest
 from daskxml.models.trained import Model
 
-PLAN_FILE = "plan.json"
 _BUSY = "another prediction to this file is under way"
 
 
@@ -115,34 +111,28 @@ def predict(
     ranking = Model(held.header, held.parameters, held.label_counts, threads=1)
     if is_dask_collection(rows):
         meta = scipy.sparse.csr_matrix((0, held.spec.labels), dtype=np.float32)
-        return lazy_blocks(client, rows, "rows", meta, _predict, ranking, k)
+        return lazy_blocks(client, rows, "rows", meta, ranking, "predict", k)
     if out is None or str(out) == STDOUT:
         raise ConfigError("files are ranked on a cluster into a file: give out, which all reach")
     check_target(str(out))
     paths = [str(path) for path in ([rows] if isinstance(rows, str | Path) else rows)]
-    target = Path(out).absolute()
     with running_cluster(client, scheduler) as connected:
-        plan = {
-            "model": digest(stored_arrays(held.parameters), {}),
-            "k": k,
-            "block_bytes": block_bytes,
-        }
-        return _files(connected, ranking, {**plan, "paths": paths}, target)
+        return _files(connected, ranking, paths, k, block_bytes, Path(out).absolute())
 
 
-def _predict(block: Any, model: Model, k: int) -> scipy.sparse.csr_matrix:
-    return model.predict(block, k)
-
-
-def _files(client: Client, model: Model, plan: dict[str, Any], out: Path) -> Predicted:
+def _files(
+    client: Client, model: Model, paths: Sequence[str], k: int, block_bytes: int, out: Path
+) -> Predicted:
     """Rank what is missing, and join the pieces; everything on files is done by the workers."""
-    folder, k = out.with_name(f".{out.name}.pieces"), plan["k"]
-    blocks, found = client.submit(_prepare, folder, plan, pure=False).result()
-    missing = sorted(set(range(len(blocks))) - set(found))
+    folder = out.with_name(f".{out.name}.pieces")
+    ranked_by = [digest(stored_arrays(model.parameters), {}), k]
+    made = client.submit(_prepare, folder, ranked_by, paths, block_bytes, pure=False).result()
+    pieces = [piece for _, piece, _ in made]
     resident = client.scatter(model, broadcast=True, hash=False)
     futures = [
-        client.submit(_rank, resident, blocks[number], k, folder, number, pure=False)
-        for number in missing
+        client.submit(_rank, resident, block, k, piece, pure=False)
+        for block, piece, is_there in made
+        if not is_there
     ]
     try:
         for future in as_completed(futures):
@@ -150,64 +140,35 @@ def _files(client: Client, model: Model, plan: dict[str, Any], out: Path) -> Pre
             future.release()
     finally:
         client.cancel(futures)
-    joined = client.submit(_join, resident, folder, len(blocks), out, pure=False)
-    rows, scores, unknown = joined.result()
-    return Predicted(
-        rows=rows, scores=scores, pieces=len(blocks), kept=len(found), out=out, unknown=unknown
-    )
+    written = client.submit(_join, resident, folder, pieces, out, pure=False).result()
+    kept = len(made) - len(futures)
+    return Predicted(**written._asdict(), pieces=len(pieces), kept=kept, out=out)
 
 
-def _prepare(folder: Path, plan: dict[str, Any]) -> tuple[list[FileBlock], list[int]]:
-    """Cut the files; return the blocks, and which pieces are there already."""
+def _prepare(
+    folder: Path, ranked_by: list[Any], paths: Sequence[str], block_bytes: int
+) -> list[tuple[FileBlock, Path, bool]]:
+    """Cut the files; return the blocks, each with its piece, and whether that is there already.
+
+    A piece's name stands for what it was made of and by: those of other predictions are not used.
+    """
     if not folder.parent.is_dir():
         raise InputError(f"cannot be written: there is no directory {folder.parent}", folder.name)
-    blocks = plan_files(plan["paths"], plan["block_bytes"])
-    stamps = [_stamp(path) for path in dict.fromkeys(block.path for block in blocks)]
-    cut = [list(dataclasses.astuple(block)) for block in blocks]
-    plan = {**plan, "files": stamps, "blocks": cut}
+    blocks = plan_files(paths, block_bytes)
+    stamps = {path: stamp_files([path]) for path in {block.path for block in blocks}}
+    keys = [tokenize(ranked_by, stamps[block.path], astuple(block)) for block in blocks]
+    pieces = [folder / f"{key}.npz" for key in keys]
     with lock_folder(folder, _BUSY):
-        file = folder / PLAN_FILE
-        if not file.exists():
-            with replacing(file) as partial:
-                partial.write_text(json.dumps(plan))
-        elif _read_plan(file) != plan:
-            raise InputError(
-                f"{folder} holds pieces of another prediction (other rows, model or k): "
-                "remove it, or give another name"
-            )
-        numbers = range(len(blocks))
-        return blocks, [number for number in numbers if _piece(folder, number).exists()]
+        return [(*pair, pair[1].exists()) for pair in zip(blocks, pieces, strict=True)]
 
 
-def _read_plan(file: Path) -> Any:
-    try:
-        return parse_json(file.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _stamp(path: str) -> list[int]:
-    """Return what changes with a local file; nothing for a URL."""
-    with contextlib.suppress(OSError):
-        status = Path(path.removeprefix("file://")).stat()
-        return [status.st_size, status.st_mtime_ns]
-    return []
-
-
-def _piece(folder: Path, number: int) -> Path:
-    return folder / f"{number:08d}.npz"
-
-
-def _rank(model: Model, block: FileBlock, k: int, folder: Path, number: int) -> None:
+def _rank(model: Model, block: FileBlock, k: int, target: Path) -> None:
     """Rank the rows of a block, and write its piece; a second time gives the same."""
-    parts, unknown = [], 0
-    for part in read_block_rows(model, block, needs_labels=False):
-        parts.append(model.predict_top_k(part, k))
-        unknown += empty_rows(part.features) if model.header.vectorizer else 0
-    ids = np.concatenate([np.empty((0, k), np.int32), *(ids for ids, _ in parts)])
-    scores = np.concatenate([np.empty((0, k), np.float32), *(found for _, found in parts)])
-    target = _piece(folder, number)
-    partial = target.with_name(f"{number:08d}.{uuid4().hex}.partial")  # somebody else may try, too
+    parts = [Block.of(model, rows, k) for rows in read_block_rows(model, block, needs_labels=False)]
+    ids = np.concatenate([np.empty((0, k), np.int32), *(part.ids for part in parts)])
+    scores = np.concatenate([np.empty((0, k), np.float32), *(part.scores for part in parts)])
+    unknown = sum(part.unknown for part in parts)
+    partial = target.with_suffix(f".{uuid4().hex}.partial")  # somebody else may try, too
     try:
         with partial.open("wb") as file:
             np.savez(file, ids=ids, scores=scores, unknown=unknown)
@@ -218,19 +179,14 @@ def _rank(model: Model, block: FileBlock, k: int, folder: Path, number: int) -> 
         partial.unlink(missing_ok=True)
 
 
-def _join(model: Model, folder: Path, pieces: int, out: Path) -> tuple[int, int, int]:
+def _read_piece(path: Path) -> Block:
+    with np.load(path, allow_pickle=False) as piece:
+        return Block(piece["ids"], piece["scores"], int(piece["unknown"]))
+
+
+def _join(model: Model, folder: Path, pieces: Sequence[Path], out: Path) -> Written:
     """Write the pieces as one file, in the order of the rows, and remove them."""
-
-    unknown = 0
-
-    def blocks() -> Iterator[Block]:
-        nonlocal unknown
-        for number in range(pieces):
-            with np.load(_piece(folder, number), allow_pickle=False) as piece:
-                unknown += int(piece["unknown"])
-                yield piece["ids"], piece["scores"]
-
     with lock_folder(folder, _BUSY):
-        rows, scores = write_predictions(str(out), model, blocks())
+        written = write_predictions(str(out), model, map(_read_piece, pieces))
         shutil.rmtree(folder)
-    return rows, scores, unknown
+    return written

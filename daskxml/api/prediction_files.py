@@ -19,25 +19,54 @@ import contextlib
 import csv
 import io
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import scipy.sparse
 
+from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.models.rankings import Ids, Scores, named, scores_csr
+from daskxml.core.files import replacing
+from daskxml.models.rankings import Ids, Scores, empty_rows, named, scores_csr
 from daskxml.models.trained import Model
 
 STDOUT = "-"
-Block = tuple[Ids, Scores]  # of consecutive rows, ``(rows, k)`` each, best first
 Row = tuple[int, list[Any], list[float]]
 
 
-def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> tuple[int, int]:
-    """Write predictions as they come; return the numbers of rows and of scores.
+class Block(NamedTuple):
+    """Predictions of consecutive rows, ``(rows, k)`` each, best first.
+
+    ``unknown`` of them are of texts without a word that the model knows.
+    """
+
+    ids: Ids
+    scores: Scores
+    unknown: int = 0
+
+    @classmethod
+    def of(cls, model: Model, rows: Partition, k: int) -> Block:
+        """Rank the labels of rows."""
+        return cls(*model.predict_top_k(rows, k), unknown_rows(model, rows))
+
+
+def unknown_rows(model: Model, rows: Partition) -> int:
+    """Return how many rows are texts without a word that the model knows."""
+    return empty_rows(rows.features) if model.header.vectorizer else 0
+
+
+class Written(NamedTuple):
+    """How many rows, scores, and rows of unknown texts a file has."""
+
+    rows: int
+    scores: int
+    unknown: int
+
+
+def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> Written:
+    """Write predictions as they come.
 
     A file is replaced when it is complete; if anything fails, it is as it was.
 
@@ -45,72 +74,45 @@ def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> tuple[
     ------
     ConfigError
         If the suffix is none of those above, or pyarrow is missing.
-    InputError
+    InputError, ModelError
         If the file cannot be written.
     """
-    write = _writer(out)
-    counted = _Counted(blocks)
+    write, counts = check_target(out), [(0, 0, 0)]
+
+    def counted() -> Iterator[Block]:
+        for block in blocks:
+            counts.append((len(block.ids), int((block.ids >= 0).sum()), block.unknown))
+            yield block
+
     if out == STDOUT:
-        _write_json(sys.stdout.buffer, model, counted)
-        return counted.rows, counted.scores
+        write(sys.stdout.buffer, model, counted())
+        return Written(*map(sum, zip(*counts, strict=True)))
     path = Path(out)
     if not path.parent.is_dir():  # refused before the work is done
         raise InputError(f"cannot be written: there is no directory {path.parent}", out)
-    with _replacing(path) as file:
-        write(file, model, counted)
-    return counted.rows, counted.scores
+    with replacing(path) as partial, partial.open("wb") as file:
+        write(file, model, counted())
+    return Written(*map(sum, zip(*counts, strict=True)))
 
 
-class _Counted:
-    """Blocks, and how many rows and scores have passed."""
-
-    def __init__(self, blocks: Iterable[Block]) -> None:
-        self._blocks, self.rows, self.scores = blocks, 0, 0
-
-    def __iter__(self) -> Iterator[Block]:
-        for ids, scores in self._blocks:
-            self.rows += len(ids)
-            self.scores += int((ids >= 0).sum())
-            yield ids, scores
-
-
-def check_target(out: str) -> None:
-    """Refuse a name whose suffix is no known format.
+def check_target(out: str) -> Any:
+    """Return what writes a file of this name.
 
     Raises
     ------
     ConfigError
-        If the suffix is none of those above, or pyarrow is missing.
+        If the suffix is none of those above.
     """
-    _writer(out)
-
-
-def _writer(out: str) -> Any:
     suffix = Path(out).suffix.lower()
     if out == STDOUT or suffix in _WRITERS:
         return _WRITERS.get(suffix, _write_json)
     raise ConfigError(f"{out}: the name must end in .npz, .csv, .jsonl or .parquet, or be -")
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces ``path``, under exactly this name, at the end."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(path)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _rows(model: Model, blocks: Iterable[Block]) -> Iterator[Row]:
     """Yield the number, the labels and the scores of each row."""
     names, number = model.header.label_names, 0
-    for ids, scores in blocks:
+    for ids, scores, _ in blocks:
         for row, values in zip(ids.tolist(), scores.tolist(), strict=True):
             labels = named(row, names)
             yield number, labels, values[: len(labels)]
@@ -119,7 +121,7 @@ def _rows(model: Model, blocks: Iterable[Block]) -> Iterator[Row]:
 
 def _write_npz(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
     labels = model.spec.labels
-    parts = [scores_csr(ids, scores, labels) for ids, scores in blocks]
+    parts = [scores_csr(ids, scores, labels) for ids, scores, _ in blocks]
     scipy.sparse.save_npz(file, scipy.sparse.vstack(parts, format="csr"))
 
 
@@ -147,11 +149,11 @@ def _write_parquet(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> No
     schema = arrow.schema({**columns, "scores": arrow.list_(arrow.float32())})
     first = 0
     with parquet.ParquetWriter(file, schema) as writer:
-        for ids, scores in blocks:
-            rows = [(first + n, *rest) for n, *rest in _rows(model, [(ids, scores)])]
+        for block in blocks:
+            rows = [(first + n, *rest) for n, *rest in _rows(model, [block])]
             first += len(rows)
-            values = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
             if rows:
+                values = list(zip(*rows, strict=True))
                 writer.write_table(arrow.table(values, schema=schema))
 
 

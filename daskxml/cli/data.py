@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import daskxml
-from daskxml.api.prediction_files import STDOUT, write_predictions
+from daskxml.api.prediction_files import STDOUT, Block, unknown_rows, write_predictions
 from daskxml.cli.arguments import Options
+from daskxml.config import RunConfig, load_run_config
+from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import concatenate
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
-from daskxml.models.rankings import Ids, Scores, empty_rows, unknown_texts
+from daskxml.models.rankings import unknown_texts
 from daskxml.models.rows import evaluate_partitions, read_rows
 from daskxml.models.store import model_bytes
 from daskxml.models.trained import Model
 from daskxml.models.trees.pruning import choose_drop
 from daskxml.observe.terminal import print_lines, print_metrics
+from daskxml.records.run_dir import RUN_FILE
 
 TOP_K = 5  # labels that are predicted of each row, by default
 
@@ -44,22 +49,21 @@ def predict(options: Options) -> int:
         return _predict_on_cluster(options)
     model = Model.load(options.model)
     k = min(options.top_k or TOP_K, model.spec.labels)
-    unknown = 0
-
-    def blocks() -> Iterator[tuple[Ids, Scores]]:
-        nonlocal unknown
-        for part in read_rows(model, options.data, needs_labels=False):
-            unknown += empty_rows(part.features) if model.header.vectorizer else 0
-            if options.choose:
-                yield model.choose(part, options.top_k)
-            else:
-                yield model.predict_top_k(part, k)
-
-    rows, scores = write_predictions(options.out, model, blocks())
-    _tell_unknown(unknown, rows)
+    parts = read_rows(model, options.data, needs_labels=False)
+    if options.choose:
+        blocks = (
+            Block(*model.choose(part, options.top_k), unknown_rows(model, part)) for part in parts
+        )
+    else:
+        blocks = (Block.of(model, part, k) for part in parts)
+    done = write_predictions(options.out, model, blocks)
+    _tell_unknown(done)
     if options.out != STDOUT:
         labels = model.spec.labels
-        print(f"wrote {rows:,} rows x {labels:,} labels, {scores:,} scores, to {options.out}")
+        print(
+            f"wrote {done.rows:,} rows x {labels:,} labels, {done.scores:,} scores, "
+            f"to {options.out}"
+        )
     return 0
 
 
@@ -73,19 +77,18 @@ def _predict_on_cluster(options: Options) -> int:
         f"wrote {done.rows:,} rows, {done.scores:,} scores, to {done.out}: "
         f"{done.pieces} pieces{before}"
     )
-    _tell_unknown(done.unknown, done.rows)
+    _tell_unknown(done)
     return 0
 
 
-def _tell_unknown(unknown: int, texts: int) -> None:
-    if unknown:
-        print(unknown_texts(unknown, texts), file=sys.stderr)
+def _tell_unknown(done: Any) -> None:
+    if done.unknown:
+        print(unknown_texts(done.unknown, done.rows), file=sys.stderr)
 
 
 @_telling
 def mix(options: Options) -> int:
     """Write one model of several, and print what each one's labels are worth beside it."""
-    from daskxml.api.held_out import held_out_rows
     from daskxml.cli.train import free_directory
 
     out = options.out or free_directory("mix")
@@ -114,8 +117,6 @@ def mix(options: Options) -> int:
 @_telling
 def calibrate(options: Options) -> int:
     """Write a calibrated model; print calibration error and F1 before and after."""
-    from daskxml.api.held_out import held_out_rows
-
     model = Model.load(options.model)
     if options.rows:
         rows, whose = concatenate(list(read_rows(model, options.rows))), "of --rows"
@@ -165,3 +166,42 @@ def compress(options: Options) -> int:
             line = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5)) + line
         print(line.lstrip())
     return 0
+
+
+def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
+    """Return the rows that all of these runs have held out, read from their files again.
+
+    ``instead`` of them an error asks for.
+
+    Raises
+    ------
+    ConfigError
+        If one has held out none, or others.
+    """
+    from daskxml.local import read_rows as read_here  # which other commands do not need
+
+    configs = [load_run_config(Path(directory) / RUN_FILE) for directory in directories]
+    for directory, config in zip(directories, configs, strict=True):
+        if not config.data.validation:
+            raise ConfigError(
+                f"{directory} has held out no rows: train with --set data.validation=0.1, or "
+                f"give {instead}"
+            )
+        if config.pipeline.stages or not config.data.train:
+            raise ConfigError(
+                f"{directory} was trained on rows that are in no files: give {instead}"
+            )
+        if _split(config) != _split(configs[0]):
+            raise ConfigError(
+                f"{directory} has held out other rows than {directories[0]}: give both the same "
+                f"files, data.validation and run.seed, or give {instead}"
+            )
+    plain = {"training": {"epochs": 1}, "run": {"seed": configs[0].run.seed}}
+    given = {f"data.{name}": value for name, value in configs[0].as_dict()["data"].items()}
+    return concatenate(read_here(load_run_config(plain, given), 1).test)
+
+
+def _split(config: RunConfig) -> tuple[Any, ...]:
+    """Return what decides which rows are held out."""
+    data = config.data
+    return data.train, data.validation, config.run.seed, data.features, data.labels

@@ -21,9 +21,9 @@ from distributed import Client
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import daskxml
-from daskxml.api.held_out import held_out_rows
 from daskxml.api.pipeline import Pipeline
 from daskxml.cli import main
+from daskxml.cli.data import held_out_rows
 from daskxml.data.rows import to_scipy
 from daskxml.models.store import ModelHeader
 

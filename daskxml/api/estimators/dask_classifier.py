@@ -14,7 +14,7 @@ from dask import compute, delayed, is_dask_collection
 from distributed import Client
 from sklearn.utils.validation import check_is_fitted
 
-from daskxml.api.collections import DaskRows, find_dask_rows, lazy_blocks, row_blocks
+from daskxml.api.collections import DaskRows, as_scipy, find_dask_rows, lazy_blocks, row_blocks
 from daskxml.api.estimators.classifier import XMLClassifier
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.api.estimators.settings import resolve_settings, with_class_weight
@@ -187,7 +187,7 @@ class DaskXMLClassifier(XMLClassifier):
         """Return an array whose blocks are what a method gives for blocks of rows."""
         here = self._in_memory()
         meta = getattr(here, method)(np.zeros((1, here.n_features_in_)), *given)[:0]
-        return lazy_blocks(self.client, X, "X", meta, _call, here, method, *given)
+        return lazy_blocks(self.client, X, "X", meta, here, method, *given)
 
     def _in_memory(self) -> XMLClassifier:
         """Return an estimator of rows in memory with the same model, for the workers."""
@@ -195,16 +195,6 @@ class DaskXMLClassifier(XMLClassifier):
         for name in ("model_", "labels_", "classes_", "n_features_in_"):
             setattr(plain, name, getattr(self, name))
         return plain
-
-
-def _call(X: Any, estimator: XMLClassifier, method: str, *given: Any) -> Any:
-    """Call a method of an estimator on a block of rows."""
-    return getattr(estimator, method)(_plain(X), *given)
-
-
-def _plain(block: Any) -> Any:
-    """Return a SciPy matrix instead of one of the package `sparse`."""
-    return block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block
 
 
 def _current_client() -> Client:
@@ -290,14 +280,16 @@ def _encoded(
             raise LabelsError("y: no row has a label, so there is nothing to learn")
     encode = delayed(_encode, pure=False)
     labels = delayed(known, pure=False)
-    pairs = [(delayed(_plain)(X), encode(y, labels)) for X, y in zip(blocks, targets, strict=True)]
+    pairs = [
+        (delayed(as_scipy)(X), encode(y, labels)) for X, y in zip(blocks, targets, strict=True)
+    ]
     return pairs, known, sum(sizes)
 
 
 def _find_labels(y: Any) -> LabelSet:
-    return read_labels(_plain(y), may_be_none=True).labels
+    return read_labels(as_scipy(y), may_be_none=True).labels
 
 
 def _encode(y: Any, labels: LabelSet) -> Any:
-    indicator = read_labels(_plain(y), may_be_none=True).aligned(labels)
+    indicator = read_labels(as_scipy(y), may_be_none=True).aligned(labels)
     return indicator[:, : len(labels.classes)]
