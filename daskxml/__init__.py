@@ -17,7 +17,7 @@ from daskxml.core.files import keep_private
 if TYPE_CHECKING:
     from daskxml.api.estimators.classifier import XMLClassifier
     from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
-    from daskxml.api.estimators.scorers import make_scorer
+    from daskxml.api.estimators.settings import make_scorer
     from daskxml.api.in_process import simulate
     from daskxml.api.pipeline import Pipeline
     from daskxml.api.predict import predict
@@ -67,7 +67,7 @@ _HOMES = {
     "attach": "daskxml.api.runs",
     "launch": "daskxml.api.train",
     "load": "daskxml.models.trained",
-    "make_scorer": "daskxml.api.estimators.scorers",
+    "make_scorer": "daskxml.api.estimators.settings",
     "mix": "daskxml.models.mix.mixing",
     "predict": "daskxml.api.predict",
     "runs": "daskxml.api.runs",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -10,27 +11,24 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
-from scipy.special import expit, log_expit, logit, logsumexp, softmax
+from scipy.special import expit, log_expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
-from daskxml.api.estimators.scorers import DEFAULT_METRIC, measure
-from daskxml.api.estimators.settings import one_epoch, resolve_settings, with_class_weight
-from daskxml.api.estimators.stored import (
-    as_model,
-    estimator_text,
-    known_labels,
-    read_estimator,
-    write_estimator,
+from daskxml.api.estimators.settings import (
+    DEFAULT_METRIC,
+    measure,
+    one_epoch,
+    resolve_settings,
 )
 from daskxml.api.in_process import train_here
 from daskxml.api.run import Matrices, Run
 from daskxml.config import RunConfig
-from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.errors import ConfigError, InputError, ModelError
+from daskxml.core.files import replacing
+from daskxml.core.text import parse_json
 from daskxml.data.weights import row_weights
-from daskxml.models.kinds import kind_of
 from daskxml.models.rankings import scores_csr
 from daskxml.models.trained import Model
 from daskxml.observe.notebook import notebook_progress
@@ -38,7 +36,7 @@ from daskxml.observe.terminal import PlainProgress
 from daskxml.session.commands import STOP
 
 VALIDATION = "validation"  # the name of the evaluation rows in `evals_result_`
-_CHUNK_SCORES = 1 << 24  # logits that are held at a time
+ESTIMATOR_FILE = "estimator.json"  # beside a model
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +70,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         each label of `classes_`, or a dictionary by label, where others have 1
         (`daskxml.models.class_weights`).
     top_k
-        The most labels that `predict` gives a row; None: no limit.
+        The most labels that `predict` gives a row; None: as many as `daskxml.Model.choose` looks
+        at, four times those of a training row and at least 20.
     threshold
         Probability above which `predict` gives a label. None: what `calibrate` has found, or else
         one half, and with the softmax loss half of the probability of the row's best label.
@@ -175,8 +174,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         DaskxmlError, ValueError
             With a message of one line: what is wrong, where, and what to do.
         """
-        known = None if model is None else known_labels(model)
-        start = None if model is None else as_model(model)
+        known = None if model is None else _known_labels(model)
+        start = None if model is None else _as_model(model)
         return self._fit(X, y, known, start, eval_set, sample_weight)
 
     def partial_fit(
@@ -214,15 +213,13 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         labels = given.labels if known is None else known.grown(given.labels)
         indicator = given.indicator if known is None else given.aligned(known)
         test = self._eval_rows(eval_set, labels)
-        config = resolve_settings(self, X.shape[0], has_tests=test is not None)
+        config = resolve_settings(self, X.shape[0], labels, has_tests=test is not None)
         if one_epoch_of is not None:
             config = one_epoch(config, one_epoch_of)
-        config = with_class_weight(config, self.class_weight, labels)
         rows = Matrices(X, indicator, _checked_weights(sample_weight, X.shape[0]))
-        run = self._train(config, rows, test, start)
+        self._train(config, labels, rows, test, start)
         if one_epoch_of is None:
             self._partial_fits = 0
-        self._keep(run, labels, config)
         return self
 
     def _check_features(self, X: Any, *, reset: bool) -> Any:
@@ -232,33 +229,32 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def _eval_rows(self, eval_set: Any, labels: LabelSet) -> Matrices | None:
         if eval_set is None:
             return None
-        pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
-        try:
-            X, y = pair
-        except (TypeError, ValueError) as error:
-            raise LabelsError("eval_set: give one pair (X, y)") from error
+        X, y = pair_of(eval_set)
         X, indicator = self._check_features(X, reset=False), labels.encode(y)
         _check_rows(X, indicator)
         return Matrices(X, indicator[:, : len(labels.classes)])
 
     def _train(
-        self, config: RunConfig, rows: Matrices, test: Matrices | None, start: Model | None
-    ) -> Run:
-        with self._progress() as on_event:
-            given: dict[str, Any] = {"train": rows, "test": test, "on_event": on_event}
+        self, config: RunConfig, labels: LabelSet, rows: Any, test: Any,
+        start: Model | None = None, client: Any = None,
+    ) -> None:  # fmt: skip
+        """Train in this process, or on a cluster, and set the attributes of a fit."""
+        on_event: Any = nullcontext()
+        if self.verbose:
+            on_event = notebook_progress() or PlainProgress()
+        with on_event as hear:
+            given: dict[str, Any] = {"train": rows, "test": test, "on_event": hear}
             given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
-            if self.n_workers is None:
-                return train_here(config, start=start, **given)
-            if start is not None:
-                raise ConfigError(
-                    "model= and partial_fit train in this process: leave n_workers None"
-                )
-            from daskxml.api.train import train  # which imports Dask
+            if self.n_workers is None and client is None:
+                run = train_here(config, start=start, **given)
+            elif start is not None:
+                hint = "leave n_workers None"
+                raise ConfigError(f"model= and partial_fit train in this process: {hint}")
+            else:
+                from daskxml.api.train import train  # which imports Dask
 
-            return train(config, **given)
-
-    def _progress(self) -> Any:
-        return (notebook_progress() or PlainProgress()) if self.verbose else nullcontext()
+                run = train(config, client=client, **given)
+        self._keep(run, labels, config)
 
     def _call_back(self, row: Mapping[str, Any]) -> Any:
         answers = [callback(dict(row)) for callback in self.callbacks or ()]
@@ -303,7 +299,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         DaskxmlError, ValueError
             If the rows do not fit, or have one label each.
         """
-        X = self._checked(X)
+        X = self.check_rows(X)
         if self.labels_.form == "single":
             raise ConfigError(
                 "calibrate is for rows of several labels: for one label a row take scikit-learn's "
@@ -326,15 +322,12 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             ``(rows,)`` labels where `fit` was given one label a row; else an indicator
             ``(rows, labels)``: dense where y was dense, sparse where it was sparse or lists.
         """
-        check_is_fitted(self)
-        if self._chooses:
-            blocks = [self._above_thresholds(self._checked(X))]
-        else:
-            blocks = list(map(self._chosen, self._scores(X)))
+        X = self.check_rows(X)
         if self.labels_.form == "single":
-            return self.classes_[np.concatenate(blocks)]
-        indicator = scipy.sparse.vstack(blocks, format="csr").astype(self.labels_.dtype)
-        return indicator.toarray() if self.labels_.form == "dense" else indicator
+            return self.classes_[self.model_.predict_top_k(X, 1)[0][:, 0]]
+        ids, _ = self.model_.choose(X, self.top_k, threshold=self.threshold)
+        chosen = scores_csr(ids, np.ones(ids.shape, self.labels_.dtype), len(self.classes_))
+        return chosen.toarray() if self.labels_.form == "dense" else chosen
 
     def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
         """Return the probability of each label.
@@ -353,8 +346,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             others have is the calibration's continuation.
         """
         if top_k is not None:
-            return self.model_.predict(self._checked(X), top_k)
-        scores = np.concatenate(list(self._scores(X)))
+            return self.model_.predict(self.check_rows(X), top_k)
+        scores = self._scores(X)
         is_sigmoid = self.labels_.form != "single" and self.model_.network.loss == "sigmoid"
         found = expit(scores) if is_sigmoid else softmax(scores, axis=1)
         made = self.model_.header.decisions
@@ -366,18 +359,18 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         It is the logit of the label. Where rows have one of two labels it is ``(rows,)``, above 0
         for the second.
         """
-        scores = np.concatenate(list(self._scores(X)))
+        scores = self._scores(X)
         is_binary = self.labels_.form == "single" and len(self.classes_) == 2
         return scores[:, 1] - scores[:, 0] if is_binary else scores
 
     def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
         """Return the best ``k`` labels of each row, best first, by their names or ids."""
-        ids, _ = self.model_.predict_top_k(self._checked(X), min(k, len(self.classes_)))
+        ids, _ = self.model_.predict_top_k(self.check_rows(X), min(k, len(self.classes_)))
         return [self.classes_[row[row >= 0]].tolist() for row in ids]
 
     def score(self, X: Any, y: Any) -> float:
         """Return `eval_metric` on rows, by default P@1."""
-        return measure(self, self._checked(X), y, self.eval_metric or DEFAULT_METRIC)
+        return measure(self, X, y, self.eval_metric or DEFAULT_METRIC)
 
     def explain(self, X: Any, label: Any, top_k: int = 10) -> list[list[tuple[Any, float]]]:
         """Return the features of each row that count most for or against a label.
@@ -389,7 +382,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             adds to the label's logit, or in label trees and mixtures to its probability
             (`daskxml.Model.explain`), the largest first.
         """
-        X, column, names = self._checked(X), self._column_of(label), self._feature_names()
+        X, column, names = self.check_rows(X), self._column_of(label), self._feature_names()
         explained = []
         for row in range(X.shape[0]):
             ids, added = self.model_.explain(X[row : row + 1], column)
@@ -421,53 +414,18 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def _feature_names(self) -> Any:
         return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
 
-    def _checked(self, X: Any) -> Any:
+    def check_rows(self, X: Any) -> Any:
+        """Return rows as the model takes them; texts become rows where it was trained on such."""
         check_is_fitted(self)
         if self.model_.header.vectorizer is not None and _are_texts(X):
             return self.model_.text_rows(X)
         return self._check_features(X, reset=False)
 
-    def _scores(self, X: Any) -> Iterator[npt.NDArray[np.float64]]:
-        """Yield the scores of blocks of rows: logits, or where rows have one label, its log."""
-        X = self._checked(X)
+    def _scores(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the logits, or where rows have one label, their logarithmic probabilities."""
+        scores = self.model_.logits(self.check_rows(X))
         is_single_sigmoid = self.labels_.form == "single" and self.model_.network.loss == "sigmoid"
-        step = max(1, _CHUNK_SCORES // len(self.classes_))
-        for first in range(0, X.shape[0], step):
-            scores = self.model_.logits(X[first : first + step])
-            yield log_expit(scores) if is_single_sigmoid else scores
-
-    @property
-    def _chooses(self) -> bool:
-        """Whether the model chooses labels among the best of a row: it has no other scores."""
-        if not kind_of(self.model_.spec).scores_all:
-            return True
-        return self.labels_.form != "single" and self.model_.header.decisions is not None
-
-    def _above_thresholds(self, X: Any) -> Any:
-        """Return what `predict` chooses by thresholds: columns, or an indicator."""
-        if self.labels_.form == "single":
-            return self.model_.predict_top_k(X, 1)[0][:, 0]
-        ids, _ = self.model_.choose(X, self.top_k, threshold=self.threshold)
-        return scores_csr(ids, np.ones(ids.shape, np.float32), len(self.classes_))
-
-    def _chosen(self, scores: npt.NDArray[np.float64]) -> Any:
-        """Return what `predict` chooses of a block: columns, or an indicator."""
-        if self.labels_.form == "single":
-            return np.argmax(scores, axis=1)
-        chosen = scores > self._bound(scores)
-        if self.top_k is not None and self.top_k < scores.shape[1]:
-            below = np.argpartition(-scores, self.top_k - 1, axis=1)[:, self.top_k :]
-            np.put_along_axis(chosen, below, False, axis=1)
-        return scipy.sparse.csr_matrix(chosen)
-
-    def _bound(self, scores: npt.NDArray[np.float64]) -> Any:
-        """Return the score above which a label is chosen, of each row or of all."""
-        threshold = self.threshold
-        if self.model_.network.loss == "sigmoid":
-            return 0.0 if threshold is None else logit(threshold)
-        if threshold is None:  # half of the best probability; a row's targets are alike
-            return scores.max(axis=1, keepdims=True) - np.log(2.0)
-        return np.log(threshold) + logsumexp(scores, axis=1, keepdims=True)
+        return log_expit(scores) if is_single_sigmoid else scores
 
     # ----------------------------------------------------------------- storing
 
@@ -484,10 +442,20 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             If a parameter is no plain value.
         """
         check_is_fitted(self)
-        stored = self.get_params() | dict.fromkeys(self._NOT_STORED)
-        text = estimator_text(stored, self.labels_)
+        stored = {
+            "params": self.get_params() | dict.fromkeys(self._NOT_STORED),
+            "form": self.labels_.form,
+            "dtype": str(self.labels_.dtype),
+            "classes": self.classes_.tolist(),
+            "classes_dtype": str(self.classes_.dtype),
+        }
+        try:
+            text = json.dumps(stored, indent=1)
+        except TypeError as error:
+            raise ConfigError(f"a parameter cannot be stored: {error}; use pickle") from error
         self.model_.save(directory, overwrite=overwrite)
-        write_estimator(directory, text)
+        with replacing(Path(directory) / ESTIMATOR_FILE) as partial:
+            partial.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, directory: str | Path) -> Self:
@@ -499,7 +467,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             If there is no model, or it is damaged.
         """
         model = Model.load(directory)
-        params, labels = read_estimator(directory, model)
+        params, labels = _read_estimator(Path(directory) / ESTIMATOR_FILE, model)
         estimator = cls(**params)
         estimator.model_, estimator.labels_, estimator.classes_ = model, labels, labels.classes
         estimator.n_features_in_ = model.spec.features
@@ -537,3 +505,50 @@ def _check_rows(X: Any, indicator: Any) -> None:
         raise LabelsError(
             f"X has {X.shape[0]:,} rows, y has {indicator.shape[0]:,}: give each row its labels"
         )
+
+
+def pair_of(eval_set: Any) -> tuple[Any, Any]:
+    """Return the pair of rows and labels, which may be the only one of a list.
+
+    Raises
+    ------
+    LabelsError
+        If there is no such pair.
+    """
+    pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        return pair[0], pair[1]
+    raise LabelsError("eval_set: give one pair (X, y)")
+
+
+def _read_estimator(path: Path, model: Model) -> tuple[dict[str, Any], LabelSet]:
+    """Return parameters and labels; those of a model alone where no estimator was stored."""
+    if not path.exists():
+        return {}, _known_labels(model)
+    try:
+        stored = parse_json(path.read_text(encoding="utf-8"))
+        classes = np.array(stored["classes"], np.dtype(stored["classes_dtype"]))
+        return dict(stored["params"]), LabelSet(stored["form"], classes, stored["dtype"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: damaged ({error!r}); save the estimator again") from error
+
+
+def _as_model(given: Any) -> Model:
+    """Return the model of an estimator, of a directory, or itself."""
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str | Path):
+        return Model.load(given)
+    if not hasattr(given, "model_"):
+        raise ConfigError("model: give a fitted XMLClassifier, a daskxml.Model or a directory")
+    return given.model_
+
+
+def _known_labels(given: Any) -> LabelSet:
+    """Return the labels of what `as_model` takes."""
+    if hasattr(given, "labels_"):
+        return given.labels_
+    model = _as_model(given)
+    if model.header.label_names:
+        return LabelSet("lists", np.array(model.header.label_names))
+    return LabelSet("sparse", np.arange(model.spec.labels))

@@ -15,11 +15,10 @@ from distributed import Client
 from sklearn.utils.validation import check_is_fitted
 
 from daskxml.api.collections import DaskRows, as_scipy, find_dask_rows, lazy_blocks, row_blocks
-from daskxml.api.estimators.classifier import XMLClassifier
+from daskxml.api.estimators.classifier import XMLClassifier, pair_of
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
-from daskxml.api.estimators.settings import resolve_settings, with_class_weight
+from daskxml.api.estimators.settings import resolve_settings
 from daskxml.api.stages import Rows
-from daskxml.api.train import train
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.session.setup import ColumnNames
@@ -125,23 +124,13 @@ class DaskXMLClassifier(XMLClassifier):
             given = replace(blocks, sample_weight=sample_weight)
         tests = eval_set
         if eval_set is not None and not isinstance(eval_set, Rows):
-            pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
-            _check_pair(pair)
-            tests, _, _ = _encoded(client, pair[0], pair[1], "eval_set", labels)
-        config = resolve_settings(self, rows, has_tests=tests is not None)
-        config = with_class_weight(config, self.class_weight, labels)
-        with self._progress() as on_event:
-            run = train(
-                config,
-                client=client,
-                train=given,
-                test=tests,
-                on_event=on_event,
-                on_megabatch=self._call_back,
-                raises=(Exception,),
-            )
-        self._set_columns(columns, run.model.spec.features)
-        self._keep(run, labels, config)
+            tests, _, _ = _encoded(client, *pair_of(eval_set), "eval_set", labels)
+        config = resolve_settings(self, rows, labels, has_tests=tests is not None)
+        vars(self).pop("feature_names_in_", None)
+        if columns:
+            self.feature_names_in_: Any = np.array(columns, dtype=object)
+        self._train(config, labels, given, tests, client=client)
+        self.n_features_in_ = self.model_.spec.features
         return self
 
     def partial_fit(
@@ -155,13 +144,6 @@ class DaskXMLClassifier(XMLClassifier):
             Always.
         """
         raise ConfigError("partial_fit trains in one process: take XMLClassifier")
-
-    def _set_columns(self, names: Sequence[str], features: int) -> None:
-        self.n_features_in_ = features
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        if names:
-            self.feature_names_in_: Any = np.array(names, dtype=object)
 
     # -------------------------------------------------------------- prediction
 
@@ -203,11 +185,6 @@ def _current_client() -> Client:
     except ValueError as error:
         need = "no Dask client: give client=, or make one (dask.distributed.Client) before"
         raise ConfigError(need) from error
-
-
-def _check_pair(pair: Any) -> None:
-    if not (isinstance(pair, tuple) and len(pair) == 2):
-        raise LabelsError("eval_set: give one pair (X, y)")
 
 
 def _without_others(rows: Rows, y: Any, sample_weight: Any) -> Rows:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from sklearn.exceptions import DataConversionWarning
+from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d
 
@@ -137,14 +138,13 @@ class GivenLabels:
         """Return the indicator with the columns of ``known``, then those of new labels."""
         wider = known.grown(self.labels)
         shape = (self.indicator.shape[0], len(wider.classes))
-        if known.is_matrix:
-            return _resized(self.indicator, shape)
-        places = np.array(
-            [wider.columns[label] for label in self.labels.classes.tolist()], np.int32
-        )
-        coo = self.indicator.tocoo()
-        columns = places[coo.col] if places.size else coo.col
-        return scipy.sparse.csr_matrix((coo.data, (coo.row, columns)), shape)
+        found, columns = self.indicator, self.indicator.indices
+        if not known.is_matrix and columns.size:
+            places = [wider.columns[label] for label in self.labels.classes.tolist()]
+            columns = np.array(places, np.int32)[columns]
+        aligned = scipy.sparse.csr_matrix((found.data, columns, found.indptr), shape)
+        aligned.sort_indices()
+        return aligned
 
 
 def read_labels(y: Any, *, may_be_none: bool = False) -> GivenLabels:
@@ -232,15 +232,10 @@ def _lists(rows: list[Any]) -> GivenLabels:
         kinds |= {_kind(label, number) for label in row}
         if len(kinds) > 1:
             raise LabelsError(f"y, row {number}: names and ids are mixed; give all rows the same")
-    labels = LabelSet("lists", np.array(sorted(set().union(*listed))))
-    indptr = np.zeros(len(listed) + 1, np.int64)
-    np.cumsum([len(row) for row in listed], out=indptr[1:])
-    columns = [
-        column for row in listed for column in sorted(labels.columns[label] for label in row)
-    ]
-    shape, ones = (len(listed), len(labels.classes)), np.ones(len(columns), np.float32)
-    indices = np.array(columns, np.int32)
-    return GivenLabels(labels, scipy.sparse.csr_matrix((ones, indices, indptr), shape))
+    binarizer = MultiLabelBinarizer(sparse_output=True)
+    indicator = scipy.sparse.csr_matrix(binarizer.fit_transform(listed), dtype=np.float32)
+    indicator.sort_indices()
+    return GivenLabels(LabelSet("lists", np.array(binarizer.classes_.tolist())), indicator)
 
 
 def _kind(label: Any, row: int) -> type:
@@ -272,7 +267,3 @@ def _indicator(form: str, matrix: Any) -> GivenLabels:
     ones = np.ones(csr.nnz, np.float32)
     indicator = scipy.sparse.csr_matrix((ones, csr.indices, csr.indptr), csr.shape)
     return GivenLabels(LabelSet(form, np.arange(csr.shape[1]), matrix.dtype), indicator)
-
-
-def _resized(matrix: scipy.sparse.csr_matrix, shape: tuple[int, int]) -> scipy.sparse.csr_matrix:
-    return scipy.sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape)

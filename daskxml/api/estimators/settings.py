@@ -1,19 +1,23 @@
-"""An estimator's parameters as the settings of a run."""
+"""An estimator's parameters as the settings of a run, and the metrics by which it is scored."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from daskxml.api.estimators.labels import LabelSet
-from daskxml.api.estimators.scorers import metric_rank
 from daskxml.config import RunConfig, load_run_config
-from daskxml.core.errors import ConfigError
+from daskxml.config.sections import METRICS
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.data.rows import label_csr
+from daskxml.metrics import metric_sums, propensities
 
-RUN_FILE = "network"
+RUN_FILE, DEFAULT_METRIC = "network", "P@1"
 _SETTINGS = {
     "loss": "model.loss",
     "dropout": "model.dropout",
@@ -40,7 +44,73 @@ _ONE_EPOCH = {
 }
 
 
-def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig:
+def metric_rank(metric: str) -> int:
+    """Return the k of a metric's name.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+
+    Examples
+    --------
+    >>> metric_rank("nDCG@5")
+    5
+    """
+    found = re.fullmatch(rf"({'|'.join(METRICS)})@([1-9]\d*)", str(metric))
+    if found is None:
+        known = ", ".join(METRICS)
+        raise ConfigError(f"metric {metric!r}: must be one of {known} followed by @k, like P@5")
+    return int(found[2])
+
+
+def make_scorer(metric: str) -> partial[float]:
+    """Return a scorer for ``scoring=`` of ``cross_val_score``, ``GridSearchCV`` and the like.
+
+    Parameters
+    ----------
+    metric
+        ``P@k``, ``nDCG@k``, ``PSP@k``, ``PSnDCG@k`` or ``recall@k``; see `daskxml.metrics.ranking`.
+        Labels that the estimator has never seen count as missed.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such metric.
+
+    Examples
+    --------
+    >>> make_scorer("P@5").keywords
+    {'metric': 'P@5'}
+    """
+    metric_rank(metric)
+    return partial(measure, metric=metric)
+
+
+def measure(estimator: Any, X: Any, y: Any, metric: str) -> float:
+    """Return a ranking metric of an `XMLClassifier`, or of what ends in one."""
+    k = metric_rank(metric)
+    while not hasattr(estimator, "labels_"):
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        else:
+            X, estimator = estimator[:-1].transform(X), estimator[-1]
+    model, truth = estimator.model_, estimator.labels_.encode(y)
+    ids, _ = model.predict_top_k(estimator.check_rows(X), min(k, model.spec.labels))
+    if truth.shape[0] != len(ids):
+        raise InputError(f"X has {len(ids):,} rows, y has {truth.shape[0]:,}")
+    counts = np.zeros(truth.shape[1], np.int64)
+    counts[: model.label_counts.size] = model.label_counts
+    header = model.header
+    weights = propensities(counts, header.training_rows, header.propensity_a, header.propensity_b)
+    ranked = np.full((len(ids), k), -1, np.int32)
+    ranked[:, : ids.shape[1]] = ids
+    return float(
+        metric_sums(ranked, label_csr(truth, *truth.shape), weights, (k,)).result()[metric]
+    )
+
+
+def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: bool) -> RunConfig:
     """Return the run of an `XMLClassifier` with ``rows`` training rows.
 
     Parameters
@@ -56,9 +126,10 @@ def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig
     Examples
     --------
     >>> from daskxml.api.estimators.classifier import XMLClassifier
-    >>> config = resolve_settings(XMLClassifier("adaptive-sgd", epochs=3), 9, has_tests=False)
+    >>> labels, classifier = LabelSet("lists", np.array(["a"])), XMLClassifier("ssp", epochs=3)
+    >>> config = resolve_settings(classifier, 9, labels, has_tests=False)
     >>> config.training.epochs, config.strategy_name
-    (3.0, 'adaptive-sgd')
+    (3.0, 'ssp')
     """
     source = estimator.run_file if estimator.run_file is not None else RUN_FILE
     tables = load_run_config(source).as_dict()
@@ -75,33 +146,26 @@ def resolve_settings(estimator: Any, rows: int, *, has_tests: bool) -> RunConfig
     ranks = given.setdefault("evaluation.k", tables["evaluation"]["k"])
     given["evaluation.k"] = sorted({*ranks, metric_rank(metric)})
     config = load_run_config(tables, given)
+    more: dict[str, Any] = {}
+    if estimator.class_weight is not None:
+        more["training.class_weight"] = _class_weight(config, estimator.class_weight, labels)
     is_scored = has_tests or config.data.validation > 0.0
-    if not is_scored or "evaluation.every" in given or not config.has_strategy:
-        return config
-    once_an_epoch = max(1, round(rows / config.strategy.megabatch_rows))
-    return load_run_config(config, {"evaluation.every": once_an_epoch})
+    if is_scored and "evaluation.every" not in given and config.has_strategy:
+        more["evaluation.every"] = max(1, round(rows / config.strategy.megabatch_rows))
+    return load_run_config(config, more)
 
 
-def with_class_weight(config: RunConfig, class_weight: Any, labels: LabelSet) -> RunConfig:
-    """Return a run with the weights of an estimator's labels; None leaves it as it is.
-
-    Raises
-    ------
-    ConfigError
-        If one is of no label, or is no number of at least 0.
-    """
-    if class_weight is None:
-        return config
-    given = class_weight
-    if isinstance(given, Mapping):
-        for label in given:
-            if label not in labels.columns:
-                raise ConfigError(f"class_weight: {label!r} is no label of y: remove it")
-        base = config.data.label_base
-        given = {str(labels.columns[label] + base): float(each) for label, each in given.items()}
-    elif not isinstance(given, str):
-        given = np.asarray(given, np.float64).tolist()
-    return load_run_config(config, {"training.class_weight": given})
+def _class_weight(config: RunConfig, given: Any, labels: LabelSet) -> Any:
+    """Return the weights of an estimator's labels as a run file has them."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, Mapping):
+        return np.asarray(given, np.float64).tolist()
+    for label in given:
+        if label not in labels.columns:
+            raise ConfigError(f"class_weight: {label!r} is no label of y: remove it")
+    base = config.data.label_base
+    return {str(labels.columns[label] + base): float(each) for label, each in given.items()}
 
 
 def one_epoch(config: RunConfig, calls: int) -> RunConfig:
