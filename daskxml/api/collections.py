@@ -1,4 +1,4 @@
-"""Rows in Dask collections: every block becomes a partition on the worker that holds it.
+"""Rows and documents in Dask collections: a block becomes a partition on the worker that holds it.
 
 Nothing of the rows passes through the client or the scheduler. The blocks stay tasks of the
 cluster, so that Dask computes those again that are lost with a worker.
@@ -6,13 +6,15 @@ cluster, so that Dask computes those again that are lost with a worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from dask import compute, delayed, is_dask_collection
+from dask.base import tokenize
 from dask.delayed import Delayed
 from distributed import Client, Future
 
@@ -21,10 +23,12 @@ from daskxml.config import DataSection, RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.core.work_stats import StageRecord
-from daskxml.data.formats import read_frame
+from daskxml.data.blocks import stamp_files
+from daskxml.data.formats import plan_files, read_documents, read_frame
 from daskxml.data.parse import Dialect, ParsedRows
 from daskxml.data.rows import matrix_partition
-from daskxml.data.tables import columns_to_read
+from daskxml.data.tables import LABELS, Documents, columns_to_read, parse_documents
+from daskxml.data.text.counts import check_texts
 
 
 @dataclass(frozen=True)
@@ -247,8 +251,11 @@ def _read_frame(frame: Any, number: int, dialect: Dialect, known: Sequence[str])
     return parsed.partition
 
 
+Task = tuple[Any, ...]  # a function, and its arguments
 Given = Matrices | DaskRows | RowsOnWorkers
 Scattered = Mapping[str, list[Future]]  # rows on the workers
+_DOCUMENTS = 2048  # of a list that are a partition
+TEXT_BLOCK_BYTES = 4 << 20  # texts take longer than rows
 
 
 def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:
@@ -267,3 +274,117 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
         if name == "train" and rows.sample_weight is not None:
             placed["weights"] = client.scatter([np.asarray(rows.sample_weight)], hash=False)
     return placed
+
+
+# ----------------------------------------------------- documents: texts, and names of their labels
+
+
+class TextFiles(tuple[str, ...]):
+    """Paths of files, globs and URLs, which are no documents themselves."""
+
+
+def find_documents(
+    client: Client, given: Any, labels: Any, column: str
+) -> tuple[Any, Callable[[], list[Task]]]:
+    """Return what stands for documents, and what returns the tasks that make their partitions.
+
+    A partition of documents is a pair of lists: texts, and the names of each one's labels.
+
+    Parameters
+    ----------
+    given
+        A path, glob or URL, or a list of `pathlib.Path`; a list of texts; a bag of texts, of pairs
+        of a text and its labels, or of dictionaries; or a data frame.
+    labels
+        For a list of texts: a list of each one's labels.
+    column
+        Of texts, in tables, data frames and dictionaries.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or the data frame has no such column.
+    """
+    dialect = Dialect(text_column=column, needs_labels=False)
+    if isinstance(given, list | tuple) and not _paths(given):
+        pairs = _pairs_of(given, labels)
+
+        def listed() -> list[Task]:
+            return [(tuple, future) for future in client.scatter(pairs, hash=False)]
+
+        return tokenize(given, labels), listed
+    if labels is not None:
+        problem = "labels are for a list of texts: give them beside each text"
+        raise InputError(f"{problem}, in a column {LABELS!r}")
+    if files := _paths(given):
+
+        def read() -> list[Task]:
+            blocks = client.submit(plan_files, files, TEXT_BLOCK_BYTES, pure=False).result()
+            return [(read_documents, block, dialect) for block in blocks]
+
+        return [files, client.submit(stamp_files, files, pure=False).result()], read
+    if not is_dask_collection(given):
+        problem = "give files, a list of texts, or a Dask bag or data frame"
+        raise InputError(f"documents are a {type(given).__name__}: {problem}")
+    function: Any = _from_items
+    args: Task = (column,)
+    if hasattr(given, "columns"):
+        columns = columns_to_read(list(map(str, given.columns)), dialect)
+        function, args = read_frame, (columns, dialect, parse_documents)
+
+    def of_blocks() -> list[Task]:
+        return [(function, block, *args) for block in client.compute(given.to_delayed())]
+
+    return tokenize(given), of_blocks
+
+
+def _pairs_of(texts: Sequence[Any], labels: Any) -> list[Documents]:
+    """Return the partitions of documents of this process."""
+    check_texts(texts)
+    if labels is not None and len(labels) != len(texts):
+        told = f"{len(texts):,} texts, but labels of {len(labels):,}"
+        raise InputError(f"{told}: give each text a list of its labels")
+    names = [_names(row, number) for number, row in enumerate(labels or [[]] * len(texts))]
+    starts = range(0, max(1, len(names)), _DOCUMENTS)
+    spans = [slice(first, first + _DOCUMENTS) for first in starts]
+    return [(list(texts[span]), names[span]) for span in spans]
+
+
+def _paths(given: Any) -> list[str]:
+    """Return the paths of files; none where documents are given in another way."""
+    listed = given if isinstance(given, list | tuple) else [given]
+    if isinstance(given, str | TextFiles) or (
+        listed and all(isinstance(each, Path) for each in listed)
+    ):
+        return [str(each) if "://" in str(each) else str(Path(each).absolute()) for each in listed]
+    return []
+
+
+def _from_items(items: Iterable[Any], column: str) -> Documents:
+    """Return the documents of a part of a bag."""
+    texts: list[str] = []
+    labels: list[list[str]] = []
+    for place, item in enumerate(items):
+        text: Any = item
+        given: Any = []
+        if isinstance(item, Mapping):
+            text, given = item.get(column), item.get(LABELS) or []
+        elif isinstance(item, tuple) and len(item) == 2:
+            text, given = item
+        if not isinstance(text, str):
+            shown = repr(item)[:40]
+            need = f"give texts, pairs of a text and its labels, or {{{column!r}: ...}}"
+            raise InputError(f"item {place} is {shown}: {need}")
+        texts.append(text)
+        labels.append(_names(given, place))
+    return texts, labels
+
+
+def _names(given: Any, row: int) -> list[str]:
+    """Return the names of a document's labels, of which one may stand alone."""
+    listed = [given] if isinstance(given, str | int) else list(given)
+    names = [str(label) for label in listed]
+    for label, name in zip(listed, names, strict=True):
+        if label is None or isinstance(label, float) or not name:
+            raise InputError(f"document {row}: the label {label!r}: give names, or ids")
+    return names

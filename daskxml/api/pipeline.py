@@ -20,11 +20,10 @@ from typing import Any
 from distributed import Client, Future
 
 from daskxml.api.prediction_files import Block, write_predictions
-from daskxml.api.row_stages import RowStages
 from daskxml.api.run import Config, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
 from daskxml.api.stage_tasks import FEATURES_FILE, LABELS_FILE, rank, score, write_matrices
-from daskxml.api.stages import NUMBER, Rows, Value, await_stage, key_of, submit_each
+from daskxml.api.stages import NUMBER, Rows, RowStages, Value, await_stage, key_of, submit_each
 from daskxml.api.train import train
 from daskxml.cluster.connection import connection
 from daskxml.config import load_run_config

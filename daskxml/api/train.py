@@ -13,9 +13,9 @@ from typing import Any
 from distributed import Client
 
 from daskxml.api.collections import DaskRows, Given, Scattered, find_dask_rows, place_given
-from daskxml.api.row_stages import RowStages
 from daskxml.api.run import Config, Job, Matrices, Run
 from daskxml.api.runs import RunFollower, forget, open_runs
+from daskxml.api.stages import RowStages
 from daskxml.cluster.connection import Warn, connection
 from daskxml.config import RunConfig
 from daskxml.config.sections import ClusterSection

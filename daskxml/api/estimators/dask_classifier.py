@@ -126,7 +126,7 @@ class DaskXMLClassifier(XMLClassifier):
         if eval_set is not None and not isinstance(eval_set, Rows):
             tests, _, _ = _encoded(client, *pair_of(eval_set), "eval_set", labels)
         config = resolve_settings(self, rows, labels, has_tests=tests is not None)
-        vars(self).pop("feature_names_in_", None)
+        self.__dict__.pop("feature_names_in_", None)
         if columns:
             self.feature_names_in_: Any = np.array(columns, dtype=object)
         self._train(config, labels, given, tests, client=client)
