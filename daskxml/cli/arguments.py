@@ -258,8 +258,6 @@ _SERVING = (
     _takes("--port", type=port, default=8000, help="0: any free port"),
     _takes("--threads", type=positive, metavar="N", help="batches at a time (default: all cores)"),
     _takes("--batch-rows", type=positive, default=256, metavar="N", help="largest batch, in rows"),
-    _takes("--batch-wait-ms", type=number, default=0.0, metavar="MS",
-           help="time that a request waits for others while a thread is idle"),
     _takes("--request-rows", type=positive, default=1000, metavar="N",
            help="largest request, in rows"),
     _takes("--request-bytes", type=positive, default=16 << 20, metavar="N",

@@ -25,7 +25,7 @@ def serve(options: Options) -> int:
     try:
         import uvicorn
 
-        from daskxml.cli.serving.app import ServingSettings, create_app
+        from daskxml.cli.serving import ServingSettings, create_app
     except ImportError as error:
         need = "serving needs FastAPI and uvicorn: pip install 'daskxml[serve]'"
         raise ConfigError(need) from error
@@ -35,7 +35,6 @@ def serve(options: Options) -> int:
     settings = ServingSettings(
         threads=options.threads or usable_cores(),
         batch_rows=options.batch_rows,
-        batch_wait_s=options.batch_wait_ms / 1000.0,
         request_rows=options.request_rows,
         request_bytes=options.request_bytes,
         request_s=options.request_seconds,

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from daskxml.cli.serving.batches import Batches, BusyError
-from daskxml.cli.serving.models import ServedModel
+from daskxml.cli.batches import Batches, BusyError, ServedModel
 from daskxml.core.errors import ConfigError
 from daskxml.models.network.spec import ModelSpec
 from daskxml.models.store import ModelHeader
@@ -40,7 +39,7 @@ def gather(requests: list[tuple[int, int]], calls: int, **options: Any) -> tuple
     """Ask for ``(rows, k)`` at the same time; return the model and each answer or error."""
     model = Held()
     served = ServedModel(model, "", {})
-    given = {"workers": 1, "most_rows": 8, "most_waiting": 20, "wait_s": 0.0, **options}
+    given = {"workers": 1, "most_rows": 8, "most_waiting": 20, **options}
 
     async def run() -> list[Any]:
         sizes: list[int] = []
@@ -111,9 +110,7 @@ def test_a_client_that_goes_is_left_out() -> None:
     served = ServedModel(model, "", {})
 
     async def run() -> Any:
-        batches = Batches(
-            workers=1, most_rows=8, most_waiting=20, wait_s=0.0, on_batch=lambda _: None
-        )
+        batches = Batches(workers=1, most_rows=8, most_waiting=20, on_batch=lambda _: None)
         gone = asyncio.ensure_future(batches.rank(served, rows(1), 2))
         stays = asyncio.ensure_future(batches.rank(served, rows(4), 2))
         while not model.calls:

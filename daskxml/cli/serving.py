@@ -1,4 +1,4 @@
-"""The ASGI application: rows in, names of labels out."""
+"""The ASGI application of ``daskxml serve``: rows in, names of labels out."""
 
 from __future__ import annotations
 
@@ -9,24 +9,167 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
+import scipy.sparse
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daskxml._version import __version__
-from daskxml.cli.serving.batches import Batches, BusyError
-from daskxml.cli.serving.limits import App, BodyLimit, Message, Receive, Send
-from daskxml.cli.serving.models import Models, ServedModel
-from daskxml.cli.serving.requests import Answer, Problem, Query, matrix_of
+from daskxml.cli.batches import Batches, BusyError, ServedModel, version_of
 from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.models.rankings import Ids, Scores, named
+from daskxml.models.rankings import Ids, Scores, empty_rows, named
 
 logger = logging.getLogger("daskxml.cli.serving")
+_PATHS = frozenset({"/predict", "/model", "/health", "/ready", "/metrics", "/reload"})
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_LAST = {"connection": "close"}  # the rest of the body is not read
+
+
+# ---------------------------------------------------------------------- requests and answers
+
+
+class Row(BaseModel):
+    """The features of one row, by ids or by names, and their values."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ids: list[Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="Features by number, from 0 on."
+    )
+    names: list[str] | None = Field(
+        None, description="Features by name, in place of `ids`; unknown ones are an error."
+    )
+    values: list[FiniteFloat] | None = Field(
+        None, description="A value for each; 1 if left out. Those of a feature given twice add up."
+    )
+
+
+class Query(BaseModel):
+    """Rows or texts, and how many labels of each are wanted."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"rows": [{"ids": [3, 17], "values": [0.5, 2]}], "k": 2}]},
+    )
+
+    rows: list[Row] | None = Field(None, min_length=1)
+    text: list[str] | None = Field(
+        None, min_length=1, description="Documents in place of `rows`, for a model of texts."
+    )
+    k: int = Field(5, ge=1, description="Labels of each row.")
+    explain: int = Field(
+        0, ge=0, le=100, description="Number of features to report for each label."
+    )
+
+
+class Labels(BaseModel):
+    """The best labels of a row, best first."""
+
+    labels: list[str | int] = Field(description="Names where the model has them, else ids.")
+    ids: list[int] = Field(description="Numbers of the labels, from 0 on.")
+    scores: list[float] = Field(description="Probabilities.")
+    explanations: list[list[tuple[str | int, float]]] | None = Field(
+        None, description="For each label: features, and what each adds to the label's logit."
+    )
+
+
+class Answer(BaseModel):
+    """The labels of each row, and which model found them."""
+
+    predictions: list[Labels]
+    model: str = Field(description="The first digits of the model's SHA-256.")
+
+
+class Problem(BaseModel):
+    """What is wrong with a request."""
+
+    error: str
+
+
+def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sparse.csr_matrix:
+    """Return the rows of a query, ``(rows, features)`` float32.
+
+    Raises
+    ------
+    InputError
+        If a row has no or too many features, unknown ones, or another number of values; or a
+        text no word that the model knows.
+    ConfigError
+        If there are texts, but the model was not trained on such.
+    """
+    if (query.rows is None) == (query.text is None):
+        raise InputError("give either rows or text")
+    if query.text is not None:
+        return _rows_of_texts(query.text, served, most_nonzeros)
+    lengths, columns, values = [0], [], []
+    for number, row in enumerate(query.rows or ()):
+        try:
+            ids = _columns(row, served)
+            held = [1.0] * len(ids) if row.values is None else row.values
+            if len(held) != len(ids):
+                raise InputError(f"{len(ids):,} features have {len(held):,} values")
+        except InputError as error:
+            raise InputError(f"row {number}: {error.message}") from None
+        columns += ids
+        values += held
+        lengths.append(len(columns))
+        if len(columns) > most_nonzeros:
+            raise InputError(f"more than {most_nonzeros:,} features in all rows: send fewer rows")
+    shape = len(lengths) - 1, served.model.spec.features
+    with np.errstate(over="ignore"):
+        data = np.array(values, np.float32)
+    if not np.isfinite(data).all():  # refused here: other requests may be in the same batch
+        first = int(np.searchsorted(lengths, np.argmin(np.isfinite(data)), side="right")) - 1
+        raise InputError(f"row {first}: a value is too large for float32")
+    indices = np.array(columns, np.int32), np.array(lengths, np.int32)
+    return scipy.sparse.csr_matrix((data, *indices), shape)
+
+
+def _rows_of_texts(
+    texts: list[str], served: ServedModel, most_nonzeros: int
+) -> scipy.sparse.csr_matrix:
+    matrix = served.model.text_rows(texts)
+    if matrix.nnz > most_nonzeros:
+        raise InputError(f"more than {most_nonzeros:,} words in all texts: send fewer texts")
+    if empty_rows(matrix):
+        number = int(np.argmin(np.diff(matrix.indptr)))
+        raise InputError(f"text {number}: it has no word that the model knows")
+    return matrix
+
+
+def _columns(row: Row, served: ServedModel) -> list[int]:
+    """Return the numbers of a row's features."""
+    if (row.ids is None) == (row.names is None):
+        raise InputError("give its features either as ids or as names")
+    features = served.model.spec.features
+    if row.ids is not None:
+        if row.ids and max(row.ids) >= features:
+            raise InputError(f"feature {max(row.ids)}: the model has 0 to {features - 1}")
+        found = row.ids
+    else:
+        if not served.feature_ids:
+            raise InputError("the model has no names of features: give ids")
+        try:
+            found = [served.feature_ids[name] for name in row.names or ()]
+        except KeyError as error:
+            raise InputError(f"the model has no feature of the name {error.args[0]!r}") from None
+    if not found:
+        raise InputError("it has no features")
+    return found
+
+
+# --------------------------------------------------------------------------- the application
+
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem} for status in (400, 408, 413, 422, 503)
 }
@@ -36,9 +179,6 @@ _BODY = {
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Query"}}},
     }
 }
-_PATHS = frozenset({"/predict", "/model", "/health", "/ready", "/metrics", "/reload"})
-_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +191,6 @@ class ServingSettings:
         Batches that are ranked at the same time, on one thread each.
     batch_rows
         Most rows that are ranked together.
-    batch_wait_s
-        How long a request waits for others although a thread is idle.
     waiting_rows
         Most rows that wait; more are answered with 503.
     request_rows, request_nonzeros, request_bytes
@@ -67,7 +205,6 @@ class ServingSettings:
 
     threads: int = 1
     batch_rows: int = 256
-    batch_wait_s: float = 0.0
     waiting_rows: int = 10_000
     request_rows: int = 1_000
     request_nonzeros: int = 1_000_000
@@ -93,7 +230,7 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
         If there is no model, or it is damaged.
     """
     settings = settings or ServingSettings()
-    server = Server(Models(Path(directory), 1), settings)
+    server = Server(Path(directory), settings)
     api = FastAPI(
         title="daskxml", version=__version__, lifespan=server.lifespan,
         description="The best labels of sparse rows, by a model that daskxml has trained.",
@@ -109,7 +246,6 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
         api.post("/reload")(server.reload)
     for kind, answer in _ERRORS.items():
         api.add_exception_handler(kind, answer)
-    api.add_middleware(BodyLimit, most_bytes=settings.request_bytes, within_s=settings.request_s)
     api.add_middleware(Counted, count=server.count)
     plain = api.openapi
 
@@ -127,9 +263,10 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
 class Server:
     """What the paths of the application do."""
 
-    def __init__(self, models: Models, settings: ServingSettings) -> None:
-        self.models, self.settings = models, settings
-        self.is_ready = False
+    def __init__(self, directory: Path, settings: ServingSettings) -> None:
+        self.directory, self.settings = directory, settings
+        self.served = ServedModel.load(directory)
+        self.is_ready, self._loading = False, asyncio.Lock()
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "daskxml_requests", "Requests by path and status.", ["path", "status"],
@@ -147,7 +284,7 @@ class Server:
             "daskxml_reloads", "Models taken since the start.", registry=registry
         )
         self._info = Info("daskxml_model", "The model that answers.", registry=registry)
-        self._info.info({"version": models.current.version, "daskxml": __version__})
+        self._info.info({"version": self.served.version, "daskxml": __version__})
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -155,8 +292,7 @@ class Server:
         settings = self.settings
         self._batches = Batches(
             workers=settings.threads, most_rows=settings.batch_rows,
-            most_waiting=settings.waiting_rows, wait_s=settings.batch_wait_s,
-            on_batch=self._batch_rows.observe,
+            most_waiting=settings.waiting_rows, on_batch=self._batch_rows.observe,
         )  # fmt: skip
         watching = asyncio.create_task(self._watch()) if settings.watch_s else None
         self.is_ready = True
@@ -169,8 +305,8 @@ class Server:
     async def predict(self, request: Request) -> Response:
         """Rank the labels of each row."""
         begun_s = time.perf_counter()
-        query = Query.model_validate_json(await request.body())
-        served, settings = self.models.current, self.settings
+        query = Query.model_validate_json(await self._body(request))
+        served, settings = self.served, self.settings
         count = len(query.rows or query.text or ())
         if count > settings.request_rows:
             raise InputError(f"{count:,} rows: send at most {settings.request_rows:,}")
@@ -186,17 +322,34 @@ class Server:
         self._seconds.observe(time.perf_counter() - begun_s)
         return JSONResponse({"predictions": rows, "model": served.version})
 
+    async def _body(self, request: Request) -> bytes:
+        """Return a whole body, in bounds of size and time."""
+        body, settings = bytearray(), self.settings
+        try:
+            async with asyncio.timeout(settings.request_s):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > settings.request_bytes:
+                        problem = f"the body is larger than {settings.request_bytes:,} bytes"
+                        raise HTTPException(413, problem, _LAST)
+        except TimeoutError:
+            problem = f"the body was not whole within {settings.request_s:g} s"
+            raise HTTPException(408, problem, _LAST) from None
+        except ClientDisconnect:  # nobody hears the answer
+            raise HTTPException(400, "the client has gone") from None
+        return bytes(body)
+
     async def describe(self) -> dict[str, Any]:
         """Say what the model is."""
-        header = self.models.current.model.header
+        header = self.served.model.header
         return {
-            "version": self.models.current.version,
+            "version": self.served.version,
             "features": header.spec.features,
             "labels": header.spec.labels,
             "has_feature_names": bool(header.feature_names),
             "has_label_names": bool(header.label_names),
             "takes_text": header.vectorizer is not None,
-            "description": repr(self.models.current.model),
+            "description": repr(self.served.model),
         }
 
     async def health(self) -> dict[str, str]:
@@ -212,14 +365,22 @@ class Server:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def reload(self) -> dict[str, Any]:
-        """Take the model that is in the directory now; requests under way keep theirs."""
-        changed = await asyncio.to_thread(self.models.reload)
-        if changed:
-            version = self.models.current.version
-            self._reloads.inc()
-            self._info.info({"version": version, "daskxml": __version__})
-            logger.info("model %s answers now", version)
-        return {"changed": changed, "version": self.models.current.version}
+        """Take the model that is in the directory now; requests under way keep theirs.
+
+        If it cannot be read, the current one stays.
+        """
+        async with self._loading:
+            changed = not await asyncio.to_thread(self._is_current)
+            if changed:
+                self.served = await asyncio.to_thread(ServedModel.load, self.directory)
+                self._reloads.inc()
+                self._info.info({"version": self.served.version, "daskxml": __version__})
+                logger.info("model %s answers now", self.served.version)
+        return {"changed": changed, "version": self.served.version}
+
+    def _is_current(self) -> bool:
+        """Whether the directory still describes the current model."""
+        return version_of(self.directory) == self.served.version
 
     async def reload_or_tell(self) -> None:
         """Reload; a model that cannot be read is a line of the log, and the current one stays."""
@@ -231,7 +392,7 @@ class Server:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.settings.watch_s)
-            if not await asyncio.to_thread(self.models.is_current):
+            if not await asyncio.to_thread(self._is_current):
                 await self.reload_or_tell()
 
     def count(self, path: str, status: int) -> None:
@@ -242,10 +403,10 @@ class Server:
 class Counted:
     """An ASGI application in front of another: it reports the status of every response."""
 
-    def __init__(self, app: App, count: Callable[[str, int], object]) -> None:
+    def __init__(self, app: ASGIApp, count: Callable[[str, int], object]) -> None:
         self._app, self._count = app, count
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
 
         async def told(message: Message) -> None:

@@ -1,24 +1,71 @@
-"""Rows of concurrent requests, ranked together."""
+"""The model that answers requests, and rows of concurrent requests, ranked together."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from daskxml.cli.serving.models import ServedModel
 from daskxml.core.errors import DaskxmlError
 from daskxml.models.rankings import Ids, Scores
+from daskxml.models.store import HEADER_NAME
+from daskxml.models.trained import Model
 
 Ranking = tuple[Ids, Scores]
 
 # As many rows, or fewer, are ranked one at a time: a row alone has a path of its own, while a
 # product of so few rows takes longer than each of them by itself.
 _FEW_ROWS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model, ready to answer.
+
+    Attributes
+    ----------
+    model
+        With everything loaded and compiled that predictions need.
+    version
+        The first digits of the digest of its arrays.
+    feature_ids
+        The number of each feature by its name; empty if the model has none.
+    """
+
+    model: Model
+    version: str
+    feature_ids: dict[str, int]
+
+    @classmethod
+    def load(cls, directory: Path) -> ServedModel:
+        """Read, verify and warm up a model.
+
+        Raises
+        ------
+        ModelError
+            If there is none, or it is damaged.
+        """
+        model = Model.load(directory, threads=1)
+        model.warm_up()
+        names = model.header.feature_names
+        ids = {name: column for column, name in enumerate(names)}
+        return cls(model, version_of(directory), ids)
+
+
+def version_of(directory: Path) -> str:
+    """Return the version of the model that a directory holds now; "" without one."""
+    try:
+        described = json.loads((directory / HEADER_NAME).read_bytes())
+        return str(described["tensors"]["sha256"])[:12]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 class BusyError(DaskxmlError):
@@ -31,13 +78,12 @@ class _Group:
     def __init__(self) -> None:
         self.waiting: list[tuple[scipy.sparse.csr_matrix, asyncio.Future[Ranking]]] = []
         self.rows = 0
-        self.is_full = asyncio.Event()
 
 
 class Batches:
     """Gathers the rows of requests while the workers are busy, and ranks them in one call.
 
-    A request that finds an idle worker waits for nobody, unless ``wait_s`` is set.
+    A request that finds an idle worker waits for nobody.
 
     Parameters
     ----------
@@ -47,20 +93,17 @@ class Batches:
         Of a call; one request's rows stay together.
     most_waiting
         Rows that may wait in all.
-    wait_s
-        How long a request waits for others although a worker is idle.
     on_batch
         Called with the number of rows of each call.
     """
 
     def __init__(
-        self, *, workers: int, most_rows: int, most_waiting: int, wait_s: float,
-        on_batch: Callable[[int], object],
-    ) -> None:  # fmt: skip
+        self, *, workers: int, most_rows: int, most_waiting: int, on_batch: Callable[[int], object]
+    ) -> None:
         self._pool = ThreadPoolExecutor(workers, "daskxml-rank")
         self._idle = asyncio.Semaphore(workers)
         self._most_rows, self._most_waiting = most_rows, most_waiting
-        self._wait_s, self._on_batch = wait_s, on_batch
+        self._on_batch = on_batch
         self._open: dict[tuple[ServedModel, int], _Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_rows = 0
@@ -90,8 +133,6 @@ class Batches:
         key, count = (served, k), rows.shape[0]
         group = self._open.get(key)
         if group is None or group.rows + count > self._most_rows:
-            if group is not None:
-                group.is_full.set()
             group = self._open[key] = _Group()
             task = asyncio.create_task(self._answer(key, group))
             self._tasks.add(task)  # else it might be collected
@@ -99,13 +140,9 @@ class Batches:
         future: asyncio.Future[Ranking] = asyncio.get_running_loop().create_future()
         group.waiting.append((rows, future))
         group.rows += count
-        if group.rows >= self._most_rows:
-            group.is_full.set()
         return future
 
     async def _answer(self, key: tuple[ServedModel, int], group: _Group) -> None:
-        if self._wait_s:
-            await asyncio.wait([asyncio.ensure_future(group.is_full.wait())], timeout=self._wait_s)
         async with self._idle:
             if self._open.get(key) is group:
                 del self._open[key]

@@ -305,14 +305,17 @@ def test_the_pages(served: Served) -> None:
 
 def test_requests_under_way_are_answered_at_the_end(tmp_path: Path) -> None:
     model_of(0).save(tmp_path / "model")
-    wait = ("--batch-wait-ms", 1500)
-    with Command("serve", tmp_path / "model", "--port", 0, "--threads", 1, *wait) as command:
-        ending = Served(command, tmp_path / "model")
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(ending.ask, "/predict", {"rows": [ONE]})
+    with Command("serve", tmp_path / "model", "--port", 0) as command:
+        body = json.dumps({"rows": [ONE]}).encode()
+        head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        address = ("127.0.0.1", Served(command, tmp_path / "model").port)
+        with socket.create_connection(address, timeout=30) as connection:
+            connection.sendall(head + body[:5])
             time.sleep(0.5)
             os.kill(command.pid, signal.SIGTERM)
-            assert asked.result()[0] == 200
+            time.sleep(0.5)
+            connection.sendall(body[5:])
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert command.end()[0] == 0
 
 

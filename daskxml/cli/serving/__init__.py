@@ -1,1 +1,0 @@
-"""`daskxml serve`: a trained model's answers over HTTP."""
