@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -21,7 +22,6 @@ from daskxml.cluster.connection import running_cluster
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import lock_folder
 from daskxml.data.blocks import Block as FileBlock
-from daskxml.data.blocks import stamp_files
 from daskxml.data.formats import plan_files
 from daskxml.models.network.spec import check_rank
 from daskxml.models.rows import BLOCK_BYTES, read_block_rows
@@ -155,11 +155,19 @@ def _prepare(
     if not folder.parent.is_dir():
         raise InputError(f"cannot be written: there is no directory {folder.parent}", folder.name)
     blocks = plan_files(paths, block_bytes)
-    stamps = {path: stamp_files([path]) for path in {block.path for block in blocks}}
+    stamps = {path: _stamp(path) for path in {block.path for block in blocks}}
     keys = [tokenize(ranked_by, stamps[block.path], astuple(block)) for block in blocks]
     pieces = [folder / f"{key}.npz" for key in keys]
     with lock_folder(folder, _BUSY):
         return [(*pair, pair[1].exists()) for pair in zip(blocks, pieces, strict=True)]
+
+
+def _stamp(path: str) -> list[int]:
+    """Return what changes with a local file; nothing for a URL."""
+    with contextlib.suppress(OSError):
+        status = Path(path.removeprefix("file://")).stat()
+        return [status.st_size, status.st_mtime_ns]
+    return []
 
 
 def _rank(model: Model, block: FileBlock, k: int, target: Path) -> None:
