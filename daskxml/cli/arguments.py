@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from daskxml._version import __version__
@@ -47,41 +49,26 @@ def build_parser() -> Parser:
     return parser
 
 
-def positive(text: str) -> int:
-    """Return a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+def _number(kind: type, low: float, high: float, words: str) -> Callable[[str], Any]:
+    """Return what reads a number within bounds."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
+        return value
+
+    return read
 
 
-def port(text: str) -> int:
-    """Return a port, 0 to 65535."""
-    if not (text.isdecimal() and int(text) < 2**16):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 to 65535")
-    return int(text)
-
-
-def number(text: str) -> float:
-    """Return a finite number of at least 0."""
-    value = _float(text)
-    if not 0.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value
-
-
-def level(text: str) -> float:
-    """Return a level of a metric, all of which are between 0 and 1."""
-    value = _float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-    return value
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+_LARGEST = sys.float_info.max
+positive = _number(int, 1, _LARGEST, "a whole number of at least 1")
+port = _number(int, 0, 2**16 - 1, "a number of 0 to 65535")
+number = _number(float, 0, _LARGEST, "a number of at least 0")
+level = _number(float, 0, 1, "a number from 0 to 1")  # as all metrics are
 
 
 def speeds(text: str) -> dict[str, float]:
@@ -328,14 +315,14 @@ _BENCH = (
 COMMANDS = {
     "train": Command("train", "train a model by a run file", _TRAINING, _TRAIN_MORE),
     "runs": Command(
-        "scheduler", "list the runs of a scheduler",
+        "train", "list the runs of a scheduler",
         (_SCHEDULER, _flag("--json", "print one JSON object a line")),
     ),
     "attach": Command(
-        "scheduler", "follow a run of a scheduler, like train", (_RUN, _SCHEDULER, _LOG)
+        "train", "follow a run of a scheduler, like train", (_RUN, _SCHEDULER, _LOG)
     ),
     "stop": Command(
-        "scheduler", "end a run of a scheduler, with a checkpoint",
+        "train", "end a run of a scheduler, with a checkpoint",
         (_RUN, _SCHEDULER, _flag("--forget", "then forget the run and its model")),
     ),
     "simulate": Command(

@@ -1,14 +1,51 @@
-"""``daskxml inspect``: data files and their problems, or what is installed on this machine.
+"""``daskxml inspect``: data files and their problems, or this machine, and commands that fix it.
 
-It runs where packages are missing: only the standard library is imported at the top.
+It runs wherever Python does: only the standard library is imported at the top of a module.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.util
 import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from daskxml.cli.arguments import Options
+from daskxml.cli.packages import (
+    Finding,
+    Report,
+    examine_dashboard,
+    examine_packages,
+    examine_python,
+    import_problems,
+)
+from daskxml.core.hardware import (
+    CUPY,
+    VISIBLE,
+    Gpu,
+    cuda_problem,
+    driver_cuda,
+    find_gpus,
+    fitting_cuda,
+    free_memory_bytes,
+    installed_cupy,
+    memory_bytes,
+    usable_cores,
+    visible_gpus,
+)
+
+_LEAST_FREE_BYTES = 1 << 30
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_UCX_TIMEOUT_S = 30.0
 
 
 def inspect(options: Options) -> int:
@@ -25,8 +62,6 @@ def inspect(options: Options) -> int:
         found = inspect_file(options.data, feature_names=names[0], label_names=names[1])
         print(json.dumps(dataclasses.asdict(found)) if options.json else "\n".join(found.lines()))
         return 0
-    from daskxml.cli.examination import examine
-
     report = examine()
     if options.json:
         findings = [dataclasses.asdict(finding) for finding in report.findings]
@@ -34,3 +69,189 @@ def inspect(options: Options) -> int:
     else:
         print(*report.lines(), sep="\n")
     return 2 if report.problems else 0
+
+
+def examine_cores() -> Iterator[Finding]:
+    """Yield the cores that this process may use, and its linear algebra libraries."""
+    usable, total = usable_cores(), os.cpu_count() or 1
+    yield Finding("cores", f"{usable}" if usable == total else f"{usable} of {total}")
+    try:
+        import scipy.linalg
+        import threadpoolctl
+    except Exception:  # reported by `examine_packages`
+        return
+    assert scipy.linalg
+    for text in describe_pools(threadpoolctl.threadpool_info()):
+        yield Finding("BLAS", text)
+    if limits := [f"{name}={os.environ[name]}" for name in _THREADS if name in os.environ]:
+        yield Finding("BLAS", f"limited by {', '.join(limits)}")
+
+
+def describe_pools(pools: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each thread pool that ``threadpoolctl`` reports.
+
+    Examples
+    --------
+    >>> describe_pools([{"internal_api": "openblas", "version": "0.3.30", "num_threads": 8,
+    ...                  "architecture": "Zen", "filepath": "/x/numpy.libs/libblas.so"}])
+    ['openblas 0.3.30 (Zen), 8 threads, libblas.so']
+    """
+    lines = []
+    for pool in pools:
+        kind = f" ({pool['architecture']})" if pool.get("architecture") else ""
+        name = f"{pool['internal_api']} {pool.get('version') or ''}".rstrip()
+        file = Path(pool.get("filepath") or "").name
+        lines.append(f"{name}{kind}, {pool['num_threads']} threads, {file}")
+    return lines
+
+
+def examine_memory() -> Iterator[Finding]:
+    """Yield the free memory of this machine, and the limit of this container."""
+    total, free = memory_bytes(), free_memory_bytes()
+    limit = container_limit(_CGROUP_LIMITS)
+    bound = f", {_gib(limit)} for this container" if limit and limit < total else ""
+    yield _space("memory", f"{_gib(free)} free of {_gib(total)}{bound}", free, "free some")
+
+
+def container_limit(files: Iterable[str]) -> int:
+    """Return the limit in bytes that the first of these files states; 0 for none.
+
+    >>> container_limit(["/no/such/file"])
+    0
+    """
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            return int(Path(file).read_text())
+    return 0
+
+
+def examine_disk() -> Iterator[Finding]:
+    """Yield the free space where runs are written, and where Dask spills to."""
+    for what, folder in (("here", Path.cwd()), ("temporary", Path(tempfile.gettempdir()))):
+        free = shutil.disk_usage(folder).free
+        text = f"{_gib(free)} free in {folder} ({what})"
+        yield _space("disk", text, free, f"free some room in {folder}")
+
+
+def _space(topic: str, text: str, free_bytes: int, remedy: str) -> Finding:
+    if free_bytes < _LEAST_FREE_BYTES:
+        return Finding(topic, text, "problem", remedy)
+    return Finding(topic, text)
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB"
+
+
+def examine_gpus() -> Iterator[Finding]:
+    """Yield GPUs, their driver, and whether the installed packages can use them."""
+    variable = os.environ.get(VISIBLE)
+    yield from describe_gpus(find_gpus(), variable, driver_cuda(), installed_cupy())
+
+
+def describe_gpus(
+    gpus: Sequence[Gpu], variable: str | None, driver: tuple[int, int], cupy: Sequence[int]
+) -> Iterator[Finding]:
+    """Yield the findings about GPUs.
+
+    Parameters
+    ----------
+    variable
+        ``CUDA_VISIBLE_DEVICES``.
+    driver, cupy
+        See `daskxml.core.hardware.cuda_problem`.
+
+    Examples
+    --------
+    >>> list(describe_gpus([], None, (0, 0), []))[0].text
+    'none: training on CPUs'
+    """
+    if not gpus:
+        yield Finding("GPUs", "none: training on CPUs")
+        return
+    visible = visible_gpus(gpus, variable)
+    for gpu in gpus:
+        hidden = "" if gpu in visible else f", hidden by {VISIBLE}={variable}"
+        size = f"{gpu.memory_bytes / 2**30:,.0f} GiB"
+        yield Finding("GPUs", f"{gpu.index}: {gpu.name}, {size}, {gpu.uuid}{hidden}")
+    yield Finding("driver", f"{gpus[0].driver}, CUDA {driver[0]}.{driver[1]}")
+    problem, _, remedy = cuda_problem(driver, cupy).partition(": ")
+    if problem:  # CuPy may be missing on purpose
+        yield Finding("CuPy", problem, "problem" if cupy else "hint", remedy)
+    elif broken := import_problems("CuPy", "CuPy", "cupy", f"'{CUPY[cupy[0]]}[ctk]'"):
+        yield from broken
+    else:
+        yield Finding("CuPy", f"for CUDA {cupy[0]}")
+        yield from _examine_dask_cuda(f"'daskxml[cuda{fitting_cuda(driver)}]'")
+
+
+def _examine_dask_cuda(extra: str) -> Iterator[Finding]:
+    if importlib.util.find_spec("dask_cuda") is None:
+        text = "dask-cuda is not installed: no local workers on GPUs"
+        yield Finding("dask-cuda", text, "hint", f"pip install {extra}")
+    else:
+        broken = import_problems("dask-cuda", "dask-cuda", "dask_cuda", extra)
+        yield from broken or [Finding("dask-cuda", "loads")]
+
+
+def examine_ucx() -> Iterator[Finding]:
+    """Yield the transports that UCX finds here."""
+    if importlib.util.find_spec("distributed_ucxx") is None:
+        text = "UCX is not installed: workers talk tcp"
+        yield Finding("UCX", text, "hint", "pip install 'daskxml[ucx]'")
+        return
+    spec = importlib.util.find_spec("libucx")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    transports = parse_transports(ucx_info(Path(folders[0]))) if folders else []
+    yield Finding("UCX", ", ".join(transports) or "installed; its transports are not known")
+    name = "distributed-ucxx"
+    yield from import_problems("UCX", name, "distributed_ucxx", f"{name}-cu12")
+
+
+def ucx_info(folder: Path) -> str:
+    """Return the output of the ``ucx_info`` that comes with UCX; "" if it cannot be run."""
+    environment = os.environ | {"LD_LIBRARY_PATH": str(folder / "lib"), "UCX_LOG_LEVEL": "fatal"}
+    try:
+        return subprocess.run(
+            [folder / "bin" / "ucx_info", "-d"],
+            capture_output=True, text=True, timeout=_UCX_TIMEOUT_S, check=True, env=environment,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def parse_transports(text: str) -> list[str]:
+    """Return transports with their devices, each once.
+
+    Examples
+    --------
+    >>> parse_transports('''
+    ... #      Transport: tcp
+    ... #         Device: eth0
+    ... #      Transport: tcp
+    ... #         Device: lo
+    ... #      Transport: posix
+    ... #         Device: memory''')
+    ['tcp (eth0, lo)', 'posix (memory)']
+    """
+    found: dict[str, dict[str, None]] = {}
+    for transport, device in re.findall(r"Transport: (\S+)\s+#\s+Device: (\S+)", text):
+        found.setdefault(transport, {})[device] = None
+    return [f"{transport} ({', '.join(devices)})" for transport, devices in found.items()]
+
+
+_TOPICS = (
+    examine_python, examine_packages, examine_dashboard, examine_cores,
+    examine_memory, examine_disk, examine_gpus, examine_ucx,
+)  # fmt: skip
+
+
+def examine() -> Report:
+    """Examine this machine and its packages.
+
+    Examples
+    --------
+    >>> examine().findings[0].topic
+    'Python'
+    """
+    return Report(tuple(finding for topic in _TOPICS for finding in topic()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from daskxml._version import __version__
 
@@ -27,6 +27,8 @@ IMPORTED = (
 )  # fmt: skip
 MODULES = {"scipy": "scipy.linalg", "tomli-w": "tomli_w"}  # where not called as the package
 DASHBOARD = ("127.0.0.1", 8787)
+
+_NAME = re.compile(r"[\w.-]+")  # of the package that a requirement is about
 
 Installed = Callable[[str], "tuple[str, list[str]] | None"]
 
@@ -209,29 +211,34 @@ def check_requirements(texts: Iterable[str], installed: Installed = installed) -
     [('dask 2026.8.0 is installed, dask-cuda needs dask==2026.7.1', "pip install 'dask==2026.7.1'")]
     """
     texts = list(texts)
-    parse = _requirement_parser()
-    if parse is None:
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:  # which Dask needs
         yield from _check_names(texts, installed)
         return
-    extras = _extras_in_use(texts, parse, installed)
+    extras = ["", *(extra for extra, name in _firsts(texts).items() if installed(name))]
     queue = deque((text, NAME, extra) for text in texts for extra in extras)
     seen: set[tuple[str, str]] = set()
     reported: set[Finding] = set()
     while queue:
         text, by, extra = queue.popleft()
-        parsed = parse(text)
+        parsed = Requirement(text)
         if parsed.marker is not None and not parsed.marker.evaluate({"extra": extra}):
             continue
-        found = installed(parsed.name)
-        finding = _mismatch(parsed, by, found)
-        if finding is not None and finding not in reported:
+        found, wanted = installed(parsed.name), f"{parsed.name}{parsed.specifier}"
+        if found is not None and parsed.specifier.contains(found[0], prereleases=True):
+            for key in ((parsed.name.lower(), inner) for inner in ("", *sorted(parsed.extras))):
+                if key not in seen:
+                    seen.add(key)
+                    queue.extend((more, parsed.name, key[1]) for more in found[1])
+            continue
+        state = "not installed" if found is None else "installed"
+        version = "" if found is None else f" {found[0]}"
+        problem = f"{parsed.name}{version} is {state}, {by} needs {wanted}"
+        finding = Finding("packages", problem, "problem", f"pip install '{wanted}'")
+        if finding not in reported:
             reported.add(finding)
             yield finding
-        for inner in ("", *sorted(parsed.extras)):
-            key = (parsed.name.lower(), inner)
-            if found is not None and finding is None and key not in seen:
-                seen.add(key)
-                queue.extend((more, parsed.name, inner) for more in found[1])
 
 
 def _check_names(texts: Iterable[str], installed: Installed) -> Iterator[Finding]:
@@ -239,41 +246,17 @@ def _check_names(texts: Iterable[str], installed: Installed) -> Iterator[Finding
     text = "versions were not compared: packaging is missing"
     yield Finding("packages", text, "hint", "pip install packaging")
     for wanted in (text for text in texts if "extra ==" not in text):
-        name = re.match(r"[\w.-]+", wanted)
+        name = _NAME.match(wanted)
         if name and installed(name[0]) is None:
             remedy = f"pip install '{wanted}'"
             yield Finding("packages", f"{name[0]} is not installed", "problem", remedy)
 
 
-def _requirement_parser() -> Callable[[str], Any] | None:
-    """Return the parser of requirements: of packaging, which Dask needs, or of pip, or None."""
-    for module in ("packaging.requirements", "pip._vendor.packaging.requirements"):
-        try:
-            return importlib.import_module(module).Requirement
-        except ImportError:
-            continue
-    return None
-
-
-def _extras_in_use(
-    texts: Iterable[str], parse: Callable[[str], Any], installed: Installed
-) -> list[str]:
-    """Return "" and the extras whose first package is installed."""
-    first: dict[str, str] = {}
+def _firsts(texts: Iterable[str]) -> dict[str, str]:
+    """Return the first package of each extra."""
+    found: dict[str, str] = {}
     for text in texts:
-        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", text)
-        if extra and extra[1] in EXTRAS:
-            first.setdefault(extra[1], parse(text).name)
-    return ["", *(extra for extra, name in first.items() if installed(name))]
-
-
-def _mismatch(parsed: Any, by: str, found: tuple[str, list[str]] | None) -> Finding | None:
-    """Return the finding that a requirement is not met; None if it is."""
-    wanted = f"{parsed.name}{parsed.specifier}"
-    if found is None:
-        text = f"{parsed.name} is not installed, {by} needs {wanted}"
-    elif not parsed.specifier.contains(found[0], prereleases=True):
-        text = f"{parsed.name} {found[0]} is installed, {by} needs {wanted}"
-    else:
-        return None
-    return Finding("packages", text, "problem", f"pip install '{wanted}'")
+        name, extra = _NAME.match(text), re.search(r"extra == ['\"]([\w-]+)['\"]", text)
+        if name and extra and extra[1] in EXTRAS:
+            found.setdefault(extra[1], name[0])
+    return found

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from daskxml.cli.scheduler import runs_table
+from daskxml.cli.train import runs_table
 from daskxml.cluster.event_log import RunRecord
 
 

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 import daskxml
 from daskxml.cli import main, packages
-from daskxml.cli.examination import describe_gpus
+from daskxml.cli.inspect import describe_gpus
 from daskxml.cli.packages import check_requirements, own_requirements
 from daskxml.core.hardware import Gpu
 
