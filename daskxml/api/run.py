@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
 from daskxml.config import RunConfig, load_run_config
-from daskxml.core.arrays import Csr, Partition
+from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.rows import feature_blocks, label_csr
+from daskxml.data.rows import feature_blocks, label_csr, slice_csr
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.loggers import Logger
@@ -78,7 +78,7 @@ class Matrices:
         parts, first = [], 0
         for features in feature_blocks(self.X, columns):
             last = first + features.rows
-            parts.append(Partition(features, _slice(targets, first, last)))
+            parts.append(Partition(features, slice_csr(targets, first, last)))
             first = last
         return parts
 
@@ -86,12 +86,6 @@ class Matrices:
 def _check_is_here(rows: Any) -> None:
     if hasattr(rows, "__dask_graph__"):
         raise ConfigError("rows in Dask collections are trained on a cluster: call daskxml.train")
-
-
-def _slice(labels: Csr, first: int, last: int) -> Csr:
-    start, stop = labels.indptr[first], labels.indptr[last]
-    indptr = labels.indptr[first : last + 1] - start
-    return Csr(indptr, labels.indices[start:stop], None, labels.columns)
 
 
 class Run:

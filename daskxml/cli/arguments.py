@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from daskxml._version import __version__
 from daskxml.core.errors import ConfigError
+from daskxml.core.fields import parse_size
 
 Options = Any  # an argparse.Namespace with the attributes that `COMMANDS` define
 
@@ -69,6 +70,11 @@ positive = _number(int, 1, _LARGEST, "a whole number of at least 1")
 port = _number(int, 0, 2**16 - 1, "a number of 0 to 65535")
 number = _number(float, 0, _LARGEST, "a number of at least 0")
 level = _number(float, 0, 1, "a number from 0 to 1")  # as all metrics are
+
+
+def bandwidth(text: str) -> float:
+    """Return bytes a second, given as ``25GB/s``."""
+    return float(parse_size(text.removesuffix("/s")))
 
 
 def speeds(text: str) -> dict[str, float]:
@@ -210,7 +216,8 @@ _SIMULATION = (
             help="time of a pool's epoch relative to a worker's with its largest batches, both at "
             "speed 1 (56 CPU threads and a V100: 236 to 317)")],
     _takes("--jitter", type=number, metavar="SIGMA", help="spread of batch times (default: 0.05)"),
-    _takes("--bandwidth", metavar="SIZE/s", help="between workers (default: 25GB/s, one NVLink)"),
+    _takes("--bandwidth", type=bandwidth, metavar="SIZE/s",
+           help="between workers (default: 25GB/s, one NVLink)"),
     _takes("--latency", type=number, metavar="S", help="between workers (default: 1e-5)"),
     _takes("--message", type=number, metavar="S", help="to and from the scheduler (default: 1e-4)"),
     _takes("--calibrate", metavar="RUN_DIR",

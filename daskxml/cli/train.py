@@ -17,7 +17,7 @@ from rich.text import Text
 
 import daskxml
 from daskxml.cli.arguments import Options
-from daskxml.config import RunConfig, as_toml, load_run_config, parse_size
+from daskxml.config import RunConfig, as_toml, load_run_config
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.text import printable
 from daskxml.models.kinds import TRAINED
@@ -163,15 +163,22 @@ def _named(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _simulate(
     config: RunConfig, speeds: Any, options: Options, fitted: Any, out: Path
 ) -> daskxml.Run:
+    from daskxml.local import Network
+
+    cost, pool_cost = _costs(options, fitted, config)
+    network = _with(
+        fitted.network if fitted else Network(),
+        bandwidth_bytes_s=options.bandwidth, latency_s=options.latency, message_s=options.message,
+    )  # fmt: skip
     print(f"simulating {config.algorithm} in {out}", flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.simulate(
             config,
             speeds,
-            cost=lambda spec: _cost(options, fitted, spec),
-            network=_network(options, fitted),
+            cost=cost,
+            network=network,
             pools=dict(options.pools) or ({} if options.speeds or not fitted else fitted.pools),
-            pool_cost=_pool_cost(options, fitted, config),
+            pool_cost=pool_cost,
             out=out,
             on_event=progress,
             loggers=options.loggers,
@@ -180,48 +187,30 @@ def _simulate(
     return done
 
 
-def _cost(options: Options, fitted: Any, spec: Any) -> Any:
-    """Return the cost of batches: as given, else as fitted, else as on a V100."""
-    from daskxml.local import v100_cost
+def _costs(options: Options, fitted: Any, config: RunConfig) -> tuple[Any, Any]:
+    """Return the cost of batches, as given, as fitted, or as on a V100, and that of pools."""
+    from daskxml.local import CostModel, cost_by_epochs, v100_cost
 
-    if options.cost:
-        return _given_cost(options.cost, options.jitter)
-    cost = fitted.cost if fitted else v100_cost(spec)
-    return replace(cost, **_without_none(jitter=options.jitter))
+    def given(costs: Sequence[float]) -> Any:
+        named = zip(("fixed_s", "per_row_s", "per_nonzero_s"), costs, strict=True)
+        return _with(CostModel(**dict(named)), jitter=options.jitter)
 
-
-def _pool_cost(options: Options, fitted: Any, config: RunConfig) -> Any:
-    """Return the cost of a pool's batches: as given, else by the ratio of epochs, else None."""
-    from daskxml.local import cost_by_epochs
+    def cost(spec: Any) -> Any:
+        if options.cost:
+            return given(options.cost)
+        return _with(fitted.cost if fitted else v100_cost(spec), jitter=options.jitter)
 
     if options.pool_cost:
-        return _given_cost(options.pool_cost, options.jitter)
+        return cost, given(options.pool_cost)
     if options.pool_ratio is None:
-        return None
+        return cost, None
     largest = config.make_strategy().max_batch_rows()
-    return lambda spec: cost_by_epochs(_cost(options, fitted, spec), options.pool_ratio, largest)
+    return cost, lambda spec: cost_by_epochs(cost(spec), options.pool_ratio, largest)
 
 
-def _given_cost(costs: Sequence[float], jitter: float | None) -> Any:
-    from daskxml.local import CostModel
-
-    fixed_s, per_row_s, per_nonzero_s = costs
-    given = {"fixed_s": fixed_s, "per_row_s": per_row_s, "per_nonzero_s": per_nonzero_s}
-    return CostModel(**given, **_without_none(jitter=jitter))
-
-
-def _network(options: Options, fitted: Any) -> Any:
-    """Return the network: as given, else as fitted, else the default."""
-    from daskxml.local import Network
-
-    given = _without_none(latency_s=options.latency, message_s=options.message)
-    if options.bandwidth is not None:
-        given["bandwidth_bytes_s"] = float(parse_size(options.bandwidth.removesuffix("/s")))
-    return replace(fitted.network if fitted else Network(), **given)
-
-
-def _without_none(**values: float | None) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value is not None}
+def _with(default: Any, **given: Any) -> Any:
+    """Return a default with the values that are given."""
+    return replace(default, **{name: value for name, value in given.items() if value is not None})
 
 
 # ----------------------------------------------------------------------- runs on a scheduler

@@ -423,7 +423,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
     def _scores(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the logits, or where rows have one label, their logarithmic probabilities."""
-        scores = self.model_.logits(self.check_rows(X))
+        X = self.check_rows(X)
+        scores = self.model_.logits(X)
         is_single_sigmoid = self.labels_.form == "single" and self.model_.network.loss == "sigmoid"
         return log_expit(scores) if is_single_sigmoid else scores
 
