@@ -103,10 +103,10 @@ def check_target(out: str) -> Any:
     ConfigError
         If the suffix is none of those above.
     """
-    suffix = Path(out).suffix.lower()
-    if out == STDOUT or suffix in _WRITERS:
-        return _WRITERS.get(suffix, _write_json)
-    raise ConfigError(f"{out}: the name must end in .npz, .csv, .jsonl or .parquet, or be -")
+    suffix = ".jsonl" if out == STDOUT else Path(out).suffix.lower()
+    if suffix not in _WRITERS:
+        raise ConfigError(f"{out}: the name must end in .npz, .csv, .jsonl or .parquet, or be -")
+    return _WRITERS[suffix]
 
 
 def _rows(model: Model, blocks: Iterable[Block]) -> Iterator[Row]:

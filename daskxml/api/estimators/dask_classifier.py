@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import dask.array as da
@@ -19,7 +20,6 @@ from daskxml.api.estimators.classifier import XMLClassifier, pair_of
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.api.estimators.settings import resolve_settings
 from daskxml.api.stages import Rows
-from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.session.setup import ColumnNames
 
@@ -201,15 +201,12 @@ def _known_columns(client: Client, rows: Rows) -> tuple[list[str], LabelSet, int
     first = rows.partitions[0]
     assert rows.record is not None
     names = ColumnNames() if rows.names is None else rows.names.result()
-    count = client.submit(_count_label_columns, first, pure=False).result()
-    labels = LabelSet("sparse", np.arange(count))
     if names.labels:
         labels = LabelSet("lists", np.array(names.labels))
+    else:
+        shape = client.submit(attrgetter("labels.columns"), first, pure=False)
+        labels = LabelSet("sparse", np.arange(shape.result()))
     return list(names.features), labels, rows.record.rows
-
-
-def _count_label_columns(partition: Partition) -> int:
-    return partition.labels.columns
 
 
 def _columns(X: Any, name: str) -> list[str]:
