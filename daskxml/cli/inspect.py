@@ -16,29 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from daskxml.cli import packages
 from daskxml.cli.arguments import Options
-from daskxml.cli.packages import (
-    Finding,
-    Report,
-    examine_dashboard,
-    examine_packages,
-    examine_python,
-    import_problems,
-)
-from daskxml.core.hardware import (
-    CUPY,
-    VISIBLE,
-    Gpu,
-    cuda_problem,
-    driver_cuda,
-    find_gpus,
-    fitting_cuda,
-    free_memory_bytes,
-    installed_cupy,
-    memory_bytes,
-    usable_cores,
-    visible_gpus,
-)
+from daskxml.cli.packages import Finding, Report, import_problems
+from daskxml.core import hardware
 
 _LEAST_FREE_BYTES = 1 << 30
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -70,7 +51,7 @@ def inspect(options: Options) -> int:
 
 def examine_cores() -> Iterator[Finding]:
     """Yield the cores that this process may use, and its linear algebra libraries."""
-    usable, total = usable_cores(), os.cpu_count() or 1
+    usable, total = hardware.usable_cores(), os.cpu_count() or 1
     yield Finding("cores", f"{usable}" if usable == total else f"{usable} of {total}")
     try:
         import scipy.linalg
@@ -104,7 +85,7 @@ def describe_pools(pools: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def examine_memory() -> Iterator[Finding]:
     """Yield the free memory of this machine, and the limit of this container."""
-    total, free = memory_bytes(), free_memory_bytes()
+    total, free = hardware.memory_bytes(), hardware.free_memory_bytes()
     limit = container_limit(_CGROUP_LIMITS)
     bound = f", {_gib(limit)} for this container" if limit and limit < total else ""
     yield _space("memory", f"{_gib(free)} free of {_gib(total)}{bound}", free, "free some")
@@ -142,12 +123,14 @@ def _gib(count: int) -> str:
 
 def examine_gpus() -> Iterator[Finding]:
     """Yield GPUs, their driver, and whether the installed packages can use them."""
-    variable = os.environ.get(VISIBLE)
-    yield from describe_gpus(find_gpus(), variable, driver_cuda(), installed_cupy())
+    variable = os.environ.get(hardware.VISIBLE)
+    yield from describe_gpus(
+        hardware.find_gpus(), variable, hardware.driver_cuda(), hardware.installed_cupy()
+    )
 
 
 def describe_gpus(
-    gpus: Sequence[Gpu], variable: str | None, driver: tuple[int, int], cupy: Sequence[int]
+    gpus: Sequence[hardware.Gpu], variable: str | None, driver: tuple[int, int], cupy: Sequence[int]
 ) -> Iterator[Finding]:
     """Yield the findings about GPUs.
 
@@ -166,20 +149,20 @@ def describe_gpus(
     if not gpus:
         yield Finding("GPUs", "none: training on CPUs")
         return
-    visible = visible_gpus(gpus, variable)
+    visible = hardware.visible_gpus(gpus, variable)
     for gpu in gpus:
-        hidden = "" if gpu in visible else f", hidden by {VISIBLE}={variable}"
+        hidden = "" if gpu in visible else f", hidden by {hardware.VISIBLE}={variable}"
         size = f"{gpu.memory_bytes / 2**30:,.0f} GiB"
         yield Finding("GPUs", f"{gpu.index}: {gpu.name}, {size}, {gpu.uuid}{hidden}")
     yield Finding("driver", f"{gpus[0].driver}, CUDA {driver[0]}.{driver[1]}")
-    problem, _, remedy = cuda_problem(driver, cupy).partition(": ")
+    problem, _, remedy = hardware.cuda_problem(driver, cupy).partition(": ")
     if problem:  # CuPy may be missing on purpose
         yield Finding("CuPy", problem, "problem" if cupy else "hint", remedy)
-    elif broken := import_problems("CuPy", "CuPy", "cupy", f"'{CUPY[cupy[0]]}[ctk]'"):
+    elif broken := import_problems("CuPy", "CuPy", "cupy", f"'{hardware.CUPY[cupy[0]]}[ctk]'"):
         yield from broken
     else:
         yield Finding("CuPy", f"for CUDA {cupy[0]}")
-        yield from _examine_dask_cuda(f"'daskxml[cuda{fitting_cuda(driver)}]'")
+        yield from _examine_dask_cuda(f"'daskxml[cuda{hardware.fitting_cuda(driver)}]'")
 
 
 def _examine_dask_cuda(extra: str) -> Iterator[Finding]:
@@ -203,7 +186,7 @@ def examine_ucx() -> Iterator[Finding]:
 
 
 _TOPICS = (
-    examine_python, examine_packages, examine_dashboard, examine_cores,
+    packages.examine_python, packages.examine_packages, packages.examine_dashboard, examine_cores,
     examine_memory, examine_disk, examine_gpus, examine_ucx,
 )  # fmt: skip
 
