@@ -97,14 +97,15 @@ class RowsOnWorkers:
     stages: tuple[StageRecord, ...] = ()
 
 
-def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:
-    """Return the rows of Dask collections; None where something else was given.
+def find_rows(given: Any, name: str) -> Given | None:
+    """Return rows that are no files, of Dask collections or in memory; None for files.
 
     Parameters
     ----------
     given
-        ``Matrices(X, Y)`` of two dask arrays, a dask data frame, or a list of delayed values or of
-        futures, each of a pair ``(X, Y)``, or of such pairs; or rows of a `daskxml.Pipeline`.
+        ``Matrices(X, Y)``, in memory or of two dask arrays, a dask data frame, or a list of delayed
+        values or of futures, each of a pair ``(X, Y)``, or of such pairs; or rows of a
+        `daskxml.Pipeline`.
     name
         ``"train"`` or ``"test"``, for messages.
 
@@ -117,7 +118,7 @@ def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:
     --------
     >>> import dask.array as da
     >>> X, Y = da.ones((6, 3), chunks=(2, 3)), da.ones((6, 2), chunks=(3, 1))
-    >>> len(find_dask_rows(Matrices(X, Y), "train").blocks)
+    >>> len(find_rows(Matrices(X, Y), "train").blocks)
     3
     """
     if hasattr(given, "on_workers"):  # a stage of a pipeline
@@ -128,7 +129,7 @@ def find_dask_rows(given: Any, name: str) -> DaskRows | RowsOnWorkers | None:
         if is_dask_collection(given.X) or is_dask_collection(given.Y):
             blocks = _array_blocks(given.X, given.Y, name)
             return DaskRows(blocks, _read_arrays, sample_weight=given.sample_weight)
-        return None
+        return given
     if is_dask_collection(given) and hasattr(given, "columns"):
         blocks = [(block, number) for number, block in enumerate(given.to_delayed())]
         return DaskRows(blocks, _read_frame, tuple(map(str, given.columns)))

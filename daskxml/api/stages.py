@@ -26,8 +26,8 @@ from daskxml.api import stage_tasks as tasks
 from daskxml.api.collections import (
     RowsOnWorkers,
     TextFiles,
-    find_dask_rows,
     find_documents,
+    find_rows,
     place_given,
 )
 from daskxml.api.run import Matrices, resolve_run
@@ -265,13 +265,13 @@ class RowStages:
         ConfigError
             If a key or a value is not one of ``[data]``.
         """
-        given = find_dask_rows(source, name)
-        if given is None and not isinstance(source, Matrices):
+        given = find_rows(source, name)
+        if given is None:
             config = _data_config(source, data)
             stamps = self.client.submit(stamp_files, config.data.train, pure=False).result()
             key = key_of("read", config.as_dict()["data"], stamps)
             return self._rows(name, key, (), lambda: self._read_files(key, config))
-        config, given = _data_config((), data), given or source
+        config = _data_config((), data)
         key = key_of("read", config.as_dict()["data"], _identity(given))
         if isinstance(source, list | tuple):
             return self._rows(name, key, (), lambda: self._read_pairs(key, source))

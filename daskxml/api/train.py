@@ -12,8 +12,8 @@ from typing import Any
 
 from distributed import Client
 
-from daskxml.api.collections import DaskRows, Given, Scattered, find_dask_rows, place_given
-from daskxml.api.run import Config, Job, Matrices, Run
+from daskxml.api.collections import DaskRows, Given, Scattered, find_rows, place_given
+from daskxml.api.run import Config, Job, Run
 from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.api.stages import RowStages
 from daskxml.cluster.connection import Warn, connection
@@ -89,7 +89,7 @@ def train(
     on_event = on_event or notebook_progress()
     job = Job.of(
         config, train=train, test=test, overrides=overrides, out=out, resume=resume,
-        find=find_given, settings=None if workers is None else {"cluster.workers": workers},
+        find=find_rows, settings=None if workers is None else {"cluster.workers": workers},
         on_event=on_event, on_megabatch=on_megabatch, loggers=loggers, raises=raises,
     )  # fmt: skip
     if client is None and scheduler is None and on_event is not None:
@@ -166,11 +166,6 @@ class Cluster:
                 forget(client, follower.run)
 
 
-def find_given(rows: Any, name: str) -> Given | None:
-    """Return rows that are no files: of Dask collections, or in memory."""
-    return find_dask_rows(rows, name) or (rows if isinstance(rows, Matrices) else None)
-
-
 def staged_rows(
     client: Client, config: RunConfig, given: Mapping[str, Given], publish: OnEvent
 ) -> Mapping[str, Given]:
@@ -219,7 +214,7 @@ def launch(
     if client is None and scheduler is None:
         raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
     given: dict[str, Any] = {"train": train, "test": test, "overrides": overrides}
-    job = Job.of(config, **given, out=out, resume=resume, find=find_given)
+    job = Job.of(config, **given, out=out, resume=resume, find=find_rows)
     return Cluster(client, scheduler).launch(job, on_event or ignore)
 
 

@@ -18,7 +18,7 @@ from dask import delayed
 from distributed import Client, LocalCluster
 
 import daskxml
-from daskxml.api.collections import find_dask_rows
+from daskxml.api.collections import find_rows
 from daskxml.config import DataSection
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.data.synthetic import generate
@@ -109,7 +109,7 @@ KINDS = ("arrays", "dense arrays", "sparse", "delayed", "pairs", "futures", "fra
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rows_are_those_of_the_matrices_in_their_order(client, rows, kind) -> None:
-    found = find_dask_rows(given(kind, *rows, client), "train")
+    found = find_rows(given(kind, *rows, client), "train")
     parts = client.gather(found.partitions(client, DataSection(features=300, labels=60)))
     assert len(parts) > 2
     whole = concatenate(parts)
@@ -178,10 +178,10 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
     }
     for message, rows in cases.items():
         with pytest.raises(daskxml.InputError, match=message) as caught:
-            find_dask_rows(rows, "train")
+            find_rows(rows, "train")
         assert "\n" not in str(caught.value)
-    assert find_dask_rows("a.txt", "train") is None
-    assert find_dask_rows(["a.txt"], "train") is None
+    assert find_rows("a.txt", "train") is None
+    assert find_rows(["a.txt"], "train") is None
     with pytest.raises(daskxml.ConfigError, match=r"on a cluster: call daskxml\.train"):
         daskxml.simulate(RUN, [1.0], train=daskxml.Matrices(X, Y))
 

@@ -15,7 +15,7 @@ from dask import compute, delayed, is_dask_collection
 from distributed import Client
 from sklearn.utils.validation import check_is_fitted
 
-from daskxml.api.collections import DaskRows, as_scipy, find_dask_rows, lazy_blocks, row_blocks
+from daskxml.api.collections import DaskRows, as_scipy, find_rows, lazy_blocks, row_blocks
 from daskxml.api.estimators.classifier import XMLClassifier, pair_of
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.api.estimators.settings import resolve_settings
@@ -119,7 +119,7 @@ class DaskXMLClassifier(XMLClassifier):
         else:
             columns = _columns(X, "X")
             pairs, labels, rows = _encoded(client, X, y, "X")
-            blocks = find_dask_rows(pairs, "train")
+            blocks = find_rows(pairs, "train")
             assert isinstance(blocks, DaskRows)
             given = replace(blocks, sample_weight=sample_weight)
         tests = eval_set

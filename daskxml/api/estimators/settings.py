@@ -126,10 +126,10 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     Examples
     --------
     >>> from daskxml.api.estimators.classifier import XMLClassifier
-    >>> labels, classifier = LabelSet("lists", np.array(["a"])), XMLClassifier("ssp", epochs=3)
+    >>> labels, classifier = LabelSet("lists", np.array(["a"])), XMLClassifier("elastic", epochs=3)
     >>> config = resolve_settings(classifier, 9, labels, has_tests=False)
     >>> config.training.epochs, config.strategy_name
-    (3.0, 'ssp')
+    (3.0, 'elastic')
     """
     source = estimator.run_file if estimator.run_file is not None else RUN_FILE
     tables = load_run_config(source).as_dict()
