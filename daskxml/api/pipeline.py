@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from distributed import Client, Future
@@ -22,7 +21,7 @@ from distributed import Client, Future
 from daskxml.api.prediction_files import Block, write_predictions
 from daskxml.api.run import Config, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
-from daskxml.api.stage_tasks import FEATURES_FILE, LABELS_FILE, rank, score, write_matrices
+from daskxml.api.stage_tasks import FEATURES_FILE, LABELS_FILE, score, write_matrices
 from daskxml.api.stages import NUMBER, Rows, RowStages, Value, await_stage, key_of, submit_each
 from daskxml.api.train import train
 from daskxml.cluster.connection import connection
@@ -95,12 +94,7 @@ class Pipeline(RowStages):
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Release the cluster."""
         self._client = None
         self._open.close()
@@ -181,9 +175,9 @@ class Pipeline(RowStages):
 
         def start() -> Path:
             model = self._ranker(run)
-            ranked = submit_each(self.client, "predict", key, rows.partitions, rank, model, k)
+            ranked = submit_each(self.client, "predict", key, rows.partitions, Block.of, model, k)
             await_stage(name, ranked)
-            blocks = (Block(*future.result()) for future in ranked)
+            blocks = (future.result() for future in ranked)
             write_predictions(str(target), run.result().model, blocks)
             return target
 

@@ -172,7 +172,7 @@ def _stamp(path: str) -> list[int]:
 
 def _rank(model: Model, block: FileBlock, k: int, target: Path) -> None:
     """Rank the rows of a block, and write its piece; a second time gives the same."""
-    parts = [Block.of(model, rows, k) for rows in read_block_rows(model, block, needs_labels=False)]
+    parts = [Block.of(rows, model, k) for rows in read_block_rows(model, block, needs_labels=False)]
     ids = np.concatenate([np.empty((0, k), np.int32), *(part.ids for part in parts)])
     scores = np.concatenate([np.empty((0, k), np.float32), *(part.scores for part in parts)])
     unknown = sum(part.unknown for part in parts)

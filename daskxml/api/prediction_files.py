@@ -47,7 +47,7 @@ class Block(NamedTuple):
     unknown: int = 0
 
     @classmethod
-    def of(cls, model: Model, rows: Partition, k: int) -> Block:
+    def of(cls, rows: Partition, model: Model, k: int) -> Block:
         """Rank the labels of rows."""
         return cls(*model.predict_top_k(rows, k), unknown_rows(model, rows))
 

@@ -173,11 +173,6 @@ def score(partition: Partition, model: Model, k: Sequence[int]) -> MetricSums:
     return evaluate_partitions(model, [partition], k)
 
 
-def rank(partition: Partition, model: Model, k: int) -> Any:
-    """Return a model's best labels of a partition."""
-    return model.predict_top_k(partition, k)
-
-
 def write_matrices(partition: Any, folder: str, number: int) -> Path:
     """Write the features and the labels of a partition, and return the file of the features.
 

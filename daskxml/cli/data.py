@@ -55,7 +55,7 @@ def predict(options: Options) -> int:
             Block(*model.choose(part, options.top_k), unknown_rows(model, part)) for part in parts
         )
     else:
-        blocks = (Block.of(model, part, k) for part in parts)
+        blocks = (Block.of(part, model, k) for part in parts)
     done = write_predictions(options.out, model, blocks)
     _tell_unknown(done)
     if options.out != STDOUT:
