@@ -45,8 +45,8 @@ def build_parser() -> Parser:
             target: Any = command
             if isinstance(argument, list):  # of which only one may be given
                 target = command.add_mutually_exclusive_group()
-            for one in argument if isinstance(argument, list) else [argument]:
-                target.add_argument(*one.names, **one.settings)
+            for names, settings in argument if isinstance(argument, list) else [argument]:
+                target.add_argument(*names, **settings)
     return parser
 
 
@@ -112,19 +112,15 @@ def ranks(text: str) -> tuple[int, ...]:
     return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
 
 
-class Argument(NamedTuple):
-    """An argument: its names, and its options for `argparse`."""
-
-    names: tuple[str, ...]
-    settings: dict[str, Any]
+Argument = tuple[tuple[str, ...], dict[str, Any]]  # its names, and its options for `argparse`
 
 
-def _takes(*names: str, help: str, **settings: Any) -> Argument:
-    return Argument(names, {"help": help, **settings})
+def _takes(*names: str, **settings: Any) -> Argument:
+    return names, settings
 
 
 def _flag(name: str, help: str) -> Argument:
-    return Argument((name,), {"help": help, "action": "store_true"})
+    return _takes(name, help=help, action="store_true")
 
 
 class Command(NamedTuple):

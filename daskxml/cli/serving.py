@@ -439,11 +439,9 @@ def _explain(served: ServedModel, matrix: Any, rows: list[dict[str, Any]], count
             row["explanations"].append(list(pairs))
 
 
-def _problem(status: int) -> Callable[[Request, Any], Awaitable[Response]]:
-    async def answer(request: Request, error: Any) -> Response:
-        return JSONResponse({"error": error.message}, status)
-
-    return answer
+async def _problem(request: Request, error: Any) -> Response:
+    """Answer for what the model, or the server, cannot do."""
+    return JSONResponse({"error": error.message}, 503 if isinstance(error, _LATER) else 422)
 
 
 async def _invalid(request: Request, error: Any) -> Response:
@@ -464,11 +462,9 @@ async def _unexpected(request: Request, error: Any) -> Response:
     return JSONResponse({"error": "internal error; the server's log has more"}, 500)
 
 
+_LATER = ModelError, BusyError  # of no request
 _ERRORS: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-    InputError: _problem(422),
-    ConfigError: _problem(422),
-    ModelError: _problem(503),
-    BusyError: _problem(503),
+    **dict.fromkeys((InputError, ConfigError, *_LATER), _problem),
     ValidationError: _invalid,
     HTTPException: _http,
     Exception: _unexpected,
