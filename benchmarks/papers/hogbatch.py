@@ -212,7 +212,7 @@ def simulate_job(job: HogbatchJob, folder: Path) -> dict[str, Any]:
     path = run_file(data.name, config, decides)
     given = {"speeds": dict.fromkeys(names, 1.0), "pools": pools, "network": NETWORK, **costs}
     rows = None if path.exists() else _rows(job.data, folder)
-    return keep(job, path, config, rows=rows, **given)
+    return keep(job, path, config, train=rows, **given)
 
 
 def initial_job(data: str) -> HogbatchJob:

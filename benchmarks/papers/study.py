@@ -295,7 +295,7 @@ def find(job: Job, folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
 def _simulate(job: Job, folder: Path) -> dict[str, Any]:
     """Return a run's history, from the cache if it is there."""
     path, config, given = find(job, folder)
-    return keep(job, path, config, rows=_rows(job.data, folder, job.validates), **given)
+    return keep(job, path, config, train=_rows(job.data, folder, job.validates), **given)
 
 
 def keep(job: Any, path: Path, config: RunConfig, **given: Any) -> dict[str, Any]:

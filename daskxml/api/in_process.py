@@ -13,7 +13,7 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels.compilation import TEXT, telling_of_compilation
 from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
 from daskxml.local.driver import Arrival, Change, check_changes
-from daskxml.local.rows import Rows, load_rows
+from daskxml.local.rows import load_rows
 from daskxml.local.run import NAME, LocalRun, read_stored
 from daskxml.local.tree_runs import LocalTreeRun
 from daskxml.models.trained import Model
@@ -53,7 +53,6 @@ def simulate(
     network: Network | None = None,
     pools: Mapping[str, int] | None = None,
     pool_cost: Costs | None = None,
-    rows: Rows | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     changes: Iterable[Change] = (),
@@ -75,9 +74,10 @@ def simulate(
     pools, pool_cost
         Threads of the workers that are pools, by name, also virtual (`daskxml.local.worker`);
         and `cost` of their batches if it is another (`cost_by_epochs` finds it from a ratio).
-    rows, out
-        The result of `read_rows`, to be shared by several runs; the run's directory, which also
-        gets ``simulation.json``.
+    train
+        Also what `daskxml.local.read_rows` returns, to be shared by several runs.
+    out
+        The run's directory, which also gets ``simulation.json``.
     changes
         `Loss` and `Arrival` of workers, at times since the beginning of this call. A worker that
         arrives has a name of its own.
@@ -99,15 +99,11 @@ def simulate(
     """
     named, changes = name_speeds(speeds), tuple(changes)
     check_changes(named, changes)
-    given = options if rows is None else {**options, "train": rows}
-    job = Job.of(config, out=out, resume=resume, **given)
+    job = Job.of(config, out=out, resume=resume, **options)
     late = [change.worker for change in changes if isinstance(change, Arrival)]
     threads = check_pools(pools or {}, [*named, *late], job.config)
-
-    def devices(spec: Any) -> Devices:
-        return Devices.of(spec, cost, network, threads, pool_cost)
-
-    return job.run(InProcess(named, devices, changes))
+    costs = cost, network, threads, pool_cost
+    return job.run(InProcess(named, lambda spec: Devices.of(spec, *costs), changes))
 
 
 @dataclass(frozen=True)

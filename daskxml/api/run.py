@@ -132,7 +132,8 @@ class Run:
 
 def in_memory(rows: Any, name: str) -> Any:
     """Return rows of this process, as they are; None for files."""
-    return rows if isinstance(rows, Matrices) or hasattr(rows, "placement") else None
+    is_here = hasattr(rows, "partitions") or hasattr(rows, "placement")
+    return rows if is_here else None
 
 
 class JobOptions(TypedDict, total=False):

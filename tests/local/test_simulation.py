@@ -234,7 +234,7 @@ def test_the_loss_of_all_training_rows_is_the_models_own(data, values, costs, re
 def test_rows_are_read_once_for_several_runs(data, values, costs):
     config = resolve_run(values, data["train"], data["test"], ())
     rows = read_rows(config, 2)
-    with_rows = simulate(config, [1, 0.5], rows=rows, **costs)
+    with_rows = simulate(config, [1, 0.5], train=rows, **costs)
     assert np.array_equal(flat(with_rows), flat(simulate(config, [1, 0.5], **costs)))
 
 
