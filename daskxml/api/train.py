@@ -49,9 +49,9 @@ def train(
     ----------
     config
         A run file, the name of one that comes with daskxml, or a dictionary of its sections.
-    client
-        A synchronous Dask client. Without one, the call connects to `scheduler`, or creates a local
-        cluster of processes, which it closes at the end.
+    client, scheduler, workers
+        A synchronous Dask client, or the address of a running scheduler. Without either the call
+        creates a local cluster of so many processes, which it closes at the end.
     train, test
         In the run file's place: files, globs or URLs that the workers can read; `Matrices` in
         memory or of Dask arrays; a Dask data frame with the columns of a table
@@ -61,10 +61,6 @@ def train(
         Directory of the run, visible to client and workers; None: all in memory, no checkpoints.
     resume
         Directory of a run to resume from its last checkpoint.
-    scheduler
-        Address of a running scheduler.
-    workers
-        Processes of the local cluster.
     overrides
         ``"section.key=value"`` texts, or a mapping; they win over the run file.
     on_event, on_megabatch, loggers
@@ -86,14 +82,12 @@ def train(
         run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
-    on_event = on_event or notebook_progress()
     job = Job.of(
         config, train=train, test=test, overrides=overrides, out=out, resume=resume,
         find=find_rows, settings=None if workers is None else {"cluster.workers": workers},
-        on_event=on_event, on_megabatch=on_megabatch, loggers=loggers, raises=raises,
+        on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, loggers=loggers,
+        raises=raises,
     )  # fmt: skip
-    if client is None and scheduler is None and on_event is not None:
-        on_event({"kind": "status", "state": "starting local workers"})
     return job.run(Cluster(client, scheduler))
 
 
@@ -110,6 +104,8 @@ class Cluster:
         Ctrl-C makes the run end at a merge, with a checkpoint; a second one ends it at once, and so
         does the first while the data is loading.
         """
+        if self.client is None and self.scheduler is None:
+            publish({"kind": "status", "state": "starting local workers"})
         with self._started(job, publish) as (follower, _):
             interrupts = 0
             while True:
