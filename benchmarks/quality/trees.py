@@ -40,7 +40,7 @@ from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local.rows import Rows, prepared, read_rows
-from daskxml.local.tree_runs import LocalTreeRun
+from daskxml.local.trees import LocalTreeRun
 from daskxml.metrics import metric_sums
 from tree_peers import TOOLS as PEERS
 from tree_peers import K, row_times

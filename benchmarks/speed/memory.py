@@ -38,7 +38,7 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.local import read_rows
 from daskxml.local.rows import prepared
-from daskxml.local.tree_runs import LocalTreeRun
+from daskxml.local.trees import LocalTreeRun
 
 BENCHMARKS = Path(__file__).parents[1]
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "quality")]

@@ -15,7 +15,7 @@ from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
 from daskxml.local.driver import Arrival, Change, check_changes
 from daskxml.local.rows import load_rows
 from daskxml.local.run import NAME, LocalRun, read_stored
-from daskxml.local.tree_runs import LocalTreeRun
+from daskxml.local.trees import LocalTreeRun
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent
 from daskxml.session.setup import DataLayout

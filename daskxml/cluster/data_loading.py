@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, wait
 
-from daskxml.cluster.label_trees import choose_fit, find_label_vectors
 from daskxml.cluster.shared_rows import SharedRows
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
@@ -51,6 +50,7 @@ from daskxml.data.reading import (
 from daskxml.data.rows import label_counts
 from daskxml.data.weights import row_weights
 from daskxml.models.network.spec import Layout
+from daskxml.models.trees.search import prepare_trees
 from daskxml.session.placement import Placement
 from daskxml.session.setup import (
     DataLayout,
@@ -63,6 +63,7 @@ from daskxml.session.setup import (
 )
 
 _OF_METRICS = ("propensity_a", "propensity_b")  # in [data], but not what rows are made of
+BLOCK_ROWS = 16_384  # of a task that sums rows for label trees
 COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, the next one
 
 
@@ -96,6 +97,14 @@ class Shards:
 
     futures: list[Future]
     rows: tuple[int, ...]
+
+    def blocks(self) -> list[tuple[Future, int, int]]:
+        """Return parts of the partitions: partition, first row, row after the last."""
+        return [
+            (part, start, min(start + BLOCK_ROWS, rows))
+            for part, rows in zip(self.futures, self.rows, strict=True)
+            for start in range(0, rows, BLOCK_ROWS)
+        ]
 
     def divide(self, parts: int) -> tuple[Shards, Shards]:
         """Return the first ``parts`` and the others."""
@@ -161,14 +170,15 @@ class LoadedData:
     rows
         On the workers.
     label_vectors
-        Future, see `find_label_vectors`; None for models that are no trees.
+        Of `daskxml.models.trees.clustering.find_label_vectors`, as a future; None for models that
+        are no trees.
     was_there
         Another run had read the rows.
     """
 
     spec: Any
     rows: PlacedRows
-    label_vectors: Future | None = None
+    label_vectors: Any = None
     was_there: bool = False
 
     def stages(self) -> tuple[StageRecord, ...]:
@@ -239,10 +249,12 @@ async def load(
     spec = await _checked_spec(client, config, rows.facts)
     if config.has_strategy:
         return LoadedData(spec, rows, None, was_there)
-    shards, seed = rows.train, config.run.seed
-    vectors = find_label_vectors(client, shards.futures, shards.rows, spec, seed, run)
-    if spec.is_open:
-        spec = await choose_fit(client, shards.futures, rows.label_counts, vectors, spec, seed, run)
+    parts = rows.train
+    found, vectors = prepare_trees(
+        parts.futures, rows.label_counts, spec, config.run.seed, parts.blocks(),
+        lambda name, *call: client.submit(*call, key=f"tree-{name}-{run}", pure=False),
+    )  # fmt: skip
+    spec = await found if isinstance(found, Future) else found
     await _wait_for_all([vectors])
     return LoadedData(spec, rows, vectors, was_there)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence, Sized
-from typing import Any
+from typing import Any, Literal
 
 from distributed import Client
 
@@ -46,7 +46,7 @@ ATTEMPTS = 5  # at opening the shared model, each ended by the loss of a worker 
 
 
 class Admission:
-    """Decides which workers can take part in a run.
+    """Decides which workers can take part in a run, also of those that come later.
 
     Parameters
     ----------
@@ -56,6 +56,8 @@ class Admission:
         Called with the kind and the values of events.
     warn
         Called with one line for the user.
+    ready
+        Called with a worker that came later and can take part.
     """
 
     def __init__(
@@ -64,19 +66,47 @@ class Admission:
         config: RunConfig,
         publish: Callable[..., None],
         warn: Callable[[str], None],
+        ready: Callable[[WorkerHandle], None] = lambda worker: None,
     ) -> None:
         self.group, self.config, self._publish, self._warn = group, config, publish, warn
+        self._ready_to_join = ready
+        self._tasks = BackgroundTasks(self._guard)
 
-    async def fit_workers(
-        self, workers: Sequence[WorkerHandle], present: Sequence[WorkerInfo]
-    ) -> list[WorkerHandle]:
-        """Probe workers that are not known, and return those that can take part.
+    def prepare(self, info: WorkerInfo, present: Sequence[WorkerInfo]) -> None:
+        """Start to prepare a worker that arrives during the run."""
+        worker = WorkerHandle(info)
+        self.group.candidates[info.address] = worker
+        self._tasks.start(self._prepare(worker, present))
+
+    async def _prepare(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
+        if worker.address not in self.group.capabilities:
+            await self.probe(worker)
+        if problem := self.problem(worker, present):
+            raise problem
+        self._ready_to_join(worker)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except LostBeforeAnswer:
+            pass
+        except (DaskxmlError, OSError, ValueError, MemoryError) as error:
+            self._warn(f"a worker cannot join: {error}")
+
+    async def close(self) -> None:
+        """Stop preparing workers."""
+        await self._tasks.cancel()
+
+    async def fit_workers(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
+        """Begin with these workers: probe those that are not known, return who can take part.
 
         Raises
         ------
         DaskxmlError
             If none can: why the first one cannot.
         """
+        workers = sorted(map(WorkerHandle, present), key=lambda worker: natural_order(worker.name))
+        self.group.workers = {worker.name: worker for worker in workers}
         known = self.group.capabilities
         await _wait_for_all(self.probe(worker) for worker in workers if worker.address not in known)
         return self.without_problem(workers, present)
@@ -115,6 +145,14 @@ class Admission:
             raise ClusterError(problem)
         self.group.capabilities[worker.address] = found
 
+    def kernels_of(
+        self, info: WorkerInfo, present: Sequence[WorkerInfo]
+    ) -> tuple[Literal["cpu", "cuda"], int]:
+        """Return the device of a worker's kernels, and their threads on a CPU."""
+        known = self.group.capabilities
+        device = kernel_device(self.config, info, known.get(info.address, Capabilities()))
+        return device, kernel_threads(self.config, info, present, known)
+
     def publish_hardware(self, workers: Iterable[WorkerHandle]) -> None:
         """Publish the capabilities of workers that take part."""
         known = self.group.capabilities
@@ -150,7 +188,6 @@ class Membership(Admission):
         super().__init__(group, config, publish, warn)
         self.executor, self.data = executor, data
         self._ready: list[WorkerHandle] = []  # hold rows, and asked for a model
-        self._tasks = BackgroundTasks(self._guard)
         self._copies: dict[WorkerHandle, asyncio.Task[None]] = {}  # of a newer model
 
     async def create_first(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
@@ -158,9 +195,7 @@ class Membership(Admission):
 
         Return none if the worker is lost that created a shared model.
         """
-        workers = sorted(map(WorkerHandle, present), key=lambda worker: natural_order(worker.name))
-        self.group.workers = {worker.name: worker for worker in workers}
-        workers = await self._choose(workers, present)
+        workers = await self._choose(present)
         founders = [worker for worker in workers if worker.host == self.group.model_host][:1]
         if not await self._create(workers, founders, present):
             return []
@@ -172,12 +207,10 @@ class Membership(Admission):
         self.group.workers = {worker.name: worker for worker in remaining(workers)}
         return [] if _any_lost(founders) else list(self.group.workers.values())
 
-    async def _choose(
-        self, workers: Sequence[WorkerHandle], present: Sequence[WorkerInfo]
-    ) -> list[WorkerHandle]:
+    async def _choose(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
         """Return the workers that can take part, and choose the machine of a shared model."""
         self.group.model_host = ""
-        fit = await self.fit_workers(workers, present)
+        fit = await self.fit_workers(present)
         if fit and self.executor.session.strategy.shares_model:
             self.group.model_host = choose_model_host(worker.info for worker in fit)
         return self.without_problem(fit, present)
@@ -221,17 +254,8 @@ class Membership(Admission):
         for worker in workers:
             worker.generation = generation
 
-    def prepare(self, info: WorkerInfo, present: Sequence[WorkerInfo]) -> None:
-        """Start to prepare a worker that arrives during the run."""
-        worker = WorkerHandle(info)
-        self.group.candidates[info.address] = worker
-        self._tasks.start(self._prepare(worker, present))
-
     async def _prepare(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
-        await self.probe(worker)
-        problem = self.problem(worker, present)
-        if problem is not None:
-            raise problem
+        await super()._prepare(worker, present)
         await self._create_late(worker, present)
         await self.executor.load_rows(worker)
         await self._copy_model(worker)
@@ -310,31 +334,18 @@ class Membership(Admission):
             self._ready.remove(worker)
             await self._copy_model(worker)
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except LostBeforeAnswer:
-            pass
-        except (DaskxmlError, OSError, ValueError, MemoryError) as error:
-            self._warn(f"a worker cannot join: {error}")
-
     def _settings(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> WorkerSettings:
-        config, capabilities = self.config, self.group.capabilities
-        own = capabilities.get(worker.address, Capabilities())
         placement = self.executor.session.placement
         facts = DataFacts.of(self.data.spec, placement, self.data.rows.facts)
+        device, threads = self.kernels_of(worker.info, present)
         slot = WorkerSlot(
-            device=kernel_device(config, worker.info, own),
-            threads=kernel_threads(config, worker.info, present, capabilities),
+            device=device,
+            threads=threads,
             pool_threads=worker.device.pool_threads,
             host=worker.host,
             model_host=self.group.model_host,
         )
-        return WorkerSettings.of(config, facts, slot)
-
-    async def close(self) -> None:
-        """Stop preparing workers."""
-        await self._tasks.cancel()
+        return WorkerSettings.of(self.config, facts, slot)
 
 
 async def wait_for_worker(client: Client, present: Sized, arrived: asyncio.Event) -> None:

@@ -24,8 +24,14 @@ from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
 from daskxml.cluster.detached import DetachedRun, HistoryWriter
 from daskxml.cluster.event_log import EventLog, explained
 from daskxml.cluster.executor import Event, Executor, HandleLost, RunFailed, TaskErred
-from daskxml.cluster.membership import Membership, wait_for_worker
-from daskxml.cluster.worker_group import LostBeforeAnswer, WorkerGroup, WorkerHandle, result_of
+from daskxml.cluster.membership import Admission, Membership, wait_for_worker
+from daskxml.cluster.worker_group import (
+    LostBeforeAnswer,
+    WorkerGroup,
+    WorkerHandle,
+    remaining,
+    result_of,
+)
 from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
@@ -100,8 +106,8 @@ class RunDriver:
         self.events: asyncio.Queue[Any] = asyncio.Queue()
         self.stored: tuple[dict[str, Any], str] | None = None
         self.executor: Executor | None = None
-        self.membership: Membership | None = None
-        self._ending: list[Membership | Executor] = []  # of a session that is over
+        self.membership: Admission | None = None
+        self._ending: list[Admission | Executor] = []  # of a session that is over
         self.is_loading, self._is_ready = True, False
         self._told_compiling = False
         self._stop_reason = ""
@@ -147,7 +153,7 @@ class RunDriver:
     def model_holder(self) -> WorkerHandle | None:
         """Return a worker that holds the model of a run that is over."""
         keepers = self.detached.keepers if self.detached else []
-        return next(iter([*self.group.workers.values(), *keepers]), None)
+        return next(iter([*remaining(self.group.workers.values()), *keepers]), None)
 
     def lease_reported(self, result: WorkResult) -> None:
         """Note that a lease is done."""

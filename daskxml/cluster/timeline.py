@@ -69,7 +69,12 @@ class Timeline:
         if waiting > 1:
             self._leases[worker] = waiting - 1, end_s
         if busy_s > 0.0:
-            self._note(Work(worker, "lease", end_s - busy_s, end_s))
+            self.did("lease", worker, busy_s, end_s)
+
+    def did(self, what: str, worker: str, busy_s: float, now_s: float | None = None) -> None:
+        """Note work of a worker that ends now."""
+        end_s = _or_now(now_s)
+        self._note(Work(worker, what, end_s - busy_s, end_s))
 
     @contextlib.contextmanager
     def doing(self, what: str, worker: str, is_task: bool = True) -> Iterator[None]:

@@ -196,14 +196,18 @@ class WorkerGroup:
         task: Callable[..., Any],
         *args: Any,
         priority: int = 0,
+        is_pinned: bool = True,
     ) -> Future:
-        """Submit a task pinned to a worker; ``what`` is its name on the dashboard."""
+        """Submit a task to a worker, and to no other if it is pinned.
+
+        ``what`` is its name on the dashboard.
+        """
         return self.client.submit(
             task,
             *args,
             key=f"daskxml-{what}-{self.run}-{next(self._task_numbers)}",
             workers=[worker.address],
-            allow_other_workers=False,
+            allow_other_workers=not is_pinned,
             pure=False,
             retries=0,
             priority=priority,

@@ -1,6 +1,6 @@
-"""Label trees in this process: the tasks of a `TreeRun` on threads, or on virtual clocks.
+"""A run of label trees in this process: its tasks on threads, or on virtual clocks.
 
-Both execute the same functions on the same rows, so the trees are the same, bit for bit. On virtual
+Both compute the same functions of the same rows, so the trees are the same, bit for bit. On virtual
 clocks a piece takes what its products cost, divided by its worker's speed; whoever is free takes
 the next piece, and what a lost worker had is fitted again.
 """
@@ -10,398 +10,243 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import queue
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
 
-from daskxml.core.arrays import Array
-from daskxml.core.errors import ClusterError, ModelError
+from daskxml.core.errors import ClusterError, ConfigError
 from daskxml.core.signals import defer_signals
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
-from daskxml.local.driver import Arrival, Change, Loss, Script
+from daskxml.local.driver import Arrival, Change, Script
 from daskxml.local.rows import Rows
-from daskxml.metrics import MetricSums
-from daskxml.models.trees.clustering import order_of_tree
-from daskxml.models.trees.fitting import (
-    FitSettings,
-    Slot,
-    Tree,
-    TreeFitter,
-    check_stored,
-    plan_tree,
-    put_together,
-    works_of,
-)
-from daskxml.models.trees.nodes import Plan
-from daskxml.records.checkpoint import read_tree, stored_trees, write_tree
-from daskxml.session.commands import STOP, EndRun
-from daskxml.session.tree_run import (
-    Done,
-    FitPiece,
-    Fitted,
-    Planned,
-    PlanTree,
-    PutTogether,
-    Ranked,
-    RankRows,
-    Result,
-    Step,
-    StoreTree,
-    TreeRun,
-)
+from daskxml.local.run import NAME, LocalRun
+from daskxml.models.store import write_model
+from daskxml.models.trained import Model
+from daskxml.models.trees.fitting import FitSettings, Slot, TreeFitter, check_any, named_trees
+from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
+from daskxml.session.commands import Stop
+from daskxml.session.task_pool import PIECE, Task, TaskPool
+from daskxml.session.tree_run import Steps, TreeData, TreeRun, announce_trees
 
 _PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
-Publish = Callable[..., Any]
 
 
-class TreeTasks:
-    """The tasks of a run, and what they have made.
+@dataclass(frozen=True)
+class Here:
+    """What computes in this process."""
 
-    Parameters
-    ----------
-    settings, rows
-        Of the run.
-    slots
-        Tasks at a time, for the number of pieces.
-    slot
-        The kernels.
-    run_dir
-        Where trees are stored; None: nowhere.
-    warn
-        Called with one line for the user.
-
-    Attributes
-    ----------
-    trees
-        Those that are put together, by number: the later of two may be there first.
-    """
-
-    def __init__(
-        self, settings: FitSettings, rows: Rows, slots: int, slot: Slot, run_dir: Any = None,
-        warn: Callable[[str], Any] = lambda text: None,
-    ) -> None:  # fmt: skip
-        self.settings, self.rows, self.slots, self.slot = settings, rows, slots, slot
-        self.trees: dict[int, Tree] = {}
-        self._run_dir, self._warn = run_dir, warn
-        self._fitter = TreeFitter(settings)
-        self._made: dict[int, tuple[Array, Plan]] = {}  # orders and plans
-        self._pieces: dict[tuple[int, int], Array] = {}
-
-    def load(self, checkpoint: str) -> list[dict[str, Any]]:
-        """Take the trees of a run that goes on; return their rows of the history."""
-        rows: list[dict[str, Any]] = []
-        for path in stored_trees(checkpoint):
-            tree, row = read_tree(path)
-            check_stored(self.settings, tree, row)
-            self.trees[len(rows)] = tree
-            rows.append(row)
-        return rows
-
-    def do(self, step: Step | FitPiece) -> Result:
-        """Execute a step."""
-        match step:
-            case PlanTree(tree):
-                return self._plan(tree)
-            case FitPiece():
-                return self._fit(step)
-            case PutTogether(tree):
-                order, plan = self._made.pop(tree)
-                pieces = [self._pieces.pop((tree, number)) for number in range(len(plan))]
-                self.trees[tree] = put_together(self.settings, order, plan, pieces)
-                return Done(step)
-            case RankRows(trees):
-                return Ranked(trees, self._rank(trees))
-            case StoreTree(tree, row):
-                self._store(tree, row)
-                return Done(step)
-            case EndRun():
-                raise AssertionError("the end of a run is no task")
-
-    def _plan(self, tree: int) -> Planned:
-        settings, counts = self.settings, self.rows.label_counts
-        vectors = self.rows.label_vectors
-        assert vectors is not None
-        order = order_of_tree(vectors, settings.spec, settings.seed, tree)
-        plan = plan_tree(settings, counts, order, self.slots, self.slot.device == "cuda")
-        self._made[tree] = order, plan
-        return Planned(tree, works_of(settings, counts, order, plan))
-
-    def _fit(self, piece: FitPiece) -> Fitted:
-        (part,), (order, plan) = self.rows.train, self._made[piece.tree]
-        begun_s = time.perf_counter()
-        needs_first = piece.tree > 0 and self.settings.spec.hard_negatives > 0
-        self._pieces[piece.tree, piece.number] = self._fitter.fit(
-            self.slot, part, self.rows.label_counts, order, plan, piece.tree, piece.number,
-            self.trees[0] if needs_first else None,
-        )  # fmt: skip
-        return Fitted(piece.tree, piece.number, "", time.perf_counter() - begun_s)
-
-    def _rank(self, trees: int) -> MetricSums:
-        sums = MetricSums.zero(self.settings.ks)
-        for shard, part in enumerate(self.rows.test):
-            counts, chosen = self.rows.label_counts, self.first(trees)
-            sums += self._fitter.rank(self.slot, chosen, counts, shard, part, 0, part.rows)
-        return sums
-
-    def first(self, trees: int) -> list[Tree]:
-        """Return the first trees, so many."""
-        return [self.trees[tree] for tree in range(trees)]
-
-    def _store(self, tree: int, row: Mapping[str, Any]) -> None:
-        """Write a tree; a full disk does not end the run."""
-        try:
-            write_tree(self._run_dir, tree, self.trees[tree], row)
-        except ModelError as error:
-            self._warn(f"tree {tree + 1} is not stored: {error.message}")
+    fitter: TreeFitter
+    slot: Slot
 
 
-class Pool(Protocol):
-    """Executes steps, on threads or on virtual clocks."""
+class Threads(TaskPool):
+    """The threads of an executor, one of which takes the turns of a GPU."""
 
-    @property
-    def slots(self) -> Mapping[str, int]:
-        """Tasks that each worker computes at a time."""
+    def __init__(self, place: Here, executor: ThreadPoolExecutor) -> None:
+        self.place, self.on_gpus = place, place.slot.device == "cuda"
+        super().__init__({NAME: 1 if self.on_gpus else place.slot.threads})
+        self._executor = executor
+        self._tasks: dict[Future[tuple[float, Any]], Task] = {}
 
     @property
     def now_s(self) -> float:
-        """The time."""
-
-    def has_room(self) -> bool:
-        """Whether a piece could begin now."""
-
-    def start(self, step: Step | FitPiece) -> None:
-        """Start a step."""
-
-    def next(self, run: TreeRun, left_s: float) -> list[Step]:
-        """Wait for the next result, ``left_s`` at most; return the steps that follow."""
-
-
-def fit_trees(run: TreeRun, pool: Pool, publish: Publish) -> str:
-    """Execute a run to its end; return why it ended."""
-    steps, published = run.begin(pool.slots, pool.now_s), len(run.history)
-    while True:
-        while published < len(run.history):
-            published += 1
-            if publish("megabatch", row=run.history[published - 1]) is STOP:
-                steps = [*steps, *run.stop(STOP.value, pool.now_s)]
-        for step in steps:
-            if isinstance(step, EndRun):
-                return step.reason
-            pool.start(step)
-        while pool.has_room() and (piece := run.take(pool.now_s)):
-            pool.start(piece)
-        steps = pool.next(run, run.time_left_s(pool.now_s))
-        if run.time_left_s(pool.now_s) <= 0.0:
-            steps = [*steps, *run.stop("minutes", pool.now_s)]
-
-
-class Threads:
-    """A pool of threads in this process; a context that is left when the run ends.
-
-    ``name`` is that of the process in the history.
-    """
-
-    def __init__(self, name: str, tasks: TreeTasks, threads: int) -> None:
-        self._name, self._tasks, self._threads = name, tasks, threads
-        self.slots = {name: threads}
-        self._executor = ThreadPoolExecutor(threads, "daskxml-tree")
-        self._results: queue.SimpleQueue[tuple[Result | BaseException, float]] = queue.SimpleQueue()
-        self._under_way = 0
-
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-    @property
-    def now_s(self) -> float:
-        """The time."""
+        """Seconds of the machine's steady clock."""
         return time.monotonic()
 
-    def has_room(self) -> bool:
-        """Whether a thread is free."""
-        return self._under_way < self._threads
+    def choose(self, task: Task) -> str | None:
+        """Return the one worker, if a thread is free."""
+        return NAME if len(self.under_way) < self.slots[NAME] else None
 
-    def start(self, step: Step | FitPiece) -> None:
-        """Start a step."""
-        self._under_way += 1
-        self._executor.submit(self._do, step)
+    def begin(self, task: Task) -> None:
+        """Start a task on a thread."""
+        self._tasks[self._executor.submit(self._compute, task)] = task
 
-    def _do(self, step: Step | FitPiece) -> None:
+    def _compute(self, task: Task) -> tuple[float, Any]:
         begun_s = time.perf_counter()
-        try:
-            result = self._tasks.do(step)
-        except BaseException as error:
-            self._results.put((error, 0.0))
-        else:
-            self._results.put((result, time.perf_counter() - begun_s))
+        task.result = task.function(*self.resolved(task.args))
+        return time.perf_counter() - begun_s, task.result
 
-    def next(self, run: TreeRun, left_s: float) -> list[Step]:
-        """Wait for the next result."""
-        try:
-            result, busy_s = self._results.get(timeout=left_s if left_s < math.inf else None)
-        except queue.Empty:
-            return []
-        self._under_way -= 1
-        if isinstance(result, BaseException):
-            raise result
-        if isinstance(result, Fitted):
-            result = replace(result, worker=self._name)
-        else:
-            run.worked(self._name, busy_s)
-        return run.handle(result, self.now_s)
+    def wait(self, until_s: float) -> None:
+        """Wait for a result, until this time at most."""
+        left_s = max(0.0, until_s - self.now_s) if until_s < math.inf else None
+        for future in wait(self._tasks, left_s, FIRST_COMPLETED).done:
+            self.done(self._tasks.pop(future), NAME, *future.result())
 
 
-@dataclass
-class _Worker:
-    """A virtual worker, and when it is free."""
-
-    name: str
-    speed: float
-    free_s: float
-
-
-class Clocks:
-    """Workers of some speeds on virtual clocks.
+class Clocks(TaskPool):
+    """Workers of some speeds on virtual clocks; what is neither fitted nor ranked occupies nobody.
 
     Parameters
     ----------
-    tasks
-        Of the run.
+    place, settings, rows
+        What computes, and the run's.
     speeds, devices, changes
         Of the simulation.
-    publish
-        Called with events.
     """
 
+    now_s = 0.0
+
     def __init__(
-        self, tasks: TreeTasks, speeds: Mapping[str, float], devices: Devices,
-        changes: Iterable[Change], publish: Publish,
+        self, place: Here, settings: FitSettings, rows: Rows, speeds: Mapping[str, float],
+        devices: Devices, changes: Iterable[Change],
     ) -> None:  # fmt: skip
         assert devices.cost is not None
-        self._tasks, self._cost, self._publish = tasks, devices.cost, publish
-        self._script = Script(tuple(changes))
-        self._workers = {name: _Worker(name, speed, 0.0) for name, speed in speeds.items()}
-        self._ends: list[tuple[float, int, str, Step | FitPiece, float]] = []
-        self._numbers = itertools.count()
+        super().__init__(dict.fromkeys(speeds, 1))
+        self.place, self.on_gpus = place, place.slot.device == "cuda"
+        self._settings, self._cost, self._speeds = settings, devices.cost, dict(speeds)
+        self._nonzeros = max(1, rows.facts.nonzeros // rows.facts.rows)  # of a row
+        self._script, self._numbers = Script(tuple(changes)), itertools.count()
         self._message_s = whole_ticks(devices.network.message_s)
-        self.now_s, self._is_interrupted = 0.0, False
-        self._share_s = 0.0  # of an evaluation, for each worker
+        self._ends: list[tuple[float, int, Task]] = []
 
-    @property
-    def slots(self) -> Mapping[str, int]:
-        """One task each."""
-        return dict.fromkeys(self._workers, 1)
+    def choose(self, task: Task) -> str | None:
+        """Return a worker that is free; "" for what occupies nobody."""
+        if task.what not in (PIECE, "eval"):
+            return ""
+        busy = {each.worker for each in self.under_way}
+        return next((name for name in self.slots if name not in busy), None)
 
-    def has_room(self) -> bool:
-        """Whether a worker is free."""
-        return any(worker.free_s <= self.now_s for worker in self._workers.values())
+    def begin(self, task: Task) -> None:
+        """Begin a task; what it computes is computed when it ends."""
+        task.busy_s = whole_ticks(self._takes_s(task))
+        end_s = self.now_s + task.busy_s + 2 * self._message_s
+        heapq.heappush(self._ends, (end_s, next(self._numbers), task))
 
-    def start(self, step: Step | FitPiece) -> None:
-        """Start a step; what it computes is computed when it ends."""
-        name, begun_s, busy_s = "", self.now_s + self._message_s, 0.0
-        match step:
-            case FitPiece():
-                free = [worker for worker in self._workers.values() if worker.free_s <= self.now_s]
-                worker = min(free, key=lambda each: each.free_s)
-                name, busy_s = worker.name, self._piece_s(step, worker)
-                worker.free_s = begun_s + busy_s + self._message_s
-            case RankRows():
-                busy_s = self._rank_s()
-            case StoreTree(tree):
-                nbytes = sum(int(array.nbytes) for array in self._tasks.trees[tree].values())
-                busy_s = whole_ticks(nbytes / self._cost.storage_bytes_s)
-        end_s = begun_s + busy_s + self._message_s
-        heapq.heappush(self._ends, (end_s, next(self._numbers), name, step, busy_s))
+    def _takes_s(self, task: Task) -> float:
+        """Return what a task costs: a piece a product for each feature, child and pass."""
+        settings, cost, speed = self._settings, self._cost, self._speeds.get(task.worker, 1.0)
+        match task.what, task.args:
+            case "piece", (*_, tree, number, _):
+                products = task.work * self._nonzeros * settings.spec.fit.passes
+                factor = jitter_factor(cost.jitter, settings.seed, task.worker, tree, number)
+                return products / _PRODUCTS_S / speed * factor
+            case "eval", (*_, start, stop):
+                rows = stop - start
+                return cost.batch_s(rows, rows * self._nonzeros) * cost.evaluation_share / speed
+            case "save", (_, _, tree, _):
+                return sum(int(array.nbytes) for array in tree.values()) / cost.storage_bytes_s
+        return 0.0
 
-    def _piece_s(self, piece: FitPiece, worker: _Worker) -> float:
-        """Return how long a piece takes: a product for each feature, child and pass."""
-        settings, facts = self._tasks.settings, self._tasks.rows.facts
-        nonzeros = max(1, facts.nonzeros // facts.rows)
-        products = piece.work * nonzeros * settings.spec.fit.passes
-        place = worker.name, piece.tree, piece.number
-        factor = jitter_factor(self._cost.jitter, settings.seed, *place)
-        return whole_ticks(products / _PRODUCTS_S / worker.speed * factor)
-
-    def _rank_s(self) -> float:
-        """Return how long all workers take for the test rows, each for its share by speed.
-
-        A worker does its share before its next piece.
-        """
-        cost = self._cost
-        rows = sum(part.rows for part in self._tasks.rows.test)
-        nonzeros = sum(part.features.nonzeros for part in self._tasks.rows.test)
-        seconds = cost.batch_s(rows, nonzeros) * cost.evaluation_share
-        if not self._workers:
-            return whole_ticks(seconds)
-        share_s = whole_ticks(seconds / sum(worker.speed for worker in self._workers.values()))
-        self._share_s = share_s
-        for worker in self._workers.values():
-            worker.free_s = max(worker.free_s, self.now_s) + share_s
-        return max(worker.free_s for worker in self._workers.values()) - self.now_s
-
-    def next(self, run: TreeRun, left_s: float) -> list[Step]:
-        """Advance to the next result or change of workers.
-
-        Ctrl-C ends the run; a second one interrupts it.
-        """
-        steps: list[Step] = []
-        try:
-            with defer_signals():
-                steps = self._advance(run, left_s)
-        except KeyboardInterrupt:
-            if self._is_interrupted:
-                raise
-            self._is_interrupted = True
-            steps = [*steps, *run.stop("interrupt", self.now_s)]
-        return steps
-
-    def _advance(self, run: TreeRun, left_s: float) -> list[Step]:
-        ends_s = self._ends[0][0] if self._ends else math.inf
-        free_s = [worker.free_s for worker in self._workers.values() if worker.free_s > self.now_s]
-        wakes_s = min(free_s, default=math.inf) if run.has_pending() else math.inf
-        at_s = min(ends_s, self._script.next_s, wakes_s, self.now_s + left_s)
+    def wait(self, until_s: float) -> None:
+        """Advance to the next result or change of workers, until this time at most."""
+        end_s = self._ends[0][0] if self._ends else math.inf
+        at_s = min(end_s, self._script.next_s, until_s)
         if at_s == math.inf:
             raise ClusterError(
                 "every worker was lost, and no other comes; let one arrive, or lose less"
             )
         self.now_s = max(self.now_s, at_s)
-        if ends_s <= at_s:
-            return self._finish(run)
-        if self._script.next_s <= at_s:
-            self._change(self._script.pop(), run)
-        return []
+        if end_s <= at_s:
+            task = heapq.heappop(self._ends)[-1]
+            if task in self.under_way:  # it was not dropped
+                task.result = task.function(*self.resolved(task.args))
+                self.done(task, task.worker, task.busy_s, task.result)
+        elif self._script.next_s <= at_s:
+            self._change(self._script.pop())
 
-    def _finish(self, run: TreeRun) -> list[Step]:
-        *_, name, step, busy_s = heapq.heappop(self._ends)
-        if isinstance(step, FitPiece) and not run.wants(step.tree):
-            return []
-        result = self._tasks.do(step)
-        if isinstance(result, Fitted):
-            result = replace(result, worker=name, busy_s=busy_s)
-        elif isinstance(result, Ranked):
-            for worker in self._workers:
-                run.worked(worker, self._share_s)
-        return run.handle(result, self.now_s)
-
-    def _change(self, change: Change, run: TreeRun) -> None:
-        name = change.worker
+    def _change(self, change: Change) -> None:
+        name, is_arrival = change.worker, isinstance(change, Arrival)
         if isinstance(change, Arrival):
-            self._workers[name] = _Worker(name, change.speed, self.now_s)
-        elif isinstance(change, Loss) and name in self._workers:
-            del self._workers[name]
-            run.lose(name)
-            lost = [end for end in self._ends if end[2] == name]
-            self._ends = [end for end in self._ends if end[2] != name]
-            heapq.heapify(self._ends)
-            for _, _, _, step, _ in lost:
-                assert isinstance(step, FitPiece)
-                run.give_back(step)
-        kind = "joined" if isinstance(change, Arrival) else "lost"
-        run.slots = dict(self.slots)
-        run.change_worker(kind, name, self.now_s)
-        self._publish("worker", event=kind, worker=name, at_s=self.now_s)
+            self._speeds[name], self.slots[name] = change.speed, 1
+        elif self.slots.pop(name, None):
+            self._lose(name)
+        self.changed("joined" if is_arrival else "lost", name)
+
+    def _lose(self, worker: str) -> None:
+        """Let a lost worker's tasks begin again, and those whose results others still wait for."""
+        needed = [each for task in self.waiting for each in task.needs()]
+        again = [each for each in dict.fromkeys([*self.under_way, *needed])
+                 if each.worker == worker]  # fmt: skip
+        self.drop(again)
+        self._ends = [end for end in self._ends if end[-1] not in again]
+        heapq.heapify(self._ends)
+        for task in again:
+            task.is_done, task.worker = False, ""
+        self.waiting[:0] = again
+
+
+class LocalTreeRun(LocalRun):
+    """One run of label trees; on threads it is written nowhere."""
+
+    def run(self) -> tuple[Model, str]:
+        """Run to the end; return the model, and why the run ended.
+
+        Raises
+        ------
+        ConfigError
+            If there is a model to start from: trees are fitted from scratch.
+        TrainingError
+            If the run ends before there is a tree.
+        """
+        if self._start is not None:
+            raise ConfigError(
+                "label trees are fitted from scratch: leave the model to start from out"
+            )
+        held, checkpoint, path = self._held, self._place.checkpoint, self._place.path
+        settings = FitSettings(self.spec, sum(part.rows for part in held.train), self.config)
+        test_rows = [part.rows for part in held.test]
+        data = TreeData(held.train[0], held.label_counts, held.label_vectors, held.test, test_rows)
+        store = None if path is None else (store_tree, str(path))
+        place = self._here(settings)
+        with ThreadPoolExecutor(place.slot.threads, "daskxml-tree") as executor:
+            if self._is_virtual:
+                given = self._held, self._speeds, self._devices, self._changes
+                pool: Threads | Clocks = Clocks(place, settings, *given)
+            else:
+                pool = Threads(place, executor)
+            run = TreeRun(settings, data, pool, self._publisher(pool), store)
+            if checkpoint is not None:
+                self._follow(run, pool, run.load(stored_trees(checkpoint), read_tree))
+            self.history = [*run.history]
+            self._begin()
+            if self._is_virtual:
+                self._publish("memory", text=announce_trees(self.spec))
+            self._continue_directory()
+            self._follow(run, pool, run.fit())
+        model = self._trained(run)
+        self._publish("ended", reason=run.stop_reason, run_dir=self._place.path_for_workers)
+        return model, run.stop_reason
+
+    def _here(self, settings: FitSettings) -> Here:
+        cluster = self.config.cluster
+        device = "cpu" if cluster.device == "auto" else cluster.device
+        threads = cluster.threads_on(len(os.sched_getaffinity(0)), 1)
+        return Here(TreeFitter(settings), Slot(device, threads))
+
+    def _publisher(self, pool: TaskPool) -> Any:
+        def publish(kind: str, **values: Any) -> Stop | None:
+            at = {"at_s": pool.now_s} if kind == "worker" else {}
+            return self._publish(kind, **values, **at)
+
+        return publish
+
+    def _follow(self, run: TreeRun, pool: Threads | Clocks, steps: Steps) -> None:
+        """Execute tasks until no step is left.
+
+        Ctrl-C interrupts threads; in virtual time the first one ends the run with a tree.
+        """
+        until_s: float | None = 0.0
+        while until_s is not None:
+            try:
+                with defer_signals() if self._is_virtual else nullcontext():
+                    until_s = next(steps, None)
+                    if until_s is not None:
+                        pool.fill()
+                        pool.wait(until_s)
+            except KeyboardInterrupt:
+                if not self._is_virtual or run.stop_reason == "interrupt":
+                    raise
+                run.stop("interrupt")
+
+    def _trained(self, run: TreeRun) -> Model:
+        check_any(run.trees)
+        header, counts = self._header(run.stop_reason, run.best), self._held.label_counts
+        arrays = named_trees(run.model_trees())
+        if self._place.path is None:
+            return Model(header, arrays, counts)
+        write_model(self._place.path, header, arrays, counts, overwrite=True)
+        return Model.load(self._place.path)

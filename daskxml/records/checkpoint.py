@@ -61,23 +61,23 @@ def write_checkpoint(
     return path
 
 
-def write_tree(
+def store_tree(
     run_dir: str | Path, tree: int, arrays: Mapping[str, Array], row: Mapping[str, Any]
-) -> None:
+) -> str:
     """Write a label tree, and its row of the history: a run that goes on does not fit it again.
 
     It is where the checkpoint of another run would, ``checkpoints/000001.safetensors`` for
-    tree 0; all of them stay. Those of later trees are removed.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be written.
+    tree 0; all of them stay. Those of later trees are removed. Return why it could not be written;
+    "" if it was.
     """
-    folder = make_folder(Path(run_dir) / FOLDER)
-    _drop_later(run_dir, tree + 1)
     metadata = {"format": FORMAT_VERSION, "row": json.dumps(row)}
-    write_tensors(folder / f"{tree + 1:06d}.safetensors", dict(arrays), metadata)
+    try:
+        folder = make_folder(Path(run_dir) / FOLDER)
+        _drop_later(run_dir, tree + 1)
+        write_tensors(folder / f"{tree + 1:06d}.safetensors", dict(arrays), metadata)
+    except ModelError as error:
+        return error.message
+    return ""
 
 
 def stored_trees(checkpoint: str | Path) -> list[Path]:
@@ -89,7 +89,7 @@ def stored_trees(checkpoint: str | Path) -> list[Path]:
 
 
 def read_tree(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a tree that `write_tree` wrote, and its row of the history.
+    """Return the arrays of a tree that `store_tree` wrote, and its row of the history.
 
     Raises
     ------

@@ -1,322 +1,322 @@
-"""A run of label trees: which task is next, the row of the history for each tree, when it ends.
+"""A run of label trees, from its first plan to its end: tasks, rows of the history, stopping.
 
-A `TreeRun` is a pure state machine, as a `daskxml.session.session.Session` is: results with their
-times in, steps out. A cluster executes the steps as Dask tasks, a process by threads, and the
-simulator on virtual clocks. For each tree::
+For each tree::
 
     plan ─▶ fit its pieces ─▶ put together ─▶ rank the test rows ─▶ store ─▶ its row is closed
 
-Trees are closed in their order. The pieces of the next tree begin as soon as no piece of this one
-is left to begin, so that nobody waits for the slowest; a run that ends drops what it has of trees
-that are not put together.
+It is written once, as generators that submit tasks to a `daskxml.session.task_pool.TaskPool` and
+wait for them: on a cluster the tasks are Dask's, in a process they run on threads, and in the
+simulator on virtual clocks. Trees are closed in their order. The next tree is planned as soon as
+this one is, and its pieces begin once none of this one waits, so that nobody waits for the slowest.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.metrics import MetricSums
-from daskxml.models.trees.fitting import FitSettings
+from daskxml.models.trees.fitting import (
+    FitSettings,
+    fit_piece,
+    plan_tree,
+    put_together,
+    rank_block,
+    stored_row,
+    stored_tree,
+    works_of,
+)
 from daskxml.models.trees.spec import TreeSpec
-from daskxml.session.commands import EndRun
+from daskxml.session.commands import STOP
 from daskxml.session.history import worker_event
 from daskxml.session.setup import check_untested
 from daskxml.session.stopping import StoppingRules, trained_s
+from daskxml.session.task_pool import PIECE, PLACE, Task, TaskPool
 from daskxml.strategies.batches import apportion
 
 AHEAD = 2  # trees that are not closed, at most
+AT_ONCE = ("minutes", STOP.value, "client gone")  # others end the run with the tree under way
+BLOCKS = 4  # of test rows, for each task at a time
+LEAST_BLOCK_ROWS = 64
+
+Steps = Generator[float]  # yields until when to wait; to go on after whatever happens before
 
 
-@dataclass(frozen=True, slots=True)
-class PlanTree:
-    """Order the labels of a tree, and cut it into pieces."""
+@dataclass(frozen=True)
+class TreeData:
+    """The rows of a run, or what stands for them in a task's arguments.
 
-    tree: int
+    Attributes
+    ----------
+    train, counts, vectors
+        All training rows; ``(labels,)``, how many of them have each label; the labels' vectors.
+    test, test_rows
+        Partitions, and how many rows each has.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class FitPiece:
-    """Fit a piece of a tree; ``work`` is in products of a pass."""
-
-    tree: int
-    number: int
-    work: float
-
-
-@dataclass(frozen=True, slots=True)
-class PutTogether:
-    """Make a tree of its pieces."""
-
-    tree: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankRows:
-    """Rank the test rows by the first trees, so many."""
-
-    trees: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoreTree:
-    """Write a tree with its row of the history."""
-
-    tree: int
-    row: dict[str, Any]
-
-
-Step = PlanTree | PutTogether | RankRows | StoreTree | EndRun
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A tree's plan: the work of each of its pieces."""
-
-    tree: int
-    works: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A worker has fitted a piece."""
-
-    tree: int
-    number: int
-    worker: str
-    busy_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A tree was put together, or stored."""
-
-    step: PutTogether | StoreTree
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """The sums of all test rows' metrics."""
-
-    trees: int
-    sums: MetricSums
-
-
-Result = Planned | Fitted | Done | Ranked
+    train: Any
+    counts: Any
+    vectors: Any
+    test: Sequence[Any]
+    test_rows: Sequence[int]
 
 
 @dataclass
 class _Tree:
-    """A tree that is not closed; ``fitted`` says which worker took how long for each piece."""
+    """A tree that is not closed."""
 
     number: int
-    works: tuple[float, ...] = ()
-    pending: deque[int] = field(default_factory=deque)
-    fitted: dict[int, tuple[str, float]] = field(default_factory=dict)
-    stage: Literal["fit", "put together", "wait", "rank", "store"] = "fit"
-    begun_s: float = math.inf
-    fitted_s: float = math.inf
-    overlaps: bool = False
-    events: list[dict[str, Any]] = field(default_factory=list)
-    row: dict[str, Any] = field(default_factory=dict)
+    plan: Task
+    works: Task
+    pieces: list[Task] = field(default_factory=list)
+    together: Task | None = None  # once it is planned
+
+    @property
+    def begun_s(self) -> float:
+        return min((piece.begun_s for piece in self.pieces), default=math.inf)
+
+    @property
+    def fitted_s(self) -> float:
+        """When the last piece was fitted; infinite before."""
+        ends = (piece.end_s if piece.is_done else math.inf for piece in self.pieces)
+        return max(ends, default=math.inf)
+
+    @property
+    def share(self) -> float:
+        """How much of it is fitted."""
+        done = sum(piece.work for piece in self.pieces if piece.is_done)
+        return done / max(1.0, sum(piece.work for piece in self.pieces))
+
+    def tasks(self) -> list[Task]:
+        rest = [] if self.together is None else [self.together]
+        return [self.plan, self.works, *self.pieces, *rest]
 
 
 class TreeRun:
-    """The decisions of one run.
+    """One run.
 
     Parameters
     ----------
-    rules
-        When to evaluate and to stop.
-    trees, rows
-        Trees to fit, and training rows.
-    has_tests
-        Whether there are rows to evaluate on.
-    history
-        Rows of the trees that are there already.
+    settings, data
+        What the tasks have in common, and the rows.
+    pool
+        Computes the tasks.
+    publish
+        Called with the kind and the values of every event for the user; may return `STOP`.
+    store
+        A function that writes a tree, and the run's directory; None: trees are not stored.
 
     Attributes
     ----------
     history
         The rows of closed trees.
-    slots
-        Tasks that each worker computes at a time, by name; the driver keeps it up to date.
-    stop_reason
-        Why the run ends; "" while it goes on.
+    trees
+        What stands for the trees that are put together.
+    stage
+        What the run does, as a state for the user.
     """
 
     def __init__(
-        self,
-        rules: StoppingRules,
-        trees: int,
-        rows: int,
-        *,
-        has_tests: bool,
-        history: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        self.rules, self.trees, self.rows, self._has_tests = rules, trees, rows, has_tests
-        self.history: list[dict[str, Any]] = [dict(row) for row in history]
-        self.slots: dict[str, int] = {}
-        self.stop_reason = ""
-        self._open: list[_Tree] = []
-        self._started_s, self._last_fitted_s, self._ranked_s = 0.0, -math.inf, 0.0
-        self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
-        self._events: list[dict[str, Any]] = []  # before the first tree
-        self._beside = defaultdict[str, float](float)  # seconds of other tasks since the last tree
-
-    @classmethod
-    def of(
-        cls, config: RunConfig, rows: int, *, has_tests: bool, can_store: bool,
-        history: Sequence[Mapping[str, Any]] = (),
-    ) -> TreeRun:  # fmt: skip
-        """Return the run of a run file."""
-        if not has_tests:
+        self, settings: FitSettings, data: TreeData, pool: TaskPool, publish: Callable[..., Any],
+        store: tuple[Callable[..., str], str] | None = None,
+    ) -> None:  # fmt: skip
+        config: RunConfig = settings.config
+        self._settings, self._data, self._pool = settings, data, pool
+        self._publish, self._store = publish, store
+        self._has_tests = bool(sum(data.test_rows))
+        if not self._has_tests:
             check_untested(config)
-        limits = (int(config.training.epochs), config.training.megabatches or math.inf)
-        rules = StoppingRules.of(config, can_checkpoint=can_store)
-        return cls(rules, int(min(limits)), rows, has_tests=has_tests, history=history)
+        self.rules = StoppingRules.of(config, can_checkpoint=store is not None)
+        limits = int(config.training.epochs), config.training.megabatches or math.inf
+        self._last = int(min(limits))
+        self.history: list[dict[str, Any]] = []
+        self.trees: list[Any] = []
+        self.stage, self.stop_reason = "training", ""
+        self._open: list[_Tree] = []
+        self._events: list[dict[str, Any]] = []  # since the last row
+        self._begun_s, self._last_fitted_s, self._wall_before_s = 0.0, -math.inf, 0.0
+        pool.changed = self._worker_changed
 
     # ------------------------------------------------------------------ progress
 
     @property
-    def stage(self) -> str:
-        """What the first open tree waits for, as a state for the user."""
-        stage = self._open[0].stage if self._open else "over"
-        return {"rank": "evaluating", "store": "writing a tree", "over": "ending"}.get(
-            stage, "training"
-        )
-
-    @property
     def epoch(self) -> float:
         """Trees so far, and the share that is fitted of those under way."""
-        done = sum(
-            sum(tree.works[number] for number in tree.fitted) / sum(tree.works)
-            for tree in self._open
-            if tree.works
-        )
-        return len(self.history) + done
+        return len(self.history) + sum(tree.share for tree in self._open)
 
     @property
     def best(self) -> int:
-        """How many trees rank best, where the best model is kept; 0: all are."""
-        found = self.rules.best_megabatch(self.history) if self.rules.keeps_best else 0
-        return 0 if found == len(self.history) else found
+        """How many trees rank best, where the best model is kept; 0: all are kept."""
+        return self.rules.best_megabatch(self.history) if self.rules.keeps_best else 0
 
-    def wants(self, tree: int) -> bool:
-        """Whether a tree is to be fitted still."""
-        return any(each.number == tree and each.stage == "fit" for each in self._open)
+    def model_trees(self) -> list[Any]:
+        """Return what stands for the trees of the model: all, or the first ones that rank best."""
+        return self.trees[: self.best or len(self.history)]
 
-    def has_pending(self) -> int:
-        """Return how many planned pieces have not begun."""
-        return sum(len(tree.pending) for tree in self._open)
+    def _worker_changed(self, kind: str, worker: str) -> None:
+        """Note in the history that a worker "joined" or was "lost"."""
+        now_s, begun_s = self._pool.now_s, self._begun_s
+        if self._open:
+            begun_s = min(self._open[0].begun_s, now_s)
+        self._publish("worker", event=kind, worker=worker)
+        self._events.append(worker_event(kind, worker, now_s - begun_s))
 
-    def time_left_s(self, now_s: float) -> float:
+    def _time_left_s(self, tree: _Tree) -> float:
         """Return how long the run may still fit; infinite where nothing limits it."""
-        if self.stop_reason or not self.rules.train_s:
+        if not self.rules.train_s:
             return math.inf
-        done_s = trained_s(self.history)
-        done_s += sum(self._train_s(tree, now_s) for tree in self._open if tree.begun_s < math.inf)
-        return self.rules.train_s - done_s
+        now_s = self._pool.now_s
+        begun_s = min(now_s, max(tree.begun_s, self._last_fitted_s))
+        return self.rules.train_s - trained_s(self.history) - (now_s - begun_s)
 
-    def _train_s(self, tree: _Tree, now_s: float) -> float:
-        """Return the seconds of fitting a tree, without those of the one before."""
-        earlier = [each.fitted_s for each in self._open if each.number < tree.number]
-        before_s = max([self._last_fitted_s, *earlier])
-        return max(0.0, min(tree.fitted_s, now_s) - max(tree.begun_s, min(before_s, now_s)))
+    # ------------------------------------------------------------------- the run
 
-    # ------------------------------------------------------------------ steps
-
-    def begin(self, slots: Mapping[str, int], now_s: float) -> list[Step]:
-        """Begin, or go on after the trees that are there."""
-        self.slots, self._started_s = dict(slots), now_s
-        self.stop_reason = self.rules.reached(self.history)
-        return [EndRun(self.stop_reason)] if self.stop_reason else self._plan_next()
-
-    def take(self, now_s: float) -> FitPiece | None:
-        """Return the piece that is to begin now; None if there is none."""
-        for tree in self._open:
-            if tree.pending:
-                number = tree.pending.popleft()
-                tree.begun_s = min(tree.begun_s, now_s)
-                return FitPiece(tree.number, number, tree.works[number])
-        return None
-
-    def give_back(self, piece: FitPiece) -> None:
-        """Let a piece be taken again: its worker was lost before it was fitted."""
-        for tree in self._open:
-            if tree.number == piece.tree and tree.stage == "fit":
-                tree.pending.appendleft(piece.number)
-
-    def worked(self, worker: str, busy_s: float) -> None:
-        """Count a task that is no piece: a worker is busy then, too."""
-        self._beside[worker] += busy_s
-
-    def lose(self, worker: str) -> None:
-        """Let the pieces be fitted again that a lost worker alone had."""
-        for tree in self._open:
-            lost = [n for n, (name, _) in sorted(tree.fitted.items()) if name == worker]
-            if tree.stage == "fit":
-                for number in reversed(lost):
-                    del tree.fitted[number]
-                    tree.pending.appendleft(number)
-
-    def handle(self, result: Result, now_s: float) -> list[Step]:
-        """Count a result; return the steps that follow. Those of dropped trees are ignored."""
-        number = result.trees - 1 if isinstance(result, Ranked) else _tree_of(result)
-        tree = next((each for each in self._open if each.number == number), None)
-        if tree is None:
-            return []
-        match result:
-            case Planned() if not tree.works:
-                tree.works, tree.pending = result.works, deque(range(len(result.works)))
-                return self._plan_next()
-            case Fitted() if tree.stage == "fit":
-                return self._count(tree, result, now_s)
-            case Done(PutTogether()) if tree.stage == "put together":
-                tree.stage = "wait"
-                self._make_row(tree, now_s)
-                return self._advance(now_s)
-            case Ranked() if tree.stage == "rank":
-                return self._evaluated(tree, result, now_s)
-            case Done(StoreTree()) if tree.stage == "store":
-                return self._close(tree, now_s)
-        return []
-
-    def stop(self, reason: str, now_s: float) -> list[Step]:
-        """End the run; trees that are not fitted yet are dropped."""
+    def stop(self, reason: str) -> None:
+        """End the run, with the tree under way unless the reason is one of `AT_ONCE`."""
         self.stop_reason = self.stop_reason or reason
-        self._open = [tree for tree in self._open[:1] if tree.stage != "fit"]
-        return [] if self._open else [EndRun(self.stop_reason)]
+        self._drop(self._open[1:])
 
-    def _plan_next(self) -> list[Step]:
-        """Plan one more tree, unless enough are open or one is being planned."""
-        number = len(self.history) + len(self._open)
-        if len(self._open) == AHEAD or number == self.trees or self.stop_reason:
-            return []
-        if any(not tree.works for tree in self._open):
-            return []
-        self._open.append(_Tree(number))
-        return [PlanTree(number)]
+    def load(self, files: Iterable[Any], read: Callable[[Any], Any]) -> Steps:
+        """Take the stored trees of a run that goes on."""
+        submit, settings = self._pool.submit, self._settings
+        stored = [submit("read", read, str(file)) for file in files]
+        rows = [submit("row", stored_row, settings, each, is_wanted=True) for each in stored]
+        trees = [submit("tree", stored_tree, each) for each in stored]
+        yield from self._until([*rows, *trees])
+        self._pool.drop(stored)
+        self.history = [row.value for row in rows]
+        self.trees = [tree.result for tree in trees]
 
-    def _count(self, tree: _Tree, result: Fitted, now_s: float) -> list[Step]:
-        tree.fitted[result.number] = result.worker, result.busy_s
-        if len(tree.fitted) < len(tree.works):
-            return []
-        tree.stage, tree.fitted_s = "put together", now_s
-        return [PutTogether(tree.number)]
+    def fit(self) -> Steps:
+        """Fit trees until a rule or a stop ends the run: ``stop_reason``."""
+        self._begun_s = self._pool.now_s
+        self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
+        self.stop_reason = self.stop_reason or self.rules.reached(self.history)
+        while not self.stop_reason:
+            tree = self._open[0] if self._open else self._plan()
+            if (yield from self._is_fitted(tree)):
+                yield from self._close(tree)
+        self._drop(self._open)
 
-    def _make_row(self, tree: _Tree, now_s: float) -> None:
-        train_s, waited_s = self._train_s(tree, now_s), now_s - tree.fitted_s
+    def _plan(self) -> _Tree:
+        """Plan the next tree; its pieces are submitted once it is planned."""
+        number, pool, settings = len(self.history) + len(self._open), self._pool, self._settings
+        args = self._data.vectors, self._data.counts, number, max(1, sum(pool.slots.values()))
+        plan = pool.submit("plan", plan_tree, settings, *args, pool.on_gpus)
+        works = pool.submit("works", works_of, plan, then=lambda _: self._submit_pieces(tree))
+        tree = _Tree(number, plan, works)
+        self._open.append(tree)
+        return tree
+
+    def _submit_pieces(self, tree: _Tree) -> None:
+        pool, settings, first = self._pool, self._settings, None
+        if tree.number and settings.spec.hard_negatives:
+            first = self.trees[0] if self.trees else self._open[0].together
+        args = PLACE, self._data.train, self._data.counts, tree.plan, tree.number
+        tree.pieces = [
+            pool.submit(PIECE, fit_piece, *args, number, first, work=work)
+            for number, work in enumerate(tree.works.value)
+        ]
+        tree.together = pool.submit("tree", put_together, settings, tree.plan, tree.pieces)
+
+    def _is_fitted(self, tree: _Tree) -> Generator[float, None, bool]:
+        """Wait until a tree is put together; return False where the run ends before."""
+        while tree.together is None or not tree.together.is_done:
+            left_s = math.inf
+            if tree.fitted_s == math.inf:
+                left_s = self._time_left_s(tree)
+                if left_s <= 0.0:
+                    self.stop_reason = self.stop_reason or "minutes"
+                if self.stop_reason in AT_ONCE:
+                    return False
+            is_ahead = len(self._open) == AHEAD or tree.number + len(self._open) == self._last
+            if tree.together is not None and not (is_ahead or self.stop_reason):
+                self._plan()
+            yield self._pool.now_s + left_s
+        return True
+
+    def _close(self, tree: _Tree) -> Steps:
+        """Evaluate and store a tree that is put together, and close its row."""
+        assert tree.together is not None
+        row = self._row(tree, tree.together.end_s)
+        self.trees.append(tree.together.result)
+        self._pool.drop([tree.plan, *tree.pieces])
+        if reason := self.stop_reason or self.rules.reached([*self.history, row]):
+            self.stop(reason)
+        if self.rules.is_evaluation_due(
+            [*self.history, row], has_tests=self._has_tests, is_last=bool(self.stop_reason)
+        ):
+            yield from self._evaluate(row)
+        row["wall_s"] = self._wall_before_s + self._pool.now_s - self._begun_s
+        row["events"], self._events = self._events, []
+        if self._store is not None:
+            yield from self._write(tree.number, row)
+        self._open.remove(tree)
+        self._last_fitted_s, self.stage = tree.fitted_s, "training"
+        self.history.append(row)
+        if self._publish("megabatch", row=row) is STOP:
+            self.stop(STOP.value)
+
+    def _evaluate(self, row: dict[str, Any]) -> Steps:
+        self.stage, begun_s, counts = "evaluating", self._pool.now_s, self._data.counts
+        blocks = [
+            self._pool.submit("eval", rank_block, PLACE, list(self.trees), counts, *block,
+                              is_wanted=True)
+            for block in self._blocks()
+        ]  # fmt: skip
+        yield from self._until(blocks)
+        self._pool.drop(blocks)
+        sums = sum((block.value for block in blocks), MetricSums.zero(self._settings.ks))
+        metrics = row["metrics"] = sums.result() if sums.rows else {}
+        row["eval_s"] = self._pool.now_s - begun_s
+        if by_frequency := sums.by_frequency():
+            row["by_frequency"] = by_frequency
+        if metrics and self.rules.is_target_met(metrics):
+            self.stop("target")
+        if self.rules.is_patience_over([*self.history, row]):
+            self.stop("patience")
+
+    def _blocks(self) -> Iterable[tuple[int, Any, int, int]]:
+        """Yield blocks of the test rows: shard, partition, first row, row after the last."""
+        data, slots = self._data, max(1, sum(self._pool.slots.values()))
+        size = max(LEAST_BLOCK_ROWS, -(-sum(data.test_rows) // (BLOCKS * slots)))
+        for shard, (part, rows) in enumerate(zip(data.test, data.test_rows, strict=True)):
+            for start in range(0, rows, size):
+                yield shard, part, start, min(start + size, rows)
+
+    def _write(self, number: int, row: dict[str, Any]) -> Steps:
+        """Store a tree with its row; a full disk does not end the run."""
+        assert self._store is not None
+        (store, run_dir), self.stage = self._store, "writing a tree"
+        args = run_dir, number, self.trees[number], row
+        task = self._pool.submit("save", store, *args, is_wanted=True)
+        yield from self._until([task])
+        if task.value:
+            self._publish("warning", text=f"tree {number + 1} is not stored: {task.value}")
+
+    def _until(self, tasks: Sequence[Task]) -> Steps:
+        while not all(task.is_done for task in tasks):
+            yield math.inf
+
+    def _drop(self, trees: Sequence[_Tree]) -> None:
+        """Forget trees that are not to be closed."""
+        for tree in list(trees):
+            self._pool.drop(tree.tasks())
+            self._open.remove(tree)
+
+    # ----------------------------------------------------------------- the record
+
+    def _row(self, tree: _Tree, now_s: float) -> dict[str, Any]:
+        """Return the row of a tree; what is measured later is filled in later."""
+        fitted_s, begun_s = tree.fitted_s, max(tree.begun_s, self._last_fitted_s)
+        train_s, waited_s = max(0.0, fitted_s - begun_s), now_s - fitted_s
         is_beside = any(each.begun_s < now_s for each in self._open if each is not tree)
-        tree.events = [*self._events, *tree.events]
-        self._events = []
-        tree.row = {
+        return {
             "megabatch": tree.number + 1,
-            "rows": self.rows * (tree.number + 1),
+            "rows": self._settings.rows * (tree.number + 1),
             "epoch": float(tree.number + 1),
             "wall_s": 0.0,
             "train_s": train_s,
@@ -324,107 +324,40 @@ class TreeRun:
             "overlapped_s": waited_s if is_beside else 0.0,
             "eval_s": 0.0,
             "metrics": {},
-            "pieces": len(tree.works),
-            "workers": self._shares(tree, train_s),
+            "pieces": len(tree.pieces),
+            "workers": self._shares(tree.pieces, train_s),
             "perturbed": False,
             "merged_bytes": 0,
             "moved_bytes": 0,
             "notes": {},
-            "events": tree.events,
+            "events": [],
         }
 
-    def _shares(self, tree: _Tree, train_s: float) -> dict[str, dict[str, Any]]:
+    def _shares(self, pieces: Sequence[Task], train_s: float) -> dict[str, dict[str, Any]]:
         """Return what each worker did of a tree; rows are shared out by the work of its pieces."""
-        names = dict.fromkeys([*self.slots, *(name for name, _ in tree.fitted.values())])
-        done = {n: sorted(p for p, (each, _) in tree.fitted.items() if each == n) for n in names}
-        works = {name: sum(tree.works[piece] for piece in done[name]) for name in names}
-        rows, whole = apportion(self.rows, works), sum(tree.works)
-        shares = {}
-        for name, pieces in done.items():
-            busy_s = sum(tree.fitted[piece][1] for piece in pieces) + self._beside.pop(name, 0.0)
-            busy_s = min(busy_s / self.slots.get(name, 1), train_s)  # some was before or after
+        slots, beside_s = self._pool.slots, self._pool.busy_s
+        done: dict[str, list[int]] = {
+            name: [] for name in (*slots, *(piece.worker for piece in pieces))
+        }
+        for number, piece in enumerate(pieces):
+            done[piece.worker].append(number)
+        works = {name: sum(pieces[each].work for each in own) for name, own in done.items()}
+        rows, shares = apportion(self._settings.rows, works), {}
+        for name, own in done.items():
+            busy_s = sum(pieces[each].busy_s for each in own) + beside_s.pop(name, 0.0)
+            busy_s = min(busy_s / slots.get(name, 1), train_s)  # some was before or after
             shares[name] = {
-                "updates": len(pieces),
+                "updates": len(own),
                 "rows": rows[name],
                 "batch_rows": 0,
                 "lr": 0.0,
-                "weight": works[name] / whole,
+                "weight": works[name] / sum(works.values()),
                 "busy_s": busy_s,
                 "idle_s": max(0.0, train_s - busy_s),
                 "leases": [],
-                "pieces": pieces,
+                "pieces": own,
             }
         return shares
-
-    def _advance(self, now_s: float) -> list[Step]:
-        """Go on with the first open tree, if it waits."""
-        tree = self._open[0] if self._open else None
-        if tree is None or tree.stage != "wait":
-            return []
-        self.stop_reason = self.stop_reason or self.rules.reached([*self.history, tree.row])
-        is_due = self.rules.is_evaluation_due(
-            [*self.history, tree.row], has_tests=self._has_tests, is_last=bool(self.stop_reason)
-        )
-        if not is_due:
-            return self._complete(tree, now_s)
-        tree.stage, self._ranked_s = "rank", now_s
-        return [RankRows(tree.number + 1)]
-
-    def _evaluated(self, tree: _Tree, result: Ranked, now_s: float) -> list[Step]:
-        metrics = result.sums.result() if result.sums.rows else {}
-        tree.row |= {"metrics": metrics, "eval_s": now_s - self._ranked_s}
-        if by_frequency := result.sums.by_frequency():
-            tree.row["by_frequency"] = by_frequency
-        if metrics and self.rules.is_target_met(metrics):
-            self.stop_reason = self.stop_reason or "target"
-        if self.rules.is_patience_over([*self.history, tree.row]):
-            self.stop_reason = self.stop_reason or "patience"
-        return self._complete(tree, now_s)
-
-    def _complete(self, tree: _Tree, now_s: float) -> list[Step]:
-        tree.row["wall_s"] = self._wall_before_s + now_s - self._started_s
-        if not self.rules.can_checkpoint:
-            return self._close(tree, now_s)
-        tree.stage = "store"
-        return [StoreTree(tree.number, tree.row)]
-
-    def _close(self, tree: _Tree, now_s: float) -> list[Step]:
-        self.history.append(tree.row)
-        self._open.remove(tree)
-        self._last_fitted_s = tree.fitted_s
-        if self.stop_reason:
-            return [EndRun(self.stop_reason)]
-        return self._plan_next() + self._advance(now_s)
-
-    # ------------------------------------------------------------------ workers
-
-    def change_worker(self, kind: str, worker: str, now_s: float) -> None:
-        """Note in the history that a worker "joined" or was "lost"."""
-        tree = self._open[0] if self._open else None
-        begun_s = self._started_s if tree is None else min(tree.begun_s, now_s)
-        events = self._events if tree is None else tree.events
-        events.append(worker_event(kind, worker, now_s - begun_s))
-
-
-def _tree_of(result: Planned | Fitted | Done) -> int:
-    return result.step.tree if isinstance(result, Done) else result.tree
-
-
-def fit_settings(config: RunConfig, spec: TreeSpec, rows: int) -> FitSettings:
-    """Return what the tasks of a run have in common."""
-    data, evaluation = config.data, config.evaluation
-    return FitSettings(
-        spec=spec,
-        seed=config.run.seed,
-        rows=rows,
-        class_weight=config.training.class_weight,
-        label_base=data.label_base,
-        propensity_a=data.propensity_a,
-        propensity_b=data.propensity_b,
-        ks=tuple(evaluation.k),
-        batch_rows=evaluation.batch_rows,
-        exact=config.gpu.exact,
-    )
 
 
 def announce_trees(spec: TreeSpec) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,29 @@ def test_a_damaged_model_is_refused(alone: daskxml.Run, tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DaskxmlError, match="damaged"):
         daskxml.load(tmp_path / "model")
+
+
+def test_a_callback_ends_a_run_with_the_tree_that_it_was_told_of(
+    data: Data, alone: daskxml.Run
+) -> None:
+    """Whatever was done of the next one."""
+    run = simulate(VALUES, [1, 1], **data, on_megabatch=lambda row: daskxml.STOP)
+    assert (run.reason, len(run.history)) == ("callback", 1)
+    assert run.history[0]["metrics"] == alone.history[0]["metrics"]
+
+
+def test_ctrl_c_ends_a_run_with_the_tree_under_way(data: Data, alone: daskxml.Run) -> None:
+    half_s = alone.history[0]["train_s"] / 2
+
+    def interrupt(event: dict[str, Any]) -> None:
+        if event["kind"] == "worker":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    arrival = [Arrival(half_s, "1", 0.5)]
+    run = simulate(VALUES, [1], **data, changes=arrival, on_event=interrupt)
+    assert (run.reason, len(run.history)) == ("interrupt", 1)
+    assert run.history[0]["metrics"] == alone.history[0]["metrics"]
+    check_trees(run.history)
 
 
 def test_a_run_that_is_stopped_in_its_first_tree_says_so(data: Data) -> None:

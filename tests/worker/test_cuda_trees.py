@@ -9,7 +9,7 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import registry
 from daskxml.local.rows import read_rows
-from daskxml.local.tree_runs import LocalTreeRun
+from daskxml.local.trees import LocalTreeRun
 from harness.cuda_on_host import emulated, needs_compiler
 
 VALUES = {

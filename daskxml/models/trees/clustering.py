@@ -7,18 +7,22 @@ Sums over rows are exact, so that they do not depend on how the rows are on work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.order import derive_key
+from daskxml.data.rows import slice_rows
 from daskxml.models.trees.shape import halved
 from daskxml.models.trees.spec import TreeSpec
 
 DIMENSIONS = 100
 _TREE = 4  # keeps the random choices of a run apart
 _ROUNDS = 20  # of 2-means; most nodes are stable after 5 to 10
+_ADDED = 4  # sums that a worker holds to add them up: each may have half a gigabyte
 
 
 def random_projection(features: int, seed: int) -> Array:
@@ -83,15 +87,52 @@ def label_vectors(sums: Array) -> Array:
     return (sums / np.where(norms > 0.0, norms, 1.0)).astype(np.float32)
 
 
-def find_label_vectors(parts: Sequence[Partition], spec: TreeSpec, seed: int) -> Array:
+Block = tuple[Any, int, int]  # of a partition or what stands for it: from this row to that one
+
+
+def call(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function here; where it is to run elsewhere, its ``name`` is unique in a run."""
+    return function(*args)
+
+
+def find_label_vectors(
+    blocks: Sequence[Block], spec: TreeSpec, seed: int, submit: Callable[..., Any] = call
+) -> Any:
     """Return a vector of unit length for each label, ``(labels, dimensions)`` float32.
 
-    The bits are those of the same function in `daskxml.cluster.label_trees`.
+    Sums over blocks are exact, so that the vectors are the same however rows are cut. Parameters
+    are like these of `call` where ``submit`` returns what stands for a result.
     """
-    projection = random_projection(spec.features, seed)
-    vectors = label_vectors(sum(label_sums(part, projection) for part in parts))
-    projection = projection_of(sum(feature_sums(part, vectors) for part in parts))
-    return label_vectors(sum(label_sums(part, projection) for part in parts))
+
+    def summed(name: str, function: Callable[..., Any], operand: Any) -> Any:
+        def total(first: int, stop: int) -> Any:
+            """Sum over some blocks; they are submitted depth first, so that few sums wait."""
+            if stop - first == 1:
+                return submit(f"{name}-{first}", _of_rows, function, *blocks[first], operand)
+            cuts = sorted({first + (stop - first) * i // _ADDED for i in range(_ADDED + 1)})
+            sums = [total(*cut) for cut in itertools.pairwise(cuts)]
+            return submit(f"{name}-{first}-{stop}", _add_up, sums)
+
+        return total(0, len(blocks))
+
+    projection = submit("random", random_projection, spec.features, seed)
+    vectors = submit("vectors-0", label_vectors, summed("first-labels", label_sums, projection))
+    projection = submit("projection", projection_of, summed("features", feature_sums, vectors))
+    return submit("vectors", label_vectors, summed("labels", label_sums, projection))
+
+
+def _of_rows(
+    function: Callable[[Partition, Array], Array], part: Partition, start: int, stop: int,
+    operand: Array,
+) -> Array:  # fmt: skip
+    return function(slice_rows(part, start, stop), operand)
+
+
+def _add_up(sums: Sequence[Array]) -> Array:
+    total = sums[0].copy()
+    for array in sums[1:]:
+        total += array
+    return total
 
 
 def order_of_tree(vectors: Array, spec: TreeSpec, seed: int, tree: int) -> Array:

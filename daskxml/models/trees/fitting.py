@@ -2,7 +2,7 @@
 
 ::
 
-    vectors ─▶ order of the labels ─▶ plan ─▶ pieces, each fitted on its own ─▶ tree
+    vectors ─▶ plan: order of the labels, pieces ─▶ pieces, each fitted on its own ─▶ tree
     trees, rows to evaluate on ─▶ sums of metrics
 
 A task's result depends on its arguments alone, not on the process, nor on the other pieces. So a
@@ -24,6 +24,7 @@ from daskxml.data.rows import slice_csr
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
 from daskxml.models.class_weights import label_weights
+from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree, tree_problem
 from daskxml.models.trees.nodes import (
     Plan,
@@ -41,7 +42,7 @@ Tree = Mapping[str, Array]  # by the names of `daskxml.models.trees.forest.ARRAY
 _KEPT_ROWS = 2  # trees whose rows are kept: the next one is begun while the last pieces are fitted
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FitSettings:
     """What the tasks of a run have in common.
 
@@ -49,24 +50,25 @@ class FitSettings:
     ----------
     spec
         The trees, with everything chosen that was "auto".
-    seed, rows
-        Of the run; training rows.
-    class_weight, label_base, propensity_a, propensity_b, ks, batch_rows
-        As in the run file: what labels count, and how rows are evaluated.
-    exact
-        Whether a GPU multiplies in float32.
+    rows
+        Training rows.
+    config
+        The `daskxml.config.RunConfig`.
     """
 
     spec: TreeSpec
-    seed: int
     rows: int
-    class_weight: Any
-    label_base: int
-    propensity_a: float
-    propensity_b: float
-    ks: tuple[int, ...]
-    batch_rows: int
-    exact: bool = False
+    config: Any
+
+    @property
+    def seed(self) -> int:
+        """The run's."""
+        return int(self.config.run.seed)
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """Ranks of the metrics."""
+        return tuple(self.config.evaluation.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class TreeFitter:
 
     def _open(self, slot: Slot) -> Kernels:
         if self._kernels is None:
-            self._kernels = get_kernels(slot.device, slot.threads, self.settings.exact)
+            self._kernels = get_kernels(slot.device, slot.threads, self.settings.config.gpu.exact)
         return self._kernels
 
     def _turn(self, kernels: Kernels) -> threading.Lock:
@@ -161,12 +163,13 @@ class TreeFitter:
         return forest.top_k([segment], self.settings.spec.hard_negatives)[0]
 
     def _inverse_propensity(self, counts: Array) -> Array:
-        settings = self.settings
-        return propensities(counts, settings.rows, settings.propensity_a, settings.propensity_b)
+        data = self.settings.config.data
+        return propensities(counts, self.settings.rows, data.propensity_a, data.propensity_b)
 
     def _label_weights(self, counts: Array) -> Array | None:
-        settings, inverse = self.settings, self._inverse_propensity(counts)
-        return label_weights(settings.class_weight, counts, inverse, settings.label_base)
+        config, inverse = self.settings.config, self._inverse_propensity(counts)
+        given, base = config.training.class_weight, config.data.label_base
+        return label_weights(given, counts, inverse, base)
 
     def rank(
         self, slot: Slot, trees: Sequence[Tree], counts: Array, shard: int, part: Partition,
@@ -180,9 +183,10 @@ class TreeFitter:
             there = self._tests.setdefault(shard, kernels.to_device(part))
         sums, inverse = MetricSums.zero(settings.ks), self._inverse_propensity(counts)
         groups, k = frequency_groups(counts), settings.ks[-1]
+        batch_rows = settings.config.evaluation.batch_rows
         with self._turn(kernels):
-            for at in range(start, stop, settings.batch_rows):
-                end = min(at + settings.batch_rows, stop)
+            for at in range(start, stop, batch_rows):
+                end = min(at + batch_rows, stop)
                 segment = Segment(there, kernels.to_device(np.arange(at, end)))
                 ids, _ = forest.top_k([segment], k)
                 truth = slice_csr(part.labels, at, end)
@@ -200,28 +204,72 @@ class TreeFitter:
         return self._forest
 
 
+@dataclass(frozen=True)
+class TreePlan:
+    """How a tree is fitted.
+
+    Attributes
+    ----------
+    order
+        ``(labels,)`` int32, the label at each position of the tree's leaves.
+    pieces, works
+        The blocks of each piece, and its work (`daskxml.models.trees.nodes.piece_work`).
+    """
+
+    order: Array
+    pieces: Plan
+    works: tuple[float, ...]
+
+
 def plan_tree(
-    settings: FitSettings, counts: Array, order: Array, slots: int, on_gpus: bool
-) -> Plan:
-    """Return the pieces of a tree for so many tasks at a time."""
-    shape = TreeShape.of(settings.spec)
-    return plan_pieces(shape, counts[order], settings.rows, slots, on_gpus=on_gpus)
+    settings: FitSettings, vectors: Array, counts: Array, tree: int, slots: int, on_gpus: bool
+) -> TreePlan:
+    """Order the labels of a tree, and cut it into pieces for so many tasks at a time.
+
+    ``vectors`` are of `find_label_vectors`; ``counts`` is ``(labels,)``: rows with each label.
+    """
+    shape, rows = TreeShape.of(settings.spec), settings.rows
+    order = order_of_tree(vectors, settings.spec, settings.seed, tree)
+    pieces = plan_pieces(shape, counts[order], rows, slots, on_gpus=on_gpus)
+    works = tuple(piece_work(shape, counts[order], rows, piece) for piece in pieces)
+    return TreePlan(order, pieces, works)
 
 
-def works_of(settings: FitSettings, counts: Array, order: Array, plan: Plan) -> tuple[float, ...]:
-    """Return the work of each piece; see `daskxml.models.trees.nodes.piece_work`."""
-    shape = TreeShape.of(settings.spec)
-    return tuple(piece_work(shape, counts[order], settings.rows, piece) for piece in plan)
+def works_of(plan: TreePlan) -> tuple[float, ...]:
+    """Return the work of each piece, which is all of a plan that travels."""
+    return plan.works
+
+
+def fit_piece(
+    place: Any, part: Partition, counts: Array, plan: TreePlan, tree: int, number: int,
+    first: Tree | None,
+) -> Array:  # fmt: skip
+    """Return a fitted piece, packed; see `TreeFitter.fit`.
+
+    ``place`` has the `TreeFitter` of the process, ``fitter``, and the `Slot` of the call.
+    """
+    work = counts, plan.order, plan.pieces, tree, number, first
+    fitter: TreeFitter = place.fitter
+    return fitter.fit(place.slot, part, *work)
+
+
+def rank_block(
+    place: Any, trees: Sequence[Tree], counts: Array, shard: int, part: Partition, start: int,
+    stop: int,
+) -> MetricSums:  # fmt: skip
+    """Return the sums of some test rows' metrics; see `TreeFitter.rank`."""
+    fitter: TreeFitter = place.fitter
+    return fitter.rank(place.slot, trees, counts, shard, part, start, stop)
 
 
 def put_together(
-    settings: FitSettings, order: Array, plan: Plan, pieces: Sequence[Array]
+    settings: FitSettings, plan: TreePlan, pieces: Sequence[Array]
 ) -> dict[str, Array]:
     """Return a tree's arrays, from all of its pieces in the order of the plan."""
     blocks = []
-    for planned, packed in zip(plan, pieces, strict=True):
+    for planned, packed in zip(plan.pieces, pieces, strict=True):
         blocks += list(zip(planned, unpack_blocks(packed, len(planned)), strict=True))
-    return assemble_tree(order, TreeShape.of(settings.spec), blocks)
+    return assemble_tree(plan.order, TreeShape.of(settings.spec), blocks)
 
 
 def named_trees(trees: Sequence[Tree]) -> dict[str, Array]:
@@ -231,14 +279,15 @@ def named_trees(trees: Sequence[Tree]) -> dict[str, Array]:
     }
 
 
-def check_stored(settings: FitSettings, tree: Tree, row: Mapping[str, Any]) -> None:
-    """Refuse a tree that was stored with this row of the history, but is of others.
+def stored_row(settings: FitSettings, stored: tuple[Tree, dict[str, Any]]) -> dict[str, Any]:
+    """Return the row of the history of a tree that was stored.
 
     Raises
     ------
     ModelError
-        Saying what differs.
+        If the tree is of other rows or settings, saying what differs.
     """
+    tree, row = stored
     rows, number = row["rows"] // row["megabatch"], row["megabatch"]
     if rows != settings.rows:
         raise ModelError(
@@ -249,6 +298,12 @@ def check_stored(settings: FitSettings, tree: Tree, row: Mapping[str, Any]) -> N
         raise ModelError(
             f"tree {number} of the run to go on with: {problem}: leave [model] as it was"
         )
+    return row
+
+
+def stored_tree(stored: tuple[Tree, dict[str, Any]]) -> Tree:
+    """Return the arrays of a tree that was stored."""
+    return stored[0]
 
 
 def check_any(trees: Sequence[Any]) -> None:

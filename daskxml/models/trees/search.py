@@ -20,7 +20,7 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows, to_scipy
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import metric_sums
-from daskxml.models.trees.clustering import find_label_vectors, order_of_tree
+from daskxml.models.trees.clustering import Block, call, find_label_vectors, order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
 from daskxml.models.trees.nodes import TreeRows, fit_blocks, whole_nodes
 from daskxml.models.trees.shape import TreeShape
@@ -40,18 +40,24 @@ _NOISE = 0.004  # of the mean precision: a gain of less is none
 
 
 def prepare_trees(
-    parts: Sequence[Partition], counts: Array, spec: TreeSpec, seed: int
-) -> tuple[TreeSpec, Array]:
+    parts: Sequence[Any], counts: Any, spec: TreeSpec, seed: int,
+    blocks: Sequence[Block] | None = None, submit: Callable[..., Any] = call,
+) -> tuple[Any, Any]:  # fmt: skip
     """Return the description with what was open chosen, and the labels' vectors.
 
-    See `find_label_vectors`; ``counts`` is ``(labels,)``: rows with each label. On a cluster
-    `daskxml.cluster.label_trees` does the same.
+    The parameters are those of `find_label_vectors`; ``counts`` is ``(labels,)``: rows with each
+    label. Blocks are whole partitions by default.
     """
-    vectors = find_label_vectors(parts, spec, seed)
-    if spec.is_open:
-        labels = sample_labels(order_of_tree(vectors, spec, seed, 0), counts, spec)
-        spec = choose_fit([sample_rows(part, labels) for part in parts], spec, seed)
-    return spec, vectors
+    blocks = [(part, 0, part.rows) for part in parts] if blocks is None else blocks
+    vectors = find_label_vectors(blocks, spec, seed, submit)
+    if not spec.is_open:
+        return spec, vectors
+    order = submit("order", order_of_tree, vectors, spec, seed, 0)
+    labels = submit("sample", sample_labels, order, counts, spec)
+    samples = [
+        submit(f"sample-{number}", sample_rows, part, labels) for number, part in enumerate(parts)
+    ]
+    return submit("fit", choose_fit, samples, spec, seed), vectors
 
 
 def sample_labels(order: Array, counts: Array, spec: TreeSpec) -> Array:

@@ -428,7 +428,7 @@ class TreeTruth(Truth):
 
     def check_end(self, driver: RunDriver, run_dir: Path) -> None:
         """Check the record and the model of a run that has ended well."""
-        history, rows = driver.tree_run.history, self.rows
+        history, rows = driver.session.history, self.rows
         require(len(history) == len(rows), "not all rows were published")
         self._require_same(history, "the run")
         journal = run_dir / HISTORY_FILE

@@ -509,7 +509,7 @@ def _seams(simulation: Simulation) -> Any:
             (batch_runner, {"Replica": counting.CountingReplica}),
             (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
             (fitting, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
-            (tree_driver, {"get_worker": machines.get_worker, "wait": machines.wait}),
+            (tree_driver, {"get_worker": machines.get_worker}),
             (runs, {"running_cluster": lambda client, _: nullcontext(client),
                     "defer_signals": nullcontext}),  # signals are none of this process
             (trainings, {"connection": lambda client, *_: nullcontext(client),

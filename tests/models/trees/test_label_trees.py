@@ -90,7 +90,7 @@ def test_every_child_is_in_one_piece(spec: TreeSpec, slots: int, seed: int) -> N
 
 
 def orders_of(parts: list[Partition], spec: TreeSpec, trees: int, seed: int) -> list[Array]:
-    vectors = find_label_vectors(parts, spec, seed)
+    vectors = find_label_vectors([(part, 0, part.rows) for part in parts], spec, seed)
     return [order_of_tree(vectors, spec, seed, tree) for tree in range(trees)]
 
 
