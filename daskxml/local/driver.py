@@ -9,11 +9,12 @@ is done in its turn, and nobody is lost or arrives.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import math
+from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.signals import defer_signals
@@ -22,6 +23,7 @@ from daskxml.local.executor import LocalExecutor
 from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.session.commands import STOP, Command, StopRequest
 from daskxml.session.run_loop import RunLoop
+from daskxml.session.session import Session
 from daskxml.session.stopping import trained_s
 
 
@@ -87,31 +89,27 @@ def check_changes(names: Collection[str], changes: Iterable[Change]) -> None:
             raise ConfigError(f"worker {change.worker} is lost, but there is none of this name")
 
 
-_ORDER = {Loss: 0, Arrival: 1}
-
-
 class Script:
-    """Losses and arrivals that are still to happen, the earliest first."""
+    """Losses and arrivals that are still to happen, the earliest first, losses before arrivals."""
 
     def __init__(self, changes: tuple[Change, ...]) -> None:
-        self._pushed = 0
-        self._heap: list[tuple[float, int, int, Change]] = []
+        self._changes: list[tuple[float, bool, Change]] = []
         for change in changes:
             self.push(change, whole_ticks(change.at_s))
 
     @property
     def next_s(self) -> float:
         """When the next change happens; infinite if there is none."""
-        return self._heap[0][0] if self._heap else math.inf
+        return self._changes[0][0] if self._changes else math.inf
 
     def push(self, change: Change, at_s: float) -> None:
         """Schedule a change."""
-        self._pushed += 1
-        heapq.heappush(self._heap, (at_s, _ORDER[type(change)], self._pushed, change))
+        entry = at_s, isinstance(change, Arrival), change
+        insort(self._changes, entry, key=lambda each: each[:2])
 
     def pop(self) -> Change:
         """Return the next change."""
-        return heapq.heappop(self._heap)[3]
+        return self._changes.pop(0)[2]
 
 
 @dataclass
@@ -123,94 +121,42 @@ class Candidate:
     generation: int = -1
 
 
-class Membership:
-    """Workers that arrive during a session, until they take part in it.
-
-    Parameters
-    ----------
-    factory
-        Creates them.
-    executor
-        Of the session.
-    """
-
-    def __init__(self, factory: WorkerFactory, executor: LocalExecutor) -> None:
-        self._factory, self._executor = factory, executor
-        self.candidates: list[Candidate] = []
-
-    def prepare(self, name: str, speed: float) -> None:
-        """Create a worker that arrives."""
-        worker = self._factory.create(name, speed)
-        self.candidates.append(Candidate(worker, self._executor.clock.now_s))
-
-    def drop(self, name: str) -> None:
-        """Forget a candidate that is lost."""
-        self.candidates = [
-            candidate for candidate in self.candidates if candidate.worker.name != name
-        ]
-
-    @property
-    def next_s(self) -> float:
-        """When the next candidate receives its model; those that have it wait for a merge."""
-        now_s = self._executor.clock.now_s
-        times = (candidate.ready_s for candidate in self.candidates)
-        return min((ready_s for ready_s in times if ready_s > now_s), default=math.inf)
-
-    def has_candidates(self) -> bool:
-        """Whether a worker waits to join."""
-        return bool(self.candidates)
-
-    def admit(self, generation: int, may_join: bool) -> list[LocalWorker]:
-        """Let candidates with the model of ``generation`` join; send it to others."""
-        admitted = []
-        for candidate in list(self.candidates):
-            if candidate.ready_s > self._executor.clock.now_s:
-                continue
-            if candidate.generation != generation:
-                self._send_model(candidate, generation)
-            elif may_join:
-                self.candidates.remove(candidate)
-                self._join(candidate.worker)
-                admitted.append(candidate.worker)
-        return admitted
-
-    def _send_model(self, candidate: Candidate, generation: int) -> None:
-        nbytes, network = candidate.worker.training.model_bytes, self._executor.network
-        candidate.generation = generation
-        takes_s = network.transfer_s(nbytes) + whole_ticks(network.latency_s + network.message_s)
-        candidate.ready_s = self._executor.clock.now_s + takes_s
-
-    def _join(self, worker: LocalWorker) -> None:
-        donor = next(iter(self._executor.workers.values())).training
-        generation, models = donor.host_models()
-        worker.training.set_models(models, generation, donor.best)
-        self._executor.workers[worker.name] = worker
-
-
 class LocalDriver:
-    """Drives a run loop by the clock of its executor.
+    """Drives a session by the clock of its executor, and prepares workers that arrive.
 
     Parameters
     ----------
-    loop, executor, membership
+    session, executor
         From the beginning of the run, or from a checkpoint.
+    factory
+        Creates workers that arrive.
     script
         Losses and arrivals; those that have happened are removed.
+    publish
+        See `RunLoop`.
     ends_at_merge
         Ctrl-C ends the run at a merge, and a second one interrupts it; else the first one does.
+
+    Attributes
+    ----------
+    candidates
+        Workers that have arrived, until they take part.
     """
 
     def __init__(
         self,
-        loop: RunLoop,
+        session: Session,
         executor: LocalExecutor,
-        membership: Membership,
+        factory: WorkerFactory,
         script: Script,
+        publish: Callable[..., Any],
         *,
         ends_at_merge: bool = True,
     ) -> None:
-        self.session, self.executor = loop.session, executor
-        self._loop, self._membership, self._script = loop, membership, script
+        self.session, self.executor = session, executor
+        self._loop = RunLoop(session, executor, self, publish)
+        self._factory, self._script = factory, script
+        self.candidates: list[Candidate] = []
         self._ends_at_merge, self._is_interrupted = ends_at_merge, False
         self._timed_out = -1  # the mega-batch in which the time was up
 
@@ -219,7 +165,7 @@ class LocalDriver:
         return {worker.name: worker.speed for worker in self._workers()}
 
     def _workers(self) -> list[LocalWorker]:
-        candidates = (candidate.worker for candidate in self._membership.candidates)
+        candidates = (candidate.worker for candidate in self.candidates)
         return [*self.executor.workers.values(), *candidates]
 
     def run(self) -> str:
@@ -252,7 +198,7 @@ class LocalDriver:
         if self._loop.is_stop_asked:
             self._loop.is_stop_asked = False
             return self._loop.handle(StopRequest(STOP.value), clock.now_s)
-        times = [executor.next_s, script.next_s, self._membership.next_s, self._deadline_s()]
+        times = [executor.next_s, script.next_s, self._ready_s(), self._deadline_s()]
         if min(times) == math.inf:
             raise RuntimeError(f"nothing is under way in stage {self.session.stage!r}")
         clock.advance(min(times))
@@ -278,13 +224,14 @@ class LocalDriver:
         return math.ceil(due_s / TICK_S) * TICK_S  # a whole tick, not before it is up
 
     def _change(self, change: Change) -> list[Command]:
-        match change:
-            case Arrival(_, name, speed):
-                self._membership.prepare(name, speed)
-            case Loss(_, name) if name in self.executor.workers:
-                return self._lose(change, name)
-            case Loss(_, name):
-                self._membership.drop(name)
+        name = change.worker
+        if isinstance(change, Arrival):
+            worker = self._factory.create(name, change.speed)
+            self.candidates.append(Candidate(worker, self.executor.clock.now_s))
+        elif name in self.executor.workers:
+            return self._lose(change, name)
+        else:
+            self.candidates = [each for each in self.candidates if each.worker.name != name]
         return []
 
     def _lose(self, loss: Loss, name: str) -> list[Command]:
@@ -295,3 +242,41 @@ class LocalDriver:
             self._script.push(loss, settled_s)
             return []
         return self._loop.lose(name, now_s)
+
+    # ------------------------------------------------------------ workers that arrive
+
+    def _ready_s(self) -> float:
+        """Return when the next candidate receives its model; others wait for a merge."""
+        now_s = self.executor.clock.now_s
+        times = (candidate.ready_s for candidate in self.candidates)
+        return min((ready_s for ready_s in times if ready_s > now_s), default=math.inf)
+
+    def has_candidates(self) -> bool:
+        """Whether a worker waits to join."""
+        return bool(self.candidates)
+
+    def admit(self, generation: int, may_join: bool) -> list[LocalWorker]:
+        """Let candidates with the model of ``generation`` join; send it to others."""
+        admitted = []
+        for candidate in list(self.candidates):
+            if candidate.ready_s > self.executor.clock.now_s:
+                continue
+            if candidate.generation != generation:
+                self._send_model(candidate, generation)
+            elif may_join:
+                self.candidates.remove(candidate)
+                self._join(candidate.worker)
+                admitted.append(candidate.worker)
+        return admitted
+
+    def _send_model(self, candidate: Candidate, generation: int) -> None:
+        nbytes, network = candidate.worker.training.model_bytes, self.executor.network
+        candidate.generation = generation
+        takes_s = network.transfer_s(nbytes) + whole_ticks(network.latency_s + network.message_s)
+        candidate.ready_s = self.executor.clock.now_s + takes_s
+
+    def _join(self, worker: LocalWorker) -> None:
+        donor = next(iter(self.executor.workers.values())).training
+        generation, models = donor.host_models()
+        worker.training.set_models(models, generation, donor.best)
+        self.executor.workers[worker.name] = worker

@@ -19,7 +19,7 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError
 from daskxml.local.clock import Clock, VirtualClock, WallClock
 from daskxml.local.cost import Devices, Network
-from daskxml.local.driver import Arrival, Change, LocalDriver, Membership, Script
+from daskxml.local.driver import Arrival, Change, LocalDriver, Script
 from daskxml.local.executor import LocalExecutor
 from daskxml.local.rows import Rows, share_rows
 from daskxml.local.worker import LocalWorker, WorkerFactory
@@ -29,7 +29,7 @@ from daskxml.models.trained import Model
 from daskxml.records.checkpoint import read_checkpoint, read_local
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import STOP, Stop
-from daskxml.session.run_loop import RESTART, RunLoop
+from daskxml.session.run_loop import RESTART
 from daskxml.session.session import Session
 from daskxml.session.setup import (
     NO_NAMES,
@@ -206,9 +206,9 @@ class LocalRun:
             at = {"at_s": clock.now_s} if kind == "worker" else {}
             return self._publish(kind, **values, **at)
 
-        membership = Membership(factory, executor)
-        loop = RunLoop(session, executor, membership, publish)
-        return LocalDriver(loop, executor, membership, script, ends_at_merge=self._is_virtual)
+        return LocalDriver(
+            session, executor, factory, script, publish, ends_at_merge=self._is_virtual
+        )
 
     def _load_model(self, workers: Mapping[str, LocalWorker]) -> None:
         """Load the checkpoint's model and each worker's own arrays, or the model to start from."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from daskxml.records.disagreements import Findings, differences
-from daskxml.session.history import MegabatchLog, Step
+from daskxml.session.history import MegabatchLog
 from daskxml.session.trace import Entry, Setup, plain, read_entry
 from daskxml.strategies.protocol import (
     BatchLimited,
@@ -109,8 +109,8 @@ class Audit:
         self._bounded: set[str] = set()  # workers whose memory cuts batches into parts
         self._sealed: dict[str, int] = {}  # rows of workers lost while a merge overlapped
         self._is_over = self._may_be_held = False  # a merge is decided; leases may wait for one
-        self._rows = self._returned = self._left = 0
-        self._is_exact = True  # whether `_left`, the rows that no later lease has taken, is known
+        self._rows = 0
+        self._left = 0  # rows of lost workers that no later lease has taken, at most
 
     _state: Any
     _closed: MegabatchLog | None
@@ -173,7 +173,6 @@ class Audit:
         name = event.worker if isinstance(event, WorkerLost) else ""
         rows = self._log.rows_lost(name, self._strategy) + self._sealed.pop(name, 0)
         self._left += rows
-        self._is_exact &= not self._may_be_held
         known = None if self._may_be_held else rows
         self._may_be_held = self._is_over and self.setups[-1].overlaps
         return known
@@ -206,7 +205,7 @@ class Audit:
             self._log = MegabatchLog(0, 0.0)
         if isinstance(event, BatchLimited):
             self._bounded.add(event.worker)
-        self._log.take(Step(self._strategy, before, event, self._state, entry.commands))
+        self._log.take(self._strategy, (before, self._state), event, entry.commands)
         for command in entry.commands:
             self._is_over |= isinstance(command, Measure | Merge)
             if isinstance(command, Work):
@@ -257,7 +256,6 @@ class Audit:
         ``resumed``, are in no row.
         """
         late, own = self._late, [e for e in row.values["events"] if e["kind"] in _KINDS.values()]
-        self._returned += sum(event.get("rows_returned", 0) for event in own)
         for number, (event, rows) in enumerate(happened):
             # The same worker may join again after a run was resumed.
             lists = (late,) if number < resumed else (own,) if resumed else (late, own)
@@ -343,7 +341,7 @@ class Audit:
         """Compare the rows that were passed over with those of lost workers that are left."""
         gaps = self._coverage.gaps()
         missing = sum(stop - start for *_, start, stop in gaps)
-        left = self._left + sum(self._sealed.values()) if self._is_exact else self._returned
+        left = self._left + sum(self._sealed.values())
         if missing <= left:  # fewer where no later row has been merged
             return
         places = [f"{start} to {stop} of epoch {e}, stream {s}" for e, s, start, stop in gaps[:4]]

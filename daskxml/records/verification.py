@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from daskxml.config import load_run_config
+from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ModelError
 from daskxml.core.files import is_locked
 from daskxml.core.text import parse_json
@@ -24,8 +24,6 @@ from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.strategies.protocol import Strategy
-
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +89,29 @@ def verify(run: str | Path) -> Verification:
         raise ModelError(f"{directory}: no directory of a run")
     history = read_history(directory / HISTORY_FILE)
     config = load_run_config(directory / RUN_FILE)
-    if not config.has_strategy:
-        trees = _read_rows(directory / HISTORY_FILE, history, checked_row)
-        _check_length(directory, len(trees))
-        return _verify_trees(directory, trees)
-    rows = _read_rows(directory / HISTORY_FILE, history, HistoryRow.of)
+    read = HistoryRow.of if config.has_strategy else checked_row
+    rows = _read_rows(directory / HISTORY_FILE, history, read)
     _check_length(directory, len(rows))
+    if config.has_strategy:
+        audit = _audit(directory, config, rows)
+        findings, notes = audit.findings, tuple(audit.notes)
+        events, decisions = audit.events, audit.decisions
+    else:
+        findings, notes = Findings(), ()
+        events = decisions = check_tree_rows(rows, findings)
+    return Verification(
+        run=directory,
+        megabatches=len(rows),
+        rows=history[-1]["rows"],
+        events=events,
+        decisions=decisions,
+        disagreements=tuple(findings.disagreements),
+        notes=notes,
+    )
+
+
+def _audit(directory: Path, config: RunConfig, rows: Sequence[HistoryRow]) -> Audit:
+    """Return the audit of a run with a strategy."""
     values = config.as_dict()
 
     def make_strategy(settings: Mapping[str, Any]) -> Strategy:
@@ -106,30 +121,7 @@ def verify(run: str | Path) -> Verification:
     audit = Audit(make_strategy)
     audit.run(rows)
     _check_settings(directory, values["strategy"], audit)
-    return Verification(
-        run=directory,
-        megabatches=len(rows),
-        rows=rows[-1].values["rows"],
-        events=audit.events,
-        decisions=audit.decisions,
-        disagreements=tuple(audit.findings.disagreements),
-        notes=tuple(audit.notes),
-    )
-
-
-def _verify_trees(directory: Path, history: Sequence[Mapping[str, Any]]) -> Verification:
-    """Verify a run of label trees, which has no strategy that decides: its pieces are counted."""
-    findings = Findings()
-    pieces = check_tree_rows(history, findings)
-    return Verification(
-        run=directory,
-        megabatches=len(history),
-        rows=history[-1]["rows"],
-        events=pieces,
-        decisions=pieces,
-        disagreements=tuple(findings.disagreements),
-        notes=(),
-    )
+    return audit
 
 
 def _check_settings(directory: Path, written: Mapping[str, Any], audit: Audit) -> None:
@@ -144,8 +136,8 @@ def _check_settings(directory: Path, written: Mapping[str, Any], audit: Audit) -
 
 
 def _read_rows(
-    path: Path, history: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], Row]
-) -> list[Row]:
+    path: Path, history: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], Any]
+) -> list[Any]:
     if not history:
         raise ModelError(f"{path}: has no mega-batch; the run never merged, or the history is cut")
     rows = []

@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
@@ -69,17 +69,6 @@ from daskxml.strategies.protocol import (
     WorkerView,
     WorkRolledBack,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An event, what a strategy decided on it, and the strategy's states before and after."""
-
-    strategy: Strategy
-    before: Any
-    event: Event
-    after: Any
-    commands: Sequence[Command]
 
 
 class MegabatchLog:
@@ -135,12 +124,15 @@ class MegabatchLog:
 
     # ------------------------------------------------------------- from the trace
 
-    def take(self, step: Step, work: Mapping[str, WorkStats] | None = None) -> None:
-        """Count an event and what the strategy decided on it.
+    def take(
+        self, strategy: Strategy, states: tuple[Any, Any], event: Event,
+        commands: Sequence[Command], work: Mapping[str, WorkStats] | None = None,
+    ) -> None:  # fmt: skip
+        """Count an event and what the strategy decided on it, from its state before and after.
 
         ``work`` is the work that the event reports, by worker; without it, what the event says.
         """
-        match step.event:
+        match event:
             case WorkDone(_, rows, updates, busy_s):
                 done = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
                 self._count(work or done)
@@ -149,19 +141,19 @@ class MegabatchLog:
             case Measured(norms):
                 self.squared_norms = norms
             case WorkerLost(worker):
-                self._lose(worker, step)
+                self._lose(worker, strategy, states[0])
             case WorkRolledBack():
                 self._drop_all()
-        for command in step.commands:
+        for command in commands:
             if isinstance(command, Work):
                 for name, part in command.parts.items():
                     if part.rows:  # a gang's worker may have none
                         self.open.setdefault(name, []).append(part)
             if isinstance(command, Measure | Merge) and not self._is_trained:
-                self.views, self._is_trained = step.strategy.view(step.after), True
+                self.views, self._is_trained = strategy.view(states[1]), True
             if isinstance(command, Merge):
                 self.decided = command
-                shares = step.strategy.shares_model
+                shares = strategy.shares_model
                 self.weights = self._update_shares() if shares else command.weights
 
     def _count(self, work: Mapping[str, WorkStats]) -> None:
@@ -185,12 +177,12 @@ class MegabatchLog:
         names = {*self.open, *self.done} if strategy.is_joint else {worker}
         return sum(part.rows for parts in lost for name in names for part in parts.get(name, ()))
 
-    def _lose(self, worker: str, step: Step) -> None:
+    def _lose(self, worker: str, strategy: Strategy, before: Any) -> None:
         self._is_trained = False
-        if step.strategy.is_joint:
+        if strategy.is_joint:
             self._drop_all()
-        elif step.strategy.shares_model:
-            self.departed[worker] = step.strategy.view(step.before)[worker]
+        elif strategy.shares_model:
+            self.departed[worker] = strategy.view(before)[worker]
             self.open.pop(worker, None)
         else:
             self._drop(worker)

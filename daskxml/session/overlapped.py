@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from daskxml.session.commands import Command, MergeReplicas, MergeResult
 from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Span
-from daskxml.session.session import BarrierMerges, Session, ends_megabatch
+from daskxml.session.session import Session, ends_megabatch
 from daskxml.strategies import protocol
 
 
@@ -72,21 +72,18 @@ class PendingMerge:
         return self.command
 
 
-class OverlappedMerges(BarrierMerges):
-    """Merges that overlap with the next mega-batch."""
+class OverlappedSession(Session):
+    """One run whose merges overlap with the next mega-batch."""
 
     overlaps = True
-
-    def __init__(self) -> None:
-        self.join_is_pending = False
-        self._pending: PendingMerge | None = None
-        self._held: tuple[protocol.Command, ...] | None = None  # while the last row is closed
-        self._waiting: tuple[protocol.Command, ...] = ()  # for the merge that is under way
+    _pending: PendingMerge | None = None
+    _held: tuple[protocol.Command, ...] | None = None  # while the last row is closed
+    _waiting: tuple[protocol.Command, ...] = ()  # for the merge that is under way
 
     @property
-    def blocks_joining(self) -> bool:  # type: ignore[override]
-        """Replicas are not the global model, or must not step."""
-        return self._pending is not None or self.holds_decisions
+    def may_join(self) -> bool:
+        """Whether replicas are the global model, or may step."""
+        return super().may_join and self._pending is None and not self.holds_decisions
 
     @property
     def holds_decisions(self) -> bool:  # type: ignore[override]
@@ -100,87 +97,86 @@ class OverlappedMerges(BarrierMerges):
 
     # ------------------------------------------------------- end of a mega-batch
 
-    def execute(
-        self, session: Session, decisions: Sequence[protocol.Command], now_s: float
-    ) -> list[Command]:
+    def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
         """Hold decisions while the last row is closed, and a merge until the one before is done."""
         if self._held is not None:  # no worker is to step while the global model is evaluated
             leases = [d for d in self._held if isinstance(d, protocol.Work)]
-            valid = [lease for lease in leases if lease.parts.keys() <= session.workers.keys()]
+            valid = [lease for lease in leases if lease.parts.keys() <= self.workers.keys()]
             self._held = (*valid, *decisions)  # a loss voids a merge, and its worker's leases
             return []
-        is_unclosed = session.closed_rows < len(session.history)
+        is_unclosed = self.closed_rows < len(self.history)
         if ends_megabatch(decisions) and (self._pending is not None or is_unclosed):
-            session.end_training(now_s)
+            self.end_training(now_s)
             self._waiting = tuple(decisions)
-            return [] if self._pending is not None else self._close_row(session, now_s)
-        commands = session.commands(decisions, now_s)
+            return [] if self._pending is not None else self._close_last_row(now_s)
+        commands = super().execute(decisions, now_s)
         match commands:
-            case [MergeReplicas() as command] if self._may_overlap(session, now_s):
-                return self._begin(session, replace(command, overlaps=True), now_s)
+            case [MergeReplicas() as command] if self._may_overlap(now_s):
+                return self._begin_merge(replace(command, overlaps=True), now_s)
         return commands
 
-    def _may_overlap(self, session: Session, now_s: float) -> bool:
+    def _may_overlap(self, now_s: float) -> bool:
         """Whether nothing after the next merge needs every replica to be the global model."""
-        log, rules = session.log, session.rules
-        epoch = (session.rows_merged + log.rows) / sum(session.ledger.stream_rows)
+        log, rules = self.log, self.rules
+        epoch = (self.rows_merged + log.rows) / sum(self.ledger.stream_rows)
         row = {"epoch": epoch, "train_s": now_s - log.begun_s, "merge_s": 0.0}
-        is_last = session.stop_reason or rules.reached([*session.history, row])
-        if is_last or self.join_is_pending or rules.is_checkpoint_turn(session.generation + 1):
+        is_last = self.stop_reason or rules.reached([*self.history, row])
+        if is_last or self.join_is_pending or rules.is_checkpoint_turn(self.generation + 1):
             self.join_is_pending = False
             return False
         return True
 
-    def _begin(self, session: Session, command: MergeReplicas, now_s: float) -> list[Command]:
-        self._pending = PendingMerge(session.log, command, session.ledger.settle(), now_s)
-        session.inform(protocol.Merged())
-        session.log.trace = session.take_trace()
-        commands = session.begin_megabatch(now_s)
-        session.log.megabatch += 1
-        session.log.unrecorded_since_s = self._pending.log.begun_s
+    def _begin_merge(self, command: MergeReplicas, now_s: float) -> list[Command]:
+        self._pending = PendingMerge(self.log, command, self.ledger.settle(), now_s)
+        self.inform(protocol.Merged())
+        self.log.trace = self.take_trace()
+        commands = self.begin_megabatch(now_s)
+        self.log.megabatch += 1
+        self.log.unrecorded_since_s = self._pending.log.begun_s
         return [command, *commands]
 
     # ------------------------------------------------------- end of a merge
 
-    def finish(self, session: Session, result: MergeResult, now_s: float) -> list[Command]:
+    def _finish_merge(self, result: MergeResult, now_s: float) -> list[Command]:
         """Record a merge after which all replicas have been corrected."""
         pending, self._pending = self._pending, None
         if pending is None:
-            return super().finish(session, result, now_s)
-        is_waited_for, log = session.stage == "merge", session.log
+            return super()._finish_merge(result, now_s)
+        is_waited_for, log = self.stage == "merge", self.log
         wait_s = now_s - log.trained_s if is_waited_for else 0.0
         pending.log.merged(result, pending.begun_s + wait_s)
         pending.log.overlapped_s = now_s - pending.begun_s - wait_s
         log.corrected, log.unrecorded_since_s = dict(result.corrected), log.begun_s
-        session.record(pending.log, pending.spans)
-        return self._close_row(session, now_s) if is_waited_for else []
+        self.record(pending.log, pending.spans)
+        return self._close_last_row(now_s) if is_waited_for else []
 
-    def _close_row(self, session: Session, now_s: float) -> list[Command]:
+    def _close_last_row(self, now_s: float) -> list[Command]:
         """Close the row of the last merge, then execute the decisions that wait for that."""
-        if session.log.rows:
+        if self.log.rows:
             self._held = self._waiting
         else:  # nothing was done since: that merge is the last one
-            session.inform(protocol.Merged())
-        return session.complete_row(now_s)
+            self.inform(protocol.Merged())
+        return self.complete_row(now_s)
 
-    def resume(self, session: Session, now_s: float) -> list[Command]:
+    def _checkpoint_written(self, now_s: float) -> list[Command]:
         """Execute the decisions that were held while the last row was closed."""
-        held, self._held = self._held or (), None
-        session.closed_rows = len(session.history)
-        session.log.postpone(now_s)
+        if self._held is None:
+            return super()._checkpoint_written(now_s)
+        held, self._held = self._held, None
+        self.closed_rows = len(self.history)
+        self.log.postpone(now_s)
         if ends_megabatch(held):
-            session.stage = "merge"
-            return session.execute(held, now_s)
-        session.stage = "train"  # a worker was lost meanwhile; its rows are leased again
-        commands = session.execute(held, now_s)
-        reason = session.stop_reason
-        return [*commands, *session.drain(reason, now_s)] if reason else commands
+            self.stage = "merge"
+            return self.execute(held, now_s)
+        self.stage = "train"  # a worker was lost meanwhile; its rows are leased again
+        commands, reason = self.execute(held, now_s), self.stop_reason
+        return [*commands, *self.drain(reason, now_s)] if reason else commands
 
     # ------------------------------------------------------------------ workers
 
-    def lose(self, session: Session, worker: str) -> tuple[list[Command], int]:
+    def _leave_out(self, worker: str) -> tuple[list[Command], int]:
         """Repeat the merge under way without a lost worker; return its rows to the ledger."""
         if self._pending is None:
             return [], 0
-        rows = session.ledger.take_back(self._pending.spans.pop(worker, []))
+        rows = self.ledger.take_back(self._pending.spans.pop(worker, []))
         return [self._pending.without(worker)], rows

@@ -47,7 +47,7 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.session.history import MegabatchLog, Step, memory_event, worker_event
+from daskxml.session.history import MegabatchLog, memory_event, worker_event
 from daskxml.session.ledger import Ledger
 from daskxml.session.placement import Placement
 from daskxml.session.stopping import StoppingRules
@@ -56,50 +56,8 @@ from daskxml.strategies import protocol
 from daskxml.strategies.protocol import Measured, Strategy, WorkerDevice, WorkerJoined, WorkerLost
 
 
-class BarrierMerges:
-    """Merges for which every worker waits; `OverlappedMerges` lets training continue.
-
-    Attributes
-    ----------
-    overlaps
-        Whether merges overlap with training.
-    join_is_pending
-        A worker waits to join.
-    blocks_joining
-        No worker may join now.
-    holds_decisions
-        The strategy's decisions wait until the row of the last merge is closed.
-    rows_under_way
-        Rows of a merge that overlaps with training.
-    """
-
-    overlaps = False
-    join_is_pending = False
-    blocks_joining = False
-    holds_decisions = False
-    rows_under_way = 0
-
-    def execute(
-        self, session: Session, decisions: Sequence[protocol.Command], now_s: float
-    ) -> list[Command]:
-        """Return the commands for a strategy's decisions."""
-        return session.commands(decisions, now_s)
-
-    def finish(self, session: Session, result: MergeResult, now_s: float) -> list[Command]:
-        """Record a merge."""
-        return session.record_merge(result, now_s) if session.stage == "merge" else []
-
-    def resume(self, session: Session, now_s: float) -> list[Command]:
-        """Execute the decisions that were held."""
-        raise AssertionError("no decisions are held")
-
-    def lose(self, session: Session, worker: str) -> tuple[list[Command], int]:
-        """Leave a lost worker out of the merge under way; return commands, and rows returned."""
-        return [], 0
-
-
 class Session:
-    """One run.
+    """One run, whose workers wait for every merge.
 
     Parameters
     ----------
@@ -113,11 +71,14 @@ class Session:
         Number of model parameters, for the strategy's norms.
     stored
         The value of `plain`, to continue from a checkpoint.
-    merges
-        Whether training waits for merges, or overlaps with them.
     settings
         The strategy's name and settings, for the trace.
     """
+
+    overlaps = False  # whether merges overlap with training: `daskxml.session.overlapped`
+    holds_decisions = False  # the strategy's wait until the row of the last merge is closed
+    join_is_pending = False  # a worker waits to join
+    rows_under_way = 0  # rows of a merge that overlaps with training
 
     def __init__(
         self,
@@ -126,7 +87,6 @@ class Session:
         placement: Placement,
         parameters: int,
         stored: dict[str, Any] | None = None,
-        merges: BarrierMerges | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.strategy, self.rules, self.placement = strategy, rules, placement
@@ -145,13 +105,12 @@ class Session:
             self._restore(stored)
         self._allocator = WorkAllocator(self.ledger, placement, stored["dealt"] if stored else 0)
         self.log = MegabatchLog(self.generation + 1, 0.0)
-        self._merges = merges or BarrierMerges()
         setup = Setup(
             FORMAT,
             settings or {},
             self.ledger.stream_rows,
             parameters,
-            self._merges.overlaps,
+            self.overlaps,
             None if stored is None else stored["strategy"],
         )
         self._trace.append(plain_entry(setup))
@@ -169,14 +128,13 @@ class Session:
     @property
     def may_join(self) -> bool:
         """Whether a worker that has the global model may join now."""
-        is_open = self.stage in ("train", "evaluate", "checkpoint")
-        return is_open and not self._merges.blocks_joining
+        return self.stage in ("train", "evaluate", "checkpoint")
 
     @property
     def rows_done(self) -> int:
         """Rows of all mega-batches, merged or not."""
-        is_open = self.stage in ("train", "merge") or self._merges.holds_decisions
-        return self.rows_merged + self._merges.rows_under_way + (self.log.rows if is_open else 0)
+        is_open = self.stage in ("train", "merge") or self.holds_decisions
+        return self.rows_merged + self.rows_under_way + (self.log.rows if is_open else 0)
 
     @property
     def epoch(self) -> float:
@@ -244,7 +202,7 @@ class Session:
             case Measured() if result.squared_norms.keys() == self.workers.keys():
                 return self._decide(result, now_s)
             case MergeResult():
-                return self._merges.finish(self, result, now_s)
+                return self._finish_merge(result, now_s)
             case EvaluationResult() if self.stage == "evaluate":
                 return self._pieces_evaluated(result, now_s)
             case BestKept() if self.stage == "keep":
@@ -258,7 +216,7 @@ class Session:
             case StopRequest(reason):
                 return self.drain(reason, now_s)
             case JoinPending():
-                self._merges.join_is_pending = True
+                self.join_is_pending = True
         return []  # results of lost workers, and those that come too late, are ignored
 
     def tick(self, now_s: float) -> list[Command]:
@@ -284,7 +242,7 @@ class Session:
         limit = self.rules.rows_in_all(sum(self.ledger.stream_rows))
         if limit is None:
             return None
-        return max(1, limit - self.rows_merged - self._merges.rows_under_way)
+        return max(1, limit - self.rows_merged - self.rows_under_way)
 
     def inform(
         self, event: protocol.Event, work: Mapping[str, WorkStats] | None = None
@@ -293,7 +251,7 @@ class Session:
         before = self.state
         self.state, decisions = self.strategy.step(before, event)
         self._trace.append(plain_entry(event, decisions))
-        self.log.take(Step(self.strategy, before, event, self.state, decisions), work)
+        self.log.take(self.strategy, (before, self.state), event, decisions, work)
         return decisions
 
     def take_trace(self) -> list[Any]:
@@ -309,10 +267,6 @@ class Session:
         return [] if event is None else self.execute(self.inform(event, work), now_s)
 
     def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
-        """Return the commands for a strategy's decisions, those that need not wait for a merge."""
-        return self._merges.execute(self, decisions, now_s)
-
-    def commands(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
         """Turn decisions into commands; a mega-batch without any work is not merged."""
         if ends_megabatch(decisions) and not self.log.rows:
             self.inform(protocol.Merged())
@@ -356,8 +310,10 @@ class Session:
         rows = self.rows_merged + log.rows
         self.history.append(log.row(rows, rows / sum(self.ledger.stream_rows), spans))
 
-    def record_merge(self, result: MergeResult, now_s: float) -> list[Command]:
+    def _finish_merge(self, result: MergeResult, now_s: float) -> list[Command]:
         """Record a merge for which every worker has waited."""
+        if self.stage != "merge":
+            return []
         self.inform(protocol.Merged())
         self.log.trace = self.take_trace()
         self.log.merged(result, now_s)
@@ -374,7 +330,7 @@ class Session:
     @property
     def _is_last(self) -> bool:
         """Whether the run ends with the last row of the history."""
-        return bool(self.stop_reason) and not self._merges.holds_decisions
+        return bool(self.stop_reason) and not self.holds_decisions
 
     def _is_evaluation_due(self) -> bool:
         has_tests, is_last = bool(sum(self.placement.test_rows)), self._is_last
@@ -412,8 +368,6 @@ class Session:
 
     def _checkpoint_written(self, now_s: float) -> list[Command]:
         """Continue after a checkpoint, or where none was due."""
-        if self._merges.holds_decisions:
-            return self._merges.resume(self, now_s)
         if self.closed_rows < len(self.history) and self._is_evaluation_due():
             return self._evaluate(now_s)  # a stop was requested while the checkpoint was written
         self.closed_rows = len(self.history)
@@ -436,7 +390,7 @@ class Session:
         if not self.workers:
             self.stage = "lost"
             return [Restart()]
-        again, rows = self._merges.lose(self, worker)
+        again, rows = self._leave_out(worker)
         rows += self._allocator.lose(worker, self.strategy)
         self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
         if self.stage == "merge":
@@ -445,6 +399,10 @@ class Session:
                 self.inform(protocol.Drain())
         commands = self._decide(WorkerLost(worker), now_s)
         return again + self._rebalance() + commands + self._reassign(worker)
+
+    def _leave_out(self, worker: str) -> tuple[list[Command], int]:
+        """Leave a lost worker out of the merge under way; return commands, and rows returned."""
+        return [], 0
 
     def add_event(self, event: dict[str, Any]) -> None:
         """Add an event to the row of the mega-batch that is under way, or is being closed."""

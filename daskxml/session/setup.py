@@ -13,9 +13,9 @@ from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_
 from daskxml.data.text.vectorizer import Vectorizer
 from daskxml.models.protocol import Spec
 from daskxml.models.store import ModelHeader, check_names
-from daskxml.session.overlapped import OverlappedMerges
+from daskxml.session.overlapped import OverlappedSession
 from daskxml.session.placement import Placement
-from daskxml.session.session import BarrierMerges, Session
+from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules, limits_of
 from daskxml.strategies.protocol import WorkerDevice
 
@@ -189,13 +189,13 @@ def make_session(
         check_untested(config)
     if stored is not None:
         _check_state(config, stored)
-    session = Session(
+    kind = OverlappedSession if config.combine.overlap else Session
+    session = kind(
         config.make_strategy(),
         StoppingRules.of(config, can_checkpoint=can_checkpoint),
         placement,
         spec.parameter_count,
         stored,
-        OverlappedMerges() if config.combine.overlap else BarrierMerges(),
         config.as_dict()["strategy"],
     )
     expected, found = session.ledger.stream_rows, placement.streams()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from daskxml.session.commands import MergeReplicas, MergeResult, RunWork
-from daskxml.session.overlapped import OverlappedMerges
+from daskxml.session.overlapped import OverlappedSession
 from daskxml.session.placement import Placement
-from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config
 from daskxml.strategies.elastic import Config as ElasticConfig
@@ -26,7 +25,7 @@ def overlapped(
     """A session over 200 training rows in two parts."""
     placement = Placement(is_replicated, (120, 80), tests)
     rules = StoppingRules(**{"ks": (1,), **limits})
-    return Session(STRATEGIES[strategy](), rules, placement, 100, stored, OverlappedMerges())
+    return OverlappedSession(STRATEGIES[strategy](), rules, placement, 100, stored)
 
 
 class OverlappedExecutor(VirtualExecutor):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from daskxml.core.work_stats import WorkStats
 from daskxml.session.commands import MergeResult
-from daskxml.session.history import MegabatchLog, Step, worker_event
+from daskxml.session.history import MegabatchLog, worker_event
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import (
     Begin,
@@ -39,7 +39,7 @@ class Told:
 
 def take(log, told, event, *commands, **work):
     """Let an event of a strategy be counted, with the work that was measured."""
-    log.take(Step(told, None, event, None, commands), work or None)
+    log.take(told, (None, None), event, commands, work or None)
 
 
 def done(worker, rows, updates, busy_s):

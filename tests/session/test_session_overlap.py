@@ -19,9 +19,8 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.session.overlapped import OverlappedMerges
+from daskxml.session.overlapped import OverlappedSession
 from daskxml.session.placement import Placement
-from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd
 from daskxml.strategies.adaptive_sgd import Config as AdaptiveConfig
@@ -39,7 +38,7 @@ def two_workers():
     strategy = ElasticSgd(Config(batch_max=8, megabatch_batches=2))
     placement = Placement(True, (200,), ())
     rules = StoppingRules(megabatches=3)
-    return Session(strategy, rules, placement, 10, merges=OverlappedMerges())
+    return OverlappedSession(strategy, rules, placement, 10)
 
 
 def lease(number):
@@ -205,8 +204,7 @@ def test_a_stop_after_all_work_was_lost_ends_with_a_merge_that_moves_nothing():
     """Worker a had the only batch of both mega-batches."""
     strategy = AdaptiveSgd(AdaptiveConfig(batch_max=8, megabatch_batches=1, dispatch="batch"))
     limits = StoppingRules(checkpoint_every=0, can_checkpoint=True, ks=(1,))
-    where, merges = Placement(True, (200,), (30,)), OverlappedMerges()
-    session = Session(strategy, limits, where, 100, merges=merges)
+    session = OverlappedSession(strategy, limits, Placement(True, (200,), (30,)), 100)
     backend = OverlappedExecutor(session, {"a": 40.0, "b": 40.0}, 9.0)
     while not backend.is_merging:
         backend.advance()

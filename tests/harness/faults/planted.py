@@ -156,8 +156,9 @@ PLANTS = (
           "self.closed_rows = len(self.history)", "self.closed_rows = 0"),
     Plant("stale weights after a loss in an overlapping merge", "session.history:reweighed",
           "weight * whole / left for", "weight for"),
-    Plant("rows of an overlapping merge are forgotten", "session.overlapped:OverlappedMerges.lose",
-          "session.ledger.take_back(self._pending.spans.pop(worker, []))", "0"),
+    Plant("rows of an overlapping merge are forgotten",
+          "session.overlapped:OverlappedSession._leave_out",
+          "self.ledger.take_back(self._pending.spans.pop(worker, []))", "0"),
     Plant("a loss in a merge leaves the stage", "session.session:Session._worker_lost",
           'self.stage = "train"', "pass"),
     # --------------------------------------------------------------- what the driver does
