@@ -102,8 +102,12 @@ def simulate(
     job = Job.of(config, out=out, resume=resume, **options)
     late = [change.worker for change in changes if isinstance(change, Arrival)]
     threads = check_pools(pools or {}, [*named, *late], job.config)
-    costs = cost, network, threads, pool_cost
-    return job.run(InProcess(named, lambda spec: Devices.of(spec, *costs), changes))
+
+    def devices(spec: Any) -> Devices:
+        found, of_pools = (each(spec) if callable(each) else each for each in (cost, pool_cost))
+        return Devices(cost=found, network=network or Network(), pools=threads, pool_cost=of_pools)
+
+    return job.run(InProcess(named, devices, changes))
 
 
 @dataclass(frozen=True)

@@ -358,7 +358,7 @@ class RunDriver:
                 busy_s = event.ranks[0].busy_s
                 self.executor.lease_ended(event.number, busy_s, event.squared_norm)
         assert not isinstance(event, HandleLost | TaskErred | RunFailed)
-        return loop.handle(event, time.monotonic())
+        return loop.session.handle(event, time.monotonic())
 
     async def _lose(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
         """Return the commands that follow from a loss."""

@@ -241,26 +241,9 @@ class Devices:
     """
 
     cost: CostModel | None
-    network: Network
+    network: Network = Network()
     pools: Mapping[str, int] = field(default_factory=dict)
     pool_cost: CostModel | None = None
-
-    @classmethod
-    def of(
-        cls,
-        spec: Spec,
-        cost: Costs,
-        network: Network | None = None,
-        pools: Mapping[str, int] | None = None,
-        pool_cost: Costs | None = None,
-    ) -> Devices:
-        """Return the devices of a run with such a model; a cost may be a function of the model."""
-        return cls(
-            cost=cost(spec) if callable(cost) else cost,
-            network=network or Network(),
-            pools=pools or {},
-            pool_cost=pool_cost(spec) if callable(pool_cost) else pool_cost,
-        )
 
     def device_of(self, worker: str) -> WorkerDevice:
         """Return the kind of a worker's device."""

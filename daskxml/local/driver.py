@@ -194,10 +194,10 @@ class LocalDriver:
         executor, script, clock = self.executor, self._script, self.executor.clock
         if self._is_interrupted:
             self._is_interrupted = False
-            return self._loop.handle(StopRequest("interrupt"), clock.now_s)
+            return self.session.handle(StopRequest("interrupt"), clock.now_s)
         if self._loop.is_stop_asked:
             self._loop.is_stop_asked = False
-            return self._loop.handle(StopRequest(STOP.value), clock.now_s)
+            return self.session.handle(StopRequest(STOP.value), clock.now_s)
         times = [executor.next_s, script.next_s, self._ready_s(), self._deadline_s()]
         if min(times) == math.inf:
             raise RuntimeError(f"nothing is under way in stage {self.session.stage!r}")
@@ -206,7 +206,7 @@ class LocalDriver:
         match times.index(min(times)):
             case 0:
                 result = executor.finish_next()
-                commands = [] if result is None else self._loop.handle(result, clock.now_s)
+                commands = [] if result is None else self.session.handle(result, clock.now_s)
             case 1:
                 commands = self._change(script.pop())
             case 3:

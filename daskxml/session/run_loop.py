@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from daskxml.session.commands import STOP, Command, EndRun, JoinPending, Restart, Result
+from daskxml.session.commands import STOP, Command, EndRun, JoinPending, Restart
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice, WorkerJoined, WorkerLost
 
@@ -118,10 +118,6 @@ class RunLoop:
             self.executor.execute(command)
         self._publish_progress()
         return ""
-
-    def handle(self, result: Result, now_s: float) -> list[Command]:
-        """Return the commands that follow from a result."""
-        return self.session.handle(result, now_s)
 
     def lose(self, worker: str, now_s: float) -> list[Command]:
         """Return the commands that follow from the loss of a worker that took part."""

@@ -82,11 +82,7 @@ class StoppingRules:
             return "megabatches"
         if self.epochs and history and history[-1]["epoch"] >= self.epochs:
             return "epochs"
-        return "minutes" if self.is_time_up(history, 0.0) else ""
-
-    def is_time_up(self, history: Sequence[Mapping[str, Any]], since_merge_s: float) -> bool:
-        """Whether training has taken as long as it may; evaluation does not count."""
-        return self.time_left_s(history, since_merge_s) <= 0.0
+        return "minutes" if self.time_left_s(history, 0.0) <= 0.0 else ""
 
     def time_left_s(self, history: Sequence[Mapping[str, Any]], since_merge_s: float) -> float:
         """Return how long training may still take; infinite without a limit.

@@ -207,7 +207,7 @@ def are_regularized(measured: Measured, first_norm: float, config: Config) -> bo
 class AdaptiveSgd(MegabatchStrategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
-    scales_parts = True
+    needs_norms = scales_parts = True
 
     config: Config
 

@@ -79,7 +79,7 @@ class GangStrategy(MegabatchStrategy):
         Steps that belong together.
     """
 
-    is_joint, needs_norms = True, False
+    is_joint = True
     rules: tuple[str, ...] = ("mean",)
     config: BatchConfig
     round_steps = 1

@@ -310,7 +310,7 @@ class MegabatchStrategy(Strategy):
         mega-batch, steps at a rate in proportion to its rows.
     """
 
-    needs_norms: bool = True
+    needs_norms: bool = False
     scales_parts: bool = False
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 

@@ -89,8 +89,6 @@ def lease_probes(
 class QuotaStrategy(MegabatchStrategy):
     """A strategy of static assignment but for its rules: rate, weights, and eligible workers."""
 
-    needs_norms = False
-
     def eligible(self, state: MegabatchState) -> Collection[str]:
         """Return the workers among which remaining rows are divided."""
         return state.members

@@ -104,7 +104,7 @@ class SharedModelStrategy(MegabatchStrategy):
         Batches, rate and leases.
     """
 
-    shares_model, needs_norms = True, False
+    shares_model = True
     rules: tuple[str, ...] = ("mean",)
 
     config: SharedConfig

@@ -69,7 +69,7 @@ def pool_config(request, data):
 
 def simulation(config, workers):
     config, rows, names = load_rows(config, len(workers))
-    devices = Devices.of(rows.model_spec(config), v100_cost)
+    devices = Devices(cost=v100_cost(rows.model_spec(config)))
     speeds = dict.fromkeys(workers, 1.0)
     return LocalRun(config, rows, lambda event: None, names=names, devices=devices, speeds=speeds)
 
