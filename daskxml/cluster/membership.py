@@ -42,7 +42,6 @@ from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 MAX_OUTRUN = 3  # merges committed while a worker copies the model, before the run waits for it
 CATCH_UP_S = 5.0
 ARRIVAL_TIMEOUT_S = 60.0  # for the first worker of a cluster
-ATTEMPTS = 5  # at opening the shared model, each ended by the loss of a worker that has it
 
 
 class Admission:
@@ -262,19 +261,17 @@ class Membership(Admission):
 
     async def _create_late(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
         """Create the `TrainingWorker` of a late worker, with the shared model if there is one."""
-        settings = self._settings(worker, present)
-        for _ in range(ATTEMPTS):
-            holders = self.group.model_holders()
-            if self.group.model_host and not holders:
-                break  # the run restarts, with this worker
-            args = (self.group.run, settings, [holder.address for holder in holders])
-            try:
-                worker.created(await self.group.ask(worker, "start", tasks.create_worker, *args))
-                return
-            except ClusterError:
-                if not holders or not await wait_for_loss(holders, NOTICE_S):
-                    raise
-        raise LostBeforeAnswer(worker.name)
+        holders = self.group.model_holders()
+        if self.group.model_host and not holders:
+            raise LostBeforeAnswer(worker.name)  # the run restarts, with this worker
+        donors = [holder.address for holder in holders]
+        args = (self.group.run, self._settings(worker, present), donors)
+        try:
+            worker.created(await self.group.ask(worker, "start", tasks.create_worker, *args))
+        except ClusterError:
+            if not holders or not await wait_for_loss(holders, NOTICE_S):
+                raise
+            await self._create_late(worker, present)
 
     async def _copy_model(self, worker: WorkerHandle) -> None:
         """Copy the global model from some worker; `admit` repeats it for an older model."""

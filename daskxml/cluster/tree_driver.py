@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,7 +130,7 @@ class DaskPool(TaskPool):
         self._group, self.settings, self._slot_of = group, settings, slot_of
         self._silence_s, self._emit = silence_s, emit
         self.asked: dict[str, Asked] = {}
-        self._fetching = BackgroundTasks(self._deliver)
+        self._fetching = BackgroundTasks(lambda work: work)
         self.update()
 
     def update(self) -> None:
@@ -200,14 +200,14 @@ class DaskPool(TaskPool):
         else:
             self.done(task, name, event.busy_s)
 
-    async def _fetch(self, event: TaskDone, future: Future) -> TaskDone:
-        return replace(event, value=await result_of(future), is_fetched=True)
-
-    async def _deliver(self, work: Coroutine[Any, Any, TaskDone]) -> None:
+    async def _fetch(self, event: TaskDone, future: Future) -> None:
         try:
-            self._emit(await work)
+            value = await result_of(future)
         except Exception as error:
-            self._emit(RunFailed(error))
+            if event.key in self.asked:  # no other was first meanwhile
+                self._emit(RunFailed(error))
+        else:
+            self._emit(replace(event, value=value, is_fetched=True))
 
     def drop(self, tasks: Iterable[Task]) -> None:
         """Forget tasks and their results."""

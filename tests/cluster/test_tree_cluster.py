@@ -47,6 +47,26 @@ def test_trees_on_a_cluster_and_in_its_files(
     np.testing.assert_array_equal(loaded.predict_top_k(rows)[0], run.model.predict_top_k(rows)[0])
 
 
+def test_a_detached_run_without_a_directory_keeps_its_trees(
+    client: Client, data: Data, expected: daskxml.Run
+) -> None:
+    name = daskxml.launch(VALUES, client=client, **data)
+    check_same(daskxml.attach(name, client=client).follow(), expected)
+
+
+def test_a_run_goes_on_from_its_trees(
+    client: Client, data: Data, expected: daskxml.Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    one = daskxml.train(
+        VALUES, client=client, **data, out=out, overrides=["training.megabatches=1"]
+    )
+    two = daskxml.train(VALUES, client=client, **data, resume=out)
+    assert two.history[0] == one.history[0]
+    check_same(two, expected)
+    assert daskxml.verify(out).agrees
+
+
 def die_in(task: str) -> Any:
     """Return what makes one worker kill itself in its first task of a kind."""
 
