@@ -51,15 +51,13 @@ from daskxml.strategies.batch_rules import (
     by_speed,
 )
 from daskxml.strategies.batches import BoundedConfig
-from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH
+from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH, LeasePolicy
 from daskxml.strategies.megabatch import (
     MegabatchState,
     MegabatchStrategy,
     WorkerState,
-    grant_leases,
 )
 from daskxml.strategies.protocol import (
-    Command,
     Measured,
     Merge,
     WorkerView,
@@ -215,12 +213,12 @@ class AdaptiveSgd(MegabatchStrategy):
         """Linear scaling: lr_i = lr b_i / b_max, for a pool with the rows of one thread."""
         return self.config.lr * worker.batch_size / self.config.batch_max / worker.updates_per_batch
 
-    def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
+    def policy(self, state: MegabatchState) -> LeasePolicy:
         """Lease by shares, or batch by batch; a worker that joined late has no whole share."""
-        policy = ONE_BATCH if self.config.dispatch == "batch" else BY_SHARES
-        if policy is BY_SHARES and any(w.came_late for w in state.members.values()):
-            policy = DEFAULT_POLICY
-        return grant_leases(state, self.lease_rate, policy, parts=True)
+        if self.config.dispatch == "batch":
+            return ONE_BATCH
+        is_late = any(worker.came_late for worker in state.members.values())
+        return DEFAULT_POLICY if is_late else BY_SHARES
 
     def count_updates(self, worker: WorkerState, rows: int, updates: int) -> float:
         """Count batches, a smaller one as its share of a full one."""

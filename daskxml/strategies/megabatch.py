@@ -9,7 +9,7 @@ functions return a new state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -201,56 +201,11 @@ def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
     )
 
 
-def grant_leases(
-    state: MegabatchState,
-    rate: Callable[[WorkerState, int], float],
-    policy: LeasePolicy = DEFAULT_POLICY,
-    *,
-    parts: bool = False,
-) -> tuple[MegabatchState, tuple[Command, ...]]:
-    """Lease rows until no worker should take more.
-
-    Parameters
-    ----------
-    rate
-        Learning rate of a worker's lease of so many rows.
-    policy
-        How long leases are.
-    parts
-        A batch of fewer rows than the worker's others is a lease of its own, with its own rate.
-    """
-    leases: list[Command] = []
-    members, remaining = dict(state.members), state.remaining_rows
-    while not state.is_draining and (
-        lease := _next_lease(members, remaining, rate, policy, parts=parts)
-    ):
-        leases.append(lease)
-        (worker,) = lease.parts
-        members[worker] = members[worker].with_lease(lease.rows)
-        remaining -= lease.rows
-    return replace(state, members=members, remaining_rows=remaining), tuple(leases)
-
-
 def is_complete(state: MegabatchState) -> bool:
     """Whether all work that comes before the merge is finished."""
     workers = state.members.values()
     is_over = state.is_draining or not (state.remaining_rows or any(w.quota_rows for w in workers))
     return bool(workers) and is_over and all(w.leases == 0 for w in workers)
-
-
-def _next_lease(
-    members: Mapping[str, WorkerState], remaining_rows: int,
-    rate: Callable[[WorkerState, int], float], policy: LeasePolicy, *, parts: bool,
-) -> Work | None:  # fmt: skip
-    loads = {name: _load(worker, policy) for name, worker in members.items()}
-    for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
-        rows = next_lease_rows(name, loads, remaining_rows, policy)
-        batch_rows = loads[name].batch_rows
-        if parts:
-            rows = whole_or_part(rows, batch_rows)
-        if rows:
-            return Work.alone(name, rows, batch_rows, rate(members[name], rows))
-    return None
 
 
 def _load(worker: WorkerState, policy: LeasePolicy) -> Load:
@@ -323,10 +278,22 @@ class MegabatchStrategy(Strategy):
         """Return a worker's learning rate; in a pool, that of each thread's part of a batch."""
         raise NotImplementedError
 
-    def lease_rate(self, worker: WorkerState, rows: int) -> float:
-        """Return the learning rate of a lease of so many rows."""
-        share = min(1.0, rows / worker.batch_rows) if self.scales_parts else 1.0
-        return self.rate(worker) * share
+    def policy(self, state: MegabatchState) -> LeasePolicy:
+        """Return how long leases are."""
+        return DEFAULT_POLICY
+
+    def lease_of(self, name: str, worker: WorkerState, rows: int) -> Work | None:
+        """Return a worker's lease of at most so many rows; None if that is none.
+
+        With `scales_parts` a batch of fewer rows than the others is a lease of its own.
+        """
+        if not rows:
+            return None
+        rate = self.rate(worker)
+        if self.scales_parts:
+            rows = whole_or_part(rows, worker.batch_rows)
+            rate *= min(1.0, rows / worker.batch_rows)
+        return Work.alone(name, rows, worker.batch_rows, rate)
 
     def count_updates(self, worker: WorkerState, rows: int, updates: int) -> float:
         """Return the updates of some work: of a pool whose replica is merged, its batches."""
@@ -420,7 +387,24 @@ class MegabatchStrategy(Strategy):
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""
-        return grant_leases(state, self.lease_rate, parts=self.scales_parts)
+        leases, policy = list[Command](), self.policy(state)
+        members, remaining = dict(state.members), state.remaining_rows
+        while not state.is_draining and (lease := self._next_lease(members, remaining, policy)):
+            leases.append(lease)
+            (worker,) = lease.parts
+            members[worker] = members[worker].with_lease(lease.rows)
+            remaining -= lease.rows
+        return replace(state, members=members, remaining_rows=remaining), tuple(leases)
+
+    def _next_lease(
+        self, members: Mapping[str, WorkerState], remaining_rows: int, policy: LeasePolicy
+    ) -> Work | None:
+        loads = {name: _load(worker, policy) for name, worker in members.items()}
+        for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
+            rows = next_lease_rows(name, loads, remaining_rows, policy)
+            if lease := self.lease_of(name, members[name], rows):
+                return lease
+        return None
 
     def view(self, state: MegabatchState) -> dict[str, WorkerView]:
         """Return batch size, rate and throughput of every worker."""

@@ -17,7 +17,6 @@ from daskxml.strategies.megabatch import (
     MegabatchState,
     MegabatchStrategy,
     WorkerState,
-    whole_or_part,
 )
 from daskxml.strategies.protocol import Command, Work, natural_order
 
@@ -101,12 +100,8 @@ class QuotaStrategy(MegabatchStrategy):
         ordered = sorted(members, key=natural_order)
         for name in () if state.is_draining else ordered * IN_FLIGHT:  # one each, then another
             worker = members[name]
-            rows = quota_lease_rows(worker)
-            if self.scales_parts:
-                rows = whole_or_part(rows, worker.batch_rows)
-            if rows:
-                rate = self.lease_rate(worker, rows)
-                leases.append(Work.alone(name, rows, worker.batch_rows, rate))
-                left = worker.quota_rows - rows
-                members[name] = replace(worker.with_lease(rows), quota_rows=left)
+            if lease := self.lease_of(name, worker, quota_lease_rows(worker)):
+                leases.append(lease)
+                left = worker.quota_rows - lease.rows
+                members[name] = replace(worker.with_lease(lease.rows), quota_rows=left)
         return replace(state, members=members), tuple(leases)

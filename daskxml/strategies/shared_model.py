@@ -24,9 +24,8 @@ from daskxml.strategies.megabatch import (
     MegabatchState,
     MegabatchStrategy,
     WorkerState,
-    grant_leases,
 )
-from daskxml.strategies.protocol import Command, Measured, Merge
+from daskxml.strategies.protocol import Measured, Merge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +53,6 @@ class SharedConfig(BatchConfig):
     scaling: Literal["linear", "none"] = "linear"
     pool_lr: float = bounded(0.0, low=0)
     lower_stale: bool = False
-
-    @property
-    def policy(self) -> LeasePolicy:
-        """How long leases are, and how many a worker has at a time."""
-        return LeasePolicy(self.lease_s, IN_FLIGHT if self.lease_s else 1)
 
 
 def update_shares(workers: Mapping[str, WorkerState]) -> dict[str, float]:
@@ -134,6 +128,7 @@ class SharedModelStrategy(MegabatchStrategy):
         """Report the shares of the updates."""
         return Merge(update_shares(state.members), 0.0, perturbed=False)
 
-    def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
-        """Lease rows by the strategy's own policy."""
-        return grant_leases(state, self.lease_rate, self.config.policy)
+    def policy(self, state: MegabatchState) -> LeasePolicy:
+        """Return leases of the configured length."""
+        lease_s = self.config.lease_s
+        return LeasePolicy(lease_s, IN_FLIGHT if lease_s else 1)
