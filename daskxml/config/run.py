@@ -31,7 +31,7 @@ from daskxml.models.network.sampling import SamplingConfig
 from daskxml.models.protocol import DEFAULT_KIND, Spec, TrainedKind
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
-from daskxml.strategies.protocol import Strategy
+from daskxml.strategies.megabatch import Strategy
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"

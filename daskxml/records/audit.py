@@ -21,6 +21,7 @@ from typing import Any
 from daskxml.records.disagreements import Findings, differences
 from daskxml.session.history import MegabatchLog
 from daskxml.session.trace import Entry, Setup, plain, read_entry
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     BatchLimited,
     Begin,
@@ -30,7 +31,6 @@ from daskxml.strategies.protocol import (
     Merge,
     Merged,
     Part,
-    Strategy,
     Work,
     WorkDone,
     WorkerJoined,

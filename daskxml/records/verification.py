@@ -23,7 +23,7 @@ from daskxml.records.disagreements import Disagreement, Findings
 from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
-from daskxml.strategies.protocol import Strategy
+from daskxml.strategies.megabatch import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)

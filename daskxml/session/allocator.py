@@ -24,6 +24,7 @@ from daskxml.session.ledger import Ledger, Span, cut_batches
 from daskxml.session.placement import Placement, split_pieces
 from daskxml.session.stopping import StoppingRules
 from daskxml.strategies import protocol
+from daskxml.strategies.megabatch import Strategy
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class WorkAllocator:
         """Whether the work of this number has neither ended nor been undone."""
         return number in self._open
 
-    def lose(self, worker: str, strategy: protocol.Strategy) -> int:
+    def lose(self, worker: str, strategy: Strategy) -> int:
         """Take back the rows that a strategy loses with a worker; return how many."""
         if strategy.is_joint:
             return self.roll_back()

@@ -55,6 +55,7 @@ from typing import Any
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
 from daskxml.session.commands import MergeResult
 from daskxml.session.ledger import Span
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     Command,
     Event,
@@ -62,7 +63,6 @@ from daskxml.strategies.protocol import (
     Measured,
     Merge,
     Part,
-    Strategy,
     Work,
     WorkDone,
     WorkerLost,
@@ -134,10 +134,9 @@ class MegabatchLog:
         """
         match event:
             case WorkDone(_, rows, updates, busy_s):
-                done = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
-                self._count(work or done)
+                told = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
+                self._count(work or told)
                 self._finish(rows)
-                self.moved_bytes += sum(part.sent_bytes for part in (work or done).values())
             case Measured(norms):
                 self.squared_norms = norms
             case WorkerLost(worker):
@@ -160,6 +159,7 @@ class MegabatchLog:
         for worker, done in work.items():
             self.work[worker] = sum_stats([self.work.get(worker, WorkStats()), done])
             self.means = merge_means([self.means, done.means])
+            self.moved_bytes += done.sent_bytes
 
     def _finish(self, rows: Mapping[str, int]) -> None:
         for name, count in rows.items():

@@ -53,7 +53,8 @@ from daskxml.session.placement import Placement
 from daskxml.session.stopping import StoppingRules
 from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
-from daskxml.strategies.protocol import Measured, Strategy, WorkerDevice, WorkerJoined, WorkerLost
+from daskxml.strategies.megabatch import Strategy
+from daskxml.strategies.protocol import Measured, WorkerDevice, WorkerJoined, WorkerLost
 
 
 class Session:

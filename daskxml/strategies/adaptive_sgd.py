@@ -54,7 +54,7 @@ from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH, LeasePolicy
 from daskxml.strategies.megabatch import (
     MegabatchState,
-    MegabatchStrategy,
+    Strategy,
     WorkerState,
 )
 from daskxml.strategies.protocol import (
@@ -202,7 +202,7 @@ def are_regularized(measured: Measured, first_norm: float, config: Config) -> bo
     return measured.largest_norm < config.perturbation_threshold * divisors[config.norm]
 
 
-class AdaptiveSgd(MegabatchStrategy):
+class AdaptiveSgd(Strategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
     needs_norms = scales_parts = True

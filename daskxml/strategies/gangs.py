@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from daskxml.strategies.batches import BatchConfig, split_rows
-from daskxml.strategies.megabatch import MegabatchState, MegabatchStrategy, WorkerState
+from daskxml.strategies.megabatch import MegabatchState, Strategy, WorkerState
 from daskxml.strategies.protocol import (
     Command,
     Event,
@@ -65,7 +65,7 @@ def next_steps(state: MegabatchState, step_rows: int, round_steps: int = 1) -> i
     return -(-steps // round_steps) * round_steps
 
 
-class GangStrategy(MegabatchStrategy):
+class GangStrategy(Strategy):
     """A strategy of gangs but for its rules, which a subclass adds.
 
     Parameters
@@ -83,9 +83,6 @@ class GangStrategy(MegabatchStrategy):
     rules: tuple[str, ...] = ("mean",)
     config: BatchConfig
     round_steps = 1
-
-    def __init__(self, config: BatchConfig) -> None:
-        self.config = config
 
     def pattern(self, state: MegabatchState) -> SyncPattern:
         """Return what the workers exchange in the next gang."""

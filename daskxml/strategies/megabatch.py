@@ -27,7 +27,6 @@ from daskxml.strategies.protocol import (
     Merge,
     Merged,
     Started,
-    Strategy,
     Work,
     WorkDone,
     WorkerDevice,
@@ -248,8 +247,10 @@ def proportional_weights(
     return {name: sizes[name] / total if name in updated else 0.0 for name in workers}
 
 
-class MegabatchStrategy(Strategy):
-    """A strategy but for its rules, which a subclass adds; of leases, unless it says otherwise.
+class Strategy:
+    """A pure state machine over a picklable state, which no method changes in place.
+
+    A subclass adds the rules; it is one of leases, unless it says otherwise.
 
     Parameters
     ----------
@@ -258,6 +259,19 @@ class MegabatchStrategy(Strategy):
 
     Attributes
     ----------
+    is_joint
+        All workers change one common model between merges, so a loss undoes the work of all.
+    keeps_replicas
+        Replicas stay what they are after a merge, instead of becoming the global model.
+    averages
+        A merge broadcasts the average model of `Averaging`, with the one before it.
+    shares_optimizer
+        Every worker's optimizer must hold the same state: a merge broadcasts it.
+    shares_model
+        All workers update one model, in shared memory or by pushing the changes of a copy, so a
+        lost worker takes only its work under way with it, and a merge moves nothing.
+    rules
+        The valid values of ``combine.rule``; the first is what "auto" stands for.
     needs_norms
         Whether the weights of a merge depend on the norms of the replicas.
     scales_parts
@@ -265,6 +279,11 @@ class MegabatchStrategy(Strategy):
         mega-batch, steps at a rate in proportion to its rows.
     """
 
+    is_joint: bool = False
+    keeps_replicas: bool = False
+    averages: bool = False
+    shares_optimizer: bool = False
+    shares_model: bool = False
     needs_norms: bool = False
     scales_parts: bool = False
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
@@ -312,7 +331,10 @@ class MegabatchStrategy(Strategy):
         return MegabatchState(remaining_rows=self.config.megabatch_rows)
 
     def max_batch_rows(self, device: WorkerDevice = REPLICA) -> int:
-        """Return the rows of the largest batch that is ever leased to such a worker."""
+        """Return the rows of the largest batch that is ever leased to such a worker.
+
+        A replica allocates for it; the threads of a pool divide it among themselves.
+        """
         largest = float(self.config.largest_size(device.pool_threads))
         return replace(self._new_worker(device), batch_size=largest).batch_rows
 

@@ -39,7 +39,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,61 +304,6 @@ class WorkerView:
     rows_per_s: float
     pool_threads: int = 0
     batch_size: float | None = None
-
-
-class Strategy(Protocol):
-    """A pure state machine over a picklable state, which no method changes in place.
-
-    Attributes
-    ----------
-    is_joint
-        All workers change one common model between merges, so a loss undoes the work of all.
-    keeps_replicas
-        Replicas stay what they are after a merge, instead of becoming the global model.
-    averages
-        A merge broadcasts the average model of `Averaging`, with the one before it.
-    shares_optimizer
-        Every worker's optimizer must hold the same state: a merge broadcasts it.
-    shares_model
-        All workers update one model, in shared memory or by pushing the changes of a copy, so a
-        lost worker takes only its work under way with it, and a merge moves nothing.
-    rules
-        The valid values of ``combine.rule``; the first is what "auto" stands for.
-    """
-
-    is_joint: bool = False
-    keeps_replicas: bool = False
-    averages: bool = False
-    shares_optimizer: bool = False
-    shares_model: bool = False
-    rules: tuple[str, ...] = ("mean",)
-
-    def initial_state(self) -> Any:
-        """Return the state before any worker is known."""
-        ...
-
-    def step(self, state: Any, event: Event) -> tuple[Any, tuple[Command, ...]]:
-        """Return the state after an event, and the commands that follow."""
-        ...
-
-    def view(self, state: Any) -> dict[str, WorkerView]:
-        """Return batch size, rate and throughput of every worker."""
-        ...
-
-    def max_batch_rows(self, device: WorkerDevice = REPLICA) -> int:
-        """Return the rows of the largest batch that such a worker is ever given.
-
-        A replica allocates for it; the threads of a pool divide it among themselves.
-        """
-        ...
-
-    def plain(self, state: Any) -> dict[str, Any]:
-        """Return the state as JSON values, for a checkpoint."""
-        ...
-
-    def restore(self, plain: dict[str, Any]) -> Any:
-        """Return the state that ``plain`` was made from."""
-        ...
 
 
 @functools.lru_cache(maxsize=4096)

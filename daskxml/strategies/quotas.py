@@ -15,7 +15,7 @@ from daskxml.strategies.batches import split_rows
 from daskxml.strategies.dispatch import IN_FLIGHT, LONGEST_LEASE_S
 from daskxml.strategies.megabatch import (
     MegabatchState,
-    MegabatchStrategy,
+    Strategy,
     WorkerState,
 )
 from daskxml.strategies.protocol import Command, Work, natural_order
@@ -85,7 +85,7 @@ def lease_probes(
     return replace(state, members=members, remaining_rows=left), tuple(leases)
 
 
-class QuotaStrategy(MegabatchStrategy):
+class QuotaStrategy(Strategy):
     """A strategy of static assignment but for its rules: rate, weights, and eligible workers."""
 
     def eligible(self, state: MegabatchState) -> Collection[str]:

@@ -22,7 +22,7 @@ from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.dispatch import IN_FLIGHT, LONGEST_LEASE_S, SHORTEST_LEASE_S, LeasePolicy
 from daskxml.strategies.megabatch import (
     MegabatchState,
-    MegabatchStrategy,
+    Strategy,
     WorkerState,
 )
 from daskxml.strategies.protocol import Measured, Merge
@@ -89,7 +89,7 @@ def with_staleness(workers: Mapping[str, WorkerState]) -> dict[str, WorkerState]
     }
 
 
-class SharedModelStrategy(MegabatchStrategy):
+class SharedModelStrategy(Strategy):
     """A strategy with a shared model but for its batch sizes, which a subclass or its config adds.
 
     Parameters

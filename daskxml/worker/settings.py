@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from daskxml.config import RunConfig
 from daskxml.models.network.spec import ModelSpec
-from daskxml.strategies.protocol import Strategy, WorkerDevice
+from daskxml.strategies.megabatch import Strategy
+from daskxml.strategies.protocol import WorkerDevice
 
 if TYPE_CHECKING:
     from daskxml.data.reading import Facts

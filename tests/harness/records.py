@@ -10,7 +10,7 @@ from daskxml.config import load_run_config
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Findings
 from daskxml.records.verification import check_tree_rows
-from daskxml.strategies.protocol import Strategy
+from daskxml.strategies.megabatch import Strategy
 from harness.recount import recounted
 
 

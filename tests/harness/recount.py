@@ -15,13 +15,13 @@ from typing import Any
 from daskxml.records.audit import HistoryRow
 from daskxml.records.disagreements import Findings
 from daskxml.session.trace import Setup
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     Begin,
     Measure,
     Measured,
     Merge,
     Merged,
-    Strategy,
     WorkDone,
     WorkerLost,
     WorkerView,

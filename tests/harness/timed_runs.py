@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from daskxml.local.cost import CostModel, jitter_factor
-from daskxml.strategies.megabatch import MegabatchStrategy
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     Begin,
     Event,
@@ -102,7 +102,7 @@ class TimedRun:
     """
 
     def __init__(
-        self, strategy: MegabatchStrategy, workers: Sequence[str], speeds: Speeds, cost: CostModel,
+        self, strategy: Strategy, workers: Sequence[str], speeds: Speeds, cost: CostModel,
         *, message_s: float = 1e-4, noise: float = 0.0, seed: int = 7,
     ) -> None:  # fmt: skip
         self.strategy, self.state = strategy, strategy.initial_state()
