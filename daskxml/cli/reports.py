@@ -5,24 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from daskxml.cli.arguments import Options
-from daskxml.observe.report import summary, write_report
+from daskxml.observe.report import Comparison
 from daskxml.observe.run_view import Reached, reach
-from daskxml.observe.stored_runs import (
-    StoredRun,
-    best,
-    check_metric,
-    default_level,
-    default_metric,
-    find_runs,
-    read_runs,
-)
+from daskxml.observe.stored_runs import StoredRun, find_runs, read_runs
 from daskxml.observe.terminal import print_lines
 from daskxml.records.verification import Verification
 from daskxml.records.verification import verify as verify_run
@@ -34,13 +25,11 @@ _TABLE_CHARACTERS = 80  # the least width, so that no column is cut
 def report(options: Options) -> int:
     """Print when each run reached a level of a metric, and write a page about them."""
     runs = read_runs(options.runs)
-    metric = options.metric or default_metric(runs)
-    if options.metric:
-        check_metric(runs, metric)
+    compared = Comparison.of(runs, options.metric or None, options.at)
+    metric, level = compared.metric, compared.level
     for run in runs:
         for problem in run.problems:
             print(f"daskxml: {run.name}: {problem}", file=sys.stderr)
-    level = default_level(runs, metric) if options.at is None else options.at
     if options.json:
         found = (
             {} if level is None else {run.name: reach(run.history, metric, level) for run in runs}
@@ -48,37 +37,35 @@ def report(options: Options) -> int:
         plain = {name: result and dataclasses.asdict(result) for name, result in found.items()}
         print(json.dumps({"metric": metric, "level": level, "runs": plain}))
         return 0
-    written = write_report(options.runs, options.out, metric=options.metric, level=options.at)
-    print_comparison(runs, metric, level)
-    print_lines(
-        {"page": str(written.page), "tables": ", ".join(each.name for each in written.tables)}
-    )
+    page, *tables = compared.write(Path(options.out or compared.default_folder))
+    print_comparison(compared)
+    print_lines({"page": str(page), "tables": ", ".join(each.name for each in tables)})
     return 0
 
 
-def print_comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> None:
+def print_comparison(compared: Comparison) -> None:
     """Print when each run reached a level of a metric; nothing where none has measured it.
 
     The table is never narrower than its columns need.
     """
-    if best(runs, metric) is None or level is None:
+    if compared.level is None or not compared.metrics:
         return
-    title = f"{metric} of at least {level:.4g}"
+    title = f"{compared.metric} of at least {compared.level:.4g}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("run", overflow="fold")
     for name in ("reached", "with\nevaluation", "rows", "epochs", "mega-\nbatches", "waiting"):
         table.add_column(name, justify="right", no_wrap=True)
-    found = {run.name: reach(run.history, metric, level) for run in runs}
-    for row in summary(runs, metric, level):
-        share = row["waiting_share"]
-        waiting = "-" if share is None else f"{share:.1%}"
-        table.add_row(row["run"], *_cells(found[row["run"]]), waiting)
+    remarks = []
+    for run, row in zip(compared.runs, compared.summary(), strict=True):
+        found, share = reach(run.history, compared.metric, compared.level), row["waiting_share"]
+        table.add_row(run.name, *_cells(found), "-" if share is None else f"{share:.1%}")
+        if remark := _remark(run, found):
+            remarks.append(f"{run.name}: {remark}")
     console = Console(highlight=False)
     console.width = max(console.width, _TABLE_CHARACTERS)
     console.print(table)
-    for run in runs:
-        if remark := _remark(run, found[run.name]):
-            print(f"{run.name}: {remark}")
+    for remark in remarks:
+        print(remark)
 
 
 def verify(options: Options) -> int:

@@ -143,11 +143,10 @@ def simulate(options: Options) -> int:
             return INTERRUPTED
     if options.compare:
         from daskxml.cli.reports import print_comparison
-        from daskxml.observe.stored_runs import default_level, read_runs
+        from daskxml.observe.report import Comparison
+        from daskxml.observe.stored_runs import read_runs
 
-        runs = read_runs(list(folders.values()))
-        metric = next(iter(configs.values())).training.target_metric
-        print_comparison(runs, metric, default_level(runs, metric))
+        print_comparison(Comparison.of(read_runs(list(folders.values()))))
     return 0
 
 

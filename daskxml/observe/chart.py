@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from daskxml.observe.wording import rounded
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-DASHES = ("", "7 3", "2 3", "9 3 2 3")
+DASHES = ("none", "7 3", "2 3", "9 3 2 3")
 MOST_POINTS = 600  # of a series: more than a chart has pixels to distinguish
 _NAMED = 4  # series whose values are told one by one
 _TINY = 1e-300  # steps of smaller ranges would be 0
@@ -132,6 +132,11 @@ class Chart:
         if len(known) <= _NAMED:
             return ", ".join(f"{rounded(value)} ({name})" for value, name in known)
         return f"{rounded(numbers[0])} to {rounded(numbers[-1])}"
+
+    @property
+    def longest(self) -> float:
+        """The greatest sum of a bar's parts."""
+        return max((sum(bar.values()) for bar in (self.bars or {}).values()), default=0.0)
 
     @property
     def needs_legend(self) -> bool:

@@ -237,34 +237,33 @@ def phases_chart(runs: Sequence[StoredRun]) -> Chart:
 
 def frequency_charts(runs: Sequence[StoredRun]) -> list[Chart]:
     """Return how good the ranking is for rare and for frequent labels."""
-    groups = [group for run in runs for group in by_frequency(run.history)]
-    if not groups:
-        return []
-    leasts = sorted({group.least for group in groups})
-    ks = " or ".join(str(k) for k in sorted({group.k for group in groups}))
+    groups = {run.name: by_frequency(run.history) for run in runs}
+    found = [group for of_run in groups.values() for group in of_run]
+    leasts = sorted({group["least_training_rows"] for group in found})
+    ks = " or ".join(str(k) for k in sorted({group["k"] for group in found}))
     return [
         Chart(
-            name=f"frequency_{name.lower()}",
-            title=f"{name} by label frequency",
+            name=f"frequency_{key}",
+            title=f"{title} by label frequency",
             x_label="training rows of the label: at least",
             y_label=f"{of_what}, at the first {ks}",
             series=tuple(
-                Series(name=run.name, points=_frequency_points(run, name, leasts)) for run in runs
+                Series(name=name, points=tuple(
+                    (float(leasts.index(group["least_training_rows"])), group[key])
+                    for group in of_run
+                    if group[key] is not None
+                ))
+                for name, of_run in groups.items()
             ),
             from_zero=True,
             x_names=tuple(map(compact, leasts)),
         )
-        for name, of_what in (
-            ("P", "share of the ranked labels that are true"),
-            ("Recall", "share of the true labels that are ranked"),
+        for key, title, of_what in (
+            ("precision", "P", "share of the ranked labels that are true"),
+            ("recall", "Recall", "share of the true labels that are ranked"),
         )
-    ]
-
-
-def _frequency_points(run: StoredRun, name: str, leasts: Sequence[int]) -> Points:
-    shares = ((group, group.precision if name == "P" else group.recall)
-              for group in by_frequency(run.history))  # fmt: skip
-    return tuple((float(leasts.index(group.least)), y) for group, y in shares if y is not None)
+        if found
+    ]  # fmt: skip
 
 
 def worker_time_chart(run: StoredRun) -> Chart:

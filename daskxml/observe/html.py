@@ -1,20 +1,34 @@
-"""Pages and parts of pages, from templates that escape whatever is put into them."""
+"""Pages and parts of pages, from templates that escape whatever is put into them; and charts.
+
+Charts are SVG, or bars that are HTML. Ink is ``currentColor``, so that a chart suits a light and a
+dark background. Colours are CSS variables (``--series-0`` to ``--series-5``) with those of `chart`
+as defaults, so that the page around a chart may choose them.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__
-from daskxml.observe.wording import rounded
+from daskxml.observe.chart import COLOURS, DASHES, Chart, Points, Series, shorten, thin, ticks
+from daskxml.observe.wording import exact, rounded
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
+WIDTH, PLOT_HEIGHT = 560, 220
+_LEFT, _RIGHT, _BOTTOM = 62, 18, 44
+_SAMPLE, _LETTER, _LEGEND_ROW = 26, 6.7, 18  # widths and heights in pixels, of 12 px letters
+_NAME_CHARACTERS = 40  # in a legend
+_HOVERS = 400  # points of a chart that show their values
+_DOTTED = 40  # points of a series; longer ones have no dots
 
 
 def render(template: str, **values: Any) -> str:
@@ -34,8 +48,6 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    from daskxml.observe.svg import draw_svg
-
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -46,7 +58,11 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": _number,
         "score": lambda value: "-" if value is None else f"{value:.4f}",
-        "svg": lambda chart, **options: Markup(draw_svg(chart, **options)),  # escapes its own texts
+        "drawn": lambda chart, **options: Markup(draw(chart, **options)),  # escaped already
+        "colour": lambda n: f"var(--series-{n % len(COLOURS)}, {COLOURS[n % len(COLOURS)]})",
+        "dash": lambda n: DASHES[n // len(COLOURS) % len(DASHES)],  # six are solid
+        "exact": exact,
+        "pixels": "{:.1f}".format,
         "json": lambda value: json.dumps(value, indent=2),
         "value": _value,
         "setting": lambda value: _number(value) if type(value) is float else _value(value),
@@ -63,3 +79,128 @@ def _value(value: Any) -> str:
     if value is None:
         return "-"
     return json.dumps(value) if isinstance(value, bool | list) else str(value)
+
+
+# ----------------------------------------------------------------------------- charts
+
+
+def draw(chart: Chart, *, titled: bool = True) -> str:
+    """Return a chart as an element of a page, or ``""`` if there is nothing to draw.
+
+    Parameters
+    ----------
+    chart
+        What to draw.
+    titled
+        Draw its title above it.
+
+    Examples
+    --------
+    >>> line = Series(name="a", points=((0.0, 0.0), (1.0, 0.5)))
+    >>> svg = draw(Chart(name="c", title="P@1 & time", x_label="s", series=(line,)))
+    >>> svg[:4], "P@1 &amp; time" in svg, draw(Chart(name="c", title="", x_label=""))
+    ('<svg', True, '')
+    """
+    if chart.is_empty:
+        return ""
+    if chart.bars:
+        return render("bars.html.jinja", chart=chart, titled=titled)
+    sizes = {"width": WIDTH, "left": _LEFT, "right": WIDTH - _RIGHT, "sample": _SAMPLE}
+    parts = _layout(chart, titled=titled)
+    return render("chart.svg.jinja", chart=chart, titled=titled, **sizes, **parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Frame:
+    """The rectangle that is drawn in, and the values at its edges."""
+
+    top: float
+    x_range: tuple[float, float]
+    y_ticks: Sequence[float]
+    x_names: tuple[str, ...] = ()
+
+    @property
+    def bottom(self) -> float:
+        return self.top + PLOT_HEIGHT
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return _LEFT + (value - low) / (high - low) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_ticks[0], self.y_ticks[-1]
+        return self.bottom - (value - low) / (high - low) * PLOT_HEIGHT
+
+    def x_ticks(self) -> Iterator[float]:
+        (left, right), named = self.x_range, range(len(self.x_names))
+        return (x for x in named or ticks(left, right, 6) if left <= x <= right)
+
+    def x_name(self, value: float) -> str:
+        return self.x_names[int(value)] if self.x_names else exact(round(value, 3))
+
+    def path(self, points: Points) -> str:
+        return "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+
+
+def _layout(chart: Chart, *, titled: bool) -> dict[str, Any]:
+    """Return what the template draws: the legend, the frame, and for each series what it has."""
+    names = [line.name for line in chart.series] if chart.needs_legend else []
+    legend, top = _place_legend(names, 28.0 if titled else 4.0)
+    others = {}  # samples beside the series, with their middle
+    for kind, name in (
+        ("target", chart.target_name if chart.target is not None else ""),
+        ("mark", chart.mark_meaning if any(line.marked for line in chart.series) else ""),
+    ):
+        if name:
+            others[kind] = name, top + 4
+            top += _LEGEND_ROW
+    frame = _frame(chart, top + (24 if chart.y_label else 10))
+    hovers = max(8, _HOVERS // max(1, len(chart.series)))
+    drawn = [_series(frame, line, hovers) for line in chart.series]
+    return {
+        "legend": legend, "others": others, "label_y": top + 12, "frame": frame, "lines": drawn,
+        "height": round(frame.bottom + _BOTTOM),
+    }  # fmt: skip
+
+
+def _frame(chart: Chart, top: float) -> _Frame:
+    (left, right), (low, high) = chart.ranges()
+    if 0.0 <= left <= right / 3:
+        left = 0.0
+    if not right > left:
+        left, right = left - 0.5, right + 0.5
+    return _Frame(
+        top=top, x_range=(left, right), y_ticks=ticks(low, high), x_names=chart.x_names
+    )  # fmt: skip
+
+
+def _series(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
+    """Return a line's path, the outline of its band, and the points that show their values."""
+    points = line.points if line.band else thin(line.points)
+    xs = [x for x, _ in points]
+    lower, upper = ([pair[side] for pair in line.band] for side in (0, 1))
+    outline = [*zip(xs, lower, strict=False), *reversed([*zip(xs, upper, strict=False)])]
+    dots = [
+        (frame.x(x), frame.y(y), f"{line.name}: {exact(round(y, 6))} at {frame.x_name(x)}")
+        for x, y in points[:: -(-len(points) // hovers) or 1]
+    ]
+    return {
+        "path": frame.path(points),
+        "band": frame.path(tuple(outline)).replace("L", " "),
+        "dots": dots,
+        "dot": 'r="2.2"' if len(points) <= _DOTTED else 'r="5" fill-opacity="0"',
+        "marks": [(frame.x(x), frame.y(y)) for x, y in line.marked],
+    }
+
+
+def _place_legend(names: Sequence[str], top: float) -> tuple[list[tuple[float, float, str]], float]:
+    """Return the place of each name in rows above the plot, and their lower edge."""
+    placed: list[tuple[float, float, str]] = []
+    x, y = 0.0, top
+    for name in (shorten(name, _NAME_CHARACTERS) for name in names):
+        width = _SAMPLE + 8 + len(name) * _LETTER + 14
+        if x > 0 and x + width > WIDTH:
+            x, y = 0.0, y + _LEGEND_ROW
+        placed.append((x, y, name))
+        x += width
+    return placed, y + _LEGEND_ROW + 4 if placed else top

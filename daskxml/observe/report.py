@@ -1,4 +1,4 @@
-"""Reports of runs: one HTML page with everything in it, and its tables as CSV."""
+"""Runs beside each other: a page with everything in it, and its tables as CSV."""
 
 from __future__ import annotations
 
@@ -8,222 +8,193 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daskxml.core.errors import ModelError
-from daskxml.observe.chart import Chart
+from daskxml.core.errors import ConfigError, ModelError
 from daskxml.observe.figures import comparison, worker_charts, worker_time_chart
 from daskxml.observe.html import render
-from daskxml.observe.run_view import Row, best_value, by_frequency, elapsed, phases, reach
-from daskxml.observe.stored_runs import (
-    StoredRun,
-    check_metric,
-    default_level,
-    default_metric,
-    measured_metrics,
-    read_runs,
+from daskxml.observe.run_view import (
+    NEAR_BEST,
+    best_value,
+    by_frequency,
+    elapsed,
+    phases,
+    reach,
+    scores,
 )
+from daskxml.observe.stored_runs import StoredRun
 from daskxml.observe.wording import dotted, history_event
 
-PAGE, TEMPLATE = "index.html", "page.html.jinja"
+PAGE, TEMPLATE, DEFAULT_METRIC = "index.html", "page.html.jinja", "P@1"
 _MOST_EVENTS = 100
 Cells = dict[str, Any]
 _UNIQUE = ("run.name",)  # settings that differ in all runs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """The files of a report.
+class Comparison:
+    """Runs, real or simulated, over or under way, by when a metric reached a level.
 
     Attributes
     ----------
-    page
-        The page, which needs none of the other files.
-    tables
-        CSV files.
-    problems
-        Sentences on what could not be read of the runs.
+    runs
+        At least one.
+    metrics
+        All that any run has measured.
+    metric, level
+        What is compared, and the level to reach; None where it was never measured.
     """
 
-    page: Path
-    tables: tuple[Path, ...]
-    problems: tuple[str, ...]
+    runs: Sequence[StoredRun]
+    metrics: Sequence[str]
+    metric: str
+    level: float | None
 
+    @classmethod
+    def of(
+        cls,
+        runs: Sequence[StoredRun],
+        metric: str | None = None,
+        level: float | None = None,
+    ) -> Comparison:
+        """Compare runs.
 
-def write_report(
-    directories: Sequence[str | Path],
-    out: str | Path | None = None,
-    *,
-    metric: str | None = None,
-    level: float | None = None,
-) -> Written:
-    """Write a report of runs over each other, real or simulated, over or under way.
+        Parameters
+        ----------
+        runs
+            At least one; see `daskxml.observe.stored_runs.read_runs`.
+        metric
+            None takes what the first run's ``training.target_metric`` names, if it was measured.
+        level
+            None takes 95 % of the best of all runs.
 
-    Parameters
-    ----------
-    directories
-        Of runs, or folders of them.
-    out
-        Directory of the report, whose files are replaced; None takes ``report`` in the one run's
-        directory, or in the folder that holds the first.
-    metric
-        What is compared; None takes what the first run's ``training.target_metric`` names.
-    level
-        Of the metric, to be reached; None takes 95 % of the best of all runs.
-
-    Raises
-    ------
-    ModelError
-        If a directory holds no run, or ``out`` cannot be written to.
-    ConfigError
-        If no run has measured the metric that is asked for.
-    """
-    runs = read_runs(directories)
-    if metric is not None:
-        check_metric(runs, metric)
-    chosen = metric or default_metric(runs)
-    level = default_level(runs, chosen) if level is None else level
-    folder = Path(out) if out is not None else default_folder(runs)
-    _make(folder)
-    common = comparison(runs, chosen, level)
-    sections = [
-        Section(run, [*worker_charts(run.course, run.workers), worker_time_chart(run)])
-        for run in runs
-    ]
-    page = folder / PAGE
-    try:
-        page.write_text(render_page(runs, common, sections, chosen, level), encoding="utf-8")
-    except OSError as error:
-        raise ModelError(f"{page}: cannot be written ({error.strerror})") from error
-    return Written(
-        page=page,
-        tables=_write_tables(folder, runs, chosen, level),
-        problems=tuple(f"{run.name}: {problem}" for run in runs for problem in run.problems),
-    )
-
-
-def default_folder(runs: Sequence[StoredRun]) -> Path:
-    """Return where a report goes that is given no ``out``."""
-    first = runs[0].directory
-    return first / "report" if len(runs) == 1 else first.parent / "report"
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"{folder}: cannot be made ({error.strerror}); choose another --out"
-        raise ModelError(problem) from error
-
-
-def _write_tables(
-    folder: Path, runs: Sequence[StoredRun], metric: str, level: float | None
-) -> tuple[Path, ...]:
-    found = {
-        "summary.csv": summary(runs, metric, level),
-        "history.csv": history_rows(runs),
-        "workers.csv": worker_rows(runs),
-        "frequency.csv": frequency_rows(runs),
-    }
-    for name, rows in found.items():
-        write_csv(folder / name, rows, header=("run", "megabatch"))
-    return tuple(folder / name for name in found)
-
-
-# ---------------------------------------------------------------------------- the page
-
-
-@dataclass(frozen=True)
-class Section:
-    """A run with the charts of its workers."""
-
-    run: StoredRun
-    charts: Sequence[Chart]
+        Raises
+        ------
+        ConfigError
+            If no run has measured the metric that is asked for: naming those that were.
+        """
+        known = list(dict.fromkeys(name for r in runs for row in r.history for name in scores(row)))
+        if metric is not None:
+            _check(metric, known, runs)
+        aim = runs[0].config.get("training", {}).get("target_metric", "")
+        preferred = [name for name in (aim, DEFAULT_METRIC) if name in known]
+        chosen = metric or next(iter([*preferred, *known]), DEFAULT_METRIC)
+        values = (best_value(run.history, chosen) for run in runs)
+        best = max((value for value in values if value is not None), default=None)
+        if level is None and best is not None:
+            level = NEAR_BEST * best
+        return cls(runs=runs, metrics=known, metric=chosen, level=level if known else None)
 
     @property
-    def events(self) -> list[str]:
-        """Workers that came and went, a line each."""
-        history = self.run.history
-        return [history_event(row, event) for row in history for event in row.get("events", [])]
+    def default_folder(self) -> Path:
+        """Where a report goes: into the one run's directory, or beside the first."""
+        first = self.runs[0].directory
+        return first / "report" if len(self.runs) == 1 else first.parent / "report"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write a report; files that are there are replaced.
+
+        Returns
+        -------
+        The page, which needs none of the other files, and tables.
+
+        Raises
+        ------
+        ModelError
+            If ``folder`` cannot be written to.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"{folder}: cannot be made ({error.strerror}); choose another --out"
+            raise ModelError(problem) from error
+        page = folder / PAGE
+        try:
+            page.write_text(self._page(), encoding="utf-8")
+        except OSError as error:
+            raise ModelError(f"{page}: cannot be written ({error.strerror})") from error
+        tables = {
+            "summary.csv": self.summary(),
+            "history.csv": history_rows(self.runs, self.metrics),
+            "workers.csv": worker_rows(self.runs),
+            "frequency.csv": frequency_rows(self.runs),
+        }
+        for name, rows in tables.items():
+            write_csv(folder / name, rows, header=("run", "megabatch"))
+        return [page, *(folder / name for name in tables)]
+
+    def _page(self) -> str:
+        runs = self.runs
+        sections = [
+            (
+                run,
+                [*worker_charts(run.course, run.workers), worker_time_chart(run)],
+                [
+                    history_event(row, event)
+                    for row in run.history
+                    for event in row.get("events", [])
+                ],
+            )
+            for run in runs
+        ]
+        names = dict.fromkeys(name for run in runs for name in run.metrics if "@" in name)
+        return render(
+            TEMPLATE,
+            runs=runs,
+            charts=comparison(runs, self.metric, self.level),
+            sections=sections,
+            metric=self.metric,
+            level=self.level,
+            summary=self.summary(),
+            metrics={name: [run.metrics.get(name) for run in runs] for name in names},
+            frequencies=frequency_rows(runs),
+            differences=differences(runs) if len(runs) > 1 else {},
+            most_events=_MOST_EVENTS,
+        )
+
+    def summary(self) -> list[Cells]:
+        """Return a row for every run: how it ended, how far it came, when it reached the level.
+
+        Seconds are of training and merging; ``wall_s`` includes evaluation. Missing values are
+        None.
+        """
+        return [self._summary_row(run) for run in self.runs]
+
+    def _summary_row(self, run: StoredRun) -> Cells:
+        last = run.history[-1] if run.history else {}
+        train_s = elapsed(run.history)[-1] if run.history else 0.0
+        spent = phases(run.history)
+        training_s = spent["computing"] + spent["waiting"]
+        found = reach(run.history, self.metric, self.level) if self.level is not None else None
+        reached = found if found is not None and found.is_reached else None
+        return {
+            "run": run.name,
+            "strategy": run.config.get("strategy", {}).get("name"),
+            "workers": len(run.workers) or None,
+            "time": "real" if run.simulation is None else "virtual",
+            "state": run.state,
+            "megabatches": len(run.history),
+            "epochs": last.get("epoch"),
+            "rows": last.get("rows"),
+            "train_s": train_s,
+            "wall_s": last.get("wall_s"),
+            "rows_per_s": last["rows"] / train_s if train_s else None,
+            "waiting_share": spent["waiting"] / training_s if training_s else None,
+            "last": run.metrics.get(self.metric),
+            "best": best_value(run.history, self.metric),
+            "reached_s": reached and reached.train_s,
+            "reached_rows": reached and reached.rows,
+            "reached_megabatches": reached and reached.megabatch,
+        }
 
 
-def render_page(
-    runs: Sequence[StoredRun],
-    charts: Sequence[Chart],
-    sections: Sequence[Section],
-    metric: str,
-    level: float | None,
-) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    runs
-        All runs of the report.
-    charts
-        Those that compare them.
-    sections
-        One for each run.
-    metric, level
-        What is compared, and the level to reach; None where nothing was measured.
-    """
-    return render(
-        TEMPLATE,
-        runs=runs,
-        charts=charts,
-        sections=sections,
-        metric=metric,
-        level=level,
-        summary=summary(runs, metric, level),
-        metrics=metrics_table(runs),
-        frequencies=frequency_rows(runs),
-        differences=differences(runs) if len(runs) > 1 else {},
-        most_events=_MOST_EVENTS,
-    )
+def _check(metric: str, known: Sequence[str], runs: Sequence[StoredRun]) -> None:
+    if not known:
+        where = str(runs[0].directory) if len(runs) == 1 else f"any of the {len(runs)} runs"
+        raise ConfigError(f"no metric was measured in {where}: train with --test FILE")
+    if metric not in known:
+        raise ConfigError(f"--metric {metric}: no run measured it; there are {', '.join(known)}")
 
 
 # ----------------------------------------------------------------------------- tables
-
-
-def summary(runs: Sequence[StoredRun], metric: str, level: float | None) -> list[Cells]:
-    """Return a row for every run: how it ended, how far it came, and when it reached a level.
-
-    Seconds are of training and merging; ``wall_s`` includes evaluation. Missing values are None.
-    """
-    return [_summary_row(run, metric, level) for run in runs]
-
-
-def _summary_row(run: StoredRun, metric: str, level: float | None) -> Cells:
-    last = run.history[-1] if run.history else {}
-    train_s = elapsed(run.history)[-1] if run.history else 0.0
-    spent = phases(run.history)
-    training_s = spent["computing"] + spent["waiting"]
-    reached = reach(run.history, metric, level) if level is not None else None
-    if reached is not None and not reached.is_reached:
-        reached = None
-    return {
-        "run": run.name,
-        "strategy": run.config.get("strategy", {}).get("name"),
-        "workers": len(run.workers) or None,
-        "time": "real" if run.simulation is None else "virtual",
-        "state": run.state,
-        "megabatches": len(run.history),
-        "epochs": last.get("epoch"),
-        "rows": last.get("rows"),
-        "train_s": train_s,
-        "wall_s": last.get("wall_s"),
-        "rows_per_s": last["rows"] / train_s if train_s else None,
-        "waiting_share": spent["waiting"] / training_s if training_s else None,
-        "last": run.metrics.get(metric),
-        "best": best_value(run.history, metric),
-        "reached_s": reached.train_s if reached else None,
-        "reached_rows": reached.rows if reached else None,
-        "reached_megabatches": reached.megabatch if reached else None,
-    }
-
-
-def metrics_table(runs: Sequence[StoredRun]) -> list[Cells]:
-    """Return a row for every metric, with the last value of each run by the run's name."""
-    names = dict.fromkeys(name for run in runs for name in run.metrics if "@" in name)
-    return [{"metric": n, **{run.name: run.metrics.get(n) for run in runs}} for n in names]
 
 
 def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
@@ -249,45 +220,20 @@ def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
 
 def frequency_rows(runs: Sequence[StoredRun]) -> list[Cells]:
     """Return a row for every group of labels of similar frequency in each run's last evaluation."""
-    return [
-        {
-            "run": run.name,
-            "least_training_rows": group.least,
-            "k": group.k,
-            "ranked": group.ranked,
-            "hits": group.hits,
-            "true": group.true,
-            "precision": group.precision,
-            "recall": group.recall,
-        }
-        for run in runs
-        for group in by_frequency(run.history)
-    ]
+    return [{"run": run.name, **group} for run in runs for group in by_frequency(run.history)]
 
 
-# -------------------------------------------------------------------------------- CSV
-
-
-def history_rows(runs: Sequence[StoredRun]) -> list[Cells]:
+def history_rows(runs: Sequence[StoredRun], metrics: Sequence[str]) -> list[Cells]:
     """Return a row for every mega-batch of every run, with all metrics that any run has."""
-    metrics = measured_metrics(runs)
+    plain = ("rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "training_loss")
+    keys = (*plain, "merged_bytes", "moved_bytes", "perturbed")
     return [
-        _history_row(run, row, until_s, metrics)
+        {"run": run.name, "megabatch": row["megabatch"], "train_and_merge_s": until_s}
+        | {key: row.get(key) for key in keys}
+        | {name: row["metrics"].get(name) for name in metrics}
         for run in runs
         for row, until_s in zip(run.history, elapsed(run.history), strict=True)
     ]
-
-
-def _history_row(run: StoredRun, row: Row, until_s: float, metrics: Sequence[str]) -> Cells:
-    plain = ("rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "training_loss")
-    moved = ("merged_bytes", "moved_bytes", "perturbed")
-    return {
-        "run": run.name,
-        "megabatch": row["megabatch"],
-        "train_and_merge_s": until_s,
-        **{key: row.get(key) for key in (*plain, *moved)},
-        **{name: row["metrics"].get(name) for name in metrics},
-    }
 
 
 def worker_rows(runs: Sequence[StoredRun]) -> list[Cells]:

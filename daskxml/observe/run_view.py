@@ -269,55 +269,31 @@ def by_rank(metrics: Mapping[str, float]) -> tuple[list[int], dict[str, dict[int
 # --------------------------------------------------------------------- a whole history
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrequencyGroup:
-    """Labels of similar frequency, as an evaluation has ranked them.
+def by_frequency(history: History) -> list[dict[str, Any]]:
+    """Return the groups of labels of similar frequency, as the last evaluation has ranked them.
 
-    Attributes
-    ----------
-    k
-        Labels ranked in each row.
-    least
-        Training rows that each of its labels has at least.
-    ranked, hits, true
-        Its labels among them, those of these that are true, and its true labels.
-    """
-
-    k: int
-    least: int
-    ranked: int
-    hits: int
-    true: int
-
-    @property
-    def precision(self) -> float | None:
-        """The share of its ranked labels that are true; None where none is ranked."""
-        return _ratio(self.hits, self.ranked)
-
-    @property
-    def recall(self) -> float | None:
-        """The share of its true labels that are ranked; None where none is true."""
-        return _ratio(self.hits, self.true)
-
-
-def by_frequency(history: History) -> list[FrequencyGroup]:
-    """Return the groups of labels of the last evaluation.
+    ``least_training_rows`` is what each label has at least; of the ``k`` labels ranked in each row
+    ``ranked`` are of the group, and ``hits`` of these are true; ``true`` are its true labels.
+    ``precision`` and ``recall`` are shares of hits, None where there is nothing to share.
 
     Examples
     --------
     >>> last = {"k": 5, "least": [1, 2], "ranked": [8, 2], "hits": [2, 1], "true": [4, 2]}
-    >>> [(group.least, group.precision, group.recall)
-    ...  for group in by_frequency([{"by_frequency": last}])]
+    >>> groups = by_frequency([{"by_frequency": last}])
+    >>> [(group["least_training_rows"], group["precision"], group["recall"]) for group in groups]
     [(1, 0.25, 0.5), (2, 0.5, 0.5)]
     """
     found = next((row["by_frequency"] for row in reversed(history) if "by_frequency" in row), None)
     if found is None:
         return []
-    names = ("least", "ranked", "hits", "true")
-    groups = zip(*(found[name] for name in names), strict=True)
+    groups = zip(*(found[name] for name in ("least", "ranked", "hits", "true")), strict=True)
     return [
-        FrequencyGroup(k=found["k"], **dict(zip(names, group, strict=True))) for group in groups
-    ]
+        {
+            "least_training_rows": least, "k": found["k"], "ranked": ranked, "hits": hits,
+            "true": true, "precision": _ratio(hits, ranked), "recall": _ratio(hits, true),
+        }
+        for least, ranked, hits, true in groups
+    ]  # fmt: skip
 
 
 def elapsed(history: History) -> list[float]:

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.errors import ModelError
 from daskxml.core.files import is_locked
 from daskxml.core.text import parse_json
 from daskxml.core.work_stats import StageRecord
 from daskxml.observe.course import Course
-from daskxml.observe.run_view import NEAR_BEST, Row, best_value, last_metrics, scores, worker_names
+from daskxml.observe.run_view import Row, last_metrics, worker_names
 from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE
 
 SIMULATION_FILE, MODEL_FILE = "simulation.json", "model.json"
-DEFAULT_METRIC = "P@1"
 NEEDED = {"megabatch", "rows", "train_s", "merge_s", "metrics", "workers"}  # of a row
 
 
@@ -223,47 +222,3 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-# ------------------------------------------------------------------------------- metrics
-
-
-def best(runs: Sequence[StoredRun], metric: str) -> float | None:
-    """Return the best value of a metric in any run, or None if none measured it."""
-    values = (best_value(run.history, metric) for run in runs)
-    return max((value for value in values if value is not None), default=None)
-
-
-def default_metric(runs: Sequence[StoredRun]) -> str:
-    """Return the metric that the first run aims at, if it was measured; else one that was."""
-    aims = [run.config.get("training", {}).get("target_metric", "") for run in runs]
-    measured = [name for run in runs for name in run.metrics if "@" in name]
-    known = [name for name in (*aims[:1], DEFAULT_METRIC) if name in measured]
-    return next(iter([*known, *measured]), DEFAULT_METRIC)
-
-
-def default_level(runs: Sequence[StoredRun], metric: str) -> float | None:
-    """Return the level that runs are compared at: near the best value of any; None without one."""
-    top = best(runs, metric)
-    return None if top is None else NEAR_BEST * top
-
-
-def measured_metrics(runs: Sequence[StoredRun]) -> list[str]:
-    """Return the names of all metrics that any run has measured."""
-    return list(dict.fromkeys(name for run in runs for row in run.history for name in scores(row)))
-
-
-def check_metric(runs: Sequence[StoredRun], metric: str) -> None:
-    """Refuse a metric that no run has measured.
-
-    Raises
-    ------
-    ConfigError
-        Naming those that were.
-    """
-    known = measured_metrics(runs)
-    if not known:
-        where = str(runs[0].directory) if len(runs) == 1 else f"any of the {len(runs)} runs"
-        raise ConfigError(f"no metric was measured in {where}: train with --test FILE")
-    if metric not in known:
-        raise ConfigError(f"--metric {metric}: no run measured it; there are {', '.join(known)}")

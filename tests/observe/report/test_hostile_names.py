@@ -10,7 +10,8 @@ import pytest
 from daskxml.cluster.event_log import EventLog
 from daskxml.observe.dashboard.page import details_html, events_html, headline_html, legend_html
 from daskxml.observe.notebook import run_html
-from daskxml.observe.report import write_report
+from daskxml.observe.report import Comparison
+from daskxml.observe.stored_runs import read_runs
 from harness.browser import CHROMIUM, Browser, opened_browser
 from harness.run_events import series_of, started
 
@@ -28,7 +29,7 @@ def report_page(run_dir: Path, folder: Path) -> Path:
         text = path.read_text()
         assert before in text
         path.write_text(text.replace(before, json.dumps(EVIL)))
-    return write_report([place], folder / "report").page
+    return Comparison.of(read_runs([place])).write(folder / "report")[0]
 
 
 def dashboard_page(folder: Path) -> Path:

@@ -68,17 +68,17 @@ def test_head_and_tail_labels_add_up_to_the_metrics(runs, data):
     )
     for run in runs:
         groups, metrics = by_frequency(run.history), run.metrics
-        assert sum(group.true for group in groups) == true_labels
-        hits = sum(group.hits for group in groups)
-        assert hits / (groups[0].k * metrics["rows"]) == pytest.approx(metrics["P@5"])
+        assert sum(group["true"] for group in groups) == true_labels
+        hits = sum(group["hits"] for group in groups)
+        assert hits / (groups[0]["k"] * metrics["rows"]) == pytest.approx(metrics["P@5"])
     precision, recall = figures.frequency_charts(runs)
     assert len(precision.x_names) > 2
     for chart, value in ((precision, "precision"), (recall, "recall")):
         found = by_frequency(runs[1].history)
         line = chart.series[1]
-        shares = [getattr(group, value) for group in found]
+        shares = [group[value] for group in found]
         assert [y for _, y in line.points] == [share for share in shares if share is not None]
-        assert chart.x_names[int(line.points[-1][0])] == str(found[-1].least)
+        assert chart.x_names[int(line.points[-1][0])] == str(found[-1]["least_training_rows"])
     assert figures.frequency_charts([StoredRun(name="old", directory=Path())]) == []
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
-from daskxml.observe.run_view import elapsed
+from daskxml.observe.report import Comparison
+from daskxml.observe.run_view import NEAR_BEST, elapsed
 from daskxml.observe.stored_runs import (
     StoredRun,
-    best,
-    check_metric,
     find_runs,
     name_runs,
     read_rows,
@@ -157,20 +156,23 @@ def test_elapsed_time_is_of_training_and_merging(simulated):
     assert all(s <= row["wall_s"] for s, row in zip(until, run.history, strict=True))
 
 
-def test_the_best_of_all_runs(simulated):
+def test_the_level_is_near_the_best_of_all_runs(simulated):
     runs = read_runs([simulated])
     values = [row["metrics"]["P@1"] for run in runs for row in run.history if row["metrics"]]
-    assert best(runs, "P@1") == max(values)
-    assert best(runs, "P@2") is None
+    found = Comparison.of(runs)
+    assert (found.metric, found.level) == ("P@1", NEAR_BEST * max(values))
+    assert Comparison.of(runs, "P@3", 0.25).level == 0.25
 
 
 def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(simulated, tmp_path):
     runs = read_runs([simulated])
-    check_metric(runs, "nDCG@3")
+    assert Comparison.of(runs, "nDCG@3").metric == "nDCG@3"
     with pytest.raises(ConfigError, match=r"--metric rows: no run measured it; there are P@1, P@3"):
-        check_metric(runs, "rows")
+        Comparison.of(runs, "rows")
+    bare = [StoredRun(name="x", directory=tmp_path)]
     with pytest.raises(ConfigError, match="train with --test FILE"):
-        check_metric([StoredRun(name="x", directory=tmp_path)], "P@1")
+        Comparison.of(bare, "P@1")
+    assert Comparison.of(bare).level is None
 
 
 def test_a_folder_of_runs_and_a_run_that_has_just_begun(simulated, tmp_path):

@@ -13,7 +13,8 @@ import pytest
 
 from daskxml.api.in_process import simulate
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.observe.report import write_report
+from daskxml.observe.report import Comparison
+from daskxml.observe.stored_runs import read_runs
 
 VOID = {"meta", "link", "br", "hr", "img"}
 
@@ -42,6 +43,11 @@ class Checker(HTMLParser):
         self.texts.append(text)
 
 
+def write(directories, folder, *asked):
+    """Return the page, and the tables."""
+    return Comparison.of(read_runs(directories), *asked).write(folder)
+
+
 def read(page):
     checker = Checker()
     checker.feed(page.read_text(encoding="utf-8"))
@@ -57,11 +63,11 @@ def read_csv(path):
 
 @pytest.fixture(scope="module")
 def report(simulated, tmp_path_factory):
-    return write_report([simulated], tmp_path_factory.mktemp("out") / "report")
+    return write([simulated], tmp_path_factory.mktemp("out") / "report")
 
 
 def test_the_page_has_all_of_both_runs(report, simulated):
-    text = read(report.page)
+    text = read(report[0])
     for piece in (
         "2 runs", "adaptive-sgd", "elastic", "ended by megabatches, simulated", "nDCG@5",
         "strategy.name", "worker 1 lost", "worker 2 joined", "Batch size", "Merge weight",
@@ -70,13 +76,13 @@ def test_the_page_has_all_of_both_runs(report, simulated):
     ):  # fmt: skip
         assert piece in text, piece
     assert str(simulated / "elastic") in text
-    page = report.page.read_text()
+    page = report[0].read_text()
     assert "prefers-color-scheme: dark" in page
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page)
 
 
 def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
-    summary, history, workers, frequency = map(read_csv, report.tables)
+    summary, history, workers, frequency = map(read_csv, report[1:])
     assert [row["run"] for row in summary] == ["changing", "elastic"]
     rows = (simulated / "changing" / "history.jsonl").read_text().splitlines()
     last = json.loads(rows[-1])
@@ -93,25 +99,26 @@ def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
 
 
 def test_the_page_has_the_charts_that_are_no_constant(report):
-    assert report.page.read_text().count("<svg") == 18
-    assert "Always the same: Batch size 32; " in read(report.page)  # of Elastic SGD
+    assert report[0].read_text().count("<figure>") == 18
+    assert "Always the same: Batch size 32; " in read(report[0])  # of Elastic SGD
 
 
 def test_the_level_and_the_metric_may_be_chosen(simulated, tmp_path):
-    written = write_report([simulated], tmp_path, metric="nDCG@3", level=0.99)
-    assert "best nDCG@3" in read(written.page)
-    assert "not reached" in read(written.page)
+    page, *_ = write([simulated], tmp_path, "nDCG@3", 0.99)
+    assert "best nDCG@3" in read(page)
+    assert "not reached" in read(page)
     with pytest.raises(ConfigError, match="no run measured it"):
-        write_report([simulated], tmp_path, metric="P@77")
+        write([simulated], tmp_path, "P@77")
 
 
 def test_a_run_without_test_rows_shows_its_loss(data, tmp_path):
     values = {"training": {"megabatches": 2}, "model": {"hidden": [8]},
               "strategy": {"batch_max": 32, "megabatch_batches": 10}}  # fmt: skip
     simulate(values, [1.0], train=data["train"], out=tmp_path / "run")
-    written = write_report([tmp_path / "run"])
-    assert written.page == tmp_path / "run" / "report" / "index.html"
-    text = read(written.page)
+    compared = Comparison.of(read_runs([tmp_path / "run"]))
+    page, *_ = compared.write(compared.default_folder)
+    assert page == tmp_path / "run" / "report" / "index.html"
+    text = read(page)
     assert "No run has been scored" in text
     assert "Loss against time" in text
     assert "P@1 against" not in text
@@ -127,15 +134,16 @@ def test_runs_in_every_state_beside_each_other(simulated, run_dir, tmp_path):
     bare = tmp_path / "<b>bare"
     bare.mkdir()
     (bare / "history.jsonl").write_text(path.read_text().splitlines()[0] + "\n")
-    written = write_report([simulated / "elastic", run_dir, fresh, bare], tmp_path / "report")
-    text = read(written.page)
+    runs = read_runs([simulated / "elastic", run_dir, fresh, bare])
+    page, *_ = Comparison.of(runs).write(tmp_path / "report")
+    text = read(page)
     assert "broken off after 5 mega-batches" in text
     assert "broken off after 0 mega-batches" in text
     assert "<b>bare" in text
-    assert written.problems == (
+    assert [f"{run.name}: {problem}" for run in runs for problem in run.problems] == [
         "run: history.jsonl: line 6 is cut off; left out",
         "<b>bare: run.toml cannot be read (No such file or directory)",
-    )
+    ]
 
 
 def test_rows_with_the_least_that_a_row_has_are_reported(tmp_path):
@@ -143,30 +151,30 @@ def test_rows_with_the_least_that_a_row_has_are_reported(tmp_path):
     least = {"rows": 10, "train_s": 1.0, "merge_s": 0.5, "metrics": {}, "workers": {"a": {}}}
     rows = [least | {"megabatch": m, "perturbed": True} for m in (1, 2)]
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    written = write_report([tmp_path])
-    assert "broken off after 2 mega-batches" in read(written.page)
-    assert [row["worker"] for row in read_csv(written.tables[2])] == ["a", "a"]
+    page, *tables = write([tmp_path], tmp_path / "report")
+    assert "broken off after 2 mega-batches" in read(page)
+    assert [row["worker"] for row in read_csv(tables[2])] == ["a", "a"]
 
 
 def test_the_same_settings_are_said_to_be(simulated, run_dir, tmp_path):
-    written = write_report([simulated / "changing", run_dir], tmp_path / "report")
-    assert "The runs have the same settings." in read(written.page)
+    page, *_ = write([simulated / "changing", run_dir], tmp_path / "report")
+    assert "The runs have the same settings." in read(page)
 
 
 def test_a_report_is_written_over_an_earlier_one(simulated, tmp_path):
-    first = write_report([simulated], tmp_path)
+    first = write([simulated], tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert write_report([simulated], tmp_path).page == first.page
+    assert write([simulated], tmp_path) == first
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line(simulated, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match="choose another --out"):
-        write_report([simulated], tmp_path / "file")
+        write([simulated], tmp_path / "file")
     (tmp_path / "out" / "index.html").mkdir(parents=True)
     with pytest.raises(ModelError, match="cannot be written"):
-        write_report([simulated], tmp_path / "out")
+        write([simulated], tmp_path / "out")
 
 
 def test_reading_runs_does_not_load_dask():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.observe.chart import Chart, Series, bars
-from daskxml.observe.svg import PLOT_HEIGHT, WIDTH, draw_svg
+from daskxml.observe.html import PLOT_HEIGHT, WIDTH, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=60)
@@ -17,6 +17,10 @@ TEXTS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=60)
 
 def elements(svg, tag):
     return list(ElementTree.fromstring(svg).iter(SVG + tag))
+
+
+def texts(drawn):
+    return list(ElementTree.fromstring(drawn).itertext())
 
 
 def labels(svg):
@@ -30,7 +34,7 @@ def chart_of(*lines, **values):
 @given(TEXTS, TEXTS, st.lists(st.tuples(TEXTS, st.floats(-1e3, 1e6)), min_size=1, max_size=15))
 def test_any_texts_and_values_are_drawn_inside(title, label, named):
     lines = [Series(name=name, points=((0.0, value), (5.0, value / 2))) for name, value in named]
-    svg = draw_svg(Chart(name="c", title=title, x_label=label, y_label=label, series=tuple(lines)))
+    svg = draw(Chart(name="c", title=title, x_label=label, y_label=label, series=tuple(lines)))
     height = float(ElementTree.fromstring(svg).get("height"))
     assert ElementTree.fromstring(svg).get("aria-label") == title
     circles = elements(svg, "circle")
@@ -43,7 +47,7 @@ def test_any_texts_and_values_are_drawn_inside(title, label, named):
 
 def test_the_legend_is_over_the_plot_and_wraps():
     names = [f"a rather long name of run {i}" for i in range(9)]
-    svg = draw_svg(chart_of(*(Series(name=n, points=((0.0, 0.0), (1.0, 1.0))) for n in names)))
+    svg = draw(chart_of(*(Series(name=n, points=((0.0, 0.0), (1.0, 1.0))) for n in names)))
     found = {text.text: text for text in elements(svg, "text")}
     height = float(ElementTree.fromstring(svg).get("height"))
     top = height - PLOT_HEIGHT - 44
@@ -54,46 +58,49 @@ def test_the_legend_is_over_the_plot_and_wraps():
 
 def test_series_are_distinguished_by_colour_and_dash():
     lines = [Series(name=str(i), points=((0.0, i), (1.0, i))) for i in range(18)]
-    paths = list(elements(draw_svg(chart_of(*lines)), "path"))
+    paths = list(elements(draw(chart_of(*lines)), "path"))
     styles = {(path.get("stroke"), path.get("stroke-dasharray")) for path in paths}
     assert len(styles) == 18
 
 
 def test_what_is_beside_the_lines_is_in_the_legend():
     line = Series(name="a", points=((1.0, 0.2), (2.0, 0.3)), marked=((1.0, 0.2),))
-    svg = draw_svg(chart_of(line, mark_meaning="perturbed", target=0.5, target_name="P@1 of 0.5"))
+    svg = draw(chart_of(line, mark_meaning="perturbed", target=0.5, target_name="P@1 of 0.5"))
     assert {"perturbed", "P@1 of 0.5"} <= set(labels(svg))
-    plain = draw_svg(chart_of(Series(name="a", points=((1.0, 0.2),)), mark_meaning="perturbed"))
+    plain = draw(chart_of(Series(name="a", points=((1.0, 0.2),)), mark_meaning="perturbed"))
     assert "perturbed" not in labels(plain)
 
 
 def test_a_line_alone_has_a_legend_only_where_it_stands_for_many():
     points = ((0.0, 1.0), (1.0, 2.0))
-    assert "a" not in labels(draw_svg(chart_of(Series(name="a", points=points))))
-    assert "a" in labels(draw_svg(chart_of(Series(name="a", points=points, band=points))))
+    assert "a" not in labels(draw(chart_of(Series(name="a", points=points))))
+    assert "a" in labels(draw(chart_of(Series(name="a", points=points, band=points))))
 
 
 def test_a_band_needs_no_more_than_its_edges():
     line = Series(name="a", points=((0.0, 1.0), (1.0, 2.0)), band=((0.5, 1.5), (1.0, 3.0)))
-    (band,) = elements(draw_svg(chart_of(line)), "polygon")
+    (band,) = elements(draw(chart_of(line)), "polygon")
     assert len(band.get("points").split()) == 4
 
 
 def test_parts_of_a_bar_are_as_wide_as_their_values():
-    totals = bars({"one": {"busy": 3.0, "idle": 1.0}, "two": {"busy": 1.0}})
-    svg = draw_svg(Chart(name="c", title="T", x_label="s", bars=totals))
-    widths = [float(rect.get("width")) for rect in elements(svg, "rect")]
+    totals = bars({"one": {"busy": 3.0, "idle": 1.0}, "<two>": {"busy": 1.0}})
+    drawn = draw(Chart(name="c", title="T", x_label="s", bars=totals))
+    found = [element.get("style") for element in ElementTree.fromstring(drawn).iter("i")]
+    widths = [float(style.split("%")[0].removeprefix("width:")) for style in found[2:]]
     assert [w / widths[-1] for w in widths] == pytest.approx([3, 1, 1], rel=0.01)
-    assert {"one", "two", "busy", "idle", "4", "1"} <= set(labels(svg))
+    assert max(widths[0] + widths[1], widths[2]) < 100
+    assert {"one", "<two>", "4", "1"} <= {text.strip() for text in texts(drawn)}
+    assert {"busy", "idle", "T", "s"} <= {text.strip() for text in texts(drawn)}
 
 
 def test_bars_of_no_length_are_drawn():
-    svg = draw_svg(Chart(name="c", title="T", x_label="s", bars={"one": {"busy": 0.0}}))
-    assert not elements(svg, "rect")
-    assert "0" in labels(svg)
+    drawn = draw(Chart(name="c", title="T", x_label="s", bars={"one": {"busy": 0.0}}))
+    assert len(list(ElementTree.fromstring(drawn).iter("i"))) == 1  # in the legend
+    assert "0" in texts(drawn)
 
 
 def test_many_points_have_few_elements():
     points = tuple((float(x), float(x % 9)) for x in range(600))
-    svg = draw_svg(chart_of(*(Series(name=str(i), points=points) for i in range(12))))
+    svg = draw(chart_of(*(Series(name=str(i), points=points) for i in range(12))))
     assert len(elements(svg, "circle")) <= 450
