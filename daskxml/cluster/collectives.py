@@ -151,7 +151,7 @@ class Collectives:
         if self.parameters > MESSAGE_FLOATS:
             return await self.group.ask(worker, "merge", tasks.merge_replica, peers, command, rank)
         values = {"peers": to_serialize(peers), "command": to_serialize(command), "rank": rank}
-        with self.group.timeline.doing("merge", worker.name, is_task=False):
+        with self.group.timeline.doing("merge", worker.name):
             return (await self.group.call(worker, "daskxml_merge", **values))["result"]
 
     # ------------------------------------------------------------------ gangs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 KEPT = 6_000  # pieces of work
@@ -37,8 +37,6 @@ class Timeline:
         piece.
     sent_bytes
         Bytes sent in merges and gangs, by worker.
-    watchers
-        Called with every piece of work that was a message, which Dask does not show.
 
     Examples
     --------
@@ -52,7 +50,6 @@ class Timeline:
     def __init__(self) -> None:
         self.done: deque[Work] = deque(maxlen=KEPT)
         self.sent_bytes: Counter[str] = Counter()
-        self.watchers: list[Callable[[Work], None]] = []
         self._last: dict[str, Work] = {}  # of each worker
         self._leases: dict[str, tuple[int, float]] = {}  # leases under way; since when
         self._open: dict[tuple[str, str], float] = {}  # begin_s by worker and what
@@ -77,17 +74,14 @@ class Timeline:
         self._note(Work(worker, what, end_s - busy_s, end_s))
 
     @contextlib.contextmanager
-    def doing(self, what: str, worker: str, is_task: bool = True) -> Iterator[None]:
+    def doing(self, what: str, worker: str) -> Iterator[None]:
         """Note other work of a worker for the duration of the block."""
         begin_s = self._open[worker, what] = time.time()
         try:
             yield
         finally:
             self._open.pop((worker, what), None)
-            end_s = time.time()
-            self._note(Work(worker, what, begin_s, end_s))
-            for watch in self.watchers if not is_task else ():
-                watch(Work(worker, what, begin_s, end_s))
+            self._note(Work(worker, what, begin_s, time.time()))
 
     def sent(self, workers: Iterable[str], sent_bytes: Iterable[int]) -> None:
         """Add up what each worker has sent to others."""

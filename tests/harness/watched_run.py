@@ -105,3 +105,14 @@ def updates_sent(dask_scheduler: Scheduler) -> list[int]:
     documents = [session.document for session in page.get_sessions("/daskxml")]
     found = [doc.get_model_by_name("headline").tags for doc in documents if doc.roots]
     return [tags[0] if tags else 0 for tags in found]
+
+
+def forget(dask_scheduler: Scheduler) -> None:
+    """Take the page away with its runs, so that the next test has a scheduler like a new one."""
+    plugin = dask_scheduler.plugins.get("daskxml-dashboard")
+    if plugin is not None:
+        plugin.poll()
+        plugin.series.clear()
+        if plugin.site is not None:
+            plugin.site.close()
+            plugin.site = None

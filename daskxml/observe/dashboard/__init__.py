@@ -1,5 +1,5 @@
 """Watching runs: a page in Dask's dashboard, and figures for Prometheus."""
 
-from daskxml.observe.dashboard.plugin import DashboardPlugin, dismiss
+from daskxml.observe.dashboard.plugin import DashboardPlugin
 
-__all__ = ["DashboardPlugin", "dismiss"]
+__all__ = ["DashboardPlugin"]

@@ -26,6 +26,7 @@ from bokeh.plotting import figure
 from daskxml.cluster.timeline import Work
 from daskxml.observe.chart import Chart, Series
 from daskxml.observe.figures import MEGABATCHES
+from daskxml.observe.html import TEMPLATES
 
 HEIGHT, NUMBER = 210, "0,0.[0000]"
 # Okabe and Ito (2008), without black and yellow: distinct for the colour-blind, on light and dark.
@@ -36,20 +37,9 @@ WORK = {
     "training": "#3f8fd0", "training together": "#8c6bb1", "merge": "#e69f00",
     "evaluation": "#009e73", "checkpoint": "#d55e00", "start": "#9a9a9a",
 }  # fmt: skip
+UNPACK = (TEMPLATES / "unpack.js").read_text()
 # The names of tasks on Dask's dashboard, to their place in ``WORK``.
 TASKS = {"lease": 0, "gang": 1, "merge": 2, "eval": 3, "save": 4, "start": 5, "load": 5}
-
-# Flat arrays of all lines of a chart become a list for each, for `multi_line`, in the browser.
-UNPACK = """
-const [x, y, counts, name, color] = cb_obj.tags, xs = [], ys = []
-let begin = 0
-for (const count of counts) {
-  xs.push(Array.from({length: count}, (_, point) => x[begin + point]))
-  ys.push(Array.from({length: count}, (_, point) => y[begin + point]))
-  begin += count
-}
-cb_obj.setv({data: {xs, ys, name, color}}, {sync: false})
-"""
 
 
 def colors(count: int) -> list[str]:
@@ -128,7 +118,7 @@ class LiveChart:
 
 
 def _packed(series: Sequence[Series], shades: Sequence[str]) -> list[Any]:
-    """Return what `UNPACK` reads."""
+    """Return what ``unpack.js`` reads."""
     points = [point for line in series for point in line.points]
     x, y = np.array(points, dtype=np.float32).reshape(-1, 2).T.copy()
     return [x, y, [len(line.points) for line in series], [line.name for line in series], [*shades]]

@@ -36,39 +36,8 @@ MEGABATCHES, LONGEST_S = 30, 60.0  # of work that are shown
 SECTIONS = ("learning", "workers", "resources")  # of charts, and of numbers instead of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
 
-# Colours of the charts for the browser's theme, now and whenever it changes.
-PAINT = """
-const dark = window.matchMedia("(prefers-color-scheme: dark)")
-const paint = () => {
-  const text = dark.matches ? "#c5ccd5" : "#3a424d", line = dark.matches ? "#343a43" : "#e3e6ea"
-  for (const chart of charts) {
-    chart.title.setv({text_color: text}, {sync: false})
-    for (const part of [...chart.below, ...chart.left]) {
-      part.setv({axis_label_text_color: text, major_label_text_color: text,
-                 major_tick_line_color: line}, {sync: false})
-    }
-    for (const part of chart.center) {
-      if ("grid_line_color" in part) part.setv({grid_line_color: line}, {sync: false})
-    }
-    for (const part of [...chart.above, ...chart.center]) {
-      if ("label_text_color" in part) {
-        part.setv({label_text_color: text, background_fill_color: null}, {sync: false})
-      }
-    }
-  }
-}
-document.getElementById("first")?.remove()
-dark.addEventListener("change", paint)
-paint()
-confirmed.tags = [0]
-"""
-ASK_TO_STOP = """
-if (window.confirm("End the run at the next merge?")) button.tags = ["stop"]
-"""
-CONFIRM = """
-if (cb_obj.tags[1] === "reload") window.location.reload()
-else confirmed.tags = [cb_obj.tags[0]]
-"""
+ASK_TO_STOP = 'if (window.confirm("End the run at the next merge?")) button.tags = ["stop"]'
+CONFIRM = "cb_obj.tags[1] ? window.location.reload() : confirmed.tags = [cb_obj.tags[0]]"
 
 
 class Page:
@@ -125,7 +94,9 @@ class Page:
         confirm = CustomJS(args={"confirmed": self.events}, code=CONFIRM)
         self.headline.js_on_change("tags", confirm)
         args = {"charts": figures, "confirmed": self.events}
-        doc.js_on_event("document_ready", CustomJS(args=args, code=PAINT))
+        doc.js_on_event(
+            "document_ready", CustomJS(args=args, code=(TEMPLATES / "paint.js").read_text())
+        )
         doc.title = f"daskxml: {self.series.run}"
         doc.add_periodic_callback(self.update, PERIOD_MS)
 
@@ -376,20 +347,15 @@ def details_html(series: RunSeries) -> str:
     Names and passwords in URLs are left out.
     """
     data = series.config.data
-    paths = {
-        "directory": [series.out],
-        "training rows": data.train,
-        "test rows": data.test,
-        "weights": [data.weights],
-    }
+    paths = [
+        ("directory", series.out),
+        *(("training rows", path) for path in data.train),
+        *(("test rows", path) for path in data.test),
+        ("weights", data.weights),
+    ]
     return render(
         "details.html.jinja",
-        paths=[
-            (name, CREDENTIALS.sub("", path))
-            for name, found in paths.items()
-            for path in found
-            if path
-        ],
+        paths=[(name, CREDENTIALS.sub("", path)) for name, path in paths if path],
         stages=series.view.stages,
         settings=CREDENTIALS.sub("", series.config.to_toml()),
     )

@@ -12,7 +12,6 @@ makes its own, and the list of pages that its templates show can be added to.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import math
 import time
@@ -20,12 +19,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from distributed import Client, Scheduler, SchedulerPlugin
-from distributed.diagnostics.task_stream import TaskStreamPlugin
+from distributed import Scheduler, SchedulerPlugin
 from tornado.ioloop import IOLoop, PeriodicCallback
 
 from daskxml.cluster.run_driver import RunDriver
-from daskxml.cluster.timeline import Work
 from daskxml.cluster.worker_plugin import PLUGIN
 from daskxml.observe.dashboard.prometheus import export, withdraw
 from daskxml.observe.dashboard.series import RunSeries
@@ -41,25 +38,6 @@ NO_BOKEH = (
     "the scheduler has no Bokeh, so there is no page to watch the run on: install "
     "'bokeh>=3.1' in its environment and start it again"
 )
-
-
-def dismiss(client: Client, run: str | None = None) -> list[str]:
-    """Let a cluster's dashboard forget a run that is over, or all that are.
-
-    The page and its link go with the last run; a run under way stays.
-
-    Parameters
-    ----------
-    client
-        A synchronous client of the cluster.
-    run
-        Its name, as the page shows it; None for all.
-
-    Returns
-    -------
-    The names of the runs that are forgotten.
-    """
-    return list(client.sync(client.scheduler.daskxml_dismiss, run=run))
 
 
 class DashboardPlugin(SchedulerPlugin):
@@ -83,8 +61,6 @@ class DashboardPlugin(SchedulerPlugin):
         self.site: Site | None = None
         self._drivers: dict[str, RunDriver] = {}  # of runs under way
         self._polling = PeriodicCallback(self.poll, POLL_MS)
-        self._numbers = itertools.count()
-        scheduler.handlers["daskxml_dismiss"] = self.dismiss
         export(self)
         for driver in self.runs.drivers.values():
             self.watch(driver)
@@ -96,25 +72,8 @@ class DashboardPlugin(SchedulerPlugin):
         if self.watch in self.runs.watchers:
             self.runs.watchers.remove(self.watch)
         withdraw(self)
-        self._take_down()
-
-    async def dismiss(self, run: str | None = None) -> list[str]:
-        """Forget a run that is over, or all of them; return which. The page goes with the last."""
-        self._poll()
-        gone = [name for name in self._over() if run in (None, name)]
-        for name in gone:
-            del self.series[name]
-        if not self.series:
-            self._take_down()
-        return gone
-
-    def _over(self) -> list[str]:
-        return [run for run, series in self.series.items() if series.view.is_over]
-
-    def _take_down(self) -> None:
         if self.site is not None:
             self.site.close()
-            self.site = None
 
     def watch(self, driver: RunDriver) -> None:
         """Keep a series of a run, and show it."""
@@ -126,10 +85,11 @@ class DashboardPlugin(SchedulerPlugin):
                 functools.partial(driver.stop, STOPPED) if control else None,
             )  # fmt: skip
             self._drivers[driver.run] = driver
-            timeline.watchers.append(lambda work: self._draw(driver, work))
             self._polling.start()
-            if self.site is None and has_dashboard(self.scheduler):
-                self.site = Site(self.scheduler, self.series)
+            dask_pages = [page for page in self.scheduler.http_application.applications
+                          if hasattr(page, "app_paths")]  # fmt: skip
+            if self.site is None and dask_pages:
+                self.site = Site(self.scheduler, self.series, dask_pages[0].prefix)
             if self.site is not None:
                 log.event("page", path=self.site.path)
             elif not has_bokeh():
@@ -156,7 +116,8 @@ class DashboardPlugin(SchedulerPlugin):
                 series.memory.append(self._measure(driver))
         if not self._drivers:
             self._polling.stop()
-        for run in self._over()[:-KEPT]:
+        over = [run for run, series in self.series.items() if series.view.is_over]
+        for run in over[:-KEPT]:
             del self.series[run]
 
     def _measure(self, driver: RunDriver) -> MemorySample:
@@ -172,27 +133,6 @@ class DashboardPlugin(SchedulerPlugin):
         names = tuple(worker.name for worker in workers)
         return MemorySample(time.time(), names, np.array(values, dtype=np.float64))
 
-    def _draw(self, driver: RunDriver, work: Work) -> None:
-        """Draw work that is no task of Dask's on Dask's task stream, if that has been opened.
-
-        Without it merges would be gaps there.
-        """
-        try:
-            worker = driver.group.workers.get(work.worker)
-            stream = self.scheduler.plugins.get(TaskStreamPlugin.name)
-            if worker is None or not isinstance(stream, TaskStreamPlugin):
-                return
-            of_worker = (
-                event for event in reversed(stream.buffer) if event.get("worker") == worker.address
-            )
-            thread = next((each["thread"] for each in of_worker if "thread" in each), 0)  # its line
-            span = {"action": "compute", "start": work.begin_s, "stop": work.end_s}
-            key = f"daskxml-{work.what}-{driver.run}-message-{next(self._numbers)}"
-            drawn = {"worker": worker.address, "thread": thread, "status": "OK"}
-            stream.transition(key, "processing", "memory", startstops=[span], **drawn)
-        except Exception:
-            logger.exception("Dask's task stream does not show all of run %s", driver.run)
-
 
 class Site:
     """The page of a scheduler that has a dashboard.
@@ -203,9 +143,11 @@ class Site:
         Its dashboard is on.
     series
         Every run that there is, by name; read whenever the page is.
+    prefix
+        What the paths of Dask's pages begin with: "" or like "/user/me".
     """
 
-    def __init__(self, scheduler: Scheduler, series: Mapping[str, RunSeries]) -> None:
+    def __init__(self, scheduler: Scheduler, series: Mapping[str, RunSeries], prefix: str) -> None:
         from bokeh.core.property.validation import validate
         from distributed.dashboard.core import BokehApplication
         from distributed.dashboard.scheduler import template_variables
@@ -222,7 +164,6 @@ class Site:
         # One switch for all threads, which Dask's pages turn off and back: those of two schedulers
         # of a process can leave it off, and then no page is made any more, but for error 500.
         validate(True)
-        prefix = bokeh_prefix(scheduler)
         self._page = BokehApplication({f"/{PAGE}": show}, scheduler, prefix, self._variables)
         self._page.initialize(IOLoop.current())
         self._page.start()
@@ -244,18 +185,3 @@ def has_bokeh() -> bool:
     except ImportError:
         return False
     return True
-
-
-def has_dashboard(scheduler: Scheduler) -> bool:
-    """Whether the scheduler shows Dask's own pages."""
-    return any(map(_is_bokeh, scheduler.http_application.applications))
-
-
-def bokeh_prefix(scheduler: Scheduler) -> str:
-    """Return what the paths of Dask's pages begin with: "" or like "/user/me"."""
-    page = next(filter(_is_bokeh, scheduler.http_application.applications))
-    return str(page.prefix)
-
-
-def _is_bokeh(application: Any) -> bool:
-    return hasattr(application, "app_paths")

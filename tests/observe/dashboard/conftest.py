@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from daskxml.observe.dashboard import dismiss
 from harness.small_data import data as data
-from harness.watched_run import Started
+from harness.watched_run import Started, forget
 
 
 @pytest.fixture
@@ -58,4 +57,4 @@ def start(
     for started in begun:
         if started.result is None:
             started.end()
-    dismiss(client)
+    client.run_on_scheduler(forget)

@@ -15,9 +15,9 @@ from distributed import Client, Scheduler
 
 import daskxml
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
-from daskxml.observe.dashboard import DashboardPlugin, dismiss
+from daskxml.observe.dashboard import DashboardPlugin
 from daskxml.observe.dashboard.plugin import KEPT
-from harness.watched_run import Started, is_missing, read, until, updates_sent
+from harness.watched_run import Started, forget, is_missing, read, until, updates_sent
 
 Start = Callable[..., Started]
 NO_BOKEH = 'raise ImportError("there is no Bokeh here")\n'
@@ -41,7 +41,6 @@ def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: S
     link = str(client.dashboard_link)
     assert is_missing(link.replace("/status", "/daskxml"))
     assert 'href="daskxml"' not in read(link)
-    client.get_task_stream()  # from now on there is one
     first, second = start(run={"name": "one"}), start(run={"name": "two"})
     assert first.url == second.url == link.replace("/status", "/daskxml")
     client.register_plugin(DashboardPlugin())  # once more: the first one stays
@@ -68,14 +67,7 @@ def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: S
     assert 'href="daskxml"' in read(link)  # a run that is over is still to be seen
     assert "daskxml-lease" in client.run_on_scheduler(prefixes)
     assert "daskxml-eval" in client.run_on_scheduler(prefixes)
-    stream = client.get_task_stream()
-    merges = [it for it in stream if it["key"].startswith(f"daskxml-merge-{first.name}-")]
-    assert merges  # messages, but they are drawn, where a worker's tasks are
-    lines = {(it["worker"], it["thread"]) for it in stream if it["key"].startswith("daskxml-lease")}
-    assert {(it["worker"], it["thread"]) for it in merges} == lines
-    assert dismiss(client, "no such run") == []
-    assert dismiss(client, first.name) == [first.name]
-    assert dismiss(client) == [second.name]  # and with the last one goes the page
+    client.run_on_scheduler(forget)  # as when the scheduler ends
     assert is_missing(link.replace("/status", "/daskxml"))
     assert 'href="daskxml"' not in read(link)
     assert "daskxml_run_loss{" not in read(base_of(first) + "/metrics")
@@ -164,4 +156,4 @@ def test_only_the_last_runs_that_are_over_are_kept(client: Client) -> None:
     left, is_polling = client.run_on_scheduler(many, count=KEPT + 7)
     assert left == [f"r{number}" for number in range(7, KEPT + 7)]
     assert not is_polling  # no run is under way
-    assert dismiss(client) == left
+    client.run_on_scheduler(forget)
