@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from daskxml.cli.arguments import Options
-from daskxml.observe.report import Comparison
+from daskxml.observe.report import Comparison, StoredRun, find_runs, read_runs
 from daskxml.observe.run_view import Reached, reach
-from daskxml.observe.stored_runs import StoredRun, find_runs, read_runs
 from daskxml.observe.terminal import print_lines
 from daskxml.records.verification import Verification
 from daskxml.records.verification import verify as verify_run

@@ -143,8 +143,7 @@ def simulate(options: Options) -> int:
             return INTERRUPTED
     if options.compare:
         from daskxml.cli.reports import print_comparison
-        from daskxml.observe.report import Comparison
-        from daskxml.observe.stored_runs import read_runs
+        from daskxml.observe.report import Comparison, read_runs
 
         print_comparison(Comparison.of(read_runs(list(folders.values()))))
     return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__
-from daskxml.observe.chart import COLOURS, DASHES, Chart, Points, Series, shorten, thin, ticks
+from daskxml.observe.charts import COLOURS, DASHES, Chart, Points, Series, shorten, thin, ticks
 from daskxml.observe.wording import exact, rounded
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from daskxml.observe.chart import Chart
-from daskxml.observe.course import Course
-from daskxml.observe.figures import learning_charts
+from daskxml.observe.charts import Chart, learning_charts
 from daskxml.observe.html import render
-from daskxml.observe.run_view import Event, History, RunView, by_rank, spent_s, worker_names
+from daskxml.observe.run_view import Course, Event, History, RunView, by_rank, spent_s, worker_names
 from daskxml.observe.wording import duration, exact, limit_label
 
 PERIOD_S = 0.5  # between two drawings of a run under way

@@ -33,7 +33,7 @@ from daskxml.data.parse import Dialect, parse_bytes
 from daskxml.models.store import read_model
 from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.models.trained import Model
-from daskxml.observe.stored_runs import read_run
+from daskxml.observe.report import read_run
 from daskxml.records.checkpoint import read_checkpoint
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import HISTORY_FILE, RunDir

@@ -9,7 +9,7 @@ from typing import Any
 from daskxml.cluster.event_log import EventLog
 from daskxml.cluster.timeline import Timeline
 from daskxml.config import load_run_config
-from daskxml.observe.dashboard.series import RunSeries
+from daskxml.observe.dashboard.plugin import RunSeries
 
 WORKERS = ("0", "1")
 

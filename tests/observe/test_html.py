@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.observe.chart import Chart, Series, bars
+from daskxml.observe.charts import Chart, Series, bars
 from daskxml.observe.html import PLOT_HEIGHT, WIDTH, draw
 
 SVG = "{http://www.w3.org/2000/svg}"

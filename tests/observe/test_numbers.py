@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from daskxml.observe.chart import Chart, Series
+from daskxml.observe.charts import Chart, Series
 
 NAN = math.nan
 MANY = [str(number) for number in range(6)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.observe.course import Thinned
+from daskxml.observe.run_view import Thinned
 
 
 def thinned_naively(points: list[int], bound: int) -> list[int]:

@@ -24,8 +24,7 @@ from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
 from daskxml.cluster.timeline import Work
-from daskxml.observe.chart import Chart, Series
-from daskxml.observe.figures import MEGABATCHES
+from daskxml.observe.charts import MEGABATCHES, Chart, Series
 from daskxml.observe.html import TEMPLATES
 
 HEIGHT, NUMBER = 210, "0,0.[0000]"

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import distributed
 import numpy as np
@@ -19,14 +19,15 @@ from bokeh.document import Document
 from bokeh.models import Button, CustomJS, DataRange1d, Div
 from jinja2 import Environment, FileSystemLoader
 
-from daskxml.observe.chart import Chart
+from daskxml.observe.charts import Chart, learning_charts, memory_charts, sent_chart, worker_charts
 from daskxml.observe.dashboard.drawing import LiveChart, LiveTimeline, colors
-from daskxml.observe.dashboard.series import RunSeries
-from daskxml.observe.figures import learning_charts, memory_charts, sent_chart, worker_charts
 from daskxml.observe.html import TEMPLATES, render
 from daskxml.observe.run_view import rows_per_s, spent_s
 from daskxml.observe.wording import duration, limit_label
 from daskxml.strategies.protocol import natural_order
+
+if TYPE_CHECKING:
+    from daskxml.observe.dashboard.plugin import RunSeries
 
 PERIOD_MS = 500
 SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
@@ -168,7 +169,7 @@ class Page:
             self.timeline.name_workers(workers)
 
     def _send_charts(self, others: Sequence[RunSeries]) -> None:
-        """Draw charts that show more than numbers do, and tell the numbers of the others."""
+        """Draw charts that show more than numbers do, and write the numbers of the others."""
         for section, charts in page_charts(self.series, self._workers, others).items():
             for chart in charts:
                 self.charts[chart.name].draw(chart)

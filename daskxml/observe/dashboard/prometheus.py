@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from daskxml.core.text import printable
-from daskxml.observe.dashboard.series import RunSeries
 from daskxml.observe.run_view import (
     JOINED,
     LOST,
@@ -25,6 +24,8 @@ from daskxml.session.run_loop import STATES
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+    from daskxml.observe.dashboard.plugin import RunSeries
 
 WORKERS = 256
 RUN, WORKER = ("run",), ("run", "worker")

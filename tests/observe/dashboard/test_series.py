@@ -10,7 +10,6 @@ import pytest
 from daskxml.cluster.event_log import EventLog
 from daskxml.cluster.timeline import Work
 from daskxml.core.errors import ClusterError
-from daskxml.observe.course import POINTS, WORKERS
 from daskxml.observe.dashboard.drawing import DRAWN_WORK, work_columns
 from daskxml.observe.dashboard.page import (
     DRAWN_WORKERS,
@@ -19,8 +18,8 @@ from daskxml.observe.dashboard.page import (
     window_s,
     worker_names,
 )
-from daskxml.observe.dashboard.series import LINES
-from daskxml.observe.run_view import KEPT_WORKERS
+from daskxml.observe.dashboard.plugin import LINES
+from daskxml.observe.run_view import KEPT_WORKERS, POINTS, WORKERS
 from daskxml.session.history import memory_event
 from daskxml.worker.memory import LogitsBudget
 from harness.run_events import row, series_of, started, trained

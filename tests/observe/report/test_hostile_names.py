@@ -10,8 +10,7 @@ import pytest
 from daskxml.cluster.event_log import EventLog
 from daskxml.observe.dashboard.page import details_html, events_html, headline_html, legend_html
 from daskxml.observe.notebook import run_html
-from daskxml.observe.report import Comparison
-from daskxml.observe.stored_runs import read_runs
+from daskxml.observe.report import Comparison, read_runs
 from harness.browser import CHROMIUM, Browser, opened_browser
 from harness.run_events import series_of, started
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from daskxml.observe import figures
+from daskxml.observe import charts as figures
+from daskxml.observe.report import StoredRun, read_runs
 from daskxml.observe.run_view import by_frequency, phases
-from daskxml.observe.stored_runs import StoredRun, read_runs
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import pytest
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
-from daskxml.observe.report import Comparison
-from daskxml.observe.run_view import NEAR_BEST, elapsed
-from daskxml.observe.stored_runs import (
+from daskxml.observe.report import (
+    Comparison,
     StoredRun,
     find_runs,
     name_runs,
@@ -19,6 +18,7 @@ from daskxml.observe.stored_runs import (
     read_run,
     read_runs,
 )
+from daskxml.observe.run_view import NEAR_BEST, elapsed
 from daskxml.records.run_dir import RunDir
 
 

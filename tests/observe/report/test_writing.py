@@ -13,8 +13,7 @@ import pytest
 
 from daskxml.api.in_process import simulate
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.observe.report import Comparison
-from daskxml.observe.stored_runs import read_runs
+from daskxml.observe.report import Comparison, read_runs
 
 VOID = {"meta", "link", "br", "hr", "img"}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.observe.chart import Chart, Series, thin, ticks
+from daskxml.observe.charts import Chart, Series, thin, ticks
 from daskxml.observe.wording import exact
 
 NUMBERS = st.floats(-1e6, 1e6)
