@@ -55,6 +55,7 @@ from daskxml.session.setup import (
     make_session,
     model_header,
 )
+from daskxml.session.tree_run import TreeRun
 
 BEST_LOST = "the best model, of mega-batch {}, was lost; the last one is stored"
 MIN_WAIT_S = 0.001  # for a deadline that rounding has put slightly too early
@@ -109,6 +110,7 @@ class RunDriver:
         self.membership: Admission | None = None
         self._ending: list[Admission | Executor] = []  # of a session that is over
         self.is_loading, self._is_ready = True, False
+        self.session: Session | TreeRun
         self._told_compiling = False
         self._stop_reason = ""
         self._published = 0  # mega-batches in the event log
@@ -299,21 +301,21 @@ class RunDriver:
         if reason == RESTART:
             self._warn(f"{self.group.loss()}; going back to the last checkpoint")
         else:
-            await self._restore_best()
+            await self._restore_best(session)
             await self._store_model(reason)
         return reason
 
-    async def _restore_best(self) -> None:
+    async def _restore_best(self, session: Session) -> None:
         """Let the best model be the result, where it is kept; workers without it come last."""
-        best, workers = self.session.best, self.group.workers
-        if best in (0, self.session.generation):
+        best, workers = session.best, self.group.workers
+        if best in (0, session.generation):
             return
         args = (self.run, best)
         answers = await self.group.ask_all(workers.values(), "model", tasks.restore_best, *args)
         having = [name for name, answer in answers.items() if answer is True]
         if not having:
             self._warn(BEST_LOST.format(best))
-            self.session.best = 0
+            session.best = 0
         ordered = [*having, *(name for name in workers if name not in having)]
         self.group.workers = {name: workers[name] for name in ordered}
 

@@ -84,22 +84,17 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Places:
-    """The kernels of each worker by its address; an opaque value, which Dask does not traverse."""
+class Fitters:
+    """The fitter of each worker, by its address; an opaque value, which Dask does not traverse."""
 
     run: str
     settings: FitSettings
     slots: Mapping[str, Slot]
 
-    @property
-    def slot(self) -> Slot:
-        """That of the worker on which the caller runs."""
-        return self.slots.get(get_worker().address, Slot())
-
-    @property
-    def fitter(self) -> TreeFitter:
-        """That of the run on this worker."""
-        return worker_plugin().fitters.setdefault(self.run, TreeFitter(self.settings))
+    def __call__(self) -> TreeFitter:
+        """Return that of the worker on which the caller runs."""
+        slot = self.slots.get(get_worker().address, Slot())
+        return worker_plugin().fitters.setdefault(self.run, TreeFitter(self.settings, slot))
 
 
 class DaskPool(TaskPool):
@@ -137,7 +132,7 @@ class DaskPool(TaskPool):
         """Note which workers take part."""
         workers = self._group.workers.values()
         slots = {worker.address: self._slot_of(worker.info) for worker in workers}
-        self.place = Places(self._group.run, self.settings, slots)
+        self.here = Fitters(self._group.run, self.settings, slots)
         self.on_gpus = any(slot.device == "cuda" for slot in slots.values())
         self.slots = {
             worker.name: 1 if slots[worker.address].device == "cuda" else worker.info.threads
@@ -251,8 +246,6 @@ class DaskPool(TaskPool):
 
 class TreeDriver(RunDriver):
     """Drives one run of label trees."""
-
-    session: TreeRun  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)

@@ -233,7 +233,7 @@ class CheckpointSection:
     Attributes
     ----------
     every
-        Merges from one checkpoint to the next; 0: never.
+        Merges from one checkpoint to the next; 0: never. Label trees are all stored, each once.
     keep
         How many of the last ones are kept.
     """

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from daskxml.core.errors import ClusterError, ConfigError
@@ -35,20 +34,12 @@ from daskxml.session.tree_run import Steps, TreeData, TreeRun, announce_trees
 _PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
 
 
-@dataclass(frozen=True)
-class Here:
-    """What computes in this process."""
-
-    fitter: TreeFitter
-    slot: Slot
-
-
 class Threads(TaskPool):
     """The threads of an executor, one of which takes the turns of a GPU."""
 
-    def __init__(self, place: Here, executor: ThreadPoolExecutor) -> None:
-        self.place, self.on_gpus = place, place.slot.device == "cuda"
-        super().__init__({NAME: 1 if self.on_gpus else place.slot.threads})
+    def __init__(self, fitter: TreeFitter, executor: ThreadPoolExecutor) -> None:
+        self.here, self.on_gpus = lambda: fitter, fitter.slot.device == "cuda"
+        super().__init__({NAME: 1 if self.on_gpus else fitter.slot.threads})
         self._executor = executor
         self._tasks: dict[Future[tuple[float, Any]], Task] = {}
 
@@ -82,7 +73,7 @@ class Clocks(TaskPool):
 
     Parameters
     ----------
-    place, settings, rows
+    fitter, rows
         What computes, and the run's.
     speeds, devices, changes
         Of the simulation.
@@ -91,13 +82,13 @@ class Clocks(TaskPool):
     now_s = 0.0
 
     def __init__(
-        self, place: Here, settings: FitSettings, rows: Rows, speeds: Mapping[str, float],
-        devices: Devices, changes: Iterable[Change],
+        self, fitter: TreeFitter, rows: Rows, speeds: Mapping[str, float], devices: Devices,
+        changes: Iterable[Change],
     ) -> None:  # fmt: skip
         assert devices.cost is not None
         super().__init__(dict.fromkeys(speeds, 1))
-        self.place, self.on_gpus = place, place.slot.device == "cuda"
-        self._settings, self._cost, self._speeds = settings, devices.cost, dict(speeds)
+        self.here, self.on_gpus = lambda: fitter, fitter.slot.device == "cuda"
+        self._settings, self._cost, self._speeds = fitter.settings, devices.cost, dict(speeds)
         self._nonzeros = max(1, rows.facts.nonzeros // rows.facts.rows)  # of a row
         self._script, self._numbers = Script(tuple(changes)), itertools.count()
         self._message_s = whole_ticks(devices.network.message_s)
@@ -191,13 +182,13 @@ class LocalTreeRun(LocalRun):
         test_rows = [part.rows for part in held.test]
         data = TreeData(held.train[0], held.label_counts, held.label_vectors, held.test, test_rows)
         store = None if path is None else (store_tree, str(path))
-        place = self._here(settings)
-        with ThreadPoolExecutor(place.slot.threads, "daskxml-tree") as executor:
+        fitter = TreeFitter(settings, self._slot())
+        with ThreadPoolExecutor(fitter.slot.threads, "daskxml-tree") as executor:
             if self._is_virtual:
                 given = self._held, self._speeds, self._devices, self._changes
-                pool: Threads | Clocks = Clocks(place, settings, *given)
+                pool: Threads | Clocks = Clocks(fitter, *given)
             else:
-                pool = Threads(place, executor)
+                pool = Threads(fitter, executor)
             run = TreeRun(settings, data, pool, self._publisher(pool), store)
             if checkpoint is not None:
                 self._follow(run, pool, run.load(stored_trees(checkpoint), read_tree))
@@ -211,11 +202,10 @@ class LocalTreeRun(LocalRun):
         self._publish("ended", reason=run.stop_reason, run_dir=self._place.path_for_workers)
         return model, run.stop_reason
 
-    def _here(self, settings: FitSettings) -> Here:
+    def _slot(self) -> Slot:
         cluster = self.config.cluster
         device = "cpu" if cluster.device == "auto" else cluster.device
-        threads = cluster.threads_on(len(os.sched_getaffinity(0)), 1)
-        return Here(TreeFitter(settings), Slot(device, threads))
+        return Slot(device, cluster.threads_on(len(os.sched_getaffinity(0)), 1))
 
     def _publisher(self, pool: TaskPool) -> Any:
         def publish(kind: str, **values: Any) -> Stop | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PIECE = "piece"  # the name of the tasks that wait for others
-PLACE = object()  # among a task's arguments: the `daskxml.models.trees.fitting.Place` of its worker
+HERE = object()  # among a task's arguments: what returns the `TreeFitter` of its process
 
 
 @dataclass(eq=False)
@@ -78,11 +78,11 @@ class TaskPool:
         Seconds of each worker in tasks that were no pieces; who reads them sets them back.
     changed
         Called with "joined" or "lost" and the name of a worker.
-    place, on_gpus
-        What stands for `PLACE`; whether a worker computes on a GPU.
+    here, on_gpus
+        What stands for `HERE`; whether a worker computes on a GPU.
     """
 
-    place: Any
+    here: Any
     on_gpus = False
 
     def __init__(self, slots: Mapping[str, int]) -> None:
@@ -133,7 +133,7 @@ class TaskPool:
         return [
             self.resolved(arg) if isinstance(arg, list)
             else arg.result if isinstance(arg, Task)
-            else self.place if arg is PLACE
+            else self.here if arg is HERE
             else arg
             for arg in args
         ]  # fmt: skip

@@ -34,7 +34,7 @@ from daskxml.session.commands import STOP
 from daskxml.session.history import worker_event
 from daskxml.session.setup import check_untested
 from daskxml.session.stopping import StoppingRules, trained_s
-from daskxml.session.task_pool import PIECE, PLACE, Task, TaskPool
+from daskxml.session.task_pool import HERE, PIECE, Task, TaskPool
 from daskxml.strategies.batches import apportion
 
 AHEAD = 2  # trees that are not closed, at most
@@ -215,7 +215,7 @@ class TreeRun:
         pool, settings, first = self._pool, self._settings, None
         if tree.number and settings.spec.hard_negatives:
             first = self.trees[0] if self.trees else self._open[0].together
-        args = PLACE, self._data.train, self._data.counts, tree.plan, tree.number
+        args = HERE, self._data.train, self._data.counts, tree.plan, tree.number
         tree.pieces = [
             pool.submit(PIECE, fit_piece, *args, number, first, work=work)
             for number, work in enumerate(tree.works.value)
@@ -263,7 +263,7 @@ class TreeRun:
     def _evaluate(self, row: dict[str, Any]) -> Steps:
         self.stage, begun_s, counts = "evaluating", self._pool.now_s, self._data.counts
         blocks = [
-            self._pool.submit("eval", rank_block, PLACE, list(self.trees), counts, *block,
+            self._pool.submit("eval", rank_block, HERE, list(self.trees), counts, *block,
                               is_wanted=True)
             for block in self._blocks()
         ]  # fmt: skip

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from daskxml.session.task_pool import PIECE, PLACE, Task, TaskPool
+from daskxml.session.task_pool import HERE, PIECE, Task, TaskPool
 
 
 class Slots(TaskPool):
     """A pool with so many slots, whose tasks are ended by the test."""
 
     now_s = 0.0
-    place = "here"
+    here = "here"
 
     def __init__(self, slots: int) -> None:
         super().__init__({"a": slots})
@@ -44,7 +44,7 @@ def test_pieces_begin_in_their_order_after_all_else() -> None:
 def test_a_task_begins_with_the_results_that_it_takes() -> None:
     pool, seen = Slots(3), list[Any]()
     first, second = pool.submit("one", lambda: 1), pool.submit("two", lambda: 2)
-    both = pool.submit("both", lambda *args: seen.append(args), PLACE, [first, second], first, "x")
+    both = pool.submit("both", lambda *args: seen.append(args), HERE, [first, second], first, "x")
     pool.fill()
     assert pool.begun == [first, second]
     pool.end(second)

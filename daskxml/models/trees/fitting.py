@@ -12,8 +12,9 @@ piece that is lost is fitted again, and one that was fitted twice counts once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,41 +80,53 @@ class Slot:
     threads: int = 1
 
 
+@dataclass(frozen=True)
+class TreePlan:
+    """How a tree is fitted.
+
+    Attributes
+    ----------
+    order
+        ``(labels,)`` int32, the label at each position of the tree's leaves.
+    pieces, works
+        The blocks of each piece, and its work (`daskxml.models.trees.nodes.piece_work`).
+    """
+
+    order: Array
+    pieces: Plan
+    works: tuple[float, ...]
+
+
 class TreeFitter:
-    """Fits pieces and ranks rows, in one process; a copy elsewhere has the settings alone.
+    """Fits pieces and ranks rows, in one process.
 
     Several threads may call it at a time. On a GPU they take turns.
 
     Parameters
     ----------
-    settings
-        Of the run.
+    settings, slot
+        Of the run, and of the process.
     """
 
-    def __init__(self, settings: FitSettings) -> None:
-        self.settings, self.shape = settings, TreeShape.of(settings.spec)
+    def __init__(self, settings: FitSettings, slot: Slot) -> None:
+        self.settings, self.slot, self.shape = settings, slot, TreeShape.of(settings.spec)
         self._building, self._on_gpu = threading.Lock(), threading.Lock()
-        self._kernels: Kernels | None = None
         self._rows: dict[int, TreeRows] = {}
         self._negatives: Array | None = None
         self._forest: Forest | None = None
         self._tests: dict[int, Partition] = {}  # on the device
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TreeFitter, (self.settings,)
+    @cached_property
+    def _kernels(self) -> Kernels:
+        return get_kernels(self.slot.device, self.slot.threads, self.settings.config.gpu.exact)
 
-    def _open(self, slot: Slot) -> Kernels:
-        if self._kernels is None:
-            self._kernels = get_kernels(slot.device, slot.threads, self.settings.config.gpu.exact)
-        return self._kernels
-
-    def _turn(self, kernels: Kernels) -> threading.Lock:
+    def _turn(self) -> threading.Lock:
         """Return what is held while the device computes: on a CPU, a lock of this call's own."""
-        return threading.Lock() if kernels.name == "cpu" else self._on_gpu
+        return threading.Lock() if self._kernels.name == "cpu" else self._on_gpu
 
     def fit(
-        self, slot: Slot, part: Partition, counts: Array, order: Array, plan: Plan, tree: int,
-        number: int, first: Tree | None = None,
+        self, part: Partition, counts: Array, plan: TreePlan, tree: int, number: int,
+        first: Tree | None = None,
     ) -> Array:  # fmt: skip
         """Return a fitted piece, packed as one array of bytes.
 
@@ -121,8 +134,8 @@ class TreeFitter:
         ----------
         part, counts
             The training rows, and how many of them have each label.
-        order, plan
-            The labels in the order of the tree's leaves, and the tree's pieces.
+        plan
+            The tree's.
         tree, number
             Of the piece.
         first
@@ -130,32 +143,31 @@ class TreeFitter:
         """
         settings = self.settings
         with self._building:
-            kernels = self._open(slot)
-            rows = self._rows_of(kernels, part, counts, order, tree, first)
-        with self._turn(kernels):
-            blocks = plan[number]
+            rows = self._rows_of(part, counts, plan.order, tree, first)
+        with self._turn():
+            blocks = plan.pieces[number]
             fitted = fit_blocks(rows, settings.spec, self.shape, blocks, settings.seed, tree)
         return pack_blocks(fitted)
 
     def _rows_of(
-        self, kernels: Kernels, part: Partition, counts: Array, order: Array, tree: int,
-        first: Tree | None,
-    ) -> TreeRows:  # fmt: skip
+        self, part: Partition, counts: Array, order: Array, tree: int, first: Tree | None
+    ) -> TreeRows:
         if tree not in self._rows:
             for old in sorted(self._rows)[: len(self._rows) - _KEPT_ROWS + 1]:
                 del self._rows[old]  # its rows are freed first
             spec = self.settings.spec
             if first is not None and self._negatives is None:
-                self._negatives = self._hard_negatives(kernels, part, first)
+                self._negatives = self._hard_negatives(part, first)
             weights = self._label_weights(counts)
             negatives = self._negatives if first is not None else None
             self._rows[tree] = TreeRows(
-                kernels, part, order, spec.power_of(tree), weights, negatives
+                self._kernels, part, order, spec.power_of(tree), weights, negatives
             )
         return self._rows[tree]
 
-    def _hard_negatives(self, kernels: Kernels, part: Partition, first: Tree) -> Array:
+    def _hard_negatives(self, part: Partition, first: Tree) -> Array:
         """Return what the first tree ranks highest for each row, ``(rows, count)``."""
+        kernels = self._kernels
         forest = Forest(self.settings.spec, {}, kernels)
         forest.add(first)
         rows = kernels.to_device(np.arange(part.rows))
@@ -172,19 +184,18 @@ class TreeFitter:
         return label_weights(given, counts, inverse, base)
 
     def rank(
-        self, slot: Slot, trees: Sequence[Tree], counts: Array, shard: int, part: Partition,
-        start: int, stop: int,
+        self, trees: Sequence[Tree], counts: Array, shard: int, part: Partition, start: int,
+        stop: int,
     ) -> MetricSums:  # fmt: skip
         """Rank labels of rows of a shard by trees; return the sums of their metrics."""
         settings = self.settings
         with self._building:
-            kernels = self._open(slot)
-            forest = self._forest_of(kernels, trees)
+            kernels, forest = self._kernels, self._forest_of(trees)
             there = self._tests.setdefault(shard, kernels.to_device(part))
         sums, inverse = MetricSums.zero(settings.ks), self._inverse_propensity(counts)
         groups, k = frequency_groups(counts), settings.ks[-1]
         batch_rows = settings.config.evaluation.batch_rows
-        with self._turn(kernels):
+        with self._turn():
             for at in range(start, stop, batch_rows):
                 end = min(at + batch_rows, stop)
                 segment = Segment(there, kernels.to_device(np.arange(at, end)))
@@ -193,32 +204,15 @@ class TreeFitter:
                 sums += metric_sums(ids, truth, inverse, settings.ks, groups)
         return sums
 
-    def _forest_of(self, kernels: Kernels, trees: Sequence[Tree]) -> Forest:
+    def _forest_of(self, trees: Sequence[Tree]) -> Forest:
         """Return the forest of these trees, of which it may have the first ones already."""
         if self._forest is None or len(self._forest.trees) > len(trees):
-            self._forest = Forest(self.settings.spec, {}, kernels)
+            self._forest = Forest(self.settings.spec, {}, self._kernels)
         elif len(self._forest.trees) < len(trees):  # another thread may rank with the old one
             self._forest = self._forest.copy()
         for tree in trees[len(self._forest.trees) :]:
             self._forest.add(tree)
         return self._forest
-
-
-@dataclass(frozen=True)
-class TreePlan:
-    """How a tree is fitted.
-
-    Attributes
-    ----------
-    order
-        ``(labels,)`` int32, the label at each position of the tree's leaves.
-    pieces, works
-        The blocks of each piece, and its work (`daskxml.models.trees.nodes.piece_work`).
-    """
-
-    order: Array
-    pieces: Plan
-    works: tuple[float, ...]
 
 
 def plan_tree(
@@ -240,26 +234,14 @@ def works_of(plan: TreePlan) -> tuple[float, ...]:
     return plan.works
 
 
-def fit_piece(
-    place: Any, part: Partition, counts: Array, plan: TreePlan, tree: int, number: int,
-    first: Tree | None,
-) -> Array:  # fmt: skip
-    """Return a fitted piece, packed; see `TreeFitter.fit`.
-
-    ``place`` has the `TreeFitter` of the process, ``fitter``, and the `Slot` of the call.
-    """
-    work = counts, plan.order, plan.pieces, tree, number, first
-    fitter: TreeFitter = place.fitter
-    return fitter.fit(place.slot, part, *work)
+def fit_piece(here: Callable[[], TreeFitter], *work: Any) -> Array:
+    """Return a fitted piece, packed: by the fitter of the process, see `TreeFitter.fit`."""
+    return here().fit(*work)
 
 
-def rank_block(
-    place: Any, trees: Sequence[Tree], counts: Array, shard: int, part: Partition, start: int,
-    stop: int,
-) -> MetricSums:  # fmt: skip
-    """Return the sums of some test rows' metrics; see `TreeFitter.rank`."""
-    fitter: TreeFitter = place.fitter
-    return fitter.rank(place.slot, trees, counts, shard, part, start, stop)
+def rank_block(here: Callable[[], TreeFitter], *work: Any) -> MetricSums:
+    """Return the sums of some test rows' metrics: as `fit_piece`, by `TreeFitter.rank`."""
+    return here().rank(*work)
 
 
 def put_together(
