@@ -12,10 +12,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from daskxml.config import RunConfig
+from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.local.clock import Clock, VirtualClock, WallClock
 from daskxml.local.cost import Devices, Network
@@ -182,6 +184,10 @@ class LocalRun:
         answer = self._publish_event({"kind": kind, **values})
         return STOP if answer is STOP else None
 
+    def _publish_at(self, clock: Any, kind: str, **values: Any) -> Stop | None:
+        at = {"at_s": clock.now_s} if kind == "worker" else {}
+        return self._publish(kind, **values, **at)
+
     def _warn(self, text: str) -> None:
         self._publish("warning", text=text)
 
@@ -201,11 +207,7 @@ class LocalRun:
         network, row_bytes = self._devices.network, self.rows.row_bytes
         executor = LocalExecutor(session, workers, clock, network, row_bytes, store, self._warn)
         executor.stored = self._stored
-
-        def publish(kind: str, **values: Any) -> Stop | None:
-            at = {"at_s": clock.now_s} if kind == "worker" else {}
-            return self._publish(kind, **values, **at)
-
+        publish = partial(self._publish_at, clock)
         return LocalDriver(
             session, executor, factory, script, publish, ends_at_merge=self._is_virtual
         )
@@ -270,9 +272,13 @@ class LocalRun:
             counts[: before.size] += before
             seen = header.training_rows + self._start.header.training_rows
             header = replace(header, training_rows=seen)
+        return self._written(header, parameters, counts)
+
+    def _written(self, header: ModelHeader, arrays: dict[str, Any], counts: Array) -> Model:
+        """Return a model, from the run's directory if there is one."""
         if self._place.path is None:
-            return Model(header, parameters, counts)
-        write_model(self._place.path, header, parameters, counts, overwrite=True)
+            return Model(header, arrays, counts)
+        write_model(self._place.path, header, arrays, counts, overwrite=True)
         return Model.load(self._place.path)
 
     def _header(self, reason: str, best: int) -> ModelHeader:

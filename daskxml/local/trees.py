@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from daskxml.core.errors import ClusterError, ConfigError
@@ -23,11 +24,9 @@ from daskxml.local.cost import Devices, jitter_factor, whole_ticks
 from daskxml.local.driver import Arrival, Change, Script
 from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
-from daskxml.models.store import write_model
 from daskxml.models.trained import Model
 from daskxml.models.trees.fitting import FitSettings, Slot, TreeFitter, check_any, named_trees
 from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
-from daskxml.session.commands import Stop
 from daskxml.session.task_pool import PIECE, Task, TaskPool
 from daskxml.session.tree_run import Steps, TreeData, TreeRun, announce_trees
 
@@ -189,7 +188,7 @@ class LocalTreeRun(LocalRun):
                 pool: Threads | Clocks = Clocks(fitter, *given)
             else:
                 pool = Threads(fitter, executor)
-            run = TreeRun(settings, data, pool, self._publisher(pool), store)
+            run = TreeRun(settings, data, pool, partial(self._publish_at, pool), store)
             if checkpoint is not None:
                 self._follow(run, pool, run.load(stored_trees(checkpoint), read_tree))
             self.history = [*run.history]
@@ -198,7 +197,9 @@ class LocalTreeRun(LocalRun):
                 self._publish("memory", text=announce_trees(self.spec))
             self._continue_directory()
             self._follow(run, pool, run.fit())
-        model = self._trained(run)
+        check_any(run.trees)
+        header = self._header(run.stop_reason, run.best)
+        model = self._written(header, named_trees(run.model_trees()), held.label_counts)
         self._publish("ended", reason=run.stop_reason, run_dir=self._place.path_for_workers)
         return model, run.stop_reason
 
@@ -206,13 +207,6 @@ class LocalTreeRun(LocalRun):
         cluster = self.config.cluster
         device = "cpu" if cluster.device == "auto" else cluster.device
         return Slot(device, cluster.threads_on(len(os.sched_getaffinity(0)), 1))
-
-    def _publisher(self, pool: TaskPool) -> Any:
-        def publish(kind: str, **values: Any) -> Stop | None:
-            at = {"at_s": pool.now_s} if kind == "worker" else {}
-            return self._publish(kind, **values, **at)
-
-        return publish
 
     def _follow(self, run: TreeRun, pool: Threads | Clocks, steps: Steps) -> None:
         """Execute tasks until no step is left.
@@ -231,12 +225,3 @@ class LocalTreeRun(LocalRun):
                 if not self._is_virtual or run.stop_reason == "interrupt":
                     raise
                 run.stop("interrupt")
-
-    def _trained(self, run: TreeRun) -> Model:
-        check_any(run.trees)
-        header, counts = self._header(run.stop_reason, run.best), self._held.label_counts
-        arrays = named_trees(run.model_trees())
-        if self._place.path is None:
-            return Model(header, arrays, counts)
-        write_model(self._place.path, header, arrays, counts, overwrite=True)
-        return Model.load(self._place.path)
