@@ -25,7 +25,6 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
 from daskxml.local.cost import CostModel, Network
 from daskxml.records.run_dir import read_history
-from daskxml.strategies import AdaptiveSgd
 
 COLD = 1.5  # so much slower than usual are mega-batches in which kernels and caches warm up
 MOST_ROUNDS = 200
@@ -85,7 +84,7 @@ def fit_run(run_dir: str | Path) -> Fitted:
     history = read_history(path / "history.jsonl")
     try:
         strategy = load_run_config(path / "run.toml").make_strategy()
-        norms = NORM_MESSAGES if isinstance(strategy, AdaptiveSgd) else 0
+        norms = NORM_MESSAGES if strategy.needs_norms else 0
         return fit_history(history, MERGE_MESSAGES + norms)
     except (KeyError, ValueError) as error:
         raise ModelError(

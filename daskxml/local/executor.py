@@ -180,9 +180,8 @@ class LocalExecutor:
         worker, done = self.workers[name], list[WorkStats]()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         ends_s = []
-        for together in worker.interruptible(batches):
+        for together, takes_s in worker.pieces(batches, self.session.generation):
             work = partial(worker.work, together, lr, done)
-            takes_s = worker.batches_s(together, self.session.generation)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)
                 self._start(end_s, worker.name, work, begins=True)

@@ -133,13 +133,16 @@ class LocalWorker:
         all_rows = -(-rows // threads) * threads
         return all_rows, nonzeros * all_rows // max(1, rows)
 
-    def interruptible(self, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
-        """Return a lease in pieces that are done at once: batch by batch in virtual time."""
-        return [[batch] for batch in batches] if self.is_virtual else [batches]
+    def pieces(
+        self, batches: Sequence[Batch], megabatch: int
+    ) -> list[tuple[Sequence[Batch], float]]:
+        """Return a lease in pieces that are done at once, and how long each takes.
 
-    def batches_s(self, batches: Sequence[Batch], megabatch: int) -> float:
-        """Return how long its next batches of a mega-batch take."""
-        return sum(self._batch_s(batch, megabatch) for batch in batches) if self.is_virtual else 0.0
+        In virtual time it is done batch by batch.
+        """
+        if not self.is_virtual:
+            return [(batches, 0.0)]
+        return [([batch], self._batch_s(batch, megabatch)) for batch in batches]
 
     def _batch_s(self, batch: Batch, megabatch: int) -> float:
         rows = sum(span.rows for span in batch)
