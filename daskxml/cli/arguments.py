@@ -242,20 +242,19 @@ _MIXING = (
     _takes("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1"),
 )  # fmt: skip
 
-_SERVING = (
+_SERVING = (  # those of `daskxml.cli.serving.ServingSettings` have its defaults
     _MODEL,
     _takes("--host", default="127.0.0.1", help="0.0.0.0: also for other machines"),
     _takes("--port", type=port, default=8000, help="0: any free port"),
     _takes("--threads", type=positive, metavar="N", help="batches at a time (default: all cores)"),
-    _takes("--batch-rows", type=positive, default=256, metavar="N", help="largest batch, in rows"),
-    _takes("--request-rows", type=positive, default=1000, metavar="N",
-           help="largest request, in rows"),
-    _takes("--request-bytes", type=positive, default=16 << 20, metavar="N",
-           help="largest request"),
-    _takes("--request-seconds", type=number, default=30.0, metavar="S",
+    _takes("--batch-rows", type=positive, metavar="N", help="largest batch, in rows"),
+    _takes("--request-rows", type=positive, metavar="N", help="largest request, in rows"),
+    _takes("--request-bytes", type=positive, metavar="N", help="largest request"),
+    _takes("--request-seconds", type=number, dest="request_s", metavar="S",
            help="time limit for receiving a request (default: 30)"),
-    _flag("--allow-reload", "POST /reload loads a newer model, like SIGHUP"),
-    _takes("--watch", type=number, default=0.0, metavar="S",
+    _takes("--allow-reload", action="store_true", dest="allows_reload",
+           help="POST /reload loads a newer model, like SIGHUP"),
+    _takes("--watch", type=number, dest="watch_s", metavar="S",
            help="interval of looking for a newer model in DIR (default: never)"),
 )  # fmt: skip
 

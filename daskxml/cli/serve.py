@@ -8,11 +8,11 @@ import logging
 import signal
 import socket
 import sys
+from dataclasses import fields
 from typing import Any
 
 from daskxml.cli.arguments import Options
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.core.hardware import usable_cores
 
 _GRACE_S = 30  # for requests under way at the end
 _SWITCH_S = (
@@ -32,15 +32,9 @@ def serve(options: Options) -> int:
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("daskxml.cli.serving").setLevel(logging.INFO)
-    settings = ServingSettings(
-        threads=options.threads or usable_cores(),
-        batch_rows=options.batch_rows,
-        request_rows=options.request_rows,
-        request_bytes=options.request_bytes,
-        request_s=options.request_seconds,
-        allows_reload=options.allow_reload,
-        watch_s=options.watch,
-    )
+    names = {field.name for field in fields(ServingSettings)}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    settings = ServingSettings(**{n: value for n, value in given.items() if value is not None})
     with _listening(options.host, options.port) as listener:
         print(f"loading {options.model}", flush=True)
         app = create_app(options.model, settings)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from daskxml._version import __version__
 from daskxml.cli.batches import Batches, BusyError, ServedModel, version_of
 from daskxml.core.errors import ConfigError, InputError, ModelError
+from daskxml.core.hardware import usable_cores
 from daskxml.models.rankings import Ids, Scores, empty_rows, named
 
 logger = logging.getLogger("daskxml.cli.serving")
@@ -203,7 +204,7 @@ class ServingSettings:
         How often the directory is looked at for another model; 0: never.
     """
 
-    threads: int = 1
+    threads: int = field(default_factory=usable_cores)
     batch_rows: int = 256
     waiting_rows: int = 10_000
     request_rows: int = 1_000
