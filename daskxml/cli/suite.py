@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import shlex
@@ -31,6 +30,7 @@ _TABLES = ("suite", "data", "matrix")
 _PACKAGE = Path(__file__).parents[1]
 
 Part = TypeVar("Part")
+Rows = dict[str, Any] | str  # the settings of a run with a data set, or why there are no files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +148,6 @@ class Cell:
         return f"{', '.join(filter(None, self.names))}: seed {self.seed}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """The files of a data set, with its card if it has one, or why there are none."""
-
-    train: str = ""
-    test: str = ""
-    card: str = ""
-    missing: str = ""
-
-
 def packaged_suites() -> dict[str, Path]:
     """Return the packaged suites by name.
 
@@ -238,24 +228,21 @@ def plan(suite: Suite, rows: Mapping[str, Rows]) -> list[Cell]:
     ConfigError
         If a run file or an option is wrong, or two cells are the same.
     """
-    cells = [cell for matrix in suite.matrices for cell in _cells(suite, matrix, rows)]
-    seen: set[str] = set()
-    for cell in cells:
-        if cell.title in seen:
+    cells: dict[str, Cell] = {}
+    for cell in (cell for matrix in suite.matrices for cell in _cells(suite, matrix, rows)):
+        if cell.title in cells:
             raise ConfigError(f"{suite.path}: {cell.title} is there twice")
-        seen.add(cell.title)
-    order = list(dict.fromkeys(cell.seed for cell in cells))
-    return sorted(cells, key=lambda cell: order.index(cell.seed))
+        cells[cell.title] = cell
+    order = list(dict.fromkeys(cell.seed for cell in cells.values()))
+    return sorted(cells.values(), key=lambda cell: order.index(cell.seed))
 
 
 def _cells(suite: Suite, matrix: Matrix, rows: Mapping[str, Rows]) -> Iterator[Cell]:
     axes = (matrix.run, matrix.data, matrix.workers, matrix.executors, matrix.seeds)
     for run, data, workers, executor, seed in itertools.product(*axes):
         name, *own = shlex.split(run) or [""]
-        given: dict[str, Any] = {"run.seed": seed, "data.train": [rows[data].train]}
-        given["data.test"] = [rows[data].test] if rows[data].test else []
-        if rows[data].card:
-            given["data.card"] = rows[data].card
+        found = rows[data]
+        given: dict[str, Any] = {"run.seed": seed} | ({} if isinstance(found, str) else found)
         if workers and executor == "cluster":
             given["cluster.workers"] = workers
         words = ["train", f"{FOLDER}/run.toml", "--out", f"{FOLDER}/run"]
@@ -275,7 +262,7 @@ def _cells(suite: Suite, matrix: Matrix, rows: Mapping[str, Rows]) -> Iterator[C
             command=tuple(words),
             run_file=config.to_toml(),
             target=(config.training.target_metric, matrix.target),
-            missing=rows[data].missing,
+            missing=found if isinstance(found, str) else "",
         )
 
 
@@ -296,25 +283,26 @@ def find_rows(suite: Suite, folder: Path | None, generated: Path) -> dict[str, R
     InputError
         If a file is not the one that its card describes, or one cannot be written.
     """
-    found = {}
+    found: dict[str, Rows] = {}
     for name in dict.fromkeys(name for matrix in suite.matrices for name in matrix.data):
         if name in suite.synthetic:
             found[name] = _generate(name, suite.synthetic[name], generated)
         elif (spec := load_card(name).synthetic) is not None:
-            found[name] = dataclasses.replace(_generate(name, spec, generated), card=name)
+            found[name] = {**_generate(name, spec, generated), "data.card": name}
         else:
             found[name] = _find(name, folder)
     return found
 
 
-def _generate(name: str, spec: SyntheticSpec, folder: Path) -> Rows:
-    digest, files = hashlib.sha256(repr(spec).encode()).hexdigest()[:10], {}
+def _generate(name: str, spec: SyntheticSpec, folder: Path) -> dict[str, Any]:
+    digest = hashlib.sha256(repr(spec).encode()).hexdigest()[:10]
+    found: dict[str, Any] = {"data.test": []}
     for split in ("train", "test") if spec.test_rows else ("train",):
         path = (folder / f"{name}-{digest}.{split}.txt").absolute()
         if not path.exists():  # files are written atomically
             write_xml(path, spec, split)
-        files[split] = str(path)
-    return Rows(**files)
+        found[f"data.{split}"] = [str(path)]
+    return found
 
 
 def _find(name: str, folder: Path | None) -> Rows:
@@ -322,11 +310,12 @@ def _find(name: str, folder: Path | None) -> Rows:
     splits = {"train": card.train, "test": card.test}
     files = {split: part.file for split, part in splits.items() if part.file}
     if folder is None:
-        return Rows(missing=f"give --data FOLDER, with {' and '.join(files.values())}")
+        return f"give --data FOLDER, with {' and '.join(files.values())}"
     paths = {split: str((folder / file).absolute()) for split, file in files.items()}
     if absent := [path for path in paths.values() if not Path(path).is_file()]:
-        return Rows(missing=f"no file {' and '.join(absent)}")
+        return f"no file {' and '.join(absent)}"
     for split in ("train", "test"):
         if splits[split].sha256:
             verify_file(card, split, paths[split])
-    return Rows(card=name, **paths)
+    found = {f"data.{split}": [path] for split, path in paths.items()}
+    return {"data.test": [], **found, "data.card": name}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daskxml.cli.suite import Cell, Rows, find_rows, load_suite, packaged_suites, plan
+from daskxml.cli.suite import Cell, find_rows, load_suite, packaged_suites, plan
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.cards import load_card
@@ -14,7 +14,7 @@ from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 SMALL = "[data.small]\nrows = 40\ntest_rows = 10\nfeatures = 9\nlabels = 5\n"
 MATRIX = '[[matrix]]\nrun = ["adaptive-sgd"]\ndata = ["small"]\n'
-ROWS = Rows(train="train.txt", test="test.txt")
+ROWS = {"data.train": ["train.txt"], "data.test": ["test.txt"]}
 
 
 def cells_of(folder: Path, text: str, data: Path | None = None) -> list[Cell]:
