@@ -157,12 +157,11 @@ def _array_blocks(X: Any, Y: Any, name: str) -> list[tuple[Any, ...]]:
         check_blocks(array, f"{name}: {kind}")
     if X.shape[0] != Y.shape[0]:
         raise InputError(f"{name}: X has {X.shape[0]} rows but Y has {Y.shape[0]}")
-    X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
-    if Y.chunks != (X.chunks[0], (Y.shape[1],)):
-        Y = Y.rechunk((X.chunks[0], -1))
-    firsts = np.append(0, np.cumsum(X.chunks[0]))[:-1].tolist()
-    pairs = zip(X.to_delayed()[:, 0], Y.to_delayed()[:, 0], firsts, strict=True)
-    return [(*pair, X.shape[1], Y.shape[1]) for pair in pairs]
+    blocks, sizes = row_blocks(None, X, name)
+    targets, _ = row_blocks(None, Y.rechunk({0: tuple(sizes)}), name)
+    firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+    rows = zip(blocks, targets, firsts, strict=True)
+    return [(*row, X.shape[1], Y.shape[1]) for row in rows]
 
 
 def check_blocks(array: Any, name: str) -> None:

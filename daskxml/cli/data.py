@@ -97,20 +97,16 @@ def mix(options: Options) -> int:
         daskxml.mix(models, weights=options.weights, out=out)
         print(f"wrote a mixture of {len(models)} models to {out}")
         return 0
-    if options.valid:
-        rows, whose = concatenate(list(read_rows(models[0], options.valid))), "of --valid"
-    else:
-        rows = held_out_rows(options.models, "--valid FILE, or --weights")
-        whose = "that no part was trained on"
+    rows = _rows_of(models[0], options.valid)
+    whose = "of --valid" if rows else "that no part was trained on"
+    rows = rows or held_out_rows(options.models, "--valid FILE, or --weights")
     mixture = daskxml.mix(models, valid=rows, out=out)
     shares = mixture.spec.weights
     print(f"on {rows.rows:,} rows {whose}:")
     for name, share, model in zip(
         (*options.models, out), (*shares, 1.0), (*models, mixture), strict=True
     ):
-        found = model.evaluate(rows)
-        scores = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5))
-        print(f"{scores}  weight {share:.2f}  {name}")
+        print(f"{_scores(model, rows)}  weight {share:.2f}  {name}")
     return 0
 
 
@@ -118,10 +114,9 @@ def mix(options: Options) -> int:
 def calibrate(options: Options) -> int:
     """Write a calibrated model; print calibration error and F1 before and after."""
     model = Model.load(options.model)
-    if options.rows:
-        rows, whose = concatenate(list(read_rows(model, options.rows))), "of --rows"
-    else:
-        rows, whose = held_out_rows([options.model], "--rows FILE"), "that the run has held out"
+    rows = _rows_of(model, options.rows)
+    whose = "of --rows" if rows else "that the run has held out"
+    rows = rows or held_out_rows([options.model], "--rows FILE")
     calibrated = model.calibrate(rows, k=options.k, f1=options.f1)
     calibrated.save(options.out or options.model, overwrite=options.out is None)
     made = calibrated.header.decisions
@@ -150,7 +145,7 @@ def calibrate(options: Options) -> int:
 def compress(options: Options) -> int:
     """Write a smaller model, and print the size of both and what their labels are worth."""
     model = Model.load(options.model)
-    rows = concatenate(list(read_rows(model, options.rows))) if options.rows else None
+    rows = _rows_of(model, options.rows)
     given = {} if options.drop is None else {"drop": options.drop}
     if options.lose is not None:
         if rows is None:
@@ -161,11 +156,19 @@ def compress(options: Options) -> int:
     small.save(options.out)
     for name, each in ((options.model, model), (options.out, small)):
         line = f"{model_bytes(name) / 1e6:10,.1f} MB  {name}"
-        if rows is not None:
-            found = each.evaluate(rows)
-            line = "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5)) + line
-        print(line.lstrip())
+        print((_scores(each, rows) + line).lstrip())
     return 0
+
+
+def _rows_of(model: Model, files: Sequence[str] | None) -> Partition | None:
+    """Return the rows of files that an option has named, as a model takes them."""
+    return concatenate(list(read_rows(model, files))) if files else None
+
+
+def _scores(model: Model, rows: Partition | None) -> str:
+    """Return what a model's labels of rows are worth."""
+    found = {} if rows is None else model.evaluate(rows)
+    return "  ".join(f"P@{k} {found[f'P@{k}']:.4f}" for k in (1, 3, 5) if found)
 
 
 def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
