@@ -1,6 +1,6 @@
 """Pages and parts of pages, from templates that escape whatever is put into them; and charts.
 
-Charts are SVG, or bars that are HTML. Ink is ``currentColor``, so that a chart suits a light and a
+Charts are SVG or bars, under a legend. Ink is ``currentColor``, so that a chart suits a light and a
 dark background. Colours are CSS variables (``--series-0`` to ``--series-5``) with those of `chart`
 as defaults, so that the page around a chart may choose them.
 """
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 WIDTH, PLOT_HEIGHT = 560, 220
 _LEFT, _RIGHT, _BOTTOM = 62, 18, 44
-_SAMPLE, _LETTER, _LEGEND_ROW = 26, 6.7, 18  # widths and heights in pixels, of 12 px letters
 _NAME_CHARACTERS = 40  # in a legend
 _HOVERS = 400  # points of a chart that show their values
 _DOTTED = 40  # points of a series; longer ones have no dots
@@ -62,6 +61,7 @@ def _environment() -> Environment:
         "colour": lambda n: f"var(--series-{n % len(COLOURS)}, {COLOURS[n % len(COLOURS)]})",
         "dash": lambda n: DASHES[n // len(COLOURS) % len(DASHES)],  # six are solid
         "exact": exact,
+        "shortened": lambda name: shorten(name, _NAME_CHARACTERS),
         "pixels": "{:.1f}".format,
         "json": lambda value: json.dumps(value, indent=2),
         "value": _value,
@@ -97,17 +97,21 @@ def draw(chart: Chart, *, titled: bool = True) -> str:
     Examples
     --------
     >>> line = Series(name="a", points=((0.0, 0.0), (1.0, 0.5)))
-    >>> svg = draw(Chart(name="c", title="P@1 & time", x_label="s", series=(line,)))
-    >>> svg[:4], "P@1 &amp; time" in svg, draw(Chart(name="c", title="", x_label=""))
-    ('<svg', True, '')
+    >>> drawn = draw(Chart(name="c", title="P@1 & time", x_label="s", series=(line,)))
+    >>> "<svg" in drawn, "P@1 &amp; time" in drawn, draw(Chart(name="c", title="", x_label=""))
+    (True, True, '')
     """
     if chart.is_empty:
         return ""
     if chart.bars:
         return render("bars.html.jinja", chart=chart, titled=titled)
-    sizes = {"width": WIDTH, "left": _LEFT, "right": WIDTH - _RIGHT, "sample": _SAMPLE}
-    parts = _layout(chart, titled=titled)
-    return render("chart.svg.jinja", chart=chart, titled=titled, **sizes, **parts)
+    frame = _frame(chart)
+    hovers = max(8, _HOVERS // len(chart.series))
+    return render(
+        "chart.html.jinja", chart=chart, titled=titled, frame=frame, width=WIDTH, left=_LEFT,
+        right=WIDTH - _RIGHT, height=round(frame.bottom + _BOTTOM),
+        lines=[_line(frame, line, hovers) for line in chart.series],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,39 +146,21 @@ class _Frame:
         return "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
 
 
-def _layout(chart: Chart, *, titled: bool) -> dict[str, Any]:
-    """Return what the template draws: the legend, the frame, and for each series what it has."""
-    names = [line.name for line in chart.series] if chart.needs_legend else []
-    legend, top = _place_legend(names, 28.0 if titled else 4.0)
-    others = {}  # samples beside the series, with their middle
-    for kind, name in (
-        ("target", chart.target_name if chart.target is not None else ""),
-        ("mark", chart.mark_meaning if any(line.marked for line in chart.series) else ""),
-    ):
-        if name:
-            others[kind] = name, top + 4
-            top += _LEGEND_ROW
-    frame = _frame(chart, top + (24 if chart.y_label else 10))
-    hovers = max(8, _HOVERS // max(1, len(chart.series)))
-    drawn = [_series(frame, line, hovers) for line in chart.series]
-    return {
-        "legend": legend, "others": others, "label_y": top + 12, "frame": frame, "lines": drawn,
-        "height": round(frame.bottom + _BOTTOM),
-    }  # fmt: skip
-
-
-def _frame(chart: Chart, top: float) -> _Frame:
+def _frame(chart: Chart) -> _Frame:
     (left, right), (low, high) = chart.ranges()
     if 0.0 <= left <= right / 3:
         left = 0.0
     if not right > left:
         left, right = left - 0.5, right + 0.5
     return _Frame(
-        top=top, x_range=(left, right), y_ticks=ticks(low, high), x_names=chart.x_names
-    )  # fmt: skip
+        top=24.0 if chart.y_label else 10.0,
+        x_range=(left, right),
+        y_ticks=ticks(low, high),
+        x_names=chart.x_names,
+    )
 
 
-def _series(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
+def _line(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
     """Return a line's path, the outline of its band, and the points that show their values."""
     points = line.points if line.band else thin(line.points)
     xs = [x for x, _ in points]
@@ -191,16 +177,3 @@ def _series(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
         "dot": 'r="2.2"' if len(points) <= _DOTTED else 'r="5" fill-opacity="0"',
         "marks": [(frame.x(x), frame.y(y)) for x, y in line.marked],
     }
-
-
-def _place_legend(names: Sequence[str], top: float) -> tuple[list[tuple[float, float, str]], float]:
-    """Return the place of each name in rows above the plot, and their lower edge."""
-    placed: list[tuple[float, float, str]] = []
-    x, y = 0.0, top
-    for name in (shorten(name, _NAME_CHARACTERS) for name in names):
-        width = _SAMPLE + 8 + len(name) * _LETTER + 14
-        if x > 0 and x + width > WIDTH:
-            x, y = 0.0, y + _LEGEND_ROW
-        placed.append((x, y, name))
-        x += width
-    return placed, y + _LEGEND_ROW + 4 if placed else top

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.observe.charts import Chart, Series, bars
-from daskxml.observe.html import PLOT_HEIGHT, WIDTH, draw
+from daskxml.observe.html import WIDTH, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=60)
@@ -24,7 +24,12 @@ def texts(drawn):
 
 
 def labels(svg):
-    return [element.text for element in elements(svg, "text")]
+    return [text.strip() for text in texts(svg)]
+
+
+def plot(svg):
+    (found,) = elements(svg, "svg")
+    return found
 
 
 def chart_of(*lines, **values):
@@ -35,8 +40,8 @@ def chart_of(*lines, **values):
 def test_any_texts_and_values_are_drawn_inside(title, label, named):
     lines = [Series(name=name, points=((0.0, value), (5.0, value / 2))) for name, value in named]
     svg = draw(Chart(name="c", title=title, x_label=label, y_label=label, series=tuple(lines)))
-    height = float(ElementTree.fromstring(svg).get("height"))
-    assert ElementTree.fromstring(svg).get("aria-label") == title
+    height = float(plot(svg).get("height"))
+    assert plot(svg).get("aria-label") == title
     circles = elements(svg, "circle")
     assert len(circles) == 2 * len(lines)
     for circle in circles:
@@ -47,13 +52,15 @@ def test_any_texts_and_values_are_drawn_inside(title, label, named):
 
 def test_the_legend_is_over_the_plot_and_wraps():
     names = [f"a rather long name of run {i}" for i in range(9)]
-    svg = draw(chart_of(*(Series(name=n, points=((0.0, 0.0), (1.0, 1.0))) for n in names)))
-    found = {text.text: text for text in elements(svg, "text")}
-    height = float(ElementTree.fromstring(svg).get("height"))
-    top = height - PLOT_HEIGHT - 44
-    assert all(float(found[name].get("y")) < top for name in names)
-    assert len({found[name].get("y") for name in names}) > 1
-    assert all(float(found[name].get("x")) + 6.7 * len(name) <= WIDTH for name in names)
+    drawn = draw(chart_of(*(Series(name=n, points=((0.0, 0.0), (1.0, 1.0))) for n in names)))
+    parts = [element.get("class") for element in ElementTree.fromstring(drawn)]
+    assert parts == ["chart-title", "legend", "plot"]
+    (legend,) = (each for each in ElementTree.fromstring(drawn) if each.get("class") == "legend")
+    assert "flex-wrap:wrap" in legend.get("style")
+    assert [entry.text or "".join(entry.itertext()).strip() for entry in legend] == names
+    assert [line.get("stroke") for line in legend.iter("line")] == [
+        path.get("stroke") for path in elements(drawn, "path")
+    ]
 
 
 def test_series_are_distinguished_by_colour_and_dash():

@@ -36,7 +36,7 @@ def test_a_run_shows_its_metrics_or_its_loss(data, parts):
     root, text = show(run)
     for piece in ("3 mega-batches", "2 workers", "ended by megabatches"):
         assert piece in text
-    (svg,) = (element for element in root.iter() if element.tag.endswith("svg"))
+    (svg,) = (element for element in root.iter() if element.get("class") == "plot")
     lines = [element for element in svg.iter() if element.get("stroke-width") == "1.8"]
     if "test" in parts:
         assert f"{run.metrics['PSP@3']:.4f}" in text
