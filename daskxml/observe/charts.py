@@ -8,6 +8,7 @@ dashes distinguish them too.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,10 +53,10 @@ class Series:
     marked: Points = ()
     band: tuple[tuple[float, float], ...] = ()
 
-    @property
+    @functools.cached_property
     def finite(self) -> Points:
         """The points that can be drawn."""
-        return tuple(point for point in self.points if math.isfinite(point[1]))
+        return tuple([point for point in self.points if math.isfinite(point[1])])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +131,9 @@ class Chart:
         has_more = self.bars or self.x_names or self.target is not None
         if has_more or any(line.band for line in self.series):
             return None
-        values = {line.name: {y for _, y in line.finite} for line in self.series}
-        if any(len(found) > 1 for found in values.values()):
+        if any(y != line.finite[0][1] for line in self.series for _, y in line.finite):
             return None
+        values = {line.name: {y for _, y in line.finite} for line in self.series}
         known = [(found.pop(), name) for name, found in values.items() if found]
         numbers = sorted({value for value, _ in known})
         if not any(numbers):
@@ -329,7 +330,7 @@ def _each(runs: Sequence[Course], x: Value, y: Value) -> tuple[Series, ...]:
 
 def _points(points: Iterable[Point], x: Value, y: Value) -> Points:
     found = ((x(point), float(y(point))) for point in points)
-    return tuple(pair for pair in found if np.isfinite(pair[1]))
+    return tuple(pair for pair in found if math.isfinite(pair[1]))
 
 
 def busy_chart(runs: Sequence[Course]) -> Chart:
@@ -402,7 +403,7 @@ def _lines(
     most_lines: int,
 ) -> tuple[Series, ...]:
     """Return the lines of ``(workers, points)`` values, marked at the highest of some points."""
-    heaviest = np.nan_to_num(values[:, marked]).argmax(axis=0) if marked else []
+    heaviest = np.nan_to_num(values[:, marked]).argmax(axis=0).tolist() if marked else []
     marks = [(place, (xs[i], float(values[place, i])))
              for place, i in zip(heaviest, marked, strict=True)]  # fmt: skip
     if len(workers) > most_lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -118,8 +119,8 @@ class LiveChart:
 
 def _packed(series: Sequence[Series], shades: Sequence[str]) -> list[Any]:
     """Return what ``unpack.js`` reads."""
-    points = [point for line in series for point in line.points]
-    x, y = np.array(points, dtype=np.float32).reshape(-1, 2).T.copy()
+    numbers = chain.from_iterable(chain.from_iterable(line.points for line in series))
+    x, y = np.fromiter(numbers, np.float32).reshape(-1, 2).T.copy()
     return [x, y, [len(line.points) for line in series], [line.name for line in series], [*shades]]
 
 
