@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -33,6 +33,16 @@ _NOTES = 3  # of the latest, shown under the table
 _WORKERS = 20  # shown; the end of a table that is higher than the terminal would not be seen
 _BAR_CHARACTERS, _STATE_CHARACTERS = 30, 10  # so that columns stay where they are
 _STYLES = {LOST: "red", JOINED: "green"}
+# Of a worker, in the last mega-batch.
+_COLUMNS: dict[str, Callable[[Worker], str]] = {
+    "batch rows": lambda worker: f"{worker.get('batch_rows', 0):,}",
+    "rows/s": lambda worker: "" if (n := computed_rows_per_s(worker)) is None else f"{n:,.0f}",
+    "busy": lambda worker: f"{busy_share(worker) or 0.0:.0%}",
+    "updates": lambda worker: f"{worker.get('updates', 0):,}",
+    "rows": lambda worker: f"{worker.get('rows', 0):,}",
+    "rate": lambda worker: f"{worker.get('lr', 0.0):.3g}",
+    "weight": lambda worker: f"{worker.get('weight', 0.0):.3f}",
+}
 
 
 class PlainProgress:
@@ -169,7 +179,7 @@ def _worker_table(view: RunView) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("worker")
     table.add_column("state", min_width=_STATE_CHARACTERS)
-    for header in ("batch rows", "rows/s", "busy", "updates", "rows", "rate", "weight"):
+    for header in _COLUMNS:
         table.add_column(header, justify="right")
     trained = view.row.get("workers", {})
     names = [*trained, *(name for name in view.workers if name not in trained)]
@@ -177,26 +187,11 @@ def _worker_table(view: RunView) -> Table:
         worker, change = trained.get(name, {}), view.workers.get(str(name), "")
         state = Text(change or ("" if view.is_over else view.state), _STYLES.get(change, ""))
         title = worker_label(str(name), worker.get("pool_threads", 0))
-        table.add_row(title, state, *_cells(worker))
+        cells = [write(worker) for write in _COLUMNS.values() if worker]  # none if it had no part
+        table.add_row(title, state, *cells)
     if len(names) > _WORKERS:
         table.add_row(f"and {len(names) - _WORKERS} more")
     return table
-
-
-def _cells(worker: Worker) -> tuple[str, ...]:
-    """Return a worker's figures of the last mega-batch; none if it had no part in it."""
-    if not worker:
-        return ()
-    speed = computed_rows_per_s(worker)
-    return (
-        f"{worker.get('batch_rows', 0):,}",
-        "" if speed is None else f"{speed:,.0f}",
-        f"{busy_share(worker) or 0.0:.0%}",
-        f"{worker.get('updates', 0):,}",
-        f"{worker.get('rows', 0):,}",
-        f"{worker.get('lr', 0.0):.3g}",
-        f"{worker.get('weight', 0.0):.3f}",
-    )
 
 
 # ------------------------------------------------------------------- when a run is over
