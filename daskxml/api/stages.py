@@ -32,7 +32,7 @@ from daskxml.api.collections import (
 )
 from daskxml.api.run import Matrices, resolve_run
 from daskxml.api.stage_tasks import Function
-from daskxml.cluster.data_loading import parse_source
+from daskxml.cluster.data_loading import ClusterTasks
 from daskxml.cluster.event_log import explained
 from daskxml.config import RunConfig
 from daskxml.config.sections import VECTORIZE
@@ -41,6 +41,7 @@ from daskxml.core.work_stats import StageRecord
 from daskxml.data.blocks import stamp_files
 from daskxml.data.text import TextSettings
 from daskxml.observe.callbacks import OnEvent, ignore
+from daskxml.session.row_loading import parse_source
 from daskxml.session.setup import make_source
 
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
@@ -279,7 +280,8 @@ class RowStages:
 
     def _read_files(self, key: str, config: RunConfig) -> list[Future]:
         source = make_source(config.data, config.data.train)
-        parsed = self.client.sync(parse_source, self.client, source, f"pipeline-{key}")
+        tasks = ClusterTasks(self.client)
+        parsed = self.client.sync(parse_source, tasks, source, f"pipeline-{key}")
         size = (parsed.shift, parsed.facts.features, parsed.facts.labels)
         return submit_each(self.client, "read", key, parsed.blocks, tasks.align_block, *size)
 

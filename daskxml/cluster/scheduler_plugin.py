@@ -18,10 +18,9 @@ import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, WorkerState
 
-from daskxml.cluster.data_loading import RowHolders, ScatteredRows
+from daskxml.cluster.data_loading import RowHolders, ScatteredRows, SharedRows
 from daskxml.cluster.remote_model import HOLDERS
 from daskxml.cluster.run_driver import RunDriver
-from daskxml.cluster.shared_rows import SharedRows
 from daskxml.cluster.tree_driver import TreeDriver
 from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin

@@ -10,8 +10,8 @@ Messages between two ranks arrive in the order in which they were sent. Both sid
 message's size, so an array is all that travels. Ranks count from 0; a server, where there is one,
 has the rank behind the last worker's.
 
-Two ranks may both flush before they receive: a driver copies what the receiver does not take, so
-that they cannot deadlock.
+A program ends, and continues after a `Flush`, once others have received what it has sent. So no two
+ranks may both wait for that before they receive each other's messages: `run_together` refuses it.
 """
 
 from __future__ import annotations
@@ -153,11 +153,15 @@ class _Rank:
         self.rank, self.is_over, self.result = rank, False, None
         self._program, self._queues = program, queues
         self._known: set[int] = set()  # ranks of which a message was received
-        self._waits: Receive | ReceiveAny | None = None
+        self._waits: Receive | ReceiveAny | Flush | None = None
 
     def __str__(self) -> str:
-        source = f"rank {self._waits.source}" if isinstance(self._waits, Receive) else "anyone"
-        return f"rank {self.rank} waits for {source}"
+        match self._waits:
+            case Receive(source):
+                return f"rank {self.rank} waits for rank {source}"
+            case Flush():
+                return f"rank {self.rank} waits until its messages are received"
+        return f"rank {self.rank} waits for anyone"
 
     def run(self) -> bool:
         """Continue until a message is missing; return whether anything happened."""
@@ -181,6 +185,10 @@ class _Rank:
     def _can_continue(self) -> bool:
         if isinstance(self._waits, ReceiveAny):
             return False
+        if isinstance(self._waits, Flush):
+            return not any(
+                queue for (source, _), queue in self._queues.items() if source == self.rank
+            )
         if isinstance(self._waits, Receive):
             if not self._queues[self._waits.source, self.rank]:
                 return False
@@ -206,5 +214,5 @@ class _Rank:
             return
         if isinstance(op, Send):
             self._queues[self.rank, op.to].append(op.array.copy())
-        elif isinstance(op, Receive | ReceiveAny):
+        elif isinstance(op, Receive | ReceiveAny | Flush):
             self._waits = op

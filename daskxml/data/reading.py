@@ -1,8 +1,7 @@
 """Reading a source: the plan of its blocks, the checks of what they hold, and its partitions.
 
-These are the pure parts, shared by `daskxml.cluster.data_loading`, which runs them as tasks on a
-cluster, and by `read_here` and `shuffle_here`, which run them in this process. Both give the same
-partitions.
+These are the pure parts, which `daskxml.session.row_loading` runs as tasks: on the workers of a
+cluster, or in this process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import LINE_BYTES, Block, Header
-from daskxml.data.formats import declared, plan_files, read_block
+from daskxml.data.formats import declared, plan_files
 from daskxml.data.order import derive_key, shuffled_positions, shuffled_sources
 from daskxml.data.parse import Dialect, detect_feature_base
 from daskxml.data.rows import concatenate, split_rows, take_rows, unit_rows
@@ -265,34 +264,6 @@ def matrix_facts(counts: Sequence[BlockCounts], source: DataSource) -> Facts:
     return replace(facts, labels=source.labels or facts.labels)
 
 
-def read_here(source: DataSource) -> tuple[list[Partition], Facts, int]:
-    """Read and parse all files of a source in this process.
-
-    Returns
-    -------
-    blocks
-        In the order of the files.
-    facts
-        Sizes.
-    shift
-        What is still to be subtracted from feature ids.
-
-    Raises
-    ------
-    InputError
-        The first problem in the order of the files.
-    """
-    plan = plan_source(source)
-    blocks = [read_block(block, plan.dialect) for block in plan.blocks]
-    counts = [count_block(block) for block in blocks]
-    shift = plan.find_shift(counts)
-    strict = plan.stricter_dialect(counts, shift)
-    if strict is not None:
-        for block in plan.blocks:
-            read_block(block, strict)  # raises
-    return blocks, plan.facts(counts, shift), shift
-
-
 def _sum_up(
     counts: Sequence[BlockCounts], features: int, shift: int = 0, feature_base: int = 0
 ) -> Facts:
@@ -424,15 +395,3 @@ def join_pieces(pieces: Sequence[Partition], part: int, recipe: Recipe) -> Parti
 def shuffle_key(seed: int) -> int:
     """Return the key of the shuffle at ingest."""
     return derive_key(seed, 0x1A6E57)
-
-
-def shuffle_here(
-    blocks: Sequence[Partition], recipe: Recipe, weights: Array | None = None
-) -> list[Partition]:
-    """Shuffle parsed blocks into partitions in this process; see `Recipe`."""
-    split, start = [], 0
-    for block in blocks:
-        split.append(split_block(block, start, recipe, weights))
-        start += block.rows
-    parts = range(recipe.pieces)
-    return [join_pieces([pieces[part] for pieces in split], part, recipe) for part in parts]

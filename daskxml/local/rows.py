@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
-from daskxml.data.reading import (
-    DataSource,
-    Facts,
-    count_block,
-    have_weights,
-    matrix_facts,
-    read_here,
-    shuffle_here,
-    weights_of,
-)
-from daskxml.data.rows import concatenate, label_counts
-from daskxml.data.weights import row_weights
+from daskxml.data.reading import Facts
+from daskxml.data.rows import concatenate
 from daskxml.models.trees.search import prepare_trees
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.placement import Placement
-from daskxml.session.setup import (
-    ColumnNames,
-    DataLayout,
-    check_labels,
-    evaluation_recipe,
-    make_source,
-    place_rows,
-    source_like,
-    training_recipe,
-)
+from daskxml.session.row_loading import GivenRows, TasksHere, load_partitions, run_here
+from daskxml.session.setup import ColumnNames, DataLayout
 
 Given = Any  # an object with `partitions()`, as `daskxml.Matrices` has
 
@@ -105,29 +84,14 @@ def read_rows(
     InputError
         The first problem in the order of the files, training files first.
     """
-    data = config.data
-    blocks, facts, shift = _blocks(make_source(data, data.train), train)
-    tests = None
-    if (data.test or test is not None) and not data.validation:
-        tests = _blocks(source_like(data, data.test, facts), test)
-    nbytes = facts.nbytes + (tests[1].nbytes if tests else 0)
-    placed = placed or place_rows(config, facts.rows, nbytes, workers)
-    check_labels(facts, data.train)
-    recipe = training_recipe(config, facts, shift, placed.parts)
-    given = None if train is None else train.sample_weight
-    weights = None
-    if given is None:
-        given = data.weights or None
-    if given is None and have_weights([count_block(block) for block in blocks]):
-        given = np.concatenate([weights_of(block) for block in blocks])
-    if given is not None:
-        weights = row_weights(given, facts.rows, has_mean_one=config.kind.scales_weights)
-    parts = shuffle_here(blocks, recipe, weights)
-    kept, held = parts[: recipe.parts], parts[recipe.parts :]
-    if tests is not None:
-        held = shuffle_here(tests[0], evaluation_recipe(config, *tests[1:], placed.parts))
-    counts = sum(label_counts(part.labels, facts.labels) for part in kept)
-    rows = Rows(facts, tuple(kept), tuple(held), counts, placed.is_replicated)
+    given = GivenRows(
+        train=() if train is None else train.partitions(),
+        test=() if test is None else test.partitions(),
+        weights=None if train is None else train.sample_weight,
+    )
+    here = run_here(load_partitions(TasksHere(), config, "", workers, given, placed))
+    parts = tuple(here.train.futures), tuple(here.test.futures)
+    rows = Rows(here.facts, *parts, here.label_counts, here.is_replicated)
     return prepared(rows, config)
 
 
@@ -138,13 +102,6 @@ def prepared(rows: Rows, config: RunConfig) -> Rows:
         return rows
     spec, vectors = prepare_trees(rows.train, rows.label_counts, spec, config.run.seed)
     return replace(rows, label_vectors=vectors, tree_spec=spec)
-
-
-def _blocks(source: DataSource, given: Given | None) -> tuple[Sequence[Partition], Facts, int]:
-    if given is None:
-        return read_here(source)
-    blocks = given.partitions()
-    return blocks, matrix_facts([count_block(block) for block in blocks], source), 0
 
 
 def share_rows(rows: Rows) -> Rows:

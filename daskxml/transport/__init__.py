@@ -7,10 +7,10 @@ others, in four layers:
 - `communicator`: all collectives of a worker. It begins, aborts and forgets them, refuses stale
   ones by their numbers, and caches open channels from one merge to the next.
 - `endpoint`: one rank in one collective. It drives the program in a thread of its own, and sends
-  through a `send_queue` for each peer, so that sending overlaps receiving and arithmetic.
+  through a `SendQueue` for each peer, so that sending overlaps receiving and arithmetic.
 - `handshake`: how two endpoints find each other, and choose the kind of their channel.
 - `channels`: how bytes move, one way, behind one `protocol`: references to shared memory within a
-  machine (`shared_memory`, over `descriptor_pipe` and `shm_arrays`), a plain socket (`tcp`), or
+  machine (`shared_memory`, over `shm_arrays`), a plain socket (`tcp`), or
   messages over any other Dask comm (`dask_comm`; `ucx` from device to device).
 
 One message: the program of rank 0 yields ``Send(1, array)``. `Endpoint` puts the array's bytes into

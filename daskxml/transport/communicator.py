@@ -244,7 +244,7 @@ class Communicator:
 
     async def accept(
         self, comm: Comm, run: str, number: int, sender: int, receiver: int,
-        pipe: Mapping[str, Any] | None = None,
+        memory: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Handle an endpoint's connection: keep its comm for the collective, or refuse it.
 
@@ -253,7 +253,7 @@ class Communicator:
         """
         collective = CollectiveId(run=run, number=number)
         channel = ChannelId(collective, sender, receiver)
-        pending = PendingConnection(comm=comm, channel=channel, pipe=pipe)
+        pending = PendingConnection(comm=comm, channel=channel, memory=memory)
         if self._is_stale(collective) or not self._rendezvous.put(pending):
             await comm.write({"status": REFUSED})
             await comm.close()

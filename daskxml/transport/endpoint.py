@@ -16,6 +16,7 @@ import asyncio
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
@@ -35,9 +36,15 @@ from daskxml.collectives.messages import (
 )
 from daskxml.core.arrays import Array
 from daskxml.transport import handshake
-from daskxml.transport.channels.protocol import Channel, Receiver, Sender, Signal, payload_of
+from daskxml.transport.channels.protocol import (
+    Channel,
+    Payload,
+    Receiver,
+    Sender,
+    Signal,
+    payload_of,
+)
 from daskxml.transport.handshake import ChannelId, Collective, PendingConnection
-from daskxml.transport.send_queue import SendQueue
 from daskxml.transport.ucx import takes_device_arrays
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel)
@@ -57,6 +64,60 @@ class Channels:
 
 
 NO_CHANNELS = Channels({}, {})
+
+
+class SendQueue:
+    """Sends arrays over one channel, in order, from their own memory, in a thread of its own.
+
+    So sending overlaps receiving and arithmetic, and a slow receiver delays no other.
+
+    Parameters
+    ----------
+    connect
+        Waits for the channel, and returns it.
+    on_failure
+        Called with the error, from the sending thread.
+    channel
+        The channel, if it is open already.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Sender],
+        on_failure: Callable[[OSError], None],
+        channel: Sender | None = None,
+    ) -> None:
+        self._connect, self._on_failure, self._channel = connect, on_failure, channel
+        self._thread = ThreadPoolExecutor(1, "daskxml-out")
+        self._sending: deque[Future[None]] = deque()
+
+    def put(self, data: Payload) -> None:
+        """Send these bytes; returns before they have left."""
+        while self._sending and self._sending[0].done():
+            self._sending.popleft()
+        channel = self._channel
+        if channel and not self._sending and len(data) <= channel.inline_bytes:
+            data = data[channel.send_now(data) :]
+        if len(data):
+            self._sending.append(self._thread.submit(self._send, data))
+
+    def flush(self) -> None:
+        """Wait until every array may be overwritten, or sending has failed."""
+        while self._sending:
+            self._sending.popleft().result()
+        if self._channel is not None:
+            self._channel.flush()
+
+    def close(self) -> None:
+        """Send nothing more, and end the thread; a blocked channel must be aborted first."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _send(self, data: Payload) -> None:
+        try:
+            self._channel = self._channel or self._connect()
+            self._channel.send(data)
+        except OSError as error:
+            self._on_failure(error)
 
 
 class Endpoint:
@@ -123,8 +184,6 @@ class Endpoint:
         for future in futures:
             if not future.cancel() and future.exception() is None:
                 future.result().abort()
-        for queue in tuple(self._queues.values()):
-            queue.close()
 
     async def _close(self) -> None:
         for task in self._opening:
@@ -148,7 +207,6 @@ class Endpoint:
         finally:
             for queue in self._queues.values():
                 queue.close()
-                queue.join()
 
     def _drive(self, program: Program[Result]) -> ProgramResult[Result]:
         """Execute a program's operations to its end; all that it sent has left then."""
@@ -161,7 +219,7 @@ class Endpoint:
                 busy_s += time.perf_counter() - begun_s
                 self._release_borrowed()
                 if sent_bytes:
-                    self._wait_for_queues(SendQueue.drain)
+                    self._flush()
                 return ProgramResult(result=end.value, busy_s=busy_s, sent_bytes=sent_bytes)
             busy_s += time.perf_counter() - begun_s
             if isinstance(op, Send):
@@ -182,7 +240,7 @@ class Endpoint:
             case ReceiveAny(into):
                 return self._receive_any(into)
             case Flush():
-                self._wait_for_queues(SendQueue.flush)
+                self._flush()
         return None
 
     def _send(self, to: int, array: Array) -> None:
@@ -191,7 +249,6 @@ class Endpoint:
             self._queues[to] = SendQueue(
                 connect=lambda: self._connect(to),
                 on_failure=lambda error: self.abort(self._named(to, error)),
-                timeout_s=self._timeout_s,
                 channel=_opened(self._senders).get(to),
             )
         with self._naming(to):
@@ -231,10 +288,10 @@ class Endpoint:
             raise TimeoutError(f"nothing arrived for {self._timeout_s:g} s")
         return next(peer for peer in self._known if peer in ready)
 
-    def _wait_for_queues(self, wait_for: Callable[[SendQueue], None]) -> None:
+    def _flush(self) -> None:
         for to, queue in self._queues.items():
             with self._naming(to):
-                wait_for(queue)
+                queue.flush()
         self._check()
 
     # ---------------------------------------------------------------- opening channels

@@ -5,32 +5,30 @@ that worker's communicator. The comm waits in the `Rendezvous` until the receivi
 begun its side of the collective, accepts it, and answers "ready". So nothing is sent before both
 sides take part.
 
-The sender's request chooses the kind of channel. On one machine it offers a pipe for descriptors:
-if the receiver can open it, arrays stay in shared memory. If it cannot, as another user or in
-another container, or on another machine, they go through a TCP socket, or as messages over any
-other kind of comm.
+The sender's request chooses the kind of channel. On one machine it names memory of its own: if the
+receiver can map that, arrays stay in shared memory. If it cannot, as another user or in another
+container, or on another machine, they go through a TCP socket, or as messages over any other kind
+of comm.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from distributed.comm import Comm, connect, get_address_host
 from distributed.comm.tcp import TCP, TLS
 
-from daskxml.core.fields import bounded, check_ranges
 from daskxml.transport.channels.dask_comm import CommChannel
-from daskxml.transport.channels.descriptor_pipe import DescriptorPipe, open_pipe
 from daskxml.transport.channels.protocol import Receiver, Sender
 from daskxml.transport.channels.shared_memory import ShmReceiver, ShmSender
-from daskxml.transport.channels.shm_arrays import MappingCache, can_share
+from daskxml.transport.channels.shm_arrays import MappingCache, can_read, own_memory
 from daskxml.transport.channels.tcp import TcpChannel
 from daskxml.transport.ucx import can_receive_device_arrays
+from daskxml.worker.shared_model import SharedHandle
 
 HANDLER = "daskxml_connect"
 READY, REFUSED = "ready", "refused"
@@ -77,11 +75,8 @@ class Timeouts:
         For it to begin the collective, and then for its next message, in seconds.
     """
 
-    connect_s: float = bounded(5.0, above=0)
-    idle_s: float = bounded(60.0, above=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
+    connect_s: float = 5.0
+    idle_s: float = 60.0
 
 
 # ------------------------------------------------------------------------------- rendezvous
@@ -89,14 +84,14 @@ class Timeouts:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class PendingConnection:
-    """A sender's comm, and the pipe that it offers (`DescriptorPipe.offer`).
+    """A sender's comm, and the memory that it names (`SharedHandle`).
 
     Its handler keeps the comm open until ``released`` is set.
     """
 
     comm: Comm
     channel: ChannelId
-    pipe: Mapping[str, Any] | None = None
+    memory: Mapping[str, Any] | None = None
     released: asyncio.Event = field(default_factory=asyncio.Event)
     is_accepted: bool = False
 
@@ -187,11 +182,11 @@ class Collective:
     shares_memory: bool = True
     keeps_channels: bool = False
 
-    def shares_with(self, rank: int, peer: int) -> bool:
-        """Whether a peer may be offered this rank's arrays in shared memory."""
+    def memory_for(self, rank: int, peer: int) -> SharedHandle | None:
+        """Return memory of this rank, where its peer may be able to read it; else None."""
         here, there = self.addresses[rank], self.addresses[peer]
-        is_near = get_address_host(here) == get_address_host(there)
-        return self.shares_memory and is_near and there.startswith("tcp://") and can_share()
+        is_near = get_address_host(here) == get_address_host(there) and there.startswith("tcp://")
+        return own_memory() if self.shares_memory and is_near else None
 
 
 async def connect_to(collective: Collective, rank: int, peer: int) -> Sender:
@@ -200,51 +195,42 @@ async def connect_to(collective: Collective, rank: int, peer: int) -> Sender:
     comm = await connect(
         collective.addresses[peer], timeout=timeouts.connect_s, **collective.connection_args
     )
-    pipe = DescriptorPipe() if collective.shares_with(rank, peer) else None
     try:
-        request = _request(ChannelId(collective.id, rank, peer), comm, pipe, timeouts.idle_s)
-        return await asyncio.wait_for(request, timeouts.idle_s)
+        return await asyncio.wait_for(_request(collective, rank, peer, comm), timeouts.idle_s)
     except BaseException:
         comm.abort()
-        if pipe is not None:
-            pipe.close()
         raise
 
 
-async def _request(
-    channel: ChannelId, comm: Comm, pipe: DescriptorPipe | None, timeout_s: float
-) -> Sender:
-    ranks = {"sender": channel.sender, "receiver": channel.receiver}
-    ids = {"run": channel.collective.run, "number": channel.collective.number}
-    offer = None if pipe is None else pipe.offer
-    await comm.write({"op": HANDLER, "reply": False, "pipe": offer, **ids, **ranks})
+async def _request(collective: Collective, rank: int, peer: int, comm: Comm) -> Sender:
+    memory, timeout_s = collective.memory_for(rank, peer), collective.timeouts.idle_s
+    channel = {"run": collective.id.run, "number": collective.id.number}
+    channel |= {"sender": rank, "receiver": peer}
+    offer = None if memory is None else asdict(memory)
+    await comm.write({"op": HANDLER, "reply": False, "memory": offer, **channel})
     answer = await comm.read()
     if answer["status"] != READY:
         raise ConnectionRefusedError("it has left this round")
-    if pipe is not None and not answer["shares"]:
-        pipe.close()
-        pipe = None
-    return await open_sender(comm, timeout_s, pipe, takes_device=answer["takes_device"])
+    if answer["shares"]:
+        return ShmSender(await _take_socket(comm), timeout_s)
+    return await open_channel(comm, timeout_s, takes_device=answer["takes_device"])
 
 
 async def accept_from(collective: Collective, pending: PendingConnection) -> Receiver:
     """Answer a sender that it may begin, and return the channel from it."""
-    pipe_fd = None if pending.pipe is None else open_pipe(pending.pipe)
-    try:
-        answer = {"status": READY, "shares": pipe_fd is not None}
-        await pending.comm.write({**answer, "takes_device": can_receive_device_arrays()})
-        timeout_s = collective.timeouts.idle_s
-        return await open_receiver(pending.comm, timeout_s, pipe_fd, collective.mappings)
-    except BaseException:
-        if pipe_fd is not None:
-            os.close(pipe_fd)
-        raise
+    timeout_s, memory = collective.timeouts.idle_s, pending.memory
+    shares = memory is not None and can_read(SharedHandle(**memory))
+    takes_device = can_receive_device_arrays()
+    await pending.comm.write({"status": READY, "shares": shares, "takes_device": takes_device})
+    if shares:
+        return ShmReceiver(await _take_socket(pending.comm), timeout_s, collective.mappings)
+    return await open_channel(pending.comm, timeout_s)
 
 
-async def open_sender(
-    comm: Comm, timeout_s: float, pipe: DescriptorPipe | None, *, takes_device: bool = True
-) -> Sender:
-    """Turn an established comm into a channel; with a pipe if the receiver has opened it.
+async def open_channel(
+    comm: Comm, timeout_s: float, *, takes_device: bool = True
+) -> TcpChannel | CommChannel:
+    """Turn an established comm into either end of a channel that shares no memory.
 
     Parameters
     ----------
@@ -253,26 +239,8 @@ async def open_sender(
     timeout_s
         How long nothing may move while a thread waits for it, in seconds.
     takes_device
-        Whether the receiver takes device arrays as they are.
+        Whether the other end takes device arrays as they are.
     """
-    if pipe is not None:
-        return ShmSender(await _take_socket(comm), pipe, timeout_s)
-    return await open_channel(comm, timeout_s, takes_device=takes_device)
-
-
-async def open_receiver(
-    comm: Comm, timeout_s: float, pipe_fd: int | None, mappings: MappingCache
-) -> Receiver:
-    """Open the receiver's end, as `open_sender`; with the sender's pipe, if any."""
-    if pipe_fd is not None:
-        return ShmReceiver(await _take_socket(comm), pipe_fd, timeout_s, mappings)
-    return await open_channel(comm, timeout_s)
-
-
-async def open_channel(
-    comm: Comm, timeout_s: float, *, takes_device: bool = True
-) -> TcpChannel | CommChannel:
-    """Open either end of a channel that shares no memory, as `open_sender`."""
     if isinstance(comm, TCP) and not isinstance(comm, TLS):
         return TcpChannel(await _take_socket(comm), timeout_s)
     return CommChannel(comm, asyncio.get_running_loop(), timeout_s, takes_device=takes_device)
@@ -284,7 +252,7 @@ async def _take_socket(comm: Comm) -> socket.socket:
     Nothing may be in flight to this end then, or the comm's stream might have read it already: so
     the sender waits for the receiver's "ready", and the receiver takes its socket right after it.
     """
-    assert isinstance(comm, TCP), "pipes are offered over TCP only"
+    assert isinstance(comm, TCP), "memory is shared over TCP only"
     stream = comm.stream
     if stream is None:
         raise ConnectionResetError("the connection was closed")

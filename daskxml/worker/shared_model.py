@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import secrets
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from daskxml.worker.settings import WorkerSlot
 
 _FLOAT_BYTES = 4
 _PREFIX = "daskxml-"  # of the names by which /proc shows the memory
+_TOKEN = secrets.token_hex(8)  # containers reuse process numbers
 _numbers = itertools.count()
 
 
@@ -39,7 +41,7 @@ class SharedHandle:
         Floats of the model.
     name
         By which /proc knows the memory; "" is not checked. It tells when the process is another
-        one than it was (numbers are used again, and containers reuse process numbers).
+        one than it was, or in another container: process numbers are used again.
     """
 
     pid: int
@@ -91,7 +93,7 @@ class SharedModel:
             raise ConfigError(f"a shared model of {size} numbers: must be at least 1")
         if not hasattr(os, "memfd_create"):
             return cls(get_kernels("cpu", 1).zeros(size), None, "")
-        name = f"{_PREFIX}{kind}-{os.getpid()}-{next(_numbers)}"
+        name = f"{_PREFIX}{kind}-{_TOKEN}-{os.getpid()}-{next(_numbers)}"
         try:
             fd = os.memfd_create(name, os.MFD_CLOEXEC)
         except OSError:  # forbidden in this container, say

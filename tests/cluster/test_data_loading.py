@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from daskxml.cluster.data_loading import count_labels, make_shards, parse_source
+from daskxml.cluster.data_loading import ClusterTasks
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.reading import DataSource, Facts, Recipe
 from daskxml.data.rows import concatenate, to_scipy
+from daskxml.session.row_loading import count_labels, make_shards, parse_source
 from harness.table_files import WRITERS
 
 ROWS, FEATURES, LABELS = 97, 40, 12
@@ -46,14 +47,15 @@ def ingested(
 ) -> tuple[Partition, Facts, Any]:
     async def work() -> tuple[list[Partition], Facts, Any]:
         name = f"{np.random.default_rng().integers(2**40)}"
-        parsed = await parse_source(client, source, name)
+        tasks = ClusterTasks(client)
+        parsed = await parse_source(tasks, source, name)
         facts = parsed.facts
         recipe = Recipe(
             rows=facts.rows, parts=parts, shuffle_key=key, features=facts.features,
             labels=facts.labels, shift=parsed.shift, normalize=normalize,
         )  # fmt: skip
-        shards = make_shards(client, parsed, recipe, name)
-        counts = count_labels(client, shards, facts.labels, name)
+        shards = make_shards(tasks, parsed, recipe, name)
+        counts = count_labels(tasks, shards, facts.labels, name)
         partitions = await client.gather(shards.futures)
         assert [part.rows for part in partitions] == list(shards.rows)
         return partitions, facts, await counts

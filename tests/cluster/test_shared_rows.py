@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from daskxml.cluster.shared_rows import SharedRows
+from daskxml.cluster.data_loading import SharedRows
 
 
 class Rows:

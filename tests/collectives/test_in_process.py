@@ -71,3 +71,14 @@ def test_messages_that_do_not_fit_are_refused():
 
 def iter_nothing():
     yield from ()
+
+
+def test_two_that_wait_for_their_messages_to_be_received_before_they_receive_are_a_deadlock():
+    def flushes(other):
+        yield Send(other, np.zeros(1))
+        yield Flush()
+        yield Receive(other, np.zeros(1))
+
+    problem = "rank 0 waits until its messages are received, rank 1 waits until its"
+    with pytest.raises(RuntimeError, match=f"deadlock: {problem}"):
+        run_together([flushes(1), flushes(0)])

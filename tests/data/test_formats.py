@@ -21,9 +21,10 @@ from daskxml.data.formats import FORMATS, PartTable, declared, plan_files, read_
 from daskxml.data.inspection import inspect_file
 from daskxml.data.names import ids_by_name
 from daskxml.data.parse import Dialect, parse_bytes
-from daskxml.data.reading import DataSource, read_here
+from daskxml.data.reading import DataSource
 from daskxml.data.rows import concatenate
 from daskxml.data.tables import Parts, find_bad_row
+from harness.rows_here import read_here
 from harness.table_files import WRITERS, Rows, as_text
 
 VALUES = st.floats(-1e3, 1e3, width=32)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from daskxml.core.errors import InputError
 from daskxml.data.parse import parse_bytes
-from daskxml.data.reading import DataSource, Recipe, count_held, read_here, shuffle_here
+from daskxml.data.reading import DataSource, Recipe, count_held
+from harness.rows_here import read_here, shuffle_here
 
 
 def block(first, rows):

@@ -12,11 +12,12 @@ import pytest
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.reading import DataSource, read_here
+from daskxml.data.reading import DataSource
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows
 from daskxml.data.weights import row_weights
 from daskxml.kernels import get_kernels
 from daskxml.local import read_rows
+from harness.rows_here import read_here
 
 
 def test_files_hold_what_arrays_hold(tmp_path):

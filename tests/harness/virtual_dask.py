@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from daskxml.cluster import run_driver
-from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, Shards
+from daskxml.cluster.data_loading import LoadedData, ScatteredRows
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.config import load_run_config
@@ -25,6 +25,7 @@ from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import MetricSums
 from daskxml.session.commands import EvaluationResult, WorkResult
+from daskxml.session.row_loading import PlacedRows, Shards
 from daskxml.transport.communicator import ProgramResult
 from harness.virtual_executor import rows_of
 

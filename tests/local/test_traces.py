@@ -10,13 +10,14 @@ from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
 import daskxml
 from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
-from daskxml.cluster.data_loading import LoadedData, PlacedRows, ScatteredRows, Shards
+from daskxml.cluster.data_loading import LoadedData, ScatteredRows
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import load_run_config
 from daskxml.local import Arrival, Loss
 from daskxml.local.cost import Devices, v100_cost
 from daskxml.local.rows import load_rows
 from daskxml.local.run import LocalRun
+from daskxml.session.row_loading import PlacedRows, Shards
 from daskxml.session.session import Session
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]

@@ -113,16 +113,15 @@ def ring(rank, weights, size, kernels=None):
 
 
 def exchange(rank, size):
-    """Both send before they receive, more than a connection holds, and flush in between."""
-    mine, theirs = np.full(size, rank, np.float32), np.empty(size, np.float32)
-    for _ in range(2):
-        yield Send(1 - rank, mine)
-        yield Flush()
-        mine += 2
-    yield Receive(1 - rank, theirs)
-    first = float(theirs[0]), float(theirs[-1])
-    yield Receive(1 - rank, theirs)
-    return (*first, float(theirs[0]), float(theirs[-1]))
+    """Both send before they receive, more than a connection holds."""
+    mine, theirs = np.full((2, size), rank, np.float32), np.empty((2, size), np.float32)
+    mine[1] += 2
+    for array in mine:
+        yield Send(1 - rank, array)
+    for array in theirs:
+        yield Receive(1 - rank, array)
+    yield Flush()
+    return float(theirs[0, 0]), float(theirs[0, -1]), float(theirs[1, 0]), float(theirs[1, -1])
 
 
 def client_of(rank, server, turns):
@@ -219,7 +218,7 @@ def test_every_worker_gets_the_bits_of_the_plain_merge(client, addresses, weight
     assert merged == [plain_merge(weights, size)] * len(ranks)
 
 
-def test_flushing_on_both_sides_is_no_deadlock(client, addresses):
+def test_sending_on_both_sides_before_either_receives_is_no_deadlock(client, addresses):
     futures = start(client, "exchange", 1, addresses[:2], exchange, BIG_FLOATS)
     for rank, ((received,), sent_bytes) in enumerate(client.gather(futures)):
         assert received == (1 - rank, 1 - rank, 3 - rank, 3 - rank)
@@ -323,7 +322,7 @@ def test_a_run_that_is_forgotten_may_start_anew(client, addresses):
 
     merge_all(client, "again", 5, addresses[:2], [1.0, 1.0], BIG_FLOATS)
     pids = client.run(forget).values()
-    assert not set().union(*(shared_memory(pid, "daskxml") for pid in pids))
+    assert not set().union(*(shared_memory(pid, "daskxml-array") for pid in pids))
     merged = merge_all(client, "again", 1, addresses[:2], [1.0, 1.0], 10)
     assert merged == [plain_merge([1.0, 1.0], 10)] * 2
 

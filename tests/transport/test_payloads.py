@@ -12,7 +12,6 @@ import pytest
 from distributed.comm import connect, listen
 
 from daskxml.transport.channels.dask_comm import CommChannel
-from daskxml.transport.channels.descriptor_pipe import DescriptorPipe, open_pipe
 from daskxml.transport.channels.protocol import (
     copy_payload,
     host_bytes,
@@ -107,14 +106,13 @@ def test_channels_of_the_host_take_device_arrays(kind):
     if kind == "socket":
         out, into = TcpChannel(here, TIMEOUT_S), TcpChannel(there, TIMEOUT_S)
     else:
-        pipe = DescriptorPipe()
-        out = ShmSender(here, pipe, TIMEOUT_S)
-        into = ShmReceiver(there, open_pipe(pipe.offer), TIMEOUT_S, MappingCache())
+        out = ShmSender(here, TIMEOUT_S)
+        into = ShmReceiver(there, TIMEOUT_S, MappingCache())
     out.send(payload_of(on_device(np.arange(5000)), is_direct=False))
     room = on_device(np.zeros(5000))
     assert into.borrow(room) is room  # kernels of a device cannot read the host's memory
     np.testing.assert_array_equal(room.view(np.ndarray), np.arange(5000))
-    out.drain()
+    out.flush()
     for channel in (out, into):
         asyncio.run(channel.close())
 

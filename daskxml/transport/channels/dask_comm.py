@@ -21,7 +21,6 @@ from distributed.protocol import to_serialize
 
 from daskxml.core.arrays import Array
 from daskxml.transport.channels.protocol import (
-    STALL_S,
     Payload,
     Read,
     Receiver,
@@ -68,18 +67,13 @@ class CommChannel(Sender, Receiver):
         self._turn = asyncio.Lock()  # a comm takes one message after the other
         self._has_sent = self._aborted = False
 
-    def send(self, data: Payload) -> int:
+    def send(self, data: Payload) -> None:
         """Send a copy: some comms return before the bytes have left, or pass by reference."""
-        try:
-            while len(self._writing) >= IN_FLIGHT:
-                self._result(self._writing[0], STALL_S)
-                self._writing.popleft()
-        except TimeoutError:
-            return 0
+        if len(self._writing) >= IN_FLIGHT:
+            self._result(self._writing.popleft(), self._timeout_s)
         self._has_sent = True
         copied = copy_payload(data) if self._takes_device else bytes(payload_of(data, False))
         self._writing.append(self._start(self._write(copied)))
-        return len(data)
 
     def receive_into(self, array: Array) -> None:
         """Receive one message and copy its array."""

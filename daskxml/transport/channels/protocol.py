@@ -15,17 +15,15 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from select import epoll
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from daskxml.core.arrays import Array
 
-STALL_S = 0.05  # how long a receiver may take nothing before its sender copies what is left
 Payload: TypeAlias = "memoryview | Array"  # bytes, on the host or on a device; sliced alike
 Read = Future[Any]
-Signal: TypeAlias = "socket.socket | epoll | Read"
+Signal: TypeAlias = "socket.socket | Read"
 
 
 class Channel(ABC):
@@ -59,10 +57,13 @@ class Sender(Channel):
     inline_bytes = 0
 
     @abstractmethod
-    def send(self, data: Payload) -> int:
-        """Send these bytes, or as many as are taken before nothing moves for `STALL_S`.
+    def send(self, data: Payload) -> None:
+        """Send these bytes, which may be overwritten after `flush`; it may wait for the receiver.
 
-        Returns their number; they may be overwritten after `flush`.
+        Raises
+        ------
+        TimeoutError
+            When the receiver takes nothing for too long.
         """
 
     def send_now(self, data: Payload) -> int:
@@ -71,10 +72,6 @@ class Sender(Channel):
 
     def flush(self) -> None:
         """Wait until what was sent may be overwritten: by default it has been copied."""
-        return
-
-    def drain(self) -> None:
-        """Wait until what was sent does not need this process: by default it never does."""
         return
 
 

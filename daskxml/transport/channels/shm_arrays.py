@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from bisect import bisect_right, insort
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -58,9 +59,30 @@ def shared_zeros(size: int) -> Array:
 
 
 @cache
-def can_share() -> bool:
-    """Whether this system has memory without a name."""
-    return locate(memoryview(shared_zeros(1)).cast("B")) is not None
+def _probe() -> SharedModel:
+    return SharedModel.create(1, "probe")
+
+
+def own_memory() -> SharedHandle | None:
+    """Return memory by which another process finds out whether it can read this one's.
+
+    None if this system has no memory without a name.
+    """
+    with suppress(ClusterError):
+        return _probe().handle
+    return None
+
+
+def can_read(handle: SharedHandle) -> bool:
+    """Whether this process can map that memory.
+
+    Not on another machine, in another container, or as another user.
+    """
+    try:
+        SharedModel.open(handle).close()
+    except ClusterError:
+        return False
+    return True
 
 
 def _forget(start: int) -> None:

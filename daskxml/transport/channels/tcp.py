@@ -14,7 +14,6 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.transport.channels.protocol import (
-    STALL_S,
     Payload,
     Receiver,
     Sender,
@@ -27,18 +26,7 @@ SMALL_BYTES = 1 << 16  # above this a copy into the kernel costs more than wakin
 
 
 class SocketEnd:
-    """An end of a channel that has a connected socket."""
-
-    _socket: socket.socket
-
-    def abort(self) -> None:
-        """Shut the connection down, which wakes threads that wait at either end."""
-        with suppress(OSError):  # broken or closed already
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-
-class TcpChannel(SocketEnd, Sender, Receiver):
-    """Either end of a channel over a connected TCP socket of its own.
+    """An end of a channel with a connected socket of its own.
 
     Parameters
     ----------
@@ -46,13 +34,59 @@ class TcpChannel(SocketEnd, Sender, Receiver):
         The socket; the channel owns it and puts it into blocking mode.
     timeout_s
         How long nothing may move while a thread waits for it, in seconds.
+    """
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        connection.setblocking(True)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, _time_value(timeout_s))
+        self.socket = connection
+
+    def write(self, data: Payload) -> None:
+        """Write all of these bytes into the socket."""
+        try:
+            self.socket.sendall(data)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill a view of bytes from the socket."""
+        at = 0
+        while at < len(view):
+            try:
+                received = self.socket.recv_into(view[at:], 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                raise TimeoutError from None
+            if not received:
+                raise ConnectionResetError("the connection was closed")
+            at += received
+
+    def signal(self) -> socket.socket:
+        """Return the socket."""
+        return self.socket
+
+    def is_at_end(self) -> bool:
+        """Peek at the next byte."""
+        return not self.socket.recv(1, socket.MSG_PEEK)
+
+    def abort(self) -> None:
+        """Shut the connection down, which wakes threads that wait at either end."""
+        with suppress(OSError):  # broken or closed already
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+
+class TcpChannel(SocketEnd, Sender, Receiver):
+    """Either end of a channel over a TCP socket.
 
     Examples
     --------
     >>> import asyncio
     >>> here, there = (TcpChannel(end, 5.0) for end in socket.socketpair())
     >>> here.send(host_bytes(np.arange(3, dtype="f4")))
-    12
     >>> array = np.empty(3, "f4")
     >>> there.receive_into(array)
     >>> array
@@ -63,23 +97,14 @@ class TcpChannel(SocketEnd, Sender, Receiver):
 
     inline_bytes = SMALL_BYTES
 
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
-        connection.setblocking(True)
-        for option, limit_s in ((socket.SO_RCVTIMEO, timeout_s), (socket.SO_SNDTIMEO, STALL_S)):
-            connection.setsockopt(socket.SOL_SOCKET, option, _time_value(limit_s))
-        self._socket = connection
-
-    def send(self, data: Payload) -> int:
-        """Send these bytes; the kernel then has a copy of as many as are returned."""
-        try:
-            return self._socket.send(data)
-        except BlockingIOError:
-            return 0
+    def send(self, data: Payload) -> None:
+        """Send these bytes; the kernel then has a copy."""
+        self.write(data)
 
     def send_now(self, data: Payload) -> int:
         """Send what the kernel takes at once."""
         try:
-            return self._socket.send(data, socket.MSG_DONTWAIT)
+            return self.socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
 
@@ -87,30 +112,10 @@ class TcpChannel(SocketEnd, Sender, Receiver):
         """Receive straight into the array; through the host into one on a device."""
         if is_on_device(array):
             arrived = np.empty(array.shape, array.dtype)
-            self.receive_into(arrived)
+            self.read_into(host_bytes(arrived))
             write_payload(arrived, array)
-            return
-        view, at = host_bytes(array), 0
-        while at < len(view):
-            try:
-                received = self._socket.recv_into(view[at:], 0, socket.MSG_WAITALL)
-            except BlockingIOError:
-                raise TimeoutError from None
-            if not received:
-                raise ConnectionResetError("the connection was closed")
-            at += received
-
-    def signal(self) -> socket.socket:
-        """Return the socket."""
-        return self._socket
-
-    def is_at_end(self) -> bool:
-        """Peek at the next byte."""
-        return not self._socket.recv(1, socket.MSG_PEEK)
-
-    async def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        else:
+            self.read_into(host_bytes(array))
 
 
 def _time_value(seconds: float) -> bytes:

@@ -227,7 +227,7 @@ PLANTS = (
           'f"{len(found) + 1:06d}.safetensors"', 'f"{max(1, len(found)):06d}.safetensors"'),
     Plant("arrays are overwritten before they are read",
           "transport.channels.shared_memory:ShmSender.flush",
-          "while not self._wait_until(self._is_own_read, STALL_S):", "while False:"),
+          "while self._unread:", "while False:"),
     Plant("memory of a dead process is taken for another's",
           "worker.shared_model:_check",
           "if not name.startswith(handle.name or _PREFIX) or", "if",

@@ -29,7 +29,7 @@ from daskxml.api import train as trainings
 from daskxml.api.run import Run
 from daskxml.api.train import launch, train
 from daskxml.cluster import membership, run_driver, tree_driver, worker_plugin, worker_tasks
-from daskxml.cluster.data_loading import LoadedData, PlacedRows, Shards
+from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import RunConfig, load_run_config
@@ -37,8 +37,9 @@ from daskxml.core.errors import DaskxmlError, ModelError
 from daskxml.models.trees import fitting
 from daskxml.records import run_dir as run_dirs
 from daskxml.records.run_dir import RunDir
+from daskxml.session.row_loading import PlacedRows, Shards
 from daskxml.transport import endpoint, handshake
-from daskxml.transport.channels import descriptor_pipe, shared_memory, shm_arrays
+from daskxml.transport.channels import shared_memory, shm_arrays
 from daskxml.worker import batch_runner, replica
 from daskxml.worker.shared_model import SharedModel
 from harness.faults import clients, counting, machines, sockets
@@ -497,12 +498,9 @@ def _seams(simulation: Simulation) -> Any:
                              "telling_of_compilation": lambda _: nullcontext()}),
             (worker_tasks, {"get_worker": machines.get_worker, "secede": machines.secede,
                             "shared_zeros": sockets.shared_zeros}),
-            (handshake, {"connect": simulation.cluster.connect, "TCP": machines.TcpComm,
-                         "DescriptorPipe": sockets.VirtualPipe, "open_pipe": sockets.open_offer,
-                         "os": sockets.VirtualOs()}),
-            (shared_memory, {"os": sockets.VirtualOs(), "select": sockets.VirtualSelect(),
-                             "shared_zeros": sockets.shared_zeros, "INLINE_BYTES": 16}),
-            (descriptor_pipe, {"select": sockets.VirtualSelect()}),
+            (handshake, {"connect": simulation.cluster.connect, "TCP": machines.TcpComm}),
+            (shared_memory, {"select": sockets.VirtualSelect(), "INLINE_BYTES": 16,
+                             "shared_zeros": sockets.shared_zeros}),
             (endpoint, {"select": sockets.VirtualSelect()}),
             (shm_arrays, {"_forget": sockets.forget_array}),
             (SharedModel, {"__init__": sockets.note_shared}),

@@ -1,4 +1,4 @@
-"""Sockets, pipes and shared memory of virtual processes: real ones, which a thread waits for.
+"""Sockets and shared memory of virtual processes: real ones, which a thread waits for.
 
 All processes of a simulation are one process of the system, which does not close what a dead one
 has left open. So each `Files` knows what its process has opened, and closes it with the process.
@@ -6,7 +6,6 @@ has left open. So each `Files` knows what its process has opened, and closes it 
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import struct
@@ -16,13 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 from daskxml.transport.channels import shm_arrays
-from daskxml.transport.channels.descriptor_pipe import DescriptorPipe, open_pipe
 from daskxml.worker.shared_model import SharedModel
 from harness.faults.loop import PROCESS, this_thread
 
 _TIMEOUTS = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
 _forget_array, _open_shared = shm_arrays._forget, SharedModel.__init__
 _owners: dict[int, Files] = {}  # of arrays that others find, by address
+shm_arrays.own_memory()  # of no virtual process, with which it would be closed
 
 
 class Files:
@@ -30,14 +29,12 @@ class Files:
 
     def __init__(self) -> None:
         self.sockets: weakref.WeakSet[VirtualSocket] = weakref.WeakSet()
-        self.pipes: weakref.WeakSet[VirtualPipe] = weakref.WeakSet()
         self.shared: weakref.WeakSet[SharedModel] = weakref.WeakSet()
-        self.numbers: set[int] = set()  # of pipes that others have made
 
     @property
     def is_any_open(self) -> bool:
         """Whether there are connections."""
-        return bool(self.numbers) or any(it.is_open for it in (*self.sockets, *self.pipes))
+        return any(it.is_open for it in self.sockets)
 
     def cut(self) -> None:
         """Break all connections."""
@@ -46,18 +43,10 @@ class Files:
 
     def close(self) -> None:
         """Close everything, as the system does for a dead process."""
-        for each in (*self.sockets, *self.pipes, *self.shared):
+        for each in (*self.sockets, *self.shared):
             each.close()
-        for number in list(self.numbers):
-            self.close_number(number)
         for start in [start for start, owner in _owners.items() if owner is self]:
             forget_array(start)
-
-    def close_number(self, number: int) -> None:
-        """Close what another process's pipe was opened by."""
-        if number in self.numbers:
-            self.numbers.remove(number)
-            os.close(number)
 
 
 def files() -> Files:
@@ -96,38 +85,13 @@ class VirtualPoll:
         return found
 
 
-class VirtualEpoll:
-    """``select.epoll``."""
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self.register, self.fileno = self._epoll.register, self._epoll.fileno
-        self.close = self._epoll.close
-
-    def poll(self, timeout_s: float | None = None) -> list[tuple[int, int]]:
-        """Wait, and return what is ready."""
-        found: list[tuple[int, int]] = wait_until(lambda: self._epoll.poll(0), timeout_s)
-        return found
-
-
 class VirtualSelect:
     """The module ``select``."""
 
-    poll, epoll = VirtualPoll, VirtualEpoll
+    poll = VirtualPoll
 
     def __getattr__(self, name: str) -> Any:
         return getattr(select, name)
-
-
-class VirtualOs:
-    """The module ``os``, whose `close` is of the caller's process."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def close(self, number: int) -> None:
-        """Close a pipe that was opened by `open_offer`."""
-        files().close_number(number)
 
 
 # ------------------------------------------------------------------- what is opened
@@ -167,9 +131,14 @@ class VirtualSocket:
             self._wait(select.POLLOUT, self._limits_s[socket.SO_SNDTIMEO])
         return self._end.send(data)
 
+    def sendall(self, data: Any) -> None:
+        """Send all, as the other end makes room."""
+        while data:
+            data = data[self.send(data) :]
+
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return what has come."""
-        if self._is_blocking:
+        if self._is_blocking and not flags & socket.MSG_DONTWAIT:
             self._wait(select.POLLIN, self._limits_s[socket.SO_RCVTIMEO])
         return self._end.recv(size, flags)
 
@@ -199,27 +168,6 @@ class VirtualSocket:
         """Close it; what was sent arrives."""
         self.is_open = False
         self._end.close()
-
-
-class VirtualPipe(DescriptorPipe):
-    """A pipe that is closed with its process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        files().pipes.add(self)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be written to."""
-        return self._write >= 0
-
-
-def open_offer(offer: Any) -> int | None:
-    """Open another process's pipe."""
-    number = open_pipe(offer)
-    if number is not None:
-        files().numbers.add(number)
-    return number
 
 
 def shared_zeros(size: int) -> Any:

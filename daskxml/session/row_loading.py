@@ -1,0 +1,340 @@
+"""Loading a run's rows by tasks: on the workers of a cluster, or in this process.
+
+A block of a file is parsed by a task; only a few counts of each block come back. Published files
+are sorted by label or by time, so the training rows are shuffled once: row ``i`` of all files moves
+to position ``perm(i)``, a seeded permutation that every task can evaluate for its own rows. Blocks
+are split by destination, and the pieces joined::
+
+    block ─▶ split_block ─▶ getitem ─▶ join_pieces ─▶ partition
+
+The order is the same for any number of workers, blocks and partitions. Without a shuffle key rows
+keep their order, as test rows do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import getitem
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from daskxml.config import RunConfig
+from daskxml.core.arrays import Array, Partition
+from daskxml.core.work_stats import StageRecord
+from daskxml.data.blocks import Block
+from daskxml.data.formats import read_block
+from daskxml.data.parse import Dialect
+from daskxml.data.reading import (
+    BlockCounts,
+    DataSource,
+    Facts,
+    ReadPlan,
+    Recipe,
+    count_block,
+    have_weights,
+    join_pieces,
+    matrix_facts,
+    plan_source,
+    split_block,
+    weights_of,
+)
+from daskxml.data.rows import label_counts
+from daskxml.data.weights import row_weights
+from daskxml.session.setup import (
+    DataLayout,
+    check_labels,
+    evaluation_recipe,
+    make_source,
+    place_rows,
+    source_like,
+    training_recipe,
+)
+
+BLOCK_ROWS = 16_384  # of a task that sums rows for label trees
+
+Result = TypeVar("Result")
+
+
+class Tasks(Protocol):
+    """Where tasks are executed."""
+
+    def submit(self, name: str, task: Callable[..., Any], *args: Any) -> Any:
+        """Return the future of a task, or what it returns where it is executed at once."""
+
+    async def wait(self, futures: Sequence[Any]) -> None:
+        """Wait until all are computed; raise the first error in the list."""
+
+    async def fetch(self, futures: Sequence[Any]) -> list[Any]:
+        """Return what they hold."""
+
+
+class TasksHere:
+    """Tasks of this process."""
+
+    def submit(self, name: str, task: Callable[..., Any], *args: Any) -> Any:
+        """Return what a task returns."""
+        return task(*args)
+
+    async def wait(self, futures: Sequence[Any]) -> None:
+        """Do nothing: all are computed."""
+
+    async def fetch(self, futures: Sequence[Any]) -> list[Any]:
+        """Return them."""
+        return list(futures)
+
+
+def run_here(work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what a coroutine returns that uses `TasksHere`, and so never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waits for something")
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """Rows to use instead of files: blocks, and the weights of all training rows."""
+
+    train: Sequence[Any] = ()
+    test: Sequence[Any] = ()
+    weights: Any = None
+
+
+@dataclass(frozen=True)
+class ParsedBlocks:
+    """Blocks in the order of the files; ``shift`` is still to be subtracted from feature ids."""
+
+    blocks: Sequence[Any]
+    counts: list[BlockCounts]
+    facts: Facts
+    shift: int
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Partitions on the workers; in this process the futures are the partitions themselves."""
+
+    futures: list[Any]
+    rows: tuple[int, ...]
+
+    def blocks(self) -> list[tuple[Any, int, int]]:
+        """Return parts of the partitions: partition, first row, row after the last."""
+        return [
+            (part, start, min(start + BLOCK_ROWS, rows))
+            for part, rows in zip(self.futures, self.rows, strict=True)
+            for start in range(0, rows, BLOCK_ROWS)
+        ]
+
+    def divide(self, parts: int) -> tuple[Shards, Shards]:
+        """Return the first ``parts`` and the others."""
+        first = Shards(self.futures[:parts], self.rows[:parts])
+        return first, Shards(self.futures[parts:], self.rows[parts:])
+
+
+@dataclass(frozen=True)
+class PlacedRows:
+    """Rows on the workers, which runs may share.
+
+    Attributes
+    ----------
+    facts
+        Sizes of all training rows.
+    train, test
+        Partitions; held-out rows are test rows.
+    label_counts
+        Future of ``(labels,)`` int64, of the training rows without those held out.
+    is_replicated
+        Every worker holds every row.
+    stages
+        How they came there.
+    """
+
+    facts: Facts
+    train: Shards
+    test: Shards
+    label_counts: Any
+    is_replicated: bool
+    stages: tuple[StageRecord, ...] = ()
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether no partition was cancelled, as ``client.restart()`` does."""
+        return not any(each.status in ("cancelled", "error") for each in self.futures())
+
+    def futures(self) -> list[Any]:
+        """Return what keeps the rows on the workers."""
+        return [*self.train.futures, *self.test.futures, self.label_counts]
+
+    def release(self) -> None:
+        """Release the rows, even if this object is still referenced."""
+        for future in self.futures():
+            future.release()
+
+    def fit(self, stored: DataLayout | None, workers: int) -> bool:
+        """Whether a run with this layout, or a new one on so many workers, can use the rows."""
+        parts = len(self.train.rows)
+        if stored is not None:
+            return (self.is_replicated, parts) == (stored.is_replicated, stored.parts)
+        return self.is_replicated or parts >= min(workers, sum(self.train.rows))
+
+
+async def load_partitions(
+    tasks: Tasks,
+    config: RunConfig,
+    run: str,
+    workers: int,
+    given: GivenRows,
+    stored: DataLayout | None,
+    check: Callable[[Facts], Awaitable[Any]] | None = None,
+) -> PlacedRows:
+    """Read all rows, and shuffle them into partitions.
+
+    Parameters
+    ----------
+    run
+        Part of the tasks' names.
+    workers
+        Their number, which determines the number of partitions.
+    stored
+        The layout of a resumed run, which must not change.
+    check
+        Called with the sizes of the training rows, before they are shuffled.
+
+    Raises
+    ------
+    InputError
+        The first problem in the order of the files, training files first.
+    """
+    data, began_s = config.data, time.monotonic()
+    train = await _read(tasks, make_source(data, data.train), given.train, f"train-{run}")
+    test = None
+    if (data.test or given.test) and not data.validation:
+        source = source_like(data, data.test, train.facts)
+        test = await _read(tasks, source, given.test, f"test-{run}")
+    nbytes = train.facts.nbytes + (test.facts.nbytes if test else 0)
+    read_s = time.monotonic() - began_s
+    layout = stored or place_rows(config, train.facts.rows, nbytes, workers)
+    check_labels(train.facts, data.train)
+    if check is not None:
+        await check(train.facts)
+    recipe = training_recipe(config, train.facts, train.shift, layout.parts)
+    weights = await _weights(tasks, config, given.weights, train, run)
+    shards = make_shards(tasks, train, recipe, f"train-{run}", weights)
+    shards, tests = shards.divide(recipe.parts)
+    if test is not None:
+        recipe = evaluation_recipe(config, test.facts, test.shift, layout.parts)
+        tests = make_shards(tasks, test, recipe, f"test-{run}")
+    counts = count_labels(tasks, shards, train.facts.labels, run)
+    await tasks.wait([*shards.futures, *tests.futures, counts])
+    shuffle_s = time.monotonic() - began_s - read_s
+    blocks = len(train.blocks) + (len(test.blocks) if test else 0)
+    rows, pieces = sum(shards.rows) + sum(tests.rows), len(shards.rows) + len(tests.rows)
+    whole = StageRecord(name="read", rows=rows, nbytes=nbytes, partitions=blocks, seconds=read_s)
+    shuffle = replace(whole, name="shuffle", partitions=pieces, seconds=shuffle_s)
+    stages = (shuffle,) if given.train else (whole, shuffle)
+    return PlacedRows(train.facts, shards, tests, counts, layout.is_replicated, stages)
+
+
+async def _weights(
+    tasks: Tasks, config: RunConfig, given: Any, train: ParsedBlocks, run: str
+) -> Any:
+    """Return the weights of all training rows as a future, if they have any."""
+    given = given if given is not None else config.data.weights or None
+    if given is None and have_weights(train.counts):
+        own = [
+            tasks.submit(f"own-weights-{run}-{i}", weights_of, block)
+            for i, block in enumerate(train.blocks)
+        ]
+        given = tasks.submit(f"all-weights-{run}", np.concatenate, own)
+    if given is None:
+        return None
+    check = partial(row_weights, has_mean_one=config.kind.scales_weights)
+    weights = tasks.submit(f"weights-{run}", check, given, train.facts.rows)
+    await tasks.wait([weights])
+    return weights
+
+
+async def _read(tasks: Tasks, source: DataSource, blocks: Sequence[Any], name: str) -> ParsedBlocks:
+    """Read files, or describe blocks that are there already, such as a user's matrices."""
+    if not blocks:
+        return await parse_source(tasks, source, name)
+    counts = await _count(tasks, blocks, name)
+    return ParsedBlocks(blocks, counts, matrix_facts(counts, source), 0)
+
+
+async def parse_source(tasks: Tasks, source: DataSource, name: str) -> ParsedBlocks:
+    """Read and parse all files of a source, one task per block.
+
+    Raises
+    ------
+    InputError
+        The first problem in the order of the files.
+    """
+    plan: ReadPlan
+    (plan,) = await tasks.fetch([tasks.submit(f"plan-{name}", plan_source, source)])
+    blocks, counts = await _parse(tasks, plan.blocks, plan.dialect, name)
+    shift = plan.find_shift(counts)
+    strict = plan.stricter_dialect(counts, shift)
+    if strict is not None:
+        await _parse(tasks, plan.blocks, strict, f"check-{name}")  # raises
+    return ParsedBlocks(blocks, counts, plan.facts(counts, shift), shift)
+
+
+async def _parse(
+    tasks: Tasks, blocks: Sequence[Block], dialect: Dialect, name: str
+) -> tuple[list[Any], list[BlockCounts]]:
+    parsed = [
+        tasks.submit(f"parse-{name}-{i}", read_block, block, dialect)
+        for i, block in enumerate(blocks)
+    ]
+    return parsed, await _count(tasks, parsed, name)
+
+
+async def _count(tasks: Tasks, blocks: Sequence[Any], name: str) -> list[BlockCounts]:
+    counts = [
+        tasks.submit(f"describe-{name}-{i}", count_block, block) for i, block in enumerate(blocks)
+    ]
+    await tasks.wait(counts)
+    return await tasks.fetch(counts)
+
+
+def make_shards(
+    tasks: Tasks, parsed: ParsedBlocks, recipe: Recipe, name: str, weights: Any = None
+) -> Shards:
+    """Shuffle parsed rows into ``recipe.pieces`` partitions."""
+    starts = np.concatenate([[0], np.cumsum([block.rows for block in parsed.counts])]).tolist()
+    split = [
+        tasks.submit(f"split-{name}-{i}", split_block, block, start, recipe, weights)
+        for i, (block, start) in enumerate(zip(parsed.blocks, starts[:-1], strict=True))
+    ]
+    futures = []
+    for part in range(recipe.pieces):
+        pieces = [
+            tasks.submit(f"pick-{name}-{i}-{part}", getitem, pieces, part)
+            for i, pieces in enumerate(split)
+        ]
+        futures.append(tasks.submit(f"join-{name}-{part}", join_pieces, pieces, part, recipe))
+    bounds = [recipe.bounds(part) for part in range(recipe.pieces)]
+    return Shards(futures, tuple(stop - start for start, stop in bounds))
+
+
+def count_labels(tasks: Tasks, shards: Shards, labels: int, name: str) -> Any:
+    """Return how often each label occurs, ``(labels,)`` int64, as a future."""
+    counts = [
+        tasks.submit(f"count-{name}-{i}", _count_labels, part, labels)
+        for i, part in enumerate(shards.futures)
+    ]
+    return tasks.submit(f"counts-{name}", _sum, counts)
+
+
+def _count_labels(partition: Partition, labels: int) -> Array:
+    return label_counts(partition.labels, labels)
+
+
+def _sum(counts: list[Array]) -> Array:
+    return np.sum(counts, axis=0, dtype=np.int64)
