@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.cluster.event_log import EventLog
-from daskxml.cluster.worker_group import LostBeforeAnswer, WorkerGroup, WorkerHandle
+from daskxml.cluster.worker_group import LostBeforeAnswer, WorkerGroup, WorkerHandle, remaining
 from daskxml.cluster.worker_info import WorkerInfo
-from daskxml.cluster.worker_plugin import RunStorage, worker_plugin
+from daskxml.cluster.worker_plugin import worker_plugin
 from daskxml.cluster.worker_tasks import model_arrays
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array
@@ -203,63 +203,36 @@ class HistoryWriter:
         return infos[self._refused % len(infos)]
 
 
-class DetachedRun:
-    """What a detached run leaves: a directory written by a worker, or a model kept by some.
+class ModelKeepers:
+    """Workers that keep the model of a detached run without a directory, once that is over.
 
     Parameters
     ----------
     group
         The run's workers.
-    writer
-        Writes the run's directory; None if it has none, and workers keep its model.
     """
 
-    def __init__(self, group: WorkerGroup, writer: HistoryWriter | None) -> None:
-        self._group, self._writer = group, writer
+    def __init__(self, group: WorkerGroup) -> None:
+        self._group = group
         self._keepers: list[WorkerHandle] = []
 
     def worker_removed(self, address: str) -> None:
         """Note that a worker was lost."""
-        if self._writer is not None:
-            self._writer.worker_removed(address)
         for keeper in self._keepers:
             if keeper.address == address:
                 keeper.lost.set()
 
-    async def open(self) -> None:
-        """Lock the directory.
-
-        Raises
-        ------
-        ModelError, ClusterError
-            If that is not possible.
-        """
-        if self._writer is not None:
-            await self._writer.open()
-
-    def begin(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Write every event from now on; ``history`` is that of a resumed run."""
-        if self._writer is not None:
-            self._writer.start(history)
-
-    async def end(self, has_failed: bool) -> None:
-        """Write the remaining events, or let workers keep the model."""
-        if self._writer is not None:
-            await self._writer.close(has_failed)
-        elif not has_failed and not self._keepers:
+    async def close(self, has_failed: bool) -> None:
+        """Let workers keep the model, of a run that has not failed."""
+        if not has_failed and not self._keepers:
             handles = list(self._group.workers.values())[:KEEPERS]
             answers = await self._group.ask_all(handles, "model", keep_model, self._group.run)
             self._keepers = [handle for handle in handles if answers[handle.name] is None]
 
-    def cancel(self) -> None:
-        """Stop, as the scheduler ends."""
-        if self._writer is not None:
-            self._writer.cancel()
-
     @property
     def keepers(self) -> list[WorkerHandle]:
-        """The workers that keep the model, once the run is over."""
-        return [handle for handle in self._keepers if not handle.is_lost]
+        """The workers that keep the model."""
+        return remaining(self._keepers)
 
     async def forget(self) -> None:
         """Let workers drop the model."""
@@ -280,13 +253,13 @@ def lock_directory(run: str, run_dir: str, checkpoint: str | None) -> None:
     ClusterError
         If this worker does not see it.
     """
-    storage = worker_plugin().storage.get(run)
-    if storage is None or storage.run_dir is None:
+    directories = worker_plugin().directories
+    if run not in directories:
         if not (Path(run_dir) / RUN_FILE).exists():
             raise ClusterError(f"not all workers see {run_dir}: choose a folder that they share")
         directory = RunDir(Path(run_dir), checkpoint)
         directory.lock()
-        _storage(run).run_dir = directory
+        directories[run] = directory
 
 
 def begin_directory(run: str, config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -314,42 +287,34 @@ def write_rows(run: str, offset: int, rows: Sequence[Mapping[str, Any]]) -> list
 
 def release_directory(run: str, has_failed: bool) -> None:
     """Unlock the directory; a run that failed before its first merge leaves nothing behind."""
-    storage = worker_plugin().storage.pop(run, None)
-    if storage is not None and storage.run_dir is not None:
-        storage.run_dir.release(has_failed)
+    directory = worker_plugin().directories.pop(run, None)
+    if directory is not None:
+        directory.release(has_failed)
 
 
 def keep_model(run: str) -> None:
     """Keep the model of a run that is over, before its `TrainingWorker` is removed."""
-    if _storage(run).model is None:
+    if run not in worker_plugin().models:
         keep_arrays(run, *model_arrays(run))
 
 
 def keep_arrays(run: str, parameters: dict[str, Array], label_counts: Array) -> None:
     """Keep the parameters and label counts of a run that is over."""
-    _storage(run).model = parameters, label_counts
+    worker_plugin().models[run] = parameters, label_counts
 
 
 def model_of(run: str) -> tuple[dict[str, Array], Array]:
     """Return the parameters and label counts of a run that is over."""
-    storage = worker_plugin().storage.get(run)
-    kept = None if storage is None else storage.model
-    return model_arrays(run) if kept is None else kept
+    return worker_plugin().models.get(run) or model_arrays(run)
 
 
 def drop_model(run: str) -> None:
-    """Drop everything that is stored of a run."""
-    storage = worker_plugin().storage.pop(run, None)
-    if storage is not None:
-        storage.close()
-
-
-def _storage(run: str) -> RunStorage:
-    return worker_plugin().storage.setdefault(run, RunStorage())
+    """Drop what is kept of a run that is over."""
+    worker_plugin().models.pop(run, None)
 
 
 def _directory(run: str) -> RunDir:
-    storage = worker_plugin().storage.get(run)
-    if storage is None or storage.run_dir is None:
+    directories = worker_plugin().directories
+    if run not in directories:
         raise ClusterError(f"the directory of run {run} is not kept by this worker")
-    return storage.run_dir
+    return directories[run]

@@ -73,8 +73,7 @@ class EventLog:
         self.begun_at_s = time.time()
         self.is_over = self.has_failed = False
         self._version = 0
-        self._changed = asyncio.Condition()
-        self._notifying: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()  # of this version
 
     def event(self, kind: str, /, **values: Any) -> None:
         """Add an event."""
@@ -101,23 +100,16 @@ class EventLog:
 
         ``version`` is that of the last answer; None waits for events only, not for a new state.
         """
-        async with self._changed:
-            with contextlib.suppress(asyncio.TimeoutError):
-                change = self._changed.wait_for(
-                    lambda: len(self.events) > since or version not in (None, self._version)
-                )
-                await asyncio.wait_for(change, timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while len(self.events) <= since and version in (None, self._version):
+                    await self._changed.wait()
         return {"events": self.events[since:], "status": self.status, "version": self._version}
 
     def _count_change(self) -> None:
         self._version += 1
-        task = asyncio.ensure_future(self._notify())
-        self._notifying.add(task)
-        task.add_done_callback(self._notifying.discard)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of a `RunRecord` that follow from events.

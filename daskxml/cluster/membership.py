@@ -24,13 +24,10 @@ from daskxml.cluster.worker_group import (
     wait_for_loss,
 )
 from daskxml.cluster.worker_info import (
-    Capabilities,
+    RunWorkers,
     WorkerInfo,
     choose_model_host,
-    kernel_device,
-    kernel_threads,
     probe_process,
-    problem_with,
     unfit_workers,
 )
 from daskxml.config import RunConfig
@@ -124,8 +121,10 @@ class Admission:
 
     def problem(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> DaskxmlError | None:
         """Return why a worker cannot take part; None if it can."""
-        group = self.group
-        return problem_with(worker.info, self.config, present, group.model_host, group.capabilities)
+        return self._run_workers(present).problem(worker.info, self.group.model_host)
+
+    def _run_workers(self, present: Sequence[WorkerInfo]) -> RunWorkers:
+        return RunWorkers(self.config, present, self.group.capabilities)
 
     async def probe(self, worker: WorkerHandle) -> None:
         """Get the capabilities of a worker.
@@ -148,9 +147,8 @@ class Admission:
         self, info: WorkerInfo, present: Sequence[WorkerInfo]
     ) -> tuple[Literal["cpu", "cuda"], int]:
         """Return the device of a worker's kernels, and their threads on a CPU."""
-        known = self.group.capabilities
-        device = kernel_device(self.config, info, known.get(info.address, Capabilities()))
-        return device, kernel_threads(self.config, info, present, known)
+        workers = self._run_workers(present)
+        return workers.kernel_device(info), workers.kernel_threads(info)
 
     def publish_hardware(self, workers: Iterable[WorkerHandle]) -> None:
         """Publish the capabilities of workers that take part."""

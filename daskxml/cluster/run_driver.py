@@ -21,7 +21,7 @@ from distributed import Client, Future
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
-from daskxml.cluster.detached import DetachedRun, HistoryWriter
+from daskxml.cluster.detached import HistoryWriter, ModelKeepers
 from daskxml.cluster.event_log import EventLog, explained
 from daskxml.cluster.executor import Event, Executor, HandleLost, RunFailed, TaskErred
 from daskxml.cluster.membership import Admission, Membership, wait_for_worker
@@ -32,7 +32,7 @@ from daskxml.cluster.worker_group import (
     remaining,
     result_of,
 )
-from daskxml.cluster.worker_info import WorkerInfo, check_workers, crowded_gpus
+from daskxml.cluster.worker_info import RunWorkers, WorkerInfo
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.kernels.compilation import TEXT
@@ -118,10 +118,8 @@ class RunDriver:
         self._arrived = asyncio.Event()
         # Seconds since a worker was heard of last, by its address; the scheduler knows it.
         self.silence_s: Callable[[str], float] = lambda address: 0.0
-        self.detached: DetachedRun | None = None
-        if is_detached:
-            writer = self._new_history_writer(run_dir) if run_dir is not None else None
-            self.detached = DetachedRun(self.group, writer)
+        self.is_detached, self.keepers = is_detached, ModelKeepers(self.group)
+        self.writer = self._new_history_writer(run_dir) if is_detached and run_dir else None
 
     # ---------------------------------------------- called by the scheduler plugin
 
@@ -140,8 +138,9 @@ class RunDriver:
             worker.lost.set()
             self.events.put_nowait(HandleLost(worker))
         self.group.capabilities.pop(address, None)
-        if self.detached is not None:
-            self.detached.worker_removed(address)
+        self.keepers.worker_removed(address)
+        if self.writer is not None:
+            self.writer.worker_removed(address)
 
     def task_failed(self, key: str) -> None:
         """Note that a task raised an exception, if it is one of the run's leases."""
@@ -154,8 +153,8 @@ class RunDriver:
 
     def model_holder(self) -> WorkerHandle | None:
         """Return a worker that holds the model of a run that is over."""
-        keepers = self.detached.keepers if self.detached else []
-        return next(iter([*remaining(self.group.workers.values()), *keepers]), None)
+        workers = remaining(self.group.workers.values())
+        return next(iter([*workers, *self.keepers.keepers]), None)
 
     def lease_reported(self, result: WorkResult) -> None:
         """Note that a lease is done."""
@@ -173,7 +172,7 @@ class RunDriver:
             "run": self.run,
             "name": self.config.run.name,
             "strategy": self.config.algorithm,
-            "is_detached": self.detached is not None,
+            "is_detached": self.is_detached,
             "out": self.run_dir or "",
             **self.event_log.summary(),
         }
@@ -197,12 +196,13 @@ class RunDriver:
 
     async def _drive(self) -> None:
         await self._await_workers()
-        check_workers(self.config, self._infos, self.group.capabilities)
-        for text in crowded_gpus(self.config, self._infos, self.group.capabilities):
+        workers = RunWorkers(self.config, self._infos, self.group.capabilities)
+        workers.check()
+        for text in workers.crowded_gpus():
             self._warn(text)
         await self._check_run_dir()
-        if self.detached is not None:
-            await self.detached.open()
+        if self.writer is not None:
+            await self.writer.open()
         await self._read_stored()
         self.event_log.state("loading")
         self._names = await self._read_names()
@@ -224,7 +224,7 @@ class RunDriver:
         reason = await self._train()
         if self.run_dir is not None:
             await self._remove_from_workers()
-        if self.detached is not None:
+        if self.is_detached:
             await self.clean_up()
         self.event_log.end_well(reason, run_dir=self.run_dir)
 
@@ -404,8 +404,8 @@ class RunDriver:
             self.event_log.event("ready", history=history)
             stages = [asdict(stage) for stage in self.data.stages()]
             self.event_log.event("stages", stages=[*self._stages_before, *stages])
-            if self.detached is not None:
-                self.detached.begin(history)
+            if self.writer is not None:
+                self.writer.start(history)
 
     def _new_history_writer(self, run_dir: str) -> HistoryWriter:
         return HistoryWriter(
@@ -467,20 +467,22 @@ class RunDriver:
 
     async def clean_up(self) -> None:
         """Release what a run that is over does not need any more; model and record stay."""
-        if self.detached is not None:
-            await self.detached.end(self.event_log.has_failed)
+        if self.is_detached:
+            await self._end_detached(self.event_log.has_failed)
             self._holders.shared.release(self.run)
         await self._remove_from_workers()
 
     async def close(self) -> None:
         """Release everything."""
-        if self.detached is not None:
+        if self.is_detached:
             # What could not be written is no error any more: the run has failed, or is given up.
-            has_failed = self.event_log.has_failed or not self.event_log.is_over
-            await self.detached.end(has_failed)
-            await self.detached.forget()
+            await self._end_detached(self.event_log.has_failed or not self.event_log.is_over)
+            await self.keepers.forget()
         await self._remove_from_workers()
         self._holders.shared.release(self.run)
+
+    async def _end_detached(self, has_failed: bool) -> None:
+        await (self.writer or self.keepers).close(has_failed)
 
     async def _remove_from_workers(self) -> None:
         """Stop the session, and remove the run from its workers."""

@@ -74,8 +74,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
         for task in self._tasks.values():
             task.cancel()
         for driver in self.drivers.values():
-            if driver.detached is not None:
-                driver.detached.cancel()
+            if driver.writer is not None:
+                driver.writer.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._client is not None:
             await self._client.close()
@@ -133,11 +133,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
                 await driver.clean_up()
         if self.owners.get(run) == "":
             self._forget_soon(run)
-        ended = [
-            name
-            for name, driver in self.drivers.items()
-            if driver.detached and driver.event_log.is_over
-        ]
+        ended = [n for n, d in self.drivers.items() if d.is_detached and d.event_log.is_over]
         for old in ended[:-KEPT_RUNS]:
             self._forget_soon(old)
 
@@ -162,7 +158,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
     async def stop_run(self, run: str, reason: str) -> None:
         """End a run at the next merge; a detached one that is loading data ends at once."""
         driver = self._driver(run)
-        if driver.is_loading and driver.detached is not None and not driver.event_log.is_over:
+        if driver.is_loading and driver.is_detached and not driver.event_log.is_over:
             await self._cancel(run)
             driver.event_log.end_badly(ClusterError("stopped before the first mega-batch"))
             await driver.clean_up()
@@ -224,7 +220,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             directory, or that client has died with its machine, which was not noticed yet.
         """
         for run, driver in list(self.drivers.items()):
-            is_other = driver.run_dir != run_dir or driver.detached is not None
+            is_other = driver.run_dir != run_dir or driver.is_detached
             if is_other or driver.event_log.is_over:
                 continue
             if self.owners.get(run) in self.scheduler.clients:

@@ -384,7 +384,7 @@ class TreeDriver(RunDriver):
             await self.pool.close()
             self.data.label_vectors.release()
             self.pool = None
-        if self.detached is None:
+        if not self.is_detached:
             await self.group.ask_all(self.group.workers.values(), "end", drop_model, self.run)
         for info in self._infos:  # Dask may also have asked a worker that takes no part yet
             if self.group.at(info.address) is None:

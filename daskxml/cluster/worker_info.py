@@ -171,9 +171,6 @@ def explain_import(error: object) -> str:
     return f"no daskxml that loads: {str(error)[:200]}"
 
 
-KnownCapabilities = Mapping[str, Capabilities]  # by address, of the workers probed so far
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """A worker of the cluster: its name and address, whether it is a pool, and Dask's threads."""
@@ -214,39 +211,18 @@ def choose_model_host(infos: Iterable[WorkerInfo]) -> str:
     return first.host
 
 
-def known(info: WorkerInfo, capabilities: KnownCapabilities) -> Capabilities:
-    """Return the capabilities of a worker; a worker may leave before it has been probed."""
-    return capabilities.get(info.address, Capabilities())
+@dataclass(frozen=True)
+class RunWorkers:
+    """How a run uses the workers of a cluster.
 
-
-def kernel_device(config: RunConfig, info: WorkerInfo, own: Capabilities) -> Literal["cpu", "cuda"]:
-    """Return where a worker's kernels run.
-
-    Pools of threads and some run files require the CPU.
-
-    Examples
-    --------
-    >>> from daskxml.config import load_run_config
-    >>> config = load_run_config({"training": {"epochs": 1}})
-    >>> kernel_device(config, WorkerInfo("0", "tcp://h:1"), Capabilities())
-    'cpu'
-    """
-    if info.device.is_pool:
-        return "cpu"
-    if config.cluster.device == "auto":
-        return "cuda" if own.has_gpu and not config.needs_cpu else "cpu"
-    return config.cluster.device
-
-
-def kernel_threads(
-    config: RunConfig,
-    info: WorkerInfo,
-    present: Iterable[WorkerInfo],
-    capabilities: KnownCapabilities,
-) -> int:
-    """Return the threads of a worker's kernels; the workers of a machine share its cores.
-
-    A worker on a GPU takes one core.
+    Attributes
+    ----------
+    config
+        The run file.
+    present
+        All workers of the cluster.
+    capabilities
+        By address, of the workers probed so far; a worker may leave before.
 
     Examples
     --------
@@ -254,148 +230,136 @@ def kernel_threads(
     >>> config = load_run_config({"training": {"epochs": 1}})
     >>> pool, other = WorkerInfo("a", "tcp://h:1", WorkerDevice(3)), WorkerInfo("b", "tcp://h:2")
     >>> capabilities = dict.fromkeys(["tcp://h:1", "tcp://h:2"], Capabilities(cores=8))
-    >>> [kernel_threads(config, it, [pool, other], capabilities) for it in (pool, other)]
-    [3, 5]
+    >>> workers = RunWorkers(config, [pool, other], capabilities)
+    >>> workers.kernel_device(other), [workers.kernel_threads(info) for info in workers.present]
+    ('cpu', [3, 5])
     """
-    if info.device.is_pool:
-        return info.device.pool_threads
-    if _is_on_gpu(config, info, capabilities):
-        return 1
-    near = [other for other in present if other.host == info.host]
-    on_gpus = sum(_is_on_gpu(config, other, capabilities) for other in near)
-    pools = sum(other.device.is_pool for other in near)
-    taken = on_gpus + sum(other.device.pool_threads for other in near)
-    left = max(1, known(info, capabilities).cores - taken)
-    return config.cluster.threads_on(left, len(near) - on_gpus - pools)
 
+    config: RunConfig
+    present: Sequence[WorkerInfo]
+    capabilities: Mapping[str, Capabilities]
 
-def _is_on_gpu(config: RunConfig, info: WorkerInfo, capabilities: KnownCapabilities) -> bool:
-    return kernel_device(config, info, known(info, capabilities)) == "cuda"
+    def known(self, info: WorkerInfo) -> Capabilities:
+        """Return the capabilities of a worker."""
+        return self.capabilities.get(info.address, Capabilities())
 
+    def near(self, info: WorkerInfo) -> list[WorkerInfo]:
+        """Return the workers on the machine of one."""
+        return [other for other in self.present if other.host == info.host]
 
-def check_workers(
-    config: RunConfig, present: Sequence[WorkerInfo], capabilities: KnownCapabilities
-) -> None:
-    """Refuse a run that these workers cannot execute, before any data is read.
+    def kernel_device(self, info: WorkerInfo) -> Literal["cpu", "cuda"]:
+        """Return where a worker's kernels run: pools and some run files require the CPU."""
+        if info.device.is_pool:
+            return "cpu"
+        if self.config.cluster.device == "auto":
+            can = self.known(info).has_gpu and not self.config.needs_cpu
+            return "cuda" if can else "cpu"
+        return self.config.cluster.device
 
-    Raises
-    ------
-    ConfigError, ClusterError
-        The first `problem_with` a worker.
-    """
-    model_host = choose_model_host(present) if config.make_strategy().shares_model else ""
-    for info in present:
-        problem = problem_with(info, config, present, model_host, capabilities)
-        if problem is not None:
-            raise problem
+    def is_on_gpu(self, info: WorkerInfo) -> bool:
+        """Whether a worker's kernels run on a GPU."""
+        return self.kernel_device(info) == "cuda"
 
+    def kernel_threads(self, info: WorkerInfo) -> int:
+        """Return the threads of a worker's kernels; the workers of a machine share its cores.
 
-def problem_with(
-    info: WorkerInfo,
-    config: RunConfig,
-    present: Sequence[WorkerInfo],
-    model_host: str,
-    capabilities: KnownCapabilities,
-) -> DaskxmlError | None:
-    """Return an error that says why a worker cannot take part in a run; None if it can.
+        A worker on a GPU takes one core.
+        """
+        if info.device.is_pool:
+            return info.device.pool_threads
+        if self.is_on_gpu(info):
+            return 1
+        near = self.near(info)
+        on_gpus, pools = sum(map(self.is_on_gpu, near)), sum(o.device.is_pool for o in near)
+        taken = on_gpus + sum(other.device.pool_threads for other in near)
+        left = max(1, self.known(info).cores - taken)
+        return self.config.cluster.threads_on(left, len(near) - on_gpus - pools)
 
-    Parameters
-    ----------
-    present
-        All workers of the cluster.
-    model_host
-        The machine of the shared model, "" if there is none.
-    capabilities
-        By address; unknown ones are not checked.
-    """
-    device, strategy = info.device, config.make_strategy()
-    near = [other for other in present if other.host == info.host]
-    if device.is_pool and strategy.is_joint:
-        return ConfigError(
-            f"[strategy] name = {config.strategy_name!r} steps all workers together and takes no "
-            f"pool, which worker {info.name} at {info.address} is: start it without "
-            f"--resources {POOL}, or take a strategy like adaptive-hogbatch"
-        )
-    if model_host and info.host != model_host and not config.cluster.push_pull:
-        return ConfigError(
-            f"[cluster] push_pull = false: worker {info.name} at {info.address} is not on "
-            f"{model_host}, where the shared model is; start it there, or set push_pull = true"
-        )
-    if info.address not in capabilities:
+    def check(self) -> None:
+        """Refuse a run that these workers cannot execute, before any data is read.
+
+        Raises
+        ------
+        ConfigError, ClusterError
+            The first `problem` of a worker.
+        """
+        shares_model = self.config.make_strategy().shares_model
+        model_host = choose_model_host(self.present) if shares_model else ""
+        for info in self.present:
+            problem = self.problem(info, model_host)
+            if problem is not None:
+                raise problem
+
+    def problem(self, info: WorkerInfo, model_host: str) -> DaskxmlError | None:
+        """Return an error that says why a worker cannot take part in a run; None if it can.
+
+        ``model_host`` is the machine of the shared model, "" if there is none. What is not known of
+        a worker is not checked.
+        """
+        if info.device.is_pool and self.config.make_strategy().is_joint:
+            return ConfigError(
+                f"[strategy] name = {self.config.strategy_name!r} steps all workers together and "
+                f"takes no pool, which worker {info.name} at {info.address} is: start it without "
+                f"--resources {POOL}, or take a strategy like adaptive-hogbatch"
+            )
+        if model_host and info.host != model_host and not self.config.cluster.push_pull:
+            return ConfigError(
+                f"[cluster] push_pull = false: worker {info.name} at {info.address} is not on "
+                f"{model_host}, where the shared model is; start it there, or set push_pull = true"
+            )
+        if info.address not in self.capabilities:
+            return None
+        return self._too_many_threads(info) or self._wrong_gpu(info)
+
+    def _too_many_threads(self, info: WorkerInfo) -> DaskxmlError | None:
+        cores, near = self.known(info).cores, self.near(info)
+        pooled = sum(other.device.pool_threads for other in near)
+        if info.device.is_pool and pooled > cores:
+            return ClusterError(
+                f"worker {info.name} at {info.address}: the pools of its machine have {pooled} "
+                f"threads, more than its {cores} cores; start them with fewer, as "
+                f"--resources {POOL}=THREADS"
+            )
+        threads = self.config.cluster.threads
+        stepping = [o for o in near if not (o.device.is_pool or self.is_on_gpu(o))]
+        if info in stepping and threads > 1 and threads * len(stepping) > cores:
+            return ConfigError(
+                f"[cluster] threads = {threads}: the {len(stepping)} workers on {info.host} would "
+                f"use {threads * len(stepping)} threads on {cores} cores; set it to "
+                f"{max(1, cores // len(stepping))} or less, or to 0"
+            )
         return None
-    return _too_many_threads(info, config, near, capabilities) or _wrong_gpu(
-        info, config, near, capabilities
-    )
 
-
-def _too_many_threads(
-    info: WorkerInfo,
-    config: RunConfig,
-    near: Sequence[WorkerInfo],
-    capabilities: KnownCapabilities,
-) -> DaskxmlError | None:
-    cores, name = capabilities[info.address].cores, f"worker {info.name} at {info.address}"
-    pooled = sum(other.device.pool_threads for other in near)
-    if info.device.is_pool and pooled > cores:
-        return ClusterError(
-            f"{name}: the pools of its machine have {pooled} threads, more than its {cores} cores; "
-            f"start them with fewer, as --resources {POOL}=THREADS"
-        )
-    threads = config.cluster.threads
-    stepping = [
-        other for other in near
-        if not other.device.is_pool and not _is_on_gpu(config, other, capabilities)
-    ]  # fmt: skip
-    if info in stepping and threads > 1 and threads * len(stepping) > cores:
-        return ConfigError(
-            f"[cluster] threads = {threads}: the {len(stepping)} workers on {info.host} would "
-            f"use {threads * len(stepping)} threads on {cores} cores; set it to "
-            f"{max(1, cores // len(stepping))} or less, or to 0"
-        )
-    return None
-
-
-def _wrong_gpu(
-    info: WorkerInfo,
-    config: RunConfig,
-    near: Sequence[WorkerInfo],
-    capabilities: KnownCapabilities,
-) -> DaskxmlError | None:
-    if not _is_on_gpu(config, info, capabilities):
+    def _wrong_gpu(self, info: WorkerInfo) -> DaskxmlError | None:
+        if not self.is_on_gpu(info):
+            return None
+        own, name = self.known(info), f"worker {info.name} at {info.address}"
+        if own.gpu is None:
+            return ClusterError(
+                f"{name} sees no GPU, and [cluster] device = 'cuda' needs one: start it by 'dask "
+                "cuda worker' where there is one, stop it, or take --device auto"
+            )
+        if own.gpu_problem:
+            problem = f"{name} cannot use its GPU: {own.gpu_problem}; or take --device cpu"
+            return ClusterError(problem)
+        near = [other for other in self.near(info) if other != info and self.is_on_gpu(other)]
+        others = [other.name for other in near if self.known(other).gpu == own.gpu]
+        if others and own.gpu.is_slice:
+            return ClusterError(
+                f"{name}: worker {others[0]} is on the same MIG slice {own.gpu.uuid}; start "
+                "each with a slice of its own, as CUDA_VISIBLE_DEVICES=MIG-..."
+            )
         return None
-    own, name = capabilities[info.address], f"worker {info.name} at {info.address}"
-    if own.gpu is None:
-        return ClusterError(
-            f"{name} sees no GPU, and [cluster] device = 'cuda' needs one: start it by 'dask cuda "
-            "worker' where there is one, stop it, or take --device auto"
-        )
-    if own.gpu_problem:
-        return ClusterError(f"{name} cannot use its GPU: {own.gpu_problem}; or take --device cpu")
-    others = [
-        other.name for other in near
-        if other != info and _is_on_gpu(config, other, capabilities)
-        and known(other, capabilities).gpu == own.gpu
-    ]  # fmt: skip
-    if others and own.gpu.is_slice:
-        return ClusterError(
-            f"{name}: worker {others[0]} is on the same MIG slice {own.gpu.uuid}; start each with "
-            "a slice of its own, as CUDA_VISIBLE_DEVICES=MIG-..."
-        )
-    return None
 
-
-def crowded_gpus(
-    config: RunConfig, present: Sequence[WorkerInfo], capabilities: KnownCapabilities
-) -> list[str]:
-    """Return a warning for each GPU that several workers share."""
-    sharing: dict[tuple[str, str], list[str]] = {}
-    for info in present:
-        gpu = known(info, capabilities).gpu
-        if gpu is not None and _is_on_gpu(config, info, capabilities):
-            sharing.setdefault((info.host, gpu.uuid), []).append(info.name)
-    return [
-        f"workers {', '.join(names)} share one GPU, {uuid} on {host}; 'dask cuda worker' starts "
-        "one for each GPU"
-        for (host, uuid), names in sharing.items()
-        if len(names) > 1
-    ]
+    def crowded_gpus(self) -> list[str]:
+        """Return a warning for each GPU that several workers share."""
+        sharing: dict[tuple[str, str], list[str]] = {}
+        for info in filter(self.is_on_gpu, self.present):
+            if gpu := self.known(info).gpu:
+                sharing.setdefault((info.host, gpu.uuid), []).append(info.name)
+        return [
+            f"workers {', '.join(names)} share one GPU, {uuid} on {host}; 'dask cuda worker' "
+            "starts one for each GPU"
+            for (host, uuid), names in sharing.items()
+            if len(names) > 1
+        ]

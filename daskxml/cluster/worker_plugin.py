@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from distributed import Worker, WorkerPlugin, get_worker, secede
@@ -139,27 +139,6 @@ class LeaseQueue:
         self.worker.close()
 
 
-@dataclass
-class RunStorage:
-    """What this worker stores of a detached run.
-
-    Attributes
-    ----------
-    run_dir
-        The run's directory, which this worker writes.
-    model
-        Parameters and label counts of a run that is over.
-    """
-
-    run_dir: RunDir | None = None
-    model: tuple[dict[str, Array], Array] | None = None
-
-    def close(self) -> None:
-        """Unlock the directory."""
-        if self.run_dir is not None:
-            self.run_dir.unlock()
-
-
 class RunWorkerPlugin(WorkerPlugin):
     """A worker's part in every run, and its communicator for merges and gangs."""
 
@@ -171,7 +150,10 @@ class RunWorkerPlugin(WorkerPlugin):
         self.queues: dict[str, LeaseQueue] = {}  # by run
         self.removals: Counter[str] = Counter()  # by run: how often it was removed
         self._lock = threading.Lock()
-        self.storage: dict[str, RunStorage] = {}  # by run
+        # Of detached runs: the directories that this worker writes, and the models (parameters,
+        # label counts) of those that are over.
+        self.directories: dict[str, RunDir] = {}
+        self.models: dict[str, tuple[dict[str, Array], Array]] = {}
         self.fitters: dict[str, TreeFitter] = {}  # by run, of label trees
         # The last merge of each run: its result may be asked for twice.
         self._merges: dict[str, tuple[CollectiveId, asyncio.Future[ProgramResult[Means]]]] = {}
@@ -200,8 +182,8 @@ class RunWorkerPlugin(WorkerPlugin):
         self._open.close()
         for queue in self.queues.values():
             queue.close()
-        for storage in self.storage.values():
-            storage.close()
+        for directory in self.directories.values():
+            directory.unlock()
         for name in self.handlers():
             worker.handlers.pop(name, None)
         await self.communicator.close()

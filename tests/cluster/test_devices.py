@@ -18,11 +18,8 @@ from daskxml.cluster.connection import (
 )
 from daskxml.cluster.worker_info import (
     Capabilities,
+    RunWorkers,
     WorkerInfo,
-    check_workers,
-    crowded_gpus,
-    kernel_device,
-    kernel_threads,
 )
 from daskxml.config import load_run_config
 from daskxml.config.sections import ClusterSection
@@ -55,23 +52,25 @@ def workers(*gpus: Gpu | None, cores: int = 8, problem: str = "") -> Any:
 def test_each_worker_steps_where_it_can():
     present, capabilities = workers(*GPUS, None, None)
     devices = {
-        name: [kernel_device(config(device=name), it, capabilities[it.address]) for it in present]
+        name: list(
+            map(RunWorkers(config(device=name), present, capabilities).kernel_device, present)
+        )
         for name in ("auto", "cpu", "cuda")
     }
     assert devices["auto"] == ["cuda", "cuda", "cpu", "cpu"]
     assert set(devices["cpu"]) == {"cpu"}
     assert set(devices["cuda"]) == {"cuda"}
     pool = WorkerInfo("pool", "tcp://h:9", WorkerDevice(4))
-    assert kernel_device(config(device="cuda"), pool, capabilities["tcp://h:1"]) == "cpu"
+    capabilities["tcp://h:9"] = capabilities["tcp://h:1"]
+    assert RunWorkers(config(device="cuda"), [pool], capabilities).kernel_device(pool) == "cpu"
 
 
 @pytest.mark.parametrize("more", [{"sampling": {"method": "random"}},
                                   {"strategy": {"name": "hogbatch"}}])  # fmt: skip
 def test_some_runs_are_for_cpus_alone(more):
     needs_cpu = load_run_config({"training": {"epochs": 1}} | more)
-    assert (
-        kernel_device(needs_cpu, WorkerInfo("0", "tcp://h:1"), Capabilities(gpu=GPUS[0])) == "cpu"
-    )
+    present, capabilities = workers(GPUS[0])
+    assert RunWorkers(needs_cpu, present, capabilities).kernel_device(present[0]) == "cpu"
 
 
 @pytest.mark.parametrize("cores", [1, 4, 8, 64])
@@ -82,27 +81,27 @@ def test_threads_of_a_machine_never_exceed_its_cores(cores, pool, count):
     if pool:
         present.append(WorkerInfo("pool", "tcp://h:99", WorkerDevice(pool)))
         capabilities["tcp://h:99"] = Capabilities(cores=cores)
-    threads = [kernel_threads(config(), it, present, capabilities) for it in present]
+    threads = list(map(RunWorkers(config(), present, capabilities).kernel_threads, present))
     assert min(threads) == 1
     assert sum(threads) <= max(cores, count + 2 + pool)  # a thread each at the least
 
 
 def test_threads_that_are_asked_for_must_have_cores():
     present, capabilities = workers(None, None, cores=4)
-    check_workers(config(threads=2), present, capabilities)
+    RunWorkers(config(threads=2), present, capabilities).check()
     with pytest.raises(ConfigError, match=r"threads = 3: the 2 workers on h would use 6 .*to 2 or"):
-        check_workers(config(threads=3), present, capabilities)
+        RunWorkers(config(threads=3), present, capabilities).check()
 
 
 def refusal(present: Any, capabilities: Any, **cluster: Any) -> str:
     with pytest.raises(ClusterError) as refused:
-        check_workers(config(**cluster), present, capabilities)
+        RunWorkers(config(**cluster), present, capabilities).check()
     return refused.value.message
 
 
 def test_a_worker_without_a_gpu_is_refused_where_gpus_are_asked_for():
     present, capabilities = workers(GPUS[0], None)
-    check_workers(config(device="auto"), present, capabilities)
+    RunWorkers(config(device="auto"), present, capabilities).check()
     told = refusal(present, capabilities, device="cuda")
     assert told.startswith("worker 1 at tcp://h:2 sees no GPU")
     assert "--device auto" in told
@@ -110,7 +109,7 @@ def test_a_worker_without_a_gpu_is_refused_where_gpus_are_asked_for():
 
 def test_a_gpu_that_cannot_be_used():
     present, capabilities = workers(GPUS[0], problem=OLD)
-    assert kernel_device(config(), present[0], capabilities[present[0].address]) == "cpu"
+    assert RunWorkers(config(), present, capabilities).kernel_device(present[0]) == "cpu"
     assert OLD in refusal(present, capabilities, device="cuda")
 
 
@@ -120,15 +119,15 @@ def test_two_workers_on_one_slice():
     assert told.startswith("worker 0 at tcp://h:1: worker 1 is on the same MIG slice MIG-a; start")
     elsewhere = [present[0], WorkerInfo("1", "tcp://other:2")]
     there = dict(zip(("tcp://h:1", "tcp://other:2"), capabilities.values(), strict=True))
-    check_workers(config(), elsewhere, there)  # another machine's slice, whatever it is called
+    RunWorkers(config(), elsewhere, there).check()  # another machine's slice, whatever it is called
 
 
 def test_two_workers_on_one_whole_gpu_are_told_of():
     present, capabilities = workers(GPUS[0], GPUS[0], GPUS[1])
-    check_workers(config(), present, capabilities)
-    (told,) = crowded_gpus(config(), present, capabilities)
+    RunWorkers(config(), present, capabilities).check()
+    (told,) = RunWorkers(config(), present, capabilities).crowded_gpus()
     assert told.startswith("workers 0, 1 share one GPU, GPU-0 on h")
-    assert crowded_gpus(config(device="cpu"), present, capabilities) == []
+    assert RunWorkers(config(device="cpu"), present, capabilities).crowded_gpus() == []
 
 
 def test_a_local_worker_for_each_gpu():
