@@ -190,7 +190,7 @@ def test_the_worker_that_writes_is_killed(
     out = tmp_path / "run"
     name = launch(out=out, overrides=LONG)
     before = wait_until(client, name, 2)
-    keepers = client.run(lambda dask_worker: bool(dask_worker.plugins["daskxml"].storage))
+    keepers = client.run(lambda dask_worker: bool(dask_worker.plugins["daskxml"].directories))
     (keeper,) = [address for address, is_keeper in keepers.items() if is_keeper]
     client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), workers=[keeper], on_error="ignore")
     wait_until(client, name, before.megabatches + 5)  # it goes on
@@ -217,7 +217,7 @@ def test_rows_and_model_in_memory(launch: Callable[..., str], client: Client) ->
     assert set(queues.values()) == {0}  # what is kept is the model alone
     assert daskxml.attach(name, client=client).stop(forget_it=True).is_over
     assert daskxml.runs(client) == []
-    kept = client.run(lambda dask_worker: len(dask_worker.plugins["daskxml"].storage))
+    kept = client.run(lambda dask_worker: len(dask_worker.plugins["daskxml"].models))
     assert set(kept.values()) == {0}
     with pytest.raises(ClusterError, match="no such run on this scheduler; take one of: n"):
         daskxml.attach(name, client=client).follow()

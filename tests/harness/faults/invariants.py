@@ -355,7 +355,7 @@ class Truth:
         for worker in self.cluster.living():
             plugin = worker.plugin
             require(not plugin.queues, f"a lease queue is left on {worker}")
-            require(not plugin.storage, f"{worker} still stores something")
+            require(not (plugin.directories or plugin.models), f"{worker} still stores something")
             require(not plugin.fitters, f"{worker} still has rows of trees")
             require(plugin.communicator.is_idle, f"{worker} still communicates")
             require(not worker.comms, f"{worker} has open connections")
