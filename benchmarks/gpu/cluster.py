@@ -26,7 +26,7 @@ from typing import Any
 
 from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
 
-from daskxml.collectives import all_reduce
+from daskxml.collectives.ring import all_reduce
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
 from daskxml.transport.communicator import CollectiveId, Communicator

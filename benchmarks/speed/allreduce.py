@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster, get_worker
 
-from daskxml.collectives import all_reduce
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Program
+from daskxml.collectives.ring import all_reduce
 from daskxml.kernels import get_kernels
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import CollectiveId, Communicator

@@ -6,27 +6,3 @@ has the formula of which `adasum_tree` (over `halving`) and `adasum_linear` are 
 with a `multicast` of the parts of the result. `codec` halves the bytes. `combine` chooses by the
 ``[combine]`` section of a run file, and gives the factors of a model merge.
 """
-
-from __future__ import annotations
-
-from daskxml.collectives.all_gather import all_gather, broadcast
-from daskxml.collectives.combine import (
-    CombineConfig,
-    MergeFactors,
-    combine_changes,
-    merge_factors,
-    outer_memory,
-)
-from daskxml.collectives.ring import PIECE_FLOATS, all_reduce
-
-__all__ = [
-    "PIECE_FLOATS",
-    "CombineConfig",
-    "MergeFactors",
-    "all_gather",
-    "all_reduce",
-    "broadcast",
-    "combine_changes",
-    "merge_factors",
-    "outer_memory",
-]

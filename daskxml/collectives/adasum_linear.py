@@ -14,7 +14,7 @@ layer. So:
 
 That is as much as a ring all-reduce sends. Slices go straight from rank to rank: forwarded round
 the ring, the first step would take ``n / 2`` times as much. Exchanges of halves along a chain
-(`daskxml.collectives.adasum_tree.combine_along`) send as much as well, but each waits for the one
+(`daskxml.collectives.adasum_tree.adasum_tree`) send as much as well, but each waits for the one
 before: 8 MiB between 4, 8 and 16 ranks took 1.0, 2.4 and 7.8 ms on virtual clocks, and 0.55, 0.68
 and 0.80 this way. Its arithmetic grows with the number
 of ranks, and extra memory is ``1 - 1 / n`` of a vector, where the tree needs half of one.

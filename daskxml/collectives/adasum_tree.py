@@ -54,8 +54,10 @@ def adasum_tree(
     transfer: str = "float32",
     work: Array | None = None,
     piece_size: int = PIECE_FLOATS,
+    tree: Tree | None = None,
+    units: Units | None = None,
 ) -> Program[dict[str, float]]:
-    """Combine the vectors of all ranks, neighbours first; the same bits on every rank.
+    """Combine the vectors of all ranks along a tree; the same bits on every rank.
 
     Parameters
     ----------
@@ -68,11 +70,16 @@ def adasum_tree(
     kernels
         The arithmetic.
     transfer
-        ``float32``, ``float16`` or ``bfloat16``.
+        ``float32``, ``float16`` or ``bfloat16``, of messages from one unit to another.
     work
         Overwritten: ``(size / 2 + 16,)`` float32 or more; by default it is allocated.
     piece_size
         Elements of a piece, at most; 1 or more.
+    tree
+        Its leaves are the ranks; by default neighbours come first.
+    units
+        The ranks of each unit, from left to right (see `daskxml.collectives.halving`); every unit
+        is the whole of one of the tree's subtrees. By default each rank is one.
 
     Returns
     -------
@@ -91,35 +98,7 @@ def adasum_tree(
     array([1., 1., 2., 2.], dtype=float32)
     """
     everyone = tuple(range(ranks))
-    units = tuple((rank,) for rank in everyone)
-    tree = balanced(everyone)
-    return (
-        yield from combine_along(tree, units, rank, x, spans, kernels, transfer, work, piece_size)
-    )
-
-
-def combine_along(
-    tree: Tree,
-    units: Units,
-    rank: int,
-    x: Array,
-    spans: Sequence[ParameterSpan],
-    kernels: Kernels,
-    transfer: str,
-    work: Array | None = None,
-    piece_size: int = PIECE_FLOATS,
-) -> Program[dict[str, float]]:
-    """Combine the vectors of all ranks along any tree.
-
-    As `adasum_tree`; ``transfer`` applies to messages from one unit to another.
-
-    Parameters
-    ----------
-    tree
-        Its leaves are the ranks ``0 .. n - 1``; every unit is the whole of one of its subtrees.
-    units
-        The ranks of each unit, from left to right (see `daskxml.collectives.halving`).
-    """
+    tree, units = tree or balanced(everyone), units or tuple((one,) for one in everyone)
     schedule = halving_schedule(tree, units, int(x.shape[0]))
     if not schedule.exchanges:
         return {}

@@ -36,7 +36,7 @@ from typing import Literal
 
 from daskxml.collectives.adasum import ParameterSpan, Tree, balanced, chain
 from daskxml.collectives.adasum_linear import adasum_linear
-from daskxml.collectives.adasum_tree import PIECE_FLOATS, adasum_tree, combine_along
+from daskxml.collectives.adasum_tree import PIECE_FLOATS, adasum_tree
 from daskxml.collectives.messages import Program
 from daskxml.collectives.ring import all_reduce
 from daskxml.core.arrays import Array
@@ -206,9 +206,10 @@ def hierarchical(
     tree, units = _tree(machines, config), machines
     if config.inside == "adasum" and len(machines) == 1:
         units = tuple((one,) for one in machines[0])
+    ranks, transfer = len(hosts), config.transfer
     return (
-        yield from combine_along(
-            tree, units, rank, x, spans, kernels, config.transfer, work, piece_size
+        yield from adasum_tree(
+            rank, ranks, x, spans, kernels, transfer, work, piece_size, tree, units
         )
     )
 

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from daskxml.collectives import CombineConfig
+from daskxml.collectives.combine import CombineConfig
 from daskxml.config.sections import (
     VECTORIZE,
     CheckpointSection,

@@ -14,8 +14,8 @@ from typing import Any
 
 from distributed.comm import Comm
 
-from daskxml.collectives import PIECE_FLOATS
 from daskxml.collectives.messages import Program, ProgramResult, Result
+from daskxml.collectives.ring import PIECE_FLOATS
 from daskxml.core.errors import ClusterError
 from daskxml.transport.channels.shm_arrays import MappingCache
 from daskxml.transport.endpoint import NO_CHANNELS, Channels, Endpoint

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daskxml.collectives import all_reduce, combine_changes
+from daskxml.collectives.combine import combine_changes
 from daskxml.collectives.messages import (
     Flush,
     Program,
@@ -26,6 +26,7 @@ from daskxml.collectives.messages import (
     Send,
     Worked,
 )
+from daskxml.collectives.ring import all_reduce
 from daskxml.core.arrays import Array
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
 from daskxml.session.commands import RunWork

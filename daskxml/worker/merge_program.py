@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from daskxml.collectives import PIECE_FLOATS, all_reduce, broadcast, merge_factors
+from daskxml.collectives.all_gather import broadcast
+from daskxml.collectives.combine import merge_factors
 from daskxml.collectives.messages import Program
+from daskxml.collectives.ring import PIECE_FLOATS, all_reduce
 from daskxml.core.arrays import Array
 from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means

@@ -16,7 +16,7 @@ same way.
 
 from __future__ import annotations
 
-from daskxml.collectives import CombineConfig, merge_factors
+from daskxml.collectives.combine import CombineConfig, merge_factors
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels
 from daskxml.session.commands import MergeReplicas

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from daskxml.collectives import outer_memory
+from daskxml.collectives.combine import outer_memory
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives import MergeFactors, outer_memory
+from daskxml.collectives.combine import MergeFactors, outer_memory
 from daskxml.kernels import get_kernels
 from harness.naive_kernels import NaiveKernels
 from harness.naive_merge import merge_weighted

@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives import all_reduce
 from daskxml.collectives.messages import run_together
-from daskxml.collectives.ring import partition_bounds
+from daskxml.collectives.ring import all_reduce, partition_bounds
 from daskxml.kernels import get_kernels
 from harness.naive_kernels import NaiveKernels
 from harness.naive_merge import adding_order, merge_weighted

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives import CombineConfig, all_reduce
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
-from daskxml.collectives.combine import hierarchical
+from daskxml.collectives.combine import CombineConfig, hierarchical
 from daskxml.collectives.messages import Receive, Send
+from daskxml.collectives.ring import all_reduce
 from daskxml.kernels import get_kernels
 from harness.vectors import random_vectors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskxml.collectives import CombineConfig
+from daskxml.collectives.combine import CombineConfig
 from daskxml.collectives.messages import run_together
 from daskxml.data.rows import label_counts
 from daskxml.data.synthetic import SyntheticSpec, generate

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.collectives import outer_memory
+from daskxml.collectives.combine import outer_memory
 from daskxml.collectives.messages import run_together
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daskxml.collectives import all_reduce
+from daskxml.collectives.ring import all_reduce
 from daskxml.local.clock import run_programs
 from daskxml.local.cost import Network
 from harness.cuda_on_host import DeviceArray, emulated, needs_compiler

@@ -13,8 +13,8 @@ import pytest
 from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 from distributed.comm import connect
 
-from daskxml.collectives import all_reduce
 from daskxml.collectives.messages import Flush, Receive, ReceiveAny, Send, Worked
+from daskxml.collectives.ring import all_reduce
 from daskxml.core.errors import ClusterError, ConfigError, TrainingError
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import CollectiveId, Communicator, Timeouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daskxml.collectives import CombineConfig
+from daskxml.collectives.combine import CombineConfig
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import Asynchronous, Averaging, Central, LocalSteps, Mirrored

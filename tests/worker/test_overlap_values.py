@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daskxml.collectives import CombineConfig
+from daskxml.collectives.combine import CombineConfig
 from daskxml.collectives.messages import run_together
 from daskxml.optim import OptimizerConfig
 from daskxml.session.commands import MergeReplicas
