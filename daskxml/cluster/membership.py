@@ -223,8 +223,8 @@ class Membership(Admission):
         Return False if the founder was lost.
         """
         for wave in (founders, [worker for worker in workers if worker not in founders]):
-            donors = [worker.address for worker in founders if worker.is_created]
-            args = [(self.group.run, self._settings(worker, present), donors) for worker in wave]
+            handles = [worker.shared for worker in founders if worker.is_created]
+            args = [(self.group.run, self._settings(worker, present), handles) for worker in wave]
             speeds = await self.group.ask_each(wave, "start", tasks.create_worker, args)
             failure = first_failure(speeds)
             if founders and failure is not None and is_unreachable(failure):
@@ -262,8 +262,8 @@ class Membership(Admission):
         holders = self.group.model_holders()
         if self.group.model_host and not holders:
             raise LostBeforeAnswer(worker.name)  # the run restarts, with this worker
-        donors = [holder.address for holder in holders]
-        args = (self.group.run, self._settings(worker, present), donors)
+        handles = [holder.shared for holder in holders]
+        args = (self.group.run, self._settings(worker, present), handles)
         try:
             worker.created(await self.group.ask(worker, "start", tasks.create_worker, *args))
         except ClusterError:

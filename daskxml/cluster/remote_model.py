@@ -19,7 +19,7 @@ from distributed.protocol import to_serialize
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 
-PULL, PUSH, HANDLE, HOLDERS = (f"daskxml_{word}" for word in ("pull", "push", "handle", "holders"))
+PULL, PUSH, HOLDERS = "daskxml_pull", "daskxml_push", "daskxml_holders"
 RETRY_S = 0.25
 POLL_S = 0.5  # between checks that a worker that has not answered yet is still in the cluster
 TIMEOUT_S = 120.0  # the scheduler ends the run, or restarts it, long before

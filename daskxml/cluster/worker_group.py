@@ -33,8 +33,10 @@ from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.core.errors import ClusterError
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.memory import LogitsBudget
+from daskxml.worker.shared_model import SharedHandle
 
-Created = tuple[float, str, LogitsBudget]  # speed, memory, budget
+# Speed, memory, budget, shared model.
+Created = tuple[float, str, LogitsBudget, SharedHandle | None]
 CALLS = 3
 NOTICE_S = 3.0  # the scheduler notices a lost worker that much later than a peer
 
@@ -64,8 +66,9 @@ class WorkerHandle:
         The last merge that overlaps with training, and the turn in which it takes its snapshot.
     squared_norm
         Of its replica after its last lease, if it is known and no merge has changed it since.
-    speed, memory, budget
-        Rows a second in the warm-up, its memory plan in words, its budget for logits.
+    speed, memory, budget, shared
+        Rows a second in the warm-up, its memory plan in words, its budget for logits, and where
+        others on its machine find the shared model.
     train_shards, test_shards
         The shards that it holds, if the data is sharded.
     """
@@ -82,6 +85,7 @@ class WorkerHandle:
     speed: float = 0.0
     memory: str = ""
     budget: LogitsBudget | None = None
+    shared: SharedHandle | None = None
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
 
@@ -117,7 +121,7 @@ class WorkerHandle:
 
     def created(self, answer: Created) -> None:
         """Note what its `TrainingWorker` said of itself."""
-        self.speed, self.memory, self.budget = answer
+        self.speed, self.memory, self.budget, self.shared = answer
         self.is_created = True
 
     def plan_snapshot(self, generation: int) -> None:

@@ -11,14 +11,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from distributed import Worker, WorkerPlugin, get_worker, secede
 from distributed.protocol import to_serialize
 from distributed.utils import offload
 
-from daskxml.cluster.remote_model import HANDLE, PULL, PUSH, RemoteStore
+from daskxml.cluster.remote_model import PULL, PUSH, RemoteStore
 from daskxml.collectives.messages import ProgramResult
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
@@ -172,7 +171,6 @@ class RunWorkerPlugin(WorkerPlugin):
             "daskxml_commit": self.commit,
             "daskxml_abort": self.abort,
             "daskxml_close": self.close,
-            HANDLE: self.send_handle,
             PULL: self.pull,
             PUSH: self.push,
         }
@@ -285,11 +283,6 @@ class RunWorkerPlugin(WorkerPlugin):
 
     def _shared(self, run: str) -> SharedModel | None:
         return self.queues[run].worker.shared if run in self.queues else None
-
-    async def send_handle(self, run: str) -> dict[str, Any]:
-        """Send the shared model's handle to a worker on this machine."""
-        shared = self._shared(run)
-        return {"handle": None if shared is None else asdict(shared.handle)}
 
     async def pull(self, run: str) -> dict[str, Any]:
         """Send the shared model to a worker on another machine."""

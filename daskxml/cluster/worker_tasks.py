@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -42,59 +43,61 @@ from daskxml.worker.training_worker import TrainingWorker
 
 Answer = TypeVar("Answer")
 
-HANDLE_S = 5.0  # for a message to a worker on the same machine
 QUICK_FLOATS = 1 << 20  # size of a model whose norm takes less than a hundredth of a lease
 GANG_TIMEOUTS = Timeouts(idle_s=600.0)  # a batch may take long
 
 
-def create_worker(run: str, settings: WorkerSettings, donors: Sequence[str]) -> Created:
+def create_worker(
+    run: str, settings: WorkerSettings, handles: Sequence[SharedHandle | None]
+) -> Created:
     """Create this process's `TrainingWorker`.
 
     Parameters
     ----------
-    donors
-        Addresses of workers on this machine that have the shared model in memory; without one, a
+    handles
+        Of the shared model, from the workers on this machine that have it in memory; without one, a
         shared model is created here.
 
     Returns
     -------
     tuple
-        Its speed in rows a second, its memory plan in words, and its budget for logits.
+        Its speed in rows a second, its memory plan in words, its budget for logits, and the handle
+        of the shared model here, if others can open it.
     """
     plugin = worker_plugin()
     removals = plugin.removals[run]
     shared = store = None
     if settings.strategy.shares_model and not settings.slot.is_on_model_host:
         store = RemoteStore(get_worker(), run)
-    elif settings.strategy.shares_model and donors:
-        shared = open_shared(run, donors)
+    elif settings.strategy.shares_model and handles:
+        shared = open_shared(handles)
     worker = TrainingWorker(
         settings, shared, store, shared_zeros if settings.slot.device == "cpu" else None
     )
     speed = worker.warm_up()
     worker.initialize()
     plugin.add_queue(run, LeaseQueue(worker, store), removals)
-    return speed, worker.announce_memory(), worker.budget
+    handle = None
+    with suppress(ClusterError):  # a worker alone can do without
+        handle = None if worker.shared is None else worker.shared.handle
+    return speed, worker.announce_memory(), worker.budget, handle
 
 
-def open_shared(run: str, donors: Sequence[str]) -> SharedModel:
+def open_shared(handles: Sequence[SharedHandle | None]) -> SharedModel:
     """Open the model that the run's workers on this machine share.
 
     Raises
     ------
     ClusterError
-        If no donor sends its handle, or it cannot be opened.
+        If that is not possible by any of its handles.
     """
-    problem = "it is over there"
-    for donor in 3 * [*donors]:  # a broken connection is no reason to end the run
+    problem = "there is no memory without a name (memfd_create, Linux 3.17)"
+    for handle in filter(None, handles):
         try:
-            answer = get_worker().rpc(donor).daskxml_handle(run=run)
-            handle = _on_loop(asyncio.wait_for(answer, HANDLE_S))["handle"]
-            if handle is not None:
-                return SharedModel.open(SharedHandle(**handle))
-        except (OSError, ClusterError) as error:  # the donor was lost, or is closing
-            problem = str(error)
-    raise ClusterError(f"the shared model cannot be had from {', '.join(donors)}: {problem}")
+            return SharedModel.open(handle)
+        except ClusterError as error:  # the worker was lost, or is closing
+            problem = error.message
+    raise ClusterError(f"the shared model of this machine cannot be opened: {problem}")
 
 
 async def remove_worker(run: str) -> None:

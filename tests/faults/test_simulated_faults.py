@@ -294,10 +294,6 @@ def users(
         ("two evaluations at once share a replica", TWO_EVALUATIONS),
         ("a failed run whose directory cannot be written stays on its workers", STAYS_ON_WORKERS),
         ("a worker that is lost after the last message to it ends the run", LOST_AT_LAST),
-        (
-            "a shared model is asked for once",
-            replace(users(fault("early", "daskxml_handle"), strategy="hogbatch"), pools=1),
-        ),
     ],
 )
 def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:

@@ -251,9 +251,9 @@ class FakeWorker:
     async def probe_process(self) -> Capabilities:
         return Capabilities(cores=64)
 
-    async def create_worker(self, run: str, settings: Any, donors: Any) -> Any:
+    async def create_worker(self, run: str, settings: Any, handles: Any) -> Any:
         self._member = FakeMember()
-        return 100.0, "", None
+        return 100.0, "", None, None
 
     async def remove_worker(self, run: str) -> None:
         if self._member is not None:

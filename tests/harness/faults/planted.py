@@ -307,6 +307,4 @@ PLANTS = (
     Plant("two evaluations at once share a replica", "cluster.worker_tasks:evaluate_pieces",
           "with queue_of(run).evaluation:", "if True:",
           matters="not queue_of(run).evaluation._value"),
-    Plant("a shared model is asked for once", "cluster.worker_tasks:open_shared",
-          "3 * [*donors]", "donors"),
 )
