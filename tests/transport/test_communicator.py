@@ -337,7 +337,7 @@ def kept_channels(client, run):
         kept = dask_worker.plugins["communicator"].communicator._cache.get(run)
         ends = kept.channels.values() if kept else ()
         channels = [one for end in ends for one in (*end.receivers.values(), *end.senders.values())]
-        return {os.fstat(channel._socket.fileno()).st_ino for channel in channels}
+        return {os.fstat(channel.socket.fileno()).st_ino for channel in channels}
 
     return client.run(look)
 
