@@ -280,8 +280,8 @@ class RowStages:
 
     def _read_files(self, key: str, config: RunConfig) -> list[Future]:
         source = make_source(config.data, config.data.train)
-        tasks = ClusterTasks(self.client)
-        parsed = self.client.sync(parse_source, tasks, source, f"pipeline-{key}")
+        place = ClusterTasks(self.client)
+        parsed = self.client.sync(parse_source, place, source, f"pipeline-{key}")
         size = (parsed.shift, parsed.facts.features, parsed.facts.labels)
         return submit_each(self.client, "read", key, parsed.blocks, tasks.align_block, *size)
 
