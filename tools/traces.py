@@ -2,26 +2,23 @@
 
 Whoever moves or renames things, and means to change no behaviour, proves it with this script::
 
-    OLD/.venv/bin/python tools/traces.py traces/old --keep traces/kept --old traces/kept
-    NEW/.venv/bin/python tools/traces.py traces/new --old traces/kept
+    OLD/.venv/bin/python tools/traces.py traces/old
+    NEW/.venv/bin/python tools/traces.py traces/new
     diff -r traces/old traces/new
 
 It goes through doors that stay: the command, the names in ``daskxml.__all__``, the files that a
-run writes. All sections take some six minutes on two cores; ``--only simulate,cli`` does some:
+run writes. ``--only simulate,cli`` does some of the sections:
 
 ========  ======================================================================================
 simulate  every run file by the command: histories byte by byte, hashes of all tensors, reports
 variants  every run file with `OPTIONS`, and where workers are lost and come
-real      every run file on a Dask cluster of one worker, some on two, and simulated, then resumed
-messages  every key of every section with wrong values; rows that cannot be read
 cli       a transcript of the command: texts, errors, exit statuses
 public    names, signatures and members
-old       what this version makes of the runs that another one has kept
 ========  ======================================================================================
 
-``--keep`` keeps the runs of ``real`` as they are before they are resumed. Paths, addresses and what
-a clock decides are masked; virtual times are not. Both versions need one machine and one set of
-packages.
+Paths, addresses and what a clock decides are masked; virtual times are not. Both versions need one
+machine and one set of packages. Runs on clusters, what every key says to wrong values, and models
+that older versions have stored are the tests' matter.
 """
 
 from __future__ import annotations
@@ -34,8 +31,6 @@ import gzip
 import hashlib
 import importlib.util
 import inspect
-import json
-import math
 import multiprocessing
 import os
 import re
@@ -47,8 +42,7 @@ import tempfile
 import time
 import tomllib
 import typing
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,19 +60,14 @@ SMALL = ("model.hidden=[8]", "strategy.megabatch_batches=6", "training.megabatch
          "evaluation.every=2", "checkpoint.every=2", "cluster.threads=1")  # fmt: skip
 COST = {"fixed_s": 1e-3, "per_row_s": 1e-4}  # such a mega-batch takes about 30 ms
 NETWORKS = ({"machine_workers": 2}, {"bandwidth_bytes_s": 1e6, "message_s": 1e-3})
-KINDS = {"plain": ["--name a"], "pool": ["--name a --resources cpu-pool=1"],
-         "pair": ["--name a", "--name b"], "simulated": []}  # fmt: skip
-PAIRED = ("adasum", "adasum-gradients", "crossbow", "mirrored")  # repeat themselves on two
 MASKS = {
     r"\b(tcp|http)://127[\d.]+:\d+": r"\1://ADDRESS", r" at 0x[0-9a-f]+": "",
     r"20\d\d-\d\d-\d\d([T ][\d:]+(\+[\d:]+)?)?": "DATE", r"(?<=which has )[\d.]+": "MEMORY",
     r"\b[0-9a-f]{40}\b": "COMMIT",
 }  # fmt: skip
 CLOCKS = {
-    r"[\d,.]+(?= rows/s| s\b)": "N", r"\b[0-9a-f]{8}\b": "RUN", r" {2,}": " ",
-    r'("\w+_s"): [\d.e-]+': r"\1: N", r"(?m)^.*; Python 3.*$": "MACHINE",
-    r"(?m)[\d,.]+(?= MiB$| \| 1 \|$)": "N", r"\bnew-\w{5}": "NEW",
-    r"(?m)^(starting|loading|training|merging|evaluating)\n": "",
+    r"[\d,.]+(?= rows/s| s\b)": "N", r" {2,}": " ", r'("\w+_s"): [\d.e-]+': r"\1: N",
+    r"(?m)^.*; Python 3.*$": "MACHINE", r"(?m)[\d,.]+(?= MiB$| \| 1 \|$)": "N",
 }  # fmt: skip
 
 OPTIONS = """strategy.lr=0.5 run.seed=7 | optimizer.name=adam strategy.lr=0.01 |
@@ -145,13 +134,6 @@ undescribed good.txt""",
 --out report""",
 "bench": """smokey | file | suite.toml --out bench |
 bad-suite.toml --out NEW | quality --out NEW"""}  # fmt: skip
-SCHEDULED = """malformed.txt | wide.svm | good.txt --set strategy.lr=1e30 | good.txt --protocol ucx
-| good.txt --set model.hidden=[1000000000] | good.txt --device cuda | good.txt --set
-cluster.threads=4000 | good.txt --test wide.svm | good.txt --resume reshaped --set model.hidden=[5]
-| good.txt --resume other-rows --set data.validation=0.1 | good.txt --resume flipped-checkpoint |
-good.txt --resume short-checkpoint | good.txt --resume run --set optimizer.name=adam | good.txt
---resume later --set strategy.name=mirrored"""
-VALUES: tuple[Any, ...] = (-1, 0, 3, 0.5, 1e30, math.nan, "x", "", True, [], [-0.5], ["x"])
 RUN_FILE = ("[model]\nhidden = [4]\n[strategy]\nbatch_max = 8\nmegabatch_batches = 4\nlr = 0.5\n"
             "[training]\nmegabatches = 3\n[cluster]\nthreads = 1\n")  # fmt: skip
 SUITE = """[suite]\ntitle = "two cells"\n[data.tiny]\nrows = 300\ntest_rows = 50\nfeatures = 40
@@ -159,13 +141,7 @@ labels = 9\n[[matrix]]\nrun = ["best"]\ndata = ["tiny"]\nworkers = [2]
 executors = ["simulate"]
 """
 GOOD = ["60 20 7", *(f"{i % 5},{(i + 1) % 7} {i % 9}:1 {9 + i % 11}:0.5" for i in range(60)), ""]
-BAD_ROWS = {"malformed": "1 3=1", "label": "1,99 3:1", "feature": "1 44:1", "nan": "1 3:nan",
-    "inf": "1 3:-inf", "overflow": "1 3:1e99", "minus": "-1 3:1", "letters": "a 3:1", "blank": "",
-    "no-value": "1 3:", "no-colon": "1 3", "fraction": "1.5 3:1", "twice": "1 3:1 3:2",
-    "unordered": "1 5:1 3:2", "spaces": "1  3:1  4:1 ", "tab": "1\t3:1", "comma": "1,,2 3:1",
-    "minus-id": "1 -3:1", "hex": "1 0x3:1", "underscore": "1 3:1_0", "huge-id": "1 99999999999:1",
-    "no-features": "1", "no-labels": " 3:1", "return": "1 3:1\r", "colon-first": "1 :1",
-    "semicolon": "1;2 3:1", "plus": "+1 +3:+1", "comment": "1 3:1 # said"}  # fmt: skip
+BAD_ROWS = {"malformed": "1 3=1", "label": "1,99 3:1", "feature": "1 44:1", "nan": "1 3:nan"}
 # A damaged run's name, the file, what is replaced in it by what; None for all: it is removed.
 DAMAGED = (
     ("short", "model.safetensors", rb".{100}$", b""), ("torn", "history.jsonl", rb".{40}$", b""),
@@ -184,12 +160,10 @@ DAMAGED = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a section works and writes, and where runs lie that are kept."""
+    """Where a section works and writes."""
 
     out: Path
     work: Path
-    keep: Path | None
-    old: Path | None
 
     def save(self, name: str, text: str, *, is_timed: bool = False) -> None:
         """Write a file of this section, masked."""
@@ -255,33 +229,17 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:20]
 
 
-def timeless(value: Any) -> Any:
-    """Mask what a clock decides in JSON: seconds, speeds, and where rows were cut into leases."""
-    if isinstance(value, list):
-        return [timeless(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    plain = {key: "N" if key.endswith("_s") else timeless(it) for key, it in value.items()}
-    if isinstance(plain.get("leases"), list):
-        spans = sorted(span for lease in plain["leases"] for span in lease)
-        plain["leases"] = [spans[0][:3], spans[-1][3]]
-    return plain | {key: "N" for key in ("dealt", "leased_rows") if key in plain}
-
-
-def tensors(run: Path, *, is_timed: bool = False) -> str:
+def tensors(run: Path) -> str:
     """Return a line for every tensor of a run's model and checkpoints, and for what is beside."""
     from safetensors import deserialize, safe_open
 
     lines = []
     for path in sorted(run.rglob("*.safetensors")):
-        place, tensors = path.relative_to(run), dict(deserialize(path.read_bytes()))
         with safe_open(path, "numpy") as file:
-            beside = dict(file.metadata() or {})
-        session = json.loads(beside.pop("session", "{}"))
-        beside |= timeless(session) | {"daskxml.sha256": "MASKED"} if is_timed else session
-        for name, it in tensors.items():
+            beside: dict[str, Any] = dict(file.metadata() or {})
+        for name, it in deserialize(path.read_bytes()):
             beside[name] = f"{it['dtype']} {it['shape']} {digest(bytes(it['data']))}"
-        lines += [f"{place} {name}: {json.dumps(beside[name])}\n" for name in sorted(beside)]
+        lines += [f"{path.relative_to(run)} {name}: {beside[name]}\n" for name in sorted(beside)]
     return "".join(lines)
 
 
@@ -291,25 +249,19 @@ def config_of(run: Path) -> dict[str, dict[str, Any]]:
     return tomllib.loads(path.read_text("utf-8")) if path.exists() else {"strategy": {"name": ""}}
 
 
-def describe(place: Place, run: Path, name: str, *, is_timed: bool = False) -> None:
+def describe(place: Place, run: Path, name: str) -> None:
     """Write down everything in a run's directory; of its environment, what is told."""
     files = sorted(path for path in run.rglob("*") if path.is_file())
     for path in files:
         if path.suffix in (".toml", ".json", ".jsonl", ".csv", ".html"):
             text = path.read_text(encoding="utf-8")
-            if path.suffix == ".jsonl" and is_timed:
-                rows = map(timeless, map(json.loads, text.splitlines()))
-                text = "".join(f"{json.dumps(row)}\n" for row in rows)
             if path.name == "environment.json":
                 text = re.sub(r'("[^"]*"|[\d.]+|null)(,?)$', r"_\2", text, flags=re.M)
             if path.name == "model.json":
                 text = re.sub(r'^  "(sha256|daskxml_version)".*', "", text, flags=re.M)
             place.save(f"{name}/{path.relative_to(run)}", text)
-    place.save(f"{name}/tensors.txt", tensors(run, is_timed=is_timed))
-    listed = [
-        (it.relative_to(run), it.suffix == ".png" and digest(it.read_bytes())) for it in files
-    ]
-    place.save(f"{name}/files.txt", "".join(f"{path} {picture}\n" for path, picture in listed))
+    place.save(f"{name}/tensors.txt", tensors(run))
+    place.save(f"{name}/files.txt", "".join(f"{path.relative_to(run)}\n" for path in files))
 
 
 def attempt(action: Callable[..., Any], *given: Any, **how: Any) -> str:
@@ -330,12 +282,10 @@ def summary(run: Path) -> str:
     return f"{(run / 'history.jsonl').read_text('utf-8')}{digest(tensors(run).encode())}"
 
 
-def execute(kind: str, config: Any, name: str, address: str = "", **how: Any) -> Any:
-    """Train on a cluster, or in the simulator; return the run."""
+def execute(config: Any, name: str, **how: Any) -> Any:
+    """Train in the simulator; return the run."""
     import daskxml
 
-    if kind != "simulated":
-        return daskxml.train(config, scheduler=address, **how)
     return daskxml.simulate(config, SPEEDS, pools=POOLS if has_pool(name) else None, **how)
 
 
@@ -381,7 +331,7 @@ def vary(place: Place, name: str) -> str:
     """Return what comes of a run file with all options; with some if its strategy has another."""
     run, events = place.work / name, list[Any]()
     how = {"out": run, "overrides": settings(name), "on_event": events.append, **place.rows}
-    lines = [attempt(execute, "simulated", name, name, **how), *map(str, events)]
+    lines = [attempt(execute, name, name, **how), *map(str, events)]
     is_own = config_of(run)["strategy"]["name"] == name
     tried: list[tuple[str, dict[str, Any]]]
     tried = [(it, {}) for it in OPTIONS.split("|")[:: 1 if is_own else 3]]
@@ -390,7 +340,7 @@ def vary(place: Place, name: str) -> str:
     for number, (options, how) in enumerate(tried):
         given, out = options.split(), run / str(number)
         how |= {"out": out, "overrides": settings(name, *given), **place.rows}
-        done = attempt(execute, "simulated", name, name, **how)
+        done = attempt(execute, name, name, **how)
         lines += [f"{number} {' '.join(given)}", done, summary(out)]
     return "\n".join(lines) + "\n"
 
@@ -404,143 +354,6 @@ def happenings() -> list[dict[str, Any]]:
                [arrival(0.01, "d", 0.8), loss(0.07, "c")])  # fmt: skip
     found = [{"cost": cost, "changes": it} for it in changes]
     return found + [{"cost": cost, "network": network(**it)} for it in NETWORKS]
-
-
-def use(place: Place, run: Path) -> str:
-    """Return what a run's model says of the test rows."""
-    import numpy as np
-
-    import daskxml
-
-    header, *lines = place.rows["test"].read_text(encoding="utf-8").splitlines()
-    rows, features, labels = map(int, header.split())
-    X, Y = np.zeros((rows, features), np.float32), np.zeros((rows, labels), np.float32)
-    for row, line in enumerate(lines):
-        Y[row, [int(label) for label in line.split()[0].split(",")]] = 1
-        for feature, _, value in (pair.partition(":") for pair in line.split()[1:]):
-            X[row, int(feature)] = float(value)
-    model = daskxml.load(run)
-    scores = model.predict(X, 4)
-    arrays = (scores.data, scores.indices, scores.indptr, *model.predict_top_k(X, 3))
-    hashes = " ".join(digest(np.ascontiguousarray(it).tobytes()) for it in arrays)
-    return f"{run.name} {model!r} {hashes}\n{json.dumps(model.evaluate(X, Y))}\n"
-
-
-@contextlib.contextmanager
-def cluster(folder: Path, workers: Sequence[str]) -> Iterator[str]:
-    """Start a scheduler and workers with these options; yield its address; end them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = str(folder / "scheduler.json")
-    lines = ["scheduler --host 127.0.0.1 --port 0 --dashboard-address 127.0.0.1:0"]
-    lines += [f"worker --no-nanny --nthreads 1 {options}" for options in workers]
-    wait = ("import sys, distributed as d\nc = d.Client(scheduler_file=sys.argv[1])\n"
-            "c.wait_for_workers(int(sys.argv[2]), 60); print(c.scheduler.address)")  # fmt: skip
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context((folder / "log").open("w"))
-        for line in lines if workers else ():
-            call = [sys.executable, "-m", "dask", *line.split(), "--scheduler-file", file]
-            process = subprocess.Popen(call, cwd=folder, stdout=log, stderr=log)
-            stack.callback(process.wait, 60)
-            stack.callback(process.terminate)
-        call = [sys.executable, "-c", wait if workers else "", file, str(len(workers))]
-        yield subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def real(place: Place) -> None:
-    """Every run file on clusters and in the simulator, begun and resumed."""
-    place.write_rows(400, 120, 40)
-    visit_all(place)
-
-
-def old(place: Place) -> None:
-    """What this version makes of runs that another one has kept."""
-    if place.old is not None:
-        shutil.copytree(place.old, place.work, dirs_exist_ok=True)
-        visit_all(place)
-
-
-def visit_all(place: Place) -> None:
-    """Go through the runs of every kind."""
-    for kind, text in spread(functools.partial(visit, place), KINDS).items():
-        place.save(f"{kind}.txt", text, is_timed=kind != "simulated")
-
-
-def visit(place: Place, kind: str) -> str:
-    """Begin runs of one kind if there are none, read them, resume them; return what came out."""
-    with cluster(place.work / f"cluster-{kind}", KINDS[kind]) as address:
-        told = "" if (place.work / kind).exists() else begin(place, kind, address)
-        runs = sorted((place.work / kind).iterdir())
-        names, first = " ".join(f"{kind}/{run.name}" for run in runs), f"{kind}/{runs[0].name}"
-        lines = [
-            f"report {names} --out report-{kind}",
-            *(f"{it} {first} test.txt" for it in ("evaluate", f"predict --out {kind}.npz")),
-        ]
-        told += call_all(place.work, lines)
-        for run in runs:
-            how = {"resume": run, "overrides": ["training.megabatches=5"], **place.rows}
-            told += attempt(use, place, run)
-            told += attempt(execute, kind, run / "run.toml", run.name, address, **how)
-            describe(place, run, f"{kind}/{run.name}-resumed", is_timed=kind != "simulated")
-            told += f"\n{attempt(use, place, run)}"
-    return told
-
-
-def begin(place: Place, kind: str, address: str) -> str:
-    """Begin the runs of one kind, keep them if that is wanted, and return what came out."""
-    told = ""
-    for name in run_files():
-        is_pool, run = has_pool(name), place.work / kind / name
-        if {"pair": name in PAIRED, "pool": is_pool, "plain": not is_pool}.get(kind, True):
-            how = {"out": run, "overrides": settings(name), **place.rows}
-            told += f"{name} {attempt(execute, kind, name, name, address, **how)}\n"
-            describe(place, run, f"{kind}/{name}", is_timed=kind != "simulated")
-    if place.keep is not None:
-        shutil.copytree(place.work / kind, place.keep / kind)
-        for path in place.rows.values():
-            shutil.copy(path, place.keep)
-    return told
-
-
-def messages(place: Place) -> None:
-    """Wrong values of every key of every section, and rows that cannot be read."""
-    place.write_rows(60, 30, 8)
-    write_files(place.work)
-    told = spread(functools.partial(misuse, place), ["rows", *run_files()])
-    for name in filter(told.get, told):
-        place.save(f"{name}.txt", told[name])
-
-
-def misuse(place: Place, name: str) -> str:
-    """Return what a strategy's keys say to wrong values; the first one's, of all sections."""
-    import daskxml
-
-    if name == "rows":
-        return misread(place)
-    how = {"out": place.work / name, "overrides": settings(name), **place.rows}
-    attempt(execute, "simulated", name, name, **how)
-    config = config_of(place.work / name)
-    own = ["strategy"] if config["strategy"]["name"] == name else []
-    lines = []
-    for section in config if name == "adaptive-sgd" else own:
-        wrong = {f"{section}.{key[:-1]}": [1] for key in config[section]}
-        wrong |= {f"{section}.{key}": list(VALUES) for key in config[section]}
-        wrong |= {f"{section[1:]}.{section}": [1], f"{section}.other": [1]}
-        for key, value in ((each, value) for each in wrong for value in wrong[each]):
-            told = attempt(daskxml.simulate, name, [1.0], overrides={key: value})
-            lines.append(f"{key} = {value!r}: {told}\n")
-    return "".join(lines)
-
-
-def misread(place: Place) -> str:
-    """Return what is said of good and bad rows, in the simulator and on a cluster."""
-    import daskxml
-
-    told, config = "", tomllib.loads(RUN_FILE)
-    with cluster(place.work / "cluster", KINDS["plain"]) as address:
-        for path in sorted({*place.work.glob("*.txt*"), *place.work.glob("*.svm")}):
-            told += f"{path.name}\n{attempt(daskxml.simulate, config, [1.0], train=path)}\n"
-            told += f"{attempt(daskxml.train, config, scheduler=address, train=path)}\n"
-    return told
 
 
 def write_files(folder: Path) -> None:
@@ -578,7 +391,7 @@ def cli(place: Place) -> None:
         path.unlink() if put is None else path.write_bytes(damaged)
     helped = re.findall(r"^    (\w+) ", call(place.work, "--help"), re.M)
     text += call_all(place.work, ["--help", *(f"{name} --help" for name in helped)])
-    inspected = ["good", "no", "empty", "zero", "more", "picture", "table", *BAD_ROWS]
+    inspected = ["good", "empty", "zero", "more", "picture", "table", *BAD_ROWS]
     ends = "good.txt --json | good.txt wide.txt" + "".join(f" | {it}.txt" for it in inspected)
     with (place.work / "locked" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -588,54 +401,7 @@ def cli(place: Place) -> None:
                 f"{start or 'various'}.txt", call_all(place.work, called), is_timed=start == "bench"
             )
     place.save("run.txt", text)
-    place.save("cluster.txt", local(place) + scheduled(place), is_timed=True)
     place.save("left.txt", "\n".join(sorted(it.name for it in place.work.iterdir())))
-
-
-def local(place: Place) -> str:
-    """Return what is said of runs on local clusters, of which the last one is interrupted."""
-    train = "train run.toml --train good.txt --test good.txt --workers 1 --out"
-    told = call_all(place.work, [f"{train} local", f"{train} local-2 --train malformed.txt"])
-    told += call(place.work, "train --resume local --set training.megabatches=5")
-    topics = [line.split("  ")[0] for line in call(place.work, "inspect").splitlines()]
-    told += "\n".join(filter(None, topics)) + "\n"
-    line = f"{train} stopped --set training.megabatches=0 --set training.minutes=2".split()
-    process = subprocess.Popen([COMMAND, *line], cwd=place.work, text=True, stdout=-1, stderr=-2)
-    lines = []
-    for text in typing.cast(typing.IO[str], process.stdout):
-        lines.append(text)
-        if text.startswith("mega-batch 3 "):
-            process.terminate()  # as Ctrl-C, which a job in the background would not hear
-    kept = [text for text in lines if not re.match(r"mega-batch|after|.*[│┃]", text)]
-    return f"{told}{''.join(kept)}= {process.wait(60)}\n"
-
-
-def scheduled(place: Place) -> str:
-    """Return what is said with a scheduler: of bad input, and of a run that is left to it."""
-    with cluster(place.work / "cluster", KINDS["plain"]) as address:
-        at = f"--scheduler {address}"
-        told = call(place.work, f"runs {at}") + call(place.work, f"attach nobody {at}")
-        lines = [
-            f"train run.toml {at} --train {' '.join(it.split())}" for it in SCHEDULED.split("|")
-        ]
-        told += call_all(place.work, [it if "resume" in it else f"{it} --out NEW" for it in lines])
-        begin = f"train run.toml --train good.txt --test good.txt --detach --out left {at}"
-        told += call(place.work, begin)
-        run = re.findall(r"^run +(\w+)", told, re.M)[-1]
-        told += call(place.work, f"attach {run} {at}")
-        told += watched(re.findall(r"^dashboard +(\S+)", told, re.M)[-1])
-        for line in ("runs", "runs --json", f"stop {run} --forget", "runs"):
-            told += call(place.work, f"{line} {at}")
-    return told
-
-
-def watched(page: str) -> str:
-    """Return the title of a scheduler's page, and the names of its figures for Prometheus."""
-    with urllib.request.urlopen(page) as answer:
-        title = re.findall(r"<title>.*?</title>", answer.read().decode(), re.S)
-    with urllib.request.urlopen(page.replace("/daskxml", "/metrics")) as answer:
-        figures = re.findall(r"^.*\bdaskxml_.*$", answer.read().decode(), re.M)
-    return "\n".join([*title, *(re.sub(r"^([^#].*) \S+$", r"\1", it) for it in figures)]) + "\n"
 
 
 def public(place: Place) -> None:
@@ -661,7 +427,7 @@ def signature(it: Any) -> str:
     return ""
 
 
-SECTIONS = {it.__name__: it for it in (simulate, variants, real, messages, cli, public, old)}
+SECTIONS = {it.__name__: it for it in (simulate, variants, cli, public)}
 
 
 def main() -> None:
@@ -669,11 +435,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, help="folder to write to; sections there are replaced")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas")
-    parser.add_argument("--keep", type=Path, help="new folder that run directories are kept in")
-    parser.add_argument("--old", type=Path, help="folder that another version has kept")
     given = parser.parse_args()
     os.environ |= ENVIRONMENT
-    keep, kept = (it and it.absolute() for it in (given.keep, given.old))
     for name in given.only.split(","):
         begun, out = time.monotonic(), given.out.absolute() / name
         shutil.rmtree(out, ignore_errors=True)
@@ -681,7 +444,7 @@ def main() -> None:
             tempfile.TemporaryDirectory(prefix="traces-") as work,
             ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            pool.submit(SECTIONS[name], Place(out, Path(work), keep, kept)).result()
+            pool.submit(SECTIONS[name], Place(out, Path(work))).result()
         print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
 
 

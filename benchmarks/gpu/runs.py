@@ -45,7 +45,7 @@ from daskxml.metrics import metric_sums
 from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
 from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces
-from daskxml.models.trees.shape import TreeShape
+from daskxml.models.trees.spec import TreeShape
 from device import random_rows, write_each
 
 SETS, TREE_SETS = ("bibtex", "delicious"), ("nvd-product", "stackex4-2k", "made-up")
@@ -126,13 +126,13 @@ def tree_kernels(name: str, rows: Rows, kernels: Kernels) -> Row:
     labels, counts = spec.labels, rows.label_counts
     shape, order = TreeShape.of(spec), order_of_tree(rows.label_vectors, spec, SEED, 0)
     pieces = plan_pieces(shape, counts[order], train.rows, SLOTS)
-    blocks = [block for piece in pieces for block in piece]
+    blocks = [block for piece in pieces for block in piece.blocks]
     tree_rows, rows_s = timed(lambda: TreeRows(kernels, train, order))
     fit_s, fitted = [], None
     for _ in range(REPEATS if kernels.name == "cuda" else 1):
         fitted, spent_s = timed(lambda: fit_blocks(tree_rows, spec, shape, blocks, SEED, 0))
         fit_s.append(spent_s)
-    arrays = assemble_tree(order, shape, list(zip(blocks, fitted, strict=True)))
+    arrays = assemble_tree(order, list(zip(blocks, fitted, strict=True)))
     forest = Forest(spec, {f"tree0.{n}": array for n, array in arrays.items()}, kernels)
     there = kernels.to_device(Partition(test.features, test.labels))
     segment = Segment(there, kernels.to_device(np.arange(test.rows)))

@@ -339,9 +339,6 @@ def contenders(
     for budget in dict.fromkeys((budgets[len(budgets) // 2], -(-budgets[-1] // 2))):
         name = f"ours, float16, logits in {budget / mib:,.0f} MiB"
         found[name] = partial(_ours, gpu, case, budget, seed, "float16")
-    found["ours, bfloat16 output weights"] = partial(
-        _ours, gpu, case, budgets[len(budgets) // 2], seed, "bfloat16"
-    )
     if gpu.torch is not None:
         for compiles in gpu.compiles:
             takes_long = compiles and case[1:] != (1024, "sgd")  # so only once for a shape

@@ -26,7 +26,6 @@ from cases import (
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.tree import Fit, NodeProblem, TreeArrays
 from device import random_rows
-from harness.naive_dense import from_bfloat16, to_bfloat16
 from harness.naive_kernels import NaiveKernels
 
 HALF = 1e-3  # float16 has 11 bits
@@ -36,21 +35,7 @@ def narrow_cases(draw: Operands) -> list[Case]:
     """Products, and what is done to a block of logits that is float16."""
     fused = [case for units in (64, 128) for case in _fused_softmax(draw, units)]
     softmax = [*_half_softmax(draw), *fused]
-    return [_narrow_product(draw), *_half_products(draw), *softmax, _half_sigmoid(draw)]
-
-
-def _narrow_product(draw: Operands) -> Case:
-    """Of bfloat16 operands: exact products, added up in float32."""
-    s = draw.sizes
-    held = {"a": to_bfloat16(draw.normal(s.rows, s.units)), "out": draw.poison(s.rows, s.labels),
-            "b": to_bfloat16(draw.normal(s.labels, s.units))}  # fmt: skip
-
-    def call(kernels: Any, o: Any) -> None:
-        is_twin = kernels.name == "naive"
-        a, b = (from_bfloat16(x).astype(float) if is_twin else x for x in (o.a, o.b))
-        kernels.gemm(o.out, a, b.T)
-
-    return Case("gemm of bfloat16", held, ("out",), call)
+    return [*_half_products(draw), *softmax, _half_sigmoid(draw)]
 
 
 def _half_products(draw: Operands) -> list[Case]:

@@ -20,7 +20,7 @@ from daskxml.models.rankings import unknown_texts
 from daskxml.models.rows import evaluate_partitions, read_rows
 from daskxml.models.store import model_bytes
 from daskxml.models.trained import Model
-from daskxml.models.trees.pruning import choose_drop
+from daskxml.models.trees.forest import choose_drop
 from daskxml.observe.terminal import print_lines, print_metrics
 from daskxml.records.run_dir import RUN_FILE
 

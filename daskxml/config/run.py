@@ -165,16 +165,6 @@ class RunConfig:
         if gpu.output_dtype != "float32":
             yield gpu.exact, f"{output} float32 products off, which [gpu] exact = true asks for"
             yield self.sampling.is_on, f"{output} all labels: leave [sampling] method at 'none'"
-        if gpu.output_dtype == "bfloat16":
-            yield (
-                strategy.is_joint or strategy.shares_model,
-                f"{output} a strategy that merges models, which {name!r} does not: take one like "
-                "adaptive-sgd",
-            )
-            yield (
-                self.optimizer.rule_of("output.weight") == "lamb",
-                f"{output} an optimizer of single rows: not lamb",
-            )
         yield (
             self.schedule.needs_epochs and not self.training.epochs,
             f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "

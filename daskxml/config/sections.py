@@ -403,13 +403,12 @@ class GpuSection:
         the point) where the GPU has it, which is several times faster.
     output_dtype
         Precision of the output layer in training. ``float16``: its logits and the operands of its
-        products, with as many mantissa bits as TF32 and half the memory traffic. ``bfloat16``: its
-        weights, in half their bytes, with stochastic rounding of updates, and its products. The
-        model that is merged and stored is float32 either way.
+        products, with as many mantissa bits as TF32 and half the memory traffic. The model that is
+        merged and stored is float32 either way.
     """
 
     exact: bool = False
-    output_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    output_dtype: Literal["float32", "float16"] = "float32"
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -30,6 +30,8 @@ REMOVED = {  # run files, keys and their values that are no more, and what takes
     "output": f"{_NO_PARTS}; leave it out",
     "sets": "'random' draws labels for a batch, 'simhash' and 'dwta' for each row; leave it out",
     "weighted": "drawn labels count 1, which ranks better; leave it out",
+    "hard_negatives": "they gain nothing that two sets show; leave it out",
+    "output_dtype = 'bfloat16'": "take 'float16', which is faster and has smaller logits",
     "rule = 'changed-mean'": "take 'mean'",
     "method = 'tree'": "negatives by chance are as good; take 'random'",
 }

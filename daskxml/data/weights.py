@@ -1,4 +1,4 @@
-"""Weights of rows: what each training row counts in the loss.
+"""Weights of rows, and of labels: what each training row counts in the loss, and each of its own.
 
 A weight of 2 means the same as the row twice, a weight of 0 as no such row. They are an array of
 their own, in the order in which the rows are given, until rows are shuffled into partitions, which
@@ -7,17 +7,25 @@ mean over all rows given, held-out ones too, so that the learning rate need not 
 trees take them as they are, since their loss is a sum over rows.
 
 Only the loss knows of weights: batches, epochs, the ledger and metrics count rows.
+
+Weights of labels that are "balanced" are in inverse proportion to the rows that a label has, so
+that each label counts as much as any; of "propensity" in proportion to the label's inverse
+propensity (Jain, Prabhu and Varma, KDD 2016), which is what a hit counts in PSP@k. Both are scaled
+so that a label of a training row counts 1 on average. Weights that are given stay as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.core.errors import InputError
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.blocks import errors_explained, open_file
+
+ClassWeight = str | Sequence[float] | Mapping[str, float]
 
 
 def read_weights(path: str) -> Array:
@@ -99,3 +107,65 @@ def row_weights(given: Any, rows: int, *, has_mean_one: bool) -> Array:
     if not weights.any():
         raise InputError("all weights are zero: give some rows a positive one", path)
     return (weights / weights.mean() if has_mean_one else weights).astype(np.float32)
+
+
+def label_weights(
+    class_weight: ClassWeight, counts: Array, inverse_propensity: Array, label_base: int = 0
+) -> Array | None:
+    """Return the weights of labels.
+
+    Parameters
+    ----------
+    class_weight
+        ``"none"``, ``"balanced"``, ``"propensity"``, a weight for each label, or weights by labels'
+        ids as text, where the others have 1.
+    counts, inverse_propensity
+        ``(labels,)``: rows with each label, and see `daskxml.metrics.propensities`.
+    label_base
+        The first id.
+
+    Returns
+    -------
+    ``(labels,)`` float32; None for ``"none"``.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few or too many, or one is of a label that does not exist.
+
+    Examples
+    --------
+    >>> label_weights("balanced", np.array([1, 3, 0]), np.ones(3))
+    array([2.       , 0.6666667, 1.       ], dtype=float32)
+    >>> label_weights({"2": 5.0}, np.array([1, 3, 1]), np.ones(3))
+    array([1., 1., 5.], dtype=float32)
+    """
+    if class_weight == "none":
+        return None
+    labels = counts.shape[0]
+    if isinstance(class_weight, Mapping):
+        weights = np.ones(labels, np.float32)
+        for name, weight in class_weight.items():
+            weights[_column(name, labels, label_base)] = weight
+        return weights
+    if not isinstance(class_weight, str):
+        if len(class_weight) != labels:
+            raise ConfigError(
+                f"training.class_weight has {len(class_weight):,} weights for {labels:,} labels: "
+                "give one for each"
+            )
+        return np.array(class_weight, np.float32)
+    raw = 1.0 / np.maximum(counts, 1) if class_weight == "balanced" else inverse_propensity
+    weights = raw * (counts.sum() / max(float(counts @ raw), 1e-300))
+    return np.where(counts > 0, weights, 1.0).astype(np.float32)
+
+
+def _column(name: str, labels: int, label_base: int) -> int:
+    """Return the column of a label's id."""
+    column = int(name) - label_base if name.isdecimal() else -1
+    if not 0 <= column < labels:
+        raise ConfigError(
+            f"training.class_weight: {name!r} is no label: give a name of data.label_names, or an "
+            f"id from {label_base} to {labels - 1 + label_base}"
+        )
+    return column

@@ -105,8 +105,7 @@ class DenseKernels(Protocol):
     def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """``out = alpha * a @ b + beta * out``, in place; transposed views cost nothing.
 
-        On a GPU both operands may be bfloat16 (uint16), with ``out`` float32, or float16, with
-        ``out`` float16 or float32; sums are float32.
+        On a GPU both operands may be float16, with ``out`` float16 or float32; sums are float32.
         """
 
     def fill_rows(self, out: Array, row: Array) -> None:

@@ -46,9 +46,6 @@ class RowGradient:
     device_count
         With ``skip_zero_rows``, where ``count`` is an upper bound: where the device has the true
         count, and the number of the first row. Rows beyond it are left unchanged.
-    rounding_key
-        64 bits: the random stream of stochastic rounding, where weights are bfloat16 (uint16, on
-        a GPU).
 
     Examples
     --------
@@ -62,7 +59,6 @@ class RowGradient:
     skip_zero_rows: bool = False
     scale: float = 1.0
     device_count: DeviceCount | None = None
-    rounding_key: int = 0
 
 
 @dataclass(frozen=True, slots=True)

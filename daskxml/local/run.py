@@ -25,7 +25,7 @@ from daskxml.local.driver import Arrival, Change, LocalDriver, Script
 from daskxml.local.executor import LocalExecutor
 from daskxml.local.rows import Rows, share_rows
 from daskxml.local.worker import LocalWorker, WorkerFactory
-from daskxml.models.network.growth import grown_parameters
+from daskxml.models.network.spec import grown_parameters
 from daskxml.models.store import ModelHeader, write_model
 from daskxml.models.trained import Model
 from daskxml.records.checkpoint import read_checkpoint, read_local

@@ -110,7 +110,7 @@ class Clocks(TaskPool):
         """Return what a task costs: a piece a product for each feature, child and pass."""
         settings, cost, speed = self._settings, self._cost, self._speeds.get(task.worker, 1.0)
         match task.what, task.args:
-            case "piece", (*_, tree, number, _):
+            case "piece", (*_, tree, number):
                 products = task.work * self._nonzeros * settings.spec.fit.passes
                 factor = jitter_factor(cost.jitter, settings.seed, task.worker, tree, number)
                 return products / _PRODUCTS_S / speed * factor

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Drop, InPlace, Kernels, RowSums
 
@@ -150,7 +152,7 @@ class Buffers:
     >>> from daskxml.kernels import get_kernels
     >>> buffers = Buffers(get_kernels("cpu", 1))
     >>> buffers.reserve("hidden", 6)
-    >>> buffers.matrix("hidden", 2, 3).shape, buffers.nbytes
+    >>> buffers.array("hidden", 2, 3).shape, buffers.nbytes
     ((2, 3), 24)
     """
 
@@ -167,28 +169,23 @@ class Buffers:
             self._arrays.pop(name, None)  # free the old one before the new one is allocated
             self._arrays[name] = self._kernels.zeros(max(1, size), dtype)
 
-    def vector(self, name: str, size: int) -> Array:
-        """Return the first ``size`` values."""
-        return self._view(name, None, size)
+    def array(self, name: str, *shape: int, dtype: str | None = None) -> Array:
+        """Return the first values as a contiguous array, which is allocated if there are too few.
 
-    def matrix(self, name: str, rows: int, columns: int) -> Array:
-        """Return the first ``rows * columns`` values as a contiguous matrix."""
-        return self._view(name, None, rows, columns)
-
-    def cube(
-        self, name: str, planes: int, rows: int, columns: int, dtype: str | None = None
-    ) -> Array:
-        """Return the first values, viewed as ``dtype`` if given, as ``(planes, rows, columns)``."""
-        return self._view(name, dtype, planes, rows, columns)
-
-    def _view(self, name: str, dtype: str | None, *shape: int) -> Array:
+        ``dtype`` is that of a view, or of a new array; None: as it is, float32 where it is new.
+        """
         key = name, dtype, *shape
         found = self._views.get(key)
         if found is None:
+            size, held = math.prod(shape), self._arrays.get(name)
+            kind = dtype or ("float32" if held is None else str(held.dtype))
+            if held is None or held.nbytes < size * np.dtype(kind).itemsize:
+                self.reserve(name, size, kind)
             if len(self._views) >= _MOST_VIEWS:  # of batches of many sizes
                 self._views.clear()
-            held = self._arrays[name] if dtype is None else self._arrays[name].view(dtype)
-            found = self._views[key] = held[: math.prod(shape)].reshape(shape)
+            held = self._arrays[name]
+            flat = held if dtype is None or str(held.dtype) == dtype else held.view(dtype)
+            found = self._views[key] = flat[:size].reshape(shape)
         return found
 
     @property

@@ -5,40 +5,78 @@ A kind is a folder in `daskxml.models` and a line in `daskxml.models.kinds.KINDS
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.core.errors import ConfigError
+from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels import Kernels
 
 Arrays = Mapping[str, Any]  # a model's parameters by their names
+DEFAULT_KIND = "network"  # of a run file or a stored model that names none
 
 
-class Spec(Protocol):
-    """The description of a model: a frozen dataclass."""
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """The description of a model.
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    Attributes
+    ----------
+    features, labels
+        Columns of the input and of the output, at least 1.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    features: int = bounded(MISSING, low=1, high=2**31 - 1)
+    labels: int = bounded(MISSING, low=1, high=2**31 - 1)
     kind: ClassVar[str]
 
-    @property
-    def features(self) -> int:
-        """Columns of the input."""
-
-    @property
-    def labels(self) -> int:
-        """Columns of the output."""
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            if isinstance(value, list):  # from JSON or TOML
+                object.__setattr__(self, name, tuple(value))
+        check_ranges(self)
 
     @property
     def parameter_count(self) -> int:
         """Weights and biases; 0 where that is known only after training."""
+        return 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as in a JSON file."""
+        """Return plain values, as in a JSON file; networks do not say their kind."""
+        values = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return values if self.kind == DEFAULT_KIND else {**values, "kind": self.kind}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`as_dict`.
+
+        Raises
+        ------
+        ConfigError
+            If a name is unknown or missing, or a value out of range.
+        """
+        own = {name: value for name, value in values.items() if name != "kind"}
+        unknown = sorted(own.keys() - {each.name for each in fields(cls)})
+        missing = sorted({"features", "labels"} - own.keys())
+        if unknown or missing:
+            raise ConfigError(f"model: unknown {unknown}, missing {missing} among its values")
+        return cls(**own)
 
 
-AnySpec = TypeVar("AnySpec")
-DEFAULT_KIND = "network"  # of a run file or a stored model that names none
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.as_dict() if isinstance(value, Spec) else value
+
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
 NAMES_BEFORE = {"mlp": "network", "tree": "trees", "mixture": "mix"}  # in models stored before
 
 
@@ -85,6 +123,7 @@ class ModelKind(Protocol[AnySpec]):
         ConfigError
             If a name is unknown or missing, or a value out of range.
         """
+        return self.Spec.from_dict(values)
 
     def problem(self, spec: AnySpec, arrays: Arrays) -> str | None:
         """Return how arrays differ from those that the description asks for, if they do.
@@ -133,11 +172,13 @@ class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
     scales_weights: bool  # of rows, to the mean 1
     row_s: float | None  # what a row takes to rank on a CPU; None: a network's products decide
 
-    def needs(self, config: Any) -> Iterator[tuple[bool, str]]:
-        """Yield what the other sections of a run file, a `RunConfig`, must be, and are not."""
+    def needs(self, config: Any) -> Iterable[tuple[bool, str]]:
+        """Return what the other sections of a run file, a `RunConfig`, must be, and are not."""
+        return ()
 
     def figures(self, spec: AnySpec) -> dict[str, Any]:
         """Return what the event ``started`` reports of the model beyond its sizes."""
+        return {}
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return how much is trained at a row of the history."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import warnings
@@ -23,8 +24,7 @@ from daskxml.data.text.counts import check_texts
 from daskxml.kernels import get_kernels
 from daskxml.kernels.quantised import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities
-from daskxml.models.calibration import Average, learn_decisions
-from daskxml.models.decisions import Decisions
+from daskxml.models.decisions import Average, Decisions, learn_decisions
 from daskxml.models.kinds import kind_of
 from daskxml.models.network.spec import check_rank
 from daskxml.models.protocol import Ranker
@@ -563,7 +563,8 @@ class Model:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arrays, but not the buffers."""
-        return _restored, (self.header, self.parameters, self.label_counts, self.threads)
+        restored = functools.partial(Model, threads=self.threads)
+        return restored, (self.header, self.parameters, self.label_counts)
 
     def __repr__(self) -> str:
         return f"<daskxml.Model {kind_of(self.spec).describe(self.spec, self.parameters)}>"
@@ -584,7 +585,3 @@ def load(directory: str | Path) -> Model:
         If there is none, or it is damaged or of another version.
     """
     return Model.load(directory)
-
-
-def _restored(header: ModelHeader, parameters: Any, label_counts: Any, threads: int) -> Model:
-    return Model(header, parameters, label_counts, threads=threads)

@@ -183,9 +183,9 @@ class Optimizer:
             self._collected.product(name, rows, left, right, lr, scale)
             return
         rule, rate = self._rules[name], lr * self._config.lr_factor(name)
-        target, first = self._slice(name, rows), rows.start or 0
+        target = self._slice(name, rows)
         if not rule.fused_product(target, left, right, rate, scale):
-            self._update_by_product(rule, target, left, right, rate, first=first, scale=scale)
+            self._update_by_product(rule, target, left, right, rate, scale=scale)
 
     def in_place(self, name: str, lr: float) -> InPlace | None:
         """Return where a gradient can be added instead of `product`, if the rule is that."""
@@ -194,7 +194,7 @@ class Optimizer:
             return self._collected.in_place(name, lr)
         rule, target = self._rules[name], self._slice(name)
         rate = lr * self._config.lr_factor(name)
-        if not rule.is_fused or target.is_bfloat16:
+        if not rule.is_fused:
             return None
         return InPlace(target.weight, factor=-rate, keep=rule.keep(target, rate))
 
@@ -313,8 +313,7 @@ class Optimizer:
     def _is_fused(self, name: str) -> bool:
         """Whether gradients are applied to this parameter without being materialized."""
         decays = name == FIRST_LAYER and self._config.weight_decay > 0.0
-        can_fuse = not (self._needs_all(name) or decays or self._slice(name).is_bfloat16)
-        return self._rules[name].is_fused and can_fuse
+        return self._rules[name].is_fused and not (self._needs_all(name) or decays)
 
     def _sparse_gradient(self, name: str) -> SparseGradient:
         if name not in self._sparse:
@@ -352,12 +351,11 @@ class Optimizer:
         self, name: str, gradient: RowGradient, lr: float, rows: slice = slice(None)
     ) -> None:
         rate, target = lr * self._config.lr_factor(name), self._slice(name, rows)
-        gradient = target.with_rounding(gradient, self._step, rows.start or 0)
         self._rules[name].update(target, gradient, rate, self._step)
 
     def _update_by_product(
         self, rule: Rule, whole: ParameterSlice, left: Array, right: Array, rate: float,
-        ids: Array | None = None, first: int = 0, scale: float = 1.0,
+        ids: Array | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
         """Form ``scale * left.T @ right`` a few rows at a time, and apply each while in the cache.
 
@@ -372,7 +370,6 @@ class Optimizer:
                 self._kernels.gemm(slope, left[:, span].T, right, scale)
                 target = whole.rows(span) if ids is None else whole
                 gradient = RowGradient(slope, None if ids is None else ids[span])
-                gradient = target.with_rounding(gradient, self._step, first + start)
                 rule.update(target, gradient, rate, self._step)
 
     def _update_by_sums(

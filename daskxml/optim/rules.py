@@ -63,8 +63,6 @@ from daskxml.core.arrays import Array, Csr
 from daskxml.kernels import AdamStep, Drop, Kernels, RowGradient
 from daskxml.optim.config import OptimizerConfig
 
-_MASK = (1 << 64) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterSlice:
@@ -91,11 +89,6 @@ class ParameterSlice:
     moments: tuple[Array, ...]
     is_matrix: bool
 
-    @property
-    def is_bfloat16(self) -> bool:
-        """Whether weights are bfloat16, as uint16, with stochastic rounding."""
-        return bool(self.weight.dtype == "uint16")
-
     def rows(self, span: slice) -> ParameterSlice:
         """Return some of the rows."""
         moments = tuple(moment[span] for moment in self.moments)
@@ -107,24 +100,6 @@ class ParameterSlice:
             return self
         columns = (array.reshape(-1, 1) for array in (self.weight, *self.moments))
         return ParameterSlice(next(columns), tuple(columns), False)
-
-    def with_rounding(self, gradient: RowGradient, step: int, first: int) -> RowGradient:
-        """Return a gradient with a key for stochastic rounding, if the weights are bfloat16.
-
-        The key is different in every step, and for every first row.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> whole = ParameterSlice(np.zeros((1, 2), np.uint16), (), True)
-        >>> gradient = RowGradient(np.zeros((1, 2), np.float32))
-        >>> whole.with_rounding(gradient, step=1, first=0).rounding_key > 0
-        True
-        """
-        if not self.is_bfloat16:
-            return gradient
-        key = (step * 0xD1342543DE82EF95 + first * 0xAF251AF3B0F025B5) & _MASK
-        return replace(gradient, rounding_key=key)
 
 
 def as_rows(array: Array) -> Array:
@@ -219,9 +194,7 @@ class Sgd(Rule):
     def fused_product(
         self, target: ParameterSlice, left: Array, right: Array, lr: float, scale: float = 1.0
     ) -> bool:
-        """One matrix product into the weights, unless they are bfloat16."""
-        if target.is_bfloat16:
-            return False
+        """One matrix product into the weights."""
         self.kernels.gemm(target.weight, left.T, right, -lr * scale, self.keep(target, lr))
         return True
 

@@ -212,15 +212,13 @@ class TreeRun:
         return tree
 
     def _submit_pieces(self, tree: _Tree) -> None:
-        pool, settings, first = self._pool, self._settings, None
-        if tree.number and settings.spec.hard_negatives:
-            first = self.trees[0] if self.trees else self._open[0].together
+        pool = self._pool
         args = HERE, self._data.train, self._data.counts, tree.plan, tree.number
         tree.pieces = [
-            pool.submit(PIECE, fit_piece, *args, number, first, work=work)
+            pool.submit(PIECE, fit_piece, *args, number, work=work)
             for number, work in enumerate(tree.works.value)
         ]
-        tree.together = pool.submit("tree", put_together, settings, tree.plan, tree.pieces)
+        tree.together = pool.submit("tree", put_together, tree.plan, tree.pieces)
 
     def _is_fitted(self, tree: _Tree) -> Generator[float, None, bool]:
         """Wait until a tree is put together; return False where the run ends before."""

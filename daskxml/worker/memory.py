@@ -124,7 +124,7 @@ def plan_memory(settings: WorkerSettings, kernels: Kernels, batch_rows: int) -> 
     planned, budget_bytes = cast(Kernels, PlannedKernels(kernels)), settings.logits_budget_bytes
     replica = _replica(settings, planned, batch_rows, budget_bytes)
     flat_bytes = int(replica.flat.nbytes)
-    held_bytes = replica.optimizer.nbytes + replica.weights.nbytes - flat_bytes
+    held_bytes = replica.optimizer.nbytes
     nonzeros = batch_rows * settings.data.row_nonzeros
     replica.reserve(batch_rows, nonzeros)
     models = 1 + _MODELS + (_JOINT_MODELS if settings.strategy.is_joint else 0)

@@ -23,77 +23,6 @@ if TYPE_CHECKING:
 _NARROW = "output.weight"
 
 
-class Weights:
-    """Parameters in float32 for merges, and as steps use them.
-
-    Parameters
-    ----------
-    flat
-        ``(layout.size,)`` float32 on the device.
-    is_narrow
-        Whether steps use the output layer's weights in bfloat16.
-
-    Raises
-    ------
-    ConfigError
-        If the vector is of another size.
-
-    Attributes
-    ----------
-    views
-        The arrays that steps read and change, by name.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from daskxml.models.network.spec import ModelSpec
-    >>> from daskxml.kernels import get_kernels
-    >>> kernels = get_kernels("cpu", 1)
-    >>> layout = Layout(ModelSpec(features=1, labels=2, hidden=(1,)))
-    >>> weights = Weights(kernels, layout, kernels.zeros(layout.size), is_narrow=True)
-    >>> layout.views(weights.flat)["output.weight"][:] = 1.01
-    >>> weights.begin(changes=True)
-    >>> layout.views(weights.flat)["output.weight"].tolist()
-    [[1.0078125], [1.0078125]]
-    """
-
-    def __init__(self, kernels: Kernels, layout: Layout, flat: Array, is_narrow: bool) -> None:
-        if flat.shape != (layout.size,):
-            raise ConfigError(
-                f"replica: a vector of {flat.size} numbers: the model has {layout.size}"
-            )
-        self._kernels, self._flat = kernels, flat
-        self.views = layout.views(flat)
-        self._wide = self.views[_NARROW].reshape(-1)
-        self._narrow: Array = None
-        self._is_same = self._is_ahead = False  # the narrow weights, to the wide ones
-        if is_narrow:
-            self.views[_NARROW] = kernels.empty(self.views[_NARROW].shape, "uint16")
-            self._narrow = self.views[_NARROW].reshape(-1)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all parameters."""
-        return int(self._flat.nbytes) + (0 if self._narrow is None else int(self._narrow.nbytes))
-
-    @property
-    def flat(self) -> Array:
-        """All of them, float32; may be changed until the next step."""
-        if self._is_ahead:
-            self._kernels.convert(self._wide, self._narrow, 1.0)
-        self._is_same = self._is_ahead = False
-        return self._flat
-
-    def begin(self, *, changes: bool) -> None:
-        """Prepare for a step, or for work that only reads."""
-        if self._narrow is None:
-            return
-        if not self._is_same:
-            self._kernels.convert(self._narrow, self._wide, 1.0)
-            self._is_same = True
-        self._is_ahead = self._is_ahead or changes
-
-
 class Replica:
     """A model's parameters on one device, with everything that a step needs allocated once.
 
@@ -117,8 +46,8 @@ class Replica:
     partner
         A replica over the same ``flat``, to have the optimizer's state in common with.
     output_dtype
-        In which steps have the output layer: ``float32``; on a GPU also ``bfloat16``, its weights,
-        or ``float16``, the operands of its products and its logits.
+        In which steps have the output layer: ``float32``; on a GPU also ``float16``, the operands
+        of its products and its logits.
 
     Attributes
     ----------
@@ -161,8 +90,11 @@ class Replica:
         self.spec, self.kernels, self.max_batch_rows = spec, kernels, max_batch_rows
         self.layout = Layout(spec)
         flat = kernels.zeros(self.layout.size) if flat is None else flat
-        self.weights = Weights(kernels, self.layout, flat, output_dtype == "bfloat16")
-        self.parameters = self.weights.views
+        if flat.shape != (self.layout.size,):
+            raise ConfigError(
+                f"replica: a vector of {flat.size} numbers: the model has {self.layout.size}"
+            )
+        self.flat, self.parameters = flat, self.layout.views(flat)
         self._optimizer_config = optimizer
         self.optimizer: Optimizer = self.optimizer_for(self.parameters, partner)
         self.tables, self._sampling = tables, sampling
@@ -176,15 +108,10 @@ class Replica:
         self._row_step = RowStep(spec, kernels, *place, factor) if fits else None
 
     @property
-    def flat(self) -> Array:
-        """See `Weights.flat`."""
-        return self.weights.flat
-
-    @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
-        parts = self.weights, self.optimizer, self._mlp, self._row_step
-        return sum(part.nbytes for part in parts if part is not None)
+        parts = self.flat, self.optimizer, self._mlp, self._row_step
+        return sum(int(part.nbytes) for part in parts if part is not None)
 
     def optimizer_for(
         self, parameters: Mapping[str, Array], partner: Replica | None = None
@@ -334,7 +261,6 @@ class Replica:
     def _pass(
         self, batch: Sequence[Segment], lr: float, key: int, updates: Updates, nonzeros: int
     ) -> WorkStats:
-        self.weights.begin(changes=True)
         loss: Any = self._mlp.step(batch, lr, key, updates)
         return WorkStats(batch_rows(batch), 1, loss, nonzeros, self._mlp.evaluated)
 
@@ -344,12 +270,10 @@ class Replica:
         The bits are those of `step`, but for batches of one row.
         """
         self._check_rows(batch)
-        self.weights.begin(changes=False)
         return self._mlp.loss_sum(batch) if batch_rows(batch) else 0.0
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
         """Rank labels; see `daskxml.models.network.mlp.Mlp.top_k`."""
-        self.weights.begin(changes=False)
         return self._mlp.top_k(segments, k)
 
 

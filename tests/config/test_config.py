@@ -244,35 +244,29 @@ def test_a_section_for_gpus_needs_one():
     )
 
 
-NARROW = {"training": {"epochs": 1}, "gpu": {"output_dtype": "bfloat16"}}
+HALF = {"training": {"epochs": 1}, "gpu": {"output_dtype": "float16"}}
 
 
 @pytest.mark.parametrize(
     ("more", "need"),
     [
-        ({"gpu": {"output_dtype": "bfloat16", "exact": True}}, "float32 products off"),
-        ({"strategy": {"name": "mirrored"}}, "a strategy that merges models"),
-        ({"strategy": {"name": "hogbatch"}}, "a strategy that merges models"),
+        ({"gpu": {"output_dtype": "float16", "exact": True}}, "float32 products off"),
         ({"sampling": {"method": "random"}}, "all labels"),
-        ({"optimizer": {"name": "lamb"}}, "an optimizer of single rows: not lamb"),
-        ({"optimizer": {"output": "lamb"}}, "an optimizer of single rows: not lamb"),
     ],
 )
-def test_narrow_weights_are_refused_where_they_make_no_sense(more, need):
-    assert load_run_config(NARROW).gpu.output_dtype == "bfloat16"
-    problem = refusal(NARROW | more)
-    assert problem.startswith("run configuration: [gpu] output_dtype = 'bfloat16': needs " + need)
+def test_float16_is_refused_where_it_makes_no_sense(more, need):
+    problem = refusal(HALF | more)
+    assert problem.startswith("run configuration: [gpu] output_dtype = 'float16': needs " + need)
 
 
-def test_float16_goes_with_more_than_bfloat16():
-    half = {"training": {"epochs": 1}, "gpu": {"output_dtype": "float16"}}
+def test_float16_goes_with_any_strategy_and_optimizer():
     for more in ({"strategy": {"name": "mirrored"}}, {"optimizer": {"name": "lamb"}}):
-        assert load_run_config(half | more).gpu.output_dtype == "float16"
-    for more in (
-        {"gpu": {"output_dtype": "float16", "exact": True}},
-        {"sampling": {"method": "random"}},
-    ):
-        assert "[gpu] output_dtype = 'float16': needs " in refusal(half | more)
+        assert load_run_config(HALF | more).gpu.output_dtype == "float16"
+
+
+def test_narrow_weights_are_no_more():
+    problem = refusal(HALF | {"gpu": {"output_dtype": "bfloat16"}})
+    assert "removed: take 'float16', which is faster" in problem
 
 
 def test_bounds_that_contradict_each_other_name_their_line(tmp_path):

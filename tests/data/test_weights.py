@@ -1,4 +1,4 @@
-"""Weights of rows: files and arrays of them, and what is refused."""
+"""Weights of rows, files and arrays of them, and of labels; what is refused."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,13 @@ from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.reading import DataSource
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows
-from daskxml.data.weights import row_weights
+from daskxml.data.weights import label_weights, row_weights
 from daskxml.kernels import get_kernels
 from daskxml.local import read_rows
+from daskxml.metrics import propensities
 from harness.rows_here import read_here
+
+COUNTS = np.array([50, 10, 0, 1])  # rows with each label
 
 
 def test_files_hold_what_arrays_hold(tmp_path):
@@ -125,3 +128,24 @@ def test_weights_of_a_table_that_are_wrong_are_told_with_their_place(tmp_path: P
     files = table_file(with_weights, "csv"), table_file(without, "csv", sample_weight=None)
     with pytest.raises(InputError, match="in some files only: give all training files one"):
         weights_in(*files)
+
+
+@pytest.mark.parametrize("choice", ["balanced", "propensity"])
+def test_a_label_of_a_row_counts_one_on_average(choice):
+    weights = label_weights(choice, COUNTS, propensities(COUNTS, 60))
+    assert (weights @ COUNTS) / COUNTS.sum() == pytest.approx(1.0)
+    assert weights[0] < weights[1] < weights[3]
+    assert weights[2] == 1.0
+
+
+def test_choices_are_in_proportion():
+    inverse = propensities(COUNTS, 60)
+    balanced, propensity = (label_weights(it, COUNTS, inverse) for it in ("balanced", "propensity"))
+    np.testing.assert_allclose((balanced * COUNTS)[[0, 1, 3]], balanced[3], rtol=1e-6)
+    np.testing.assert_allclose(
+        (propensity / inverse)[[0, 1]], propensity[3] / inverse[3], rtol=1e-6
+    )
+    assert label_weights("none", COUNTS, inverse) is None
+    assert label_weights({"4": 2.0}, COUNTS, inverse, label_base=1).tolist() == [1, 1, 1, 2]
+    assert label_weights((1.0, 2.0, 0.0, 0.5), COUNTS, inverse).tolist() == [1, 2, 0, 0.5]
+    assert label_weights("balanced", np.zeros(3, np.int64), np.ones(3)).tolist() == [1, 1, 1]

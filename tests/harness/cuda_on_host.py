@@ -28,7 +28,6 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
 from daskxml.kernels.cuda.device import EVERY_GPU, NULL, aligned, cuda_source, kernel_names
 from daskxml.kernels.cuda.kernels import CudaKernels
-from harness.naive_dense import from_bfloat16
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 # The order in which threads of a block take turns: one after the other, or at random; or warp by
@@ -252,8 +251,6 @@ class HostDevice:
         assert p.out.dtype == np.float32 or p.a.dtype == p.out.dtype == np.float16
         left = _columns(p.b, p.b_stride, *((p.k, p.n) if p.transpose_b else (p.n, p.k)))
         right = _columns(p.a, p.a_stride, *((p.m, p.k) if p.transpose_a else (p.k, p.m)))
-        if p.a.dtype == np.uint16:  # bfloat16
-            left, right = from_bfloat16(left), from_bfloat16(right)
         left, right = left.astype(np.float32), right.astype(np.float32)
         result = alpha * (left.T if p.transpose_b else left) @ (right.T if p.transpose_a else right)
         out = _columns(p.out, p.n, p.n, p.m)

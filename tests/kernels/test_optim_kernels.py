@@ -11,8 +11,6 @@ from daskxml.kernels.cpu.kernels import CpuKernels
 from harness.kernel_cases import (
     EVERY,
     EVERY_THREADS,
-    ON_GPU,
-    ON_HOST,
     ONE,
     TWO,
     close,
@@ -21,7 +19,6 @@ from harness.kernel_cases import (
     seeds,
     wide,
 )
-from harness.naive_dense import from_bfloat16, to_bfloat16
 from harness.naive_kernels import NaiveKernels
 
 NAIVE = NaiveKernels("float64")
@@ -103,46 +100,6 @@ def test_norms_of_lamb(fast, case):
 
 def vars_of(gradient):
     return gradient.values, gradient.ids, gradient.skip_zero_rows, gradient.scale
-
-
-NARROW = {name: run for name, run in RUNS.items() if not name.startswith("lamb")}
-
-
-@pytest.mark.parametrize("fast", [ON_HOST, ON_GPU])
-@pytest.mark.parametrize("rule", NARROW)
-def test_narrow_weights_are_rounded_to_a_neighbour_and_right_on_average(fast, rule):
-    """What is less than a weight's last place moves it by chance, and on average as it should."""
-    rng = np.random.default_rng(2)
-    narrow = to_bfloat16(1.0 + np.abs(normal(rng, 40, 32)))
-    first, second = normal(rng, 40, 32, spread=0.01), normal(rng, 40, 32) ** 2
-    slope = normal(rng, 40, 32, spread=0.01)
-    wide_weight = from_bfloat16(narrow)
-    moved = [wide_weight, first.copy(), second.copy()]
-    NARROW[rule](fast, *moved, RowGradient(slope))
-    total, tries = np.zeros(narrow.shape), 60
-    for rounding_key in range(tries):
-        arrays = [narrow.copy(), first.copy(), second.copy()]
-        NARROW[rule](fast, *arrays, RowGradient(slope, rounding_key=7919 * rounding_key))
-        found = from_bfloat16(arrays[0])
-        unit = np.exp2(np.floor(np.log2(np.abs(wide_weight))) - 7)
-        assert (np.abs(found - wide_weight) < unit).all()
-        for mine, wanted in zip(arrays[1:], moved[1:], strict=True):
-            np.testing.assert_array_equal(mine, wanted)
-        total += found - wide_weight
-    chance = unit / 2 / np.sqrt(tries)
-    assert np.abs(total / tries).max() < 5 * chance.max()
-    assert abs((total / tries / chance).mean()) < 5 / np.sqrt(total.size)
-
-
-@pytest.mark.parametrize("fast", [ON_HOST, ON_GPU])
-def test_narrow_weights_that_are_not_finite_stay_so(fast):
-    narrow = to_bfloat16(np.array([[np.inf, -np.inf, np.nan, 3.3e38]], np.float32))
-    fast.sgd_rows(
-        narrow, RowGradient(np.zeros((1, 4), np.float32), rounding_key=(1 << 64) - 1), 0.1, 1.0
-    )
-    found = from_bfloat16(narrow)[0]
-    assert (found[:2] == [np.inf, -np.inf]).all()
-    assert np.isnan(found[2])
 
 
 @EVERY

@@ -13,8 +13,7 @@ from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cpu.tree import fit_node, node_rows, prune
 from daskxml.kernels.tree import Fit, FittedBlock, NodeProblem, TreeArrays
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, join_blocks
-from daskxml.models.trees.shape import TreeShape
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeShape, TreeSpec
 from harness import naive_tree
 from harness.cuda_on_host import emulated, needs_compiler
 from harness.kernel_cases import EVERY, EVERY_THREADS, modest, random_csr, seeds
@@ -246,7 +245,7 @@ def test_a_block_has_the_same_bits_whichever_others_are_fitted(ops: CpuKernels) 
 
     whole, parts = fitted(0, 40), [fitted(0, 13), fitted(13, 40)]
     np.testing.assert_array_equal(whole.bias, np.concatenate([part.bias for part in parts]))
-    joined = join_blocks([(NodeBlock(0, 0, 13, 40), parts[1]), (NodeBlock(0, 0, 0, 13), parts[0])])
+    joined = join_blocks(parts)
     for found, expected in zip(joined.arrays(), whole.arrays(), strict=True):
         np.testing.assert_array_equal(found, expected)
 

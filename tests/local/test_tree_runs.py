@@ -81,21 +81,6 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
         simulate(VALUES, [1], **data, resume=out, overrides=["model.leaf_labels=5"])
 
 
-def test_later_trees_are_fitted_to_hard_negatives_too(
-    data: Data, alone: daskxml.Run, tmp_path: Path
-) -> None:
-    """The same for any number of workers, and after a stop; the first tree is as without."""
-    values = VALUES | {"model": VALUES["model"] | {"hard_negatives": 4}, "checkpoint": {"every": 1}}
-    one, out = simulate(values, [1], **data), tmp_path / "run"
-    simulate(values, [1, 0.5], **data, out=out, overrides=["training.megabatches=1"])
-    resumed = simulate(out / "run.toml", [1, 1], resume=out, overrides=["training.megabatches=2"])
-    assert same(one, resumed)
-    found, before = parameters(one), parameters(alone)
-    is_same = {name: np.array_equal(found[name], before[name]) for name in found}
-    assert all(is_same[name] for name in found if name.startswith("tree0."))
-    assert not is_same["tree1.weights"]
-
-
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
@@ -106,6 +91,7 @@ def test_later_trees_are_fitted_to_hard_negatives_too(
         (["evaluation.training_loss=true"], "has no loss over all rows"),
         (["strategy.name=elastic"], "kind = 'trees' has none"),
         (["model.hidden=[8]"], "unknown key 'hidden'"),
+        (["model.hard_negatives=5"], "removed: they gain nothing"),
         (["model.kind=forest"], "kind = 'forest': must be one of 'network', 'trees'"),
         (["model.kind=network"], "leaf_labels"),
     ],

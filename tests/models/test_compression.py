@@ -17,8 +17,7 @@ from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.store import ModelHeader, read_model, write_model
 from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.models.trained import Model
-from daskxml.models.trees.forest import ARRAYS
-from daskxml.models.trees.pruning import DROPS, choose_drop, pruned, smallest_kept
+from daskxml.models.trees.forest import ARRAYS, DROPS, choose_drop, pruned, smallest_kept
 from harness.small_models import network_and_trees
 
 ROWS = SyntheticSpec(rows=300, test_rows=120, features=60, labels=40, seed=2)
@@ -135,7 +134,7 @@ def test_a_compressed_network_is_never_unpacked_whole(tmp_path):
 
 
 def test_training_goes_on_from_a_compressed_model(models, parts):
-    from daskxml.models.network.growth import grown_parameters
+    from daskxml.models.network.spec import grown_parameters
 
     model = models["mlp"]
     small = model.compress()

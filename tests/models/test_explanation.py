@@ -9,7 +9,7 @@ from daskxml import XMLClassifier
 from daskxml.api.in_process import train_here
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.models.trees.paths import Step, path_contributions
+from daskxml.models.trees.kind import Step, path_contributions
 
 ROWS = SyntheticSpec(rows=300, test_rows=20, features=50, labels=24, seed=2)
 DEEP = {"model.leaf_labels": 3, "model.beam": 64, "model.powers": [1.0, 0.5]}

@@ -1,7 +1,7 @@
 """A kind of model is one folder and one line: a small one does all that trained models do."""
 
 import ast
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.models import kinds
 from daskxml.models.mix.kind import Mix
+from daskxml.models.protocol import ModelKind, Spec
 from daskxml.models.store import ModelHeader
 from harness.small_models import network_and_trees
 
@@ -23,25 +24,16 @@ PACKAGE = Path(daskxml.__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class PopularSpec:
+class PopularSpec(Spec):
     """The same labels for every row."""
 
-    features: int
-    labels: int
     kind: ClassVar[str] = "popular"
-    parameter_count: ClassVar[int] = 0
-
-    def as_dict(self):
-        return {"kind": self.kind, **asdict(self)}
 
 
-class Popular:
+class Popular(ModelKind[PopularSpec]):
     """Ranks labels by how frequent they are."""
 
-    title, made_by, Spec, scores_all = "popular labels", "count labels", PopularSpec, False
-
-    def spec(self, values):
-        return PopularSpec(**{name: value for name, value in values.items() if name != "kind"})
+    title, made_by, Spec = "popular labels", "count labels", PopularSpec
 
     def problem(self, spec, arrays):
         return None if arrays.keys() == {"shares"} else "shares are all that it has"
@@ -57,9 +49,6 @@ class Popular:
 
     def describe(self, spec, arrays):
         return "popular"
-
-    def bound(self, spec, scores):
-        return 0.5
 
     def smaller(self, spec, arrays, bits, drop):
         return spec, {"shares": np.where(arrays["shares"] > drop, arrays["shares"], 0)}

@@ -12,7 +12,6 @@ from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
 from harness.cuda_on_host import FORWARD, SHUFFLED, emulated, gpu_kernels, needs_compiler, needs_gpu
-from harness.naive_dense import from_bfloat16, to_bfloat16
 
 DEVICES = pytest.mark.parametrize(
     "make",
@@ -107,7 +106,7 @@ FORMS = [
     {"optimizer": "sgd", "weight_decay": 0.1},
     {"optimizer": "adam", "loss": "sigmoid", "dropout": 0.3, "feature_dropout": 0.2},
     {"budget": 16 * 40 * 4},
-    *({"optimizer": name, "output_dtype": "bfloat16"} for name in ("sgd", "adam", "row-rms")),
+    *({"optimizer": name} for name in ("adam", "row-rms")),
     *({"optimizer": name, "output_dtype": "float16"} for name in ("sgd", "lamb")),
     *({"optimizer": name, "output_dtype": "float16", "hidden": (64,)} for name in ("sgd", "adam")),
     {"loss": "sigmoid", "output_dtype": "float16", "budget": 16 * 40 * 4},
@@ -138,16 +137,6 @@ NARROW = [
     {"loss": "sigmoid", "weight_decay": 0.1},
     *({"optimizer": name} for name in ("momentum", "nesterov", "adam", "row-rms")),
 ]
-
-
-@DEVICES
-@pytest.mark.parametrize("settings", NARROW, ids=str)
-def test_steps_with_narrow_output_weights_are_close_to_those_without(make, settings):
-    losses, flat, _, scores = train(make(), output_dtype="bfloat16", **settings)
-    wide = train(make(), **settings)
-    np.testing.assert_allclose(losses, wide[0], rtol=0.02)
-    assert 0.0 < np.linalg.norm(flat - wide[1]) < 0.02 * np.linalg.norm(wide[1])
-    np.testing.assert_allclose(scores, wide[3], rtol=0.1, atol=0.01)
 
 
 FUSED = [
@@ -203,15 +192,13 @@ def test_a_cpu_has_no_float16():
 @DEVICES
 def test_the_flat_vector_is_what_steps_left_and_what_they_start_from(make):
     kernels = make()
-    part, made = kernels.to_device(data()), replica(kernels, output_dtype="bfloat16")
+    part, made = kernels.to_device(data()), replica(kernels)
     batch = [Segment(part, kernels.to_device(np.arange(16)))]
     given = kernels.to_host(made.flat).copy()
     made.top_k(batch, 3)
-    assert (kernels.to_host(made.flat) == given).all()  # ranking has not rounded it
+    assert (kernels.to_host(made.flat) == given).all()
     made.step(batch, 0.1, key=0)
     left = kernels.to_host(made.flat).copy()
-    output = made.layout.views(left)["output.weight"]
-    assert (from_bfloat16(to_bfloat16(output)) == output).all()
     assert (left != given).any()
     made.step(batch, 0.0, key=0)
     assert (kernels.to_host(made.flat) == left).all()  # there and back changes nothing

@@ -74,7 +74,7 @@ def test_a_worker_uses_the_chosen_budget(monkeypatch, optimizer, loss):
     spec = ModelSpec(features=60, labels=LABELS, hidden=(8,), loss=loss)
     worker = TrainingWorker(settings_of(spec=spec, optimizer=OptimizerConfig(name=optimizer)))
     assert worker.settings.logits_budget_bytes == worker.budget.chosen_bytes == 8192
-    assert worker.replica._mlp.output.block_labels(ROWS) == 8192 // (4 * ROWS)
+    assert worker.replica._mlp.output.block_labels(ROWS, 4) == 8192 // (4 * ROWS)
     assert worker.memory.announce().endswith("; logits in blocks of 0.0 MiB")
     given = settings_of(spec=spec, logits_budget_bytes=8192)
     assert worker.memory.batch_rows == plan_memory(given, emulated(), ROWS).batch_rows

@@ -68,7 +68,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     class_weight
         What a row's own labels count in the loss: ``"balanced"``, ``"propensity"``, a weight for
         each label of `classes_`, or a dictionary by label, where others have 1
-        (`daskxml.models.class_weights`).
+        (`daskxml.data.weights`).
     top_k
         The most labels that `predict` gives a row; None: as many as `daskxml.Model.choose` looks
         at, four times those of a training row and at least 20.

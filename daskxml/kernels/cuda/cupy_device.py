@@ -95,7 +95,6 @@ class CupyDevice:
         quickly = exactly if exact else cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         self._products = {  # of operands of a dtype: its name in cuBLAS, and the type of sums
             np.dtype(np.float32): (runtime.CUDA_R_32F, quickly),
-            np.dtype(np.uint16): (runtime.CUDA_R_16BF, exactly),  # bfloat16
             np.dtype(np.float16): (runtime.CUDA_R_16F, exactly),
         }
         self._lock, self._handle = Lock(), cublas.create()  # CuPy's is one for each thread

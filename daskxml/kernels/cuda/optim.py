@@ -41,11 +41,9 @@ class CudaOptim:
         self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
     ) -> None:
         count, width = (int(size) for size in gradient.values.shape)
-        is_bfloat16 = weight.dtype == np.uint16
         self._device.launch(
-            "row_rms_bfloat16" if is_bfloat16 else "row_rms", (-(-count // 8),), (THREADS,),
-            weight, second, gradient.values, *self._rows(gradient), f32(gradient.scale),
-            np.int32(width), np.int64(count), np.uint64(gradient.rounding_key),
+            "row_rms", (-(-count // 8),), (THREADS,), weight, second, gradient.values,
+            *self._rows(gradient), f32(gradient.scale), np.int32(width), np.int64(count),
             f32(adam.lr), f32(adam.keep), *_constants(adam)[2:],
         )  # fmt: skip
 
@@ -84,11 +82,9 @@ class CudaOptim:
         self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any
     ) -> None:
         size, width = _sizes(gradient)
-        is_bfloat16 = arrays[0].dtype == np.uint16
         self._device.launch(
-            f"{name}_bfloat16" if is_bfloat16 else name, *grid(int(size)), *arrays, gradient.values,
-            *self._rows(gradient), f32(gradient.scale), width, size,
-            np.uint64(gradient.rounding_key), *rates,
+            name, *grid(int(size)), *arrays, gradient.values, *self._rows(gradient),
+            f32(gradient.scale), width, size, *rates,
         )  # fmt: skip
 
     def _rows(self, gradient: RowGradient) -> tuple[Any, Any]:

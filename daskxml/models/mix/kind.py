@@ -1,31 +1,34 @@
-"""Mixtures of trained models as a kind of model."""
+"""Mixtures as a kind of model: trained models as one, their probabilities added up with weights.
+
+Models of different kinds err on different rows: label trees follow single features, a network what
+they have in common.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr
+from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels import Kernels
-from daskxml.models.network.spec import check_names
 from daskxml.models.protocol import Arrays, ModelKind, Ranker, Spec, stored_name
+from daskxml.models.rankings import candidates
+
+Rankings = tuple[Array, Array]  # ids and probabilities, ``(parts, rows, candidates)`` each
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureSpec:
+class MixtureSpec(Spec):
     """Trained models, whose probabilities are added up with weights.
 
     Attributes
     ----------
-    features, labels
-        Columns of the input and of the output, the same for all parts.
     parts
-        Their descriptions, two or more.
+        The descriptions of two or more, of the same features and labels.
     weights
         What each one's probabilities are multiplied by: not negative, and their sum is 1.
 
@@ -45,15 +48,12 @@ class MixtureSpec:
     whose sum is 1
     """
 
-    features: int = bounded(MISSING, low=1, high=2**31 - 1)
-    labels: int = bounded(MISSING, low=1, high=2**31 - 1)
     kind: ClassVar[str] = "mix"
-    parameter_count: ClassVar[int] = 0  # it is not trained
     parts: tuple[Spec, ...]
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         for number, part in enumerate(self.parts):
             if (part.features, part.labels) != (self.features, self.labels):
                 raise ConfigError(
@@ -69,12 +69,6 @@ class MixtureSpec:
             )
         if len(self.parts) < 2:
             raise ConfigError("a mixture of one model: give two or more")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as in a JSON file."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        parts = [part.as_dict() for part in self.parts]
-        return {"kind": self.kind, **values, "parts": parts, "weights": list(self.weights)}
 
 
 Part = tuple[ModelKind[Any], Spec, dict[str, Any]]  # with the arrays by the part's own names
@@ -92,33 +86,31 @@ class Mix(ModelKind[MixtureSpec]):
 
     def spec(self, values: Mapping[str, Any]) -> MixtureSpec:
         """Return a stored mixture's description."""
-        values = {name: value for name, value in values.items() if name != "kind"}
-        check_names(values, {field.name for field in fields(MixtureSpec)})
-        parts = tuple(map(self._described, values["parts"]))
-        weights = tuple(map(float, values["weights"]))
-        return MixtureSpec(**values | {"parts": parts, "weights": weights})
+        parts = list(map(self._described, values["parts"]))
+        weights = list(map(float, values["weights"]))
+        return MixtureSpec.from_dict({**values, "parts": parts, "weights": weights})
 
     def _described(self, values: Any) -> Any:
         if not isinstance(values, Mapping):
             raise ConfigError("parts of a mixture must be descriptions of models")
         return self._kinds[stored_name(values, self._kinds)].spec(values)
 
-    def _parts(self, spec: MixtureSpec, arrays: Arrays) -> Iterator[Part]:
-        for number, part in enumerate(spec.parts):
-            yield self._kinds[part.kind], part, part_arrays(arrays, number)
+    def _parts(self, spec: MixtureSpec, arrays: Arrays) -> list[Part]:
+        return [
+            (self._kinds[part.kind], part, part_arrays(arrays, number))
+            for number, part in enumerate(spec.parts)
+        ]
 
     def problem(self, spec: MixtureSpec, arrays: Arrays) -> str | None:
         """Return the first problem of a part."""
-        parts = list(self._parts(spec, arrays))
+        parts = self._parts(spec, arrays)
         if (found := sum(len(own) for _, _, own in parts)) != len(arrays):
             return f"it has {len(arrays)} arrays, of which {found} are of its parts"
         problems = (kind.problem(part, own) for kind, part, own in parts)
         return next((f"part {n}: {text}" for n, text in enumerate(problems) if text), None)
 
-    def ranker(self, spec: MixtureSpec, arrays: Arrays, kernels: Kernels) -> Ranker:
+    def ranker(self, spec: MixtureSpec, arrays: Arrays, kernels: Kernels) -> Mixture:
         """Return the parts ready to rank together."""
-        from daskxml.models.mix.mixture import Mixture  # which loads compilers
-
         rankers = [kind.ranker(part, own, kernels) for kind, part, own in self._parts(spec, arrays)]
         return Mixture(rankers, spec.weights, spec.labels, kernels)
 
@@ -180,3 +172,37 @@ def joined_arrays(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
         for part, arrays in enumerate(parts)
         for name, array in arrays.items()
     }
+
+
+class Mixture:
+    """Models that rank labels together, on the CPU.
+
+    Parameters
+    ----------
+    rankers
+        The parts.
+    weights
+        Of each part's probabilities.
+    labels
+        How many there are.
+    kernels
+        Of the CPU.
+    """
+
+    def __init__(
+        self, rankers: Sequence[Ranker], weights: Sequence[float], labels: int, kernels: Kernels
+    ) -> None:
+        self._rankers, self._labels, self._kernels = rankers, labels, kernels
+        self._weights = np.array(weights, np.float32)
+
+    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:
+        """Rank labels of rows; see `Ranker.top_k`."""
+        count = candidates(k, self._labels)
+        rankings = stacked([ranker.top_k(segments, count) for ranker in self._rankers])
+        return self._kernels.average_rankings(*rankings, self._weights, min(k, self._labels))
+
+
+def stacked(found: Sequence[tuple[Array, Array]]) -> Rankings:
+    """Return the parts' ids and probabilities; a part that ranks fewer labels adds nothing."""
+    ids, scores = (np.stack(arrays) for arrays in zip(*found, strict=True))
+    return ids, np.where(ids >= 0, scores, np.float32(0))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from daskxml.core.arrays import Csr, Partition
+import numpy as np
+
+from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import concatenate, label_csr
-from daskxml.kernels import get_kernels
-from daskxml.models.mix.kind import MixtureSpec, joined_arrays
-from daskxml.models.mix.mixture import choose_weights, stacked
+from daskxml.kernels import Kernels, get_kernels
+from daskxml.metrics import metric_sums
+from daskxml.models.mix.kind import MixtureSpec, Rankings, joined_arrays, stacked
 from daskxml.models.rankings import candidates
 from daskxml.models.rows import read_rows
 from daskxml.models.store import ModelHeader
@@ -21,7 +24,9 @@ from daskxml.models.trained import Model
 _SAME = (
     "normalize", "feature_base", "label_base", "feature_names", "label_names", "vectorizer",
 )  # fmt: skip
-_MOST_RANKED = 5  # the metrics by which weights are chosen are P@1, P@3 and P@5
+_KS = 1, 3, 5  # weights are chosen by the mean of P@k
+_MOVED = (0.4, 0.2, 0.1, 0.05, 0.02)  # what a step of the search takes from one weight for another
+_ROUNDS = 20
 
 
 def mix(
@@ -100,14 +105,9 @@ def _joint_header(models: Sequence[Model]) -> ModelHeader:
 
 def _labelled(model: Model, valid: Any) -> tuple[Any, Any]:
     """Return features and labels of held-out rows."""
-    if isinstance(valid, str | Path):
-        valid = [valid]
-    if (
-        isinstance(valid, Sequence)
-        and valid
-        and all(isinstance(each, str | Path) for each in valid)
-    ):
-        valid = concatenate(list(read_rows(model, [str(path) for path in valid])))
+    files = [valid] if isinstance(valid, str | Path) else valid
+    if isinstance(files, Sequence) and files and all(isinstance(f, str | Path) for f in files):
+        valid = concatenate(list(read_rows(model, list(map(str, files)))))
     if isinstance(valid, Partition):
         return valid, valid.labels
     if hasattr(valid, "X") and hasattr(valid, "Y"):
@@ -119,7 +119,55 @@ def _labelled(model: Model, valid: Any) -> tuple[Any, Any]:
 
 def _chosen(models: Sequence[Model], X: Any, Y: Any) -> tuple[float, ...]:
     labels = models[0].spec.labels
-    count = candidates(_MOST_RANKED, labels)
+    count = candidates(_KS[-1], labels)
     rankings = stacked([model.predict_top_k(X, count) for model in models])
     truth: Csr = label_csr(Y, rankings[0].shape[1], labels)
     return choose_weights(rankings, truth, get_kernels("cpu", models[0].threads))
+
+
+def choose_weights(
+    rankings: Rankings, labels: Csr, kernels: Kernels, ks: Sequence[int] = _KS
+) -> tuple[float, ...]:
+    """Return the weights that rank best on rows which no part was trained on.
+
+    From equal weights on, some of one weight is given to another as long as the mean of P@k over
+    ``ks`` grows.
+
+    Parameters
+    ----------
+    rankings
+        The candidates of each part for each row, see `stacked`.
+    labels
+        The rows' true labels.
+
+    Examples
+    --------
+    >>> from daskxml.kernels import get_kernels
+    >>> right, wrong = [[[7, 3]]], [[[5, 2]]]
+    >>> ids, scores = np.array(right + wrong, np.int32), np.array([[[.4, 0]], [[.5, .1]]], "f")
+    >>> truth = Csr(np.array([0, 1]), np.array([7], np.int32), None, 9)
+    >>> first, second = choose_weights((ids, scores), truth, get_kernels("cpu", 1), ks=(1,))
+    >>> first > second
+    True
+    """
+
+    def quality(weights: Array) -> float:
+        ids, _ = kernels.average_rankings(*rankings, weights.astype(np.float32), max(ks))
+        result = metric_sums(ids, labels, np.ones(labels.columns), ks).result()
+        return sum(result[f"P@{k}"] for k in ks) / len(ks)
+
+    parts = rankings[0].shape[0]
+    weights = np.full(parts, 1.0 / parts)
+    best = quality(weights)
+    for _ in range(_ROUNDS):
+        before = best
+        for giver, taker in permutations(range(parts), 2):
+            for moved in _MOVED:
+                tried = weights.copy()
+                tried[giver] -= min(moved, weights[giver])
+                tried[taker] += weights[giver] - tried[giver]
+                if (reached := quality(tried)) > best:
+                    weights, best = tried, reached
+        if best == before:
+            break
+    return tuple(float(weight) for weight in weights)

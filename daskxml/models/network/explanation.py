@@ -21,7 +21,7 @@ from scipy.special import expit, softmax
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.hardware import usable_cores
 from daskxml.kernels import get_kernels
-from daskxml.models.network.ranker import NetworkRanker
+from daskxml.models.network.kind import NetworkRanker
 from daskxml.models.network.spec import ModelSpec
 from daskxml.models.protocol import Arrays
 
@@ -58,19 +58,25 @@ class Explained:
     def __init__(self, spec: ModelSpec, arrays: Arrays) -> None:
         self._spec, self._arrays = spec, arrays
 
-    def added_logit(self, row: Csr, label: int) -> Array:
-        """Return what each feature of a scaled row adds to a label's logit, ``(nonzeros,)``."""
-        values = np.asarray(row.data, np.float64)
-        return values * self._slopes(row.indices, values, label, np.ones(1), self._logit_slope)
+    def added(self, row: Csr, label: int, *, probability: bool) -> Array:
+        """Return what each feature of a scaled row adds to a label's logit, or to its probability.
 
-    def added_probability(self, row: Csr, label: int) -> Array:
-        """Return what each feature of a scaled row adds to a label's probability."""
+        ``(nonzeros,)``.
+        """
         values = np.asarray(row.data, np.float64)
-        shares = (np.arange(_STEPS) + 0.5) / _STEPS
-        return values * self._slopes(row.indices, values, label, shares, self._probability_slope)
+        shares = (np.arange(_STEPS) + 0.5) / _STEPS if probability else np.ones(1)
+        score_slope = self._probability_slope if probability else self._logit_slope
+        return values * self._slopes(row.indices, values, label, shares, score_slope)
 
-    def logit_strengths(self, label: int) -> Array:
-        """Return what each feature, with the value 1, adds to a label's logit, ``(features,)``."""
+    def strengths(self, label: int, *, probability: bool) -> Array:
+        """Return what each feature, with the value 1, adds to a label's logit or probability.
+
+        ``(features,)``; of a softmax only for the 256 features that add most to the logit.
+        """
+        logits = self._logit_strengths(label)
+        return self._probability_strengths(label, logits) if probability else logits
+
+    def _logit_strengths(self, label: int) -> Array:
         output = self._arrays["output.weight"][label].astype(np.float64)
         if not self._spec.hidden:
             return output
@@ -82,12 +88,8 @@ class Explained:
             added[start : start + _CHUNK_FEATURES] = self._activations(chunk) @ output - empty
         return added
 
-    def probability_strengths(self, label: int) -> Array:
-        """Return what each feature adds to a label's probability.
-
-        Under softmax only for the 256 features that add most to its logit.
-        """
-        logits, features = self.logit_strengths(label), self._spec.features
+    def _probability_strengths(self, label: int, logits: Array) -> Array:
+        features = self._spec.features
         ranker = NetworkRanker(self._spec, self._arrays, get_kernels("cpu", usable_cores()))
         (empty,) = ranker.logits(_ones(np.empty(0, np.int32), 0, features))
         if self._spec.loss == "sigmoid":

@@ -17,8 +17,6 @@ threads may share the tables: one of them builds, the others continue with the o
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -32,20 +30,8 @@ _BLOCK_ITEMS = 1 << 16  # read to hash a block of labels: too few to wake anothe
 _HASH_COORDINATES = 8  # the most that one hash function reads
 
 
-class HashFamily(Protocol):
-    """Hash functions with a fixed seed; ``buckets`` is the number of possible keys."""
-
-    buckets: int
-
-    def label_keys(self, kernels: CpuKernels, weight: Array, bias: Array, out: Array) -> None:
-        """Fill ``out (tables, count)`` int32 for ``weight (count, units)``, ``bias (count,)``."""
-
-    def row_keys(self, kernels: CpuKernels, hidden: Array, out: Array) -> None:
-        """Fill ``out (tables, rows)`` int32 for the last hidden layer ``(rows, units)``."""
-
-
 class SimHash:
-    """Signs of projections on random planes.
+    """Signs of projections on random planes; ``buckets`` is the number of possible keys.
 
     Parameters
     ----------
@@ -73,13 +59,13 @@ class SimHash:
         self.buckets = 1 << bits
 
     def label_keys(self, kernels: CpuKernels, weight: Array, bias: Array, out: Array) -> None:
-        """Hash ``(weight, bias)``."""
+        """Fill ``out (tables, count)`` int32 for ``weight (count, units)``, ``bias (count,)``."""
         projected = kernels.empty((int(weight.shape[0]), int(self.planes.shape[1])))
         kernels.gemm(projected, weight, self.planes)
         sampling.sign_keys(kernels.team, out, projected, bias, self.bias_weights)
 
     def row_keys(self, kernels: CpuKernels, hidden: Array, out: Array) -> None:
-        """Hash ``(hidden, 1)``."""
+        """Fill ``out (tables, rows)`` int32 for ``(hidden, 1)``, the last hidden layer."""
         ones = kernels.empty((int(hidden.shape[0]),))
         kernels.fill(ones, 1.0)
         self.label_keys(kernels, hidden, ones, out)
@@ -119,14 +105,6 @@ class WinnerHash:
         sampling.winner_keys(kernels.team, out, hidden, self.bins, skips_zeros=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """The labels of every table sorted by key, in the form of `daskxml.kernels`; immutable."""
-
-    starts: Array
-    members: Array
-
-
 class LabelTables:
     """Hash tables of one model's labels.
 
@@ -162,11 +140,12 @@ class LabelTables:
         self._block = max(1, _BLOCK_ITEMS // (config.l * functions * _HASH_COORDINATES))
         family = SimHash if config.method == "simhash" else WinnerHash
         self.config, self.labels = config, labels
-        self.family: HashFamily = family(units, config.l, functions, rng)
+        self.family: SimHash | WinnerHash = family(units, config.l, functions, rng)
         self.keys = np.zeros((config.l, labels), np.int32)
         # rows since the tables were built, rows until they are built again, times they were built
         self._schedule = np.zeros(3, np.int64)
-        self._buckets: Buckets | None = None
+        # labels of every table sorted by key: where each bucket starts, and its members
+        self._buckets: tuple[Array, Array] | None = None
         self._counting, self._building = threading.Lock(), threading.Lock()
 
     @property
@@ -178,7 +157,7 @@ class LabelTables:
     def nbytes(self) -> int:
         """Bytes of keys and buckets."""
         held = self._buckets
-        return int(self.keys.nbytes) + (0 if held is None else held.members.nbytes)
+        return int(self.keys.nbytes) + (0 if held is None else int(held[1].nbytes))
 
     def refresh(self, kernels: CpuKernels, weight: Array, bias: Array, rows: int) -> None:
         """Build the tables if that is due; ``rows`` are about to be looked up.
@@ -218,11 +197,10 @@ class LabelTables:
 
     def lookup(self, kernels: CpuKernels, hidden: Array) -> Lookup:
         """Find the buckets of rows by their last hidden layer ``(rows, units)``."""
-        buckets = self._buckets
-        assert buckets is not None, "refresh comes first"
+        assert self._buckets is not None, "refresh comes first"
         keys = kernels.empty((self.config.l, int(hidden.shape[0])), "int32")
         self.family.row_keys(kernels, hidden, keys)
-        return Lookup(keys, buckets.starts, buckets.members)
+        return Lookup(keys, *self._buckets)
 
     def reset(self) -> None:
         """Discard the tables, for another model: the next batch builds them."""
@@ -244,8 +222,8 @@ class LabelTables:
         """Use what was written into `state`."""
         self._buckets = self._sorted(kernels) if self.built else None
 
-    def _sorted(self, kernels: CpuKernels) -> Buckets:
+    def _sorted(self, kernels: CpuKernels) -> tuple[Array, Array]:
         starts = kernels.empty((self.config.l, self.family.buckets + 1), "int32")
         members = kernels.empty(self.keys.shape, "int32")
         sampling.fill_buckets(kernels.team, starts, members, self.keys)
-        return Buckets(starts, members)
+        return starts, members

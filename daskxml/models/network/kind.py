@@ -1,21 +1,29 @@
-"""Networks as a kind of model."""
+"""Networks as a kind of model, which ranks labels on the CPU for several callers at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr
+from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels
 from daskxml.kernels.quantised import Quantised, quantise
-from daskxml.models.network.ranker import NetworkRanker
-from daskxml.models.network.spec import Layout, ModelSpec
+from daskxml.models.batch import batch_rows
+from daskxml.models.network.mlp import Mlp
+from daskxml.models.network.spec import Layout, ModelSpec, check_rank
 from daskxml.models.protocol import Arrays, TrainedKind, difference
 
+if TYPE_CHECKING:
+    from daskxml.kernels.cpu.kernels import CpuKernels
+
 QUANTISABLE: Final = ("hidden0.weight", "output.weight")  # nearly all weights
+_BATCH_ROWS = 512  # as in the evaluation of a run, so that both round alike
+_BLOCK_LABELS = 8192  # whose weights are float64 at a time, for `NetworkRanker.logits`
+_LOGITS_BYTES = 2**20  # of a thread: blocks of logits are used while they are in the cache
 
 
 class Network(TrainedKind[ModelSpec]):
@@ -28,10 +36,6 @@ class Network(TrainedKind[ModelSpec]):
     needs_all_rows = False
     scales_weights = True
     row_s: float | None = None
-
-    def spec(self, values: Mapping[str, Any]) -> ModelSpec:
-        """Return a stored network's description."""
-        return ModelSpec.from_dict(values)
 
     def problem(self, spec: ModelSpec, arrays: Arrays) -> str | None:
         """Compare shapes and dtypes; the large matrices may be `Quantised`."""
@@ -77,10 +81,7 @@ class Network(TrainedKind[ModelSpec]):
         """Return values times derivatives of the logit, or integrated ones of the probability."""
         from daskxml.models.network.explanation import Explained  # which loads SciPy's functions
 
-        network = Explained(spec, arrays)
-        if probability:
-            return network.added_probability(row, label)
-        return network.added_logit(row, label)
+        return Explained(spec, arrays).added(row, label, probability=probability)
 
     def strengths(
         self, spec: ModelSpec, arrays: Arrays, label: int, *, probability: bool = False
@@ -88,19 +89,89 @@ class Network(TrainedKind[ModelSpec]):
         """Return what each feature alone adds to the logit or the probability."""
         from daskxml.models.network.explanation import Explained
 
-        network = Explained(spec, arrays)
-        if probability:
-            return network.probability_strengths(label)
-        return network.logit_strengths(label)
-
-    def needs(self, config: Any) -> Iterator[tuple[bool, str]]:
-        """Yield nothing: what networks need, their strategy says."""
-        return iter(())
-
-    def figures(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
+        return Explained(spec, arrays).strengths(label, probability=probability)
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return rows and epochs."""
         return f"{row['rows']:,} rows, {row['epoch']:.2f} epochs"
+
+
+class NetworkRanker:
+    """Ranks labels with parameters that are used where they are, and not copied.
+
+    Each call has buffers of its own, a few MiB, so that calls from several threads do not wait for
+    each other; they are kept for later calls.
+
+    Parameters
+    ----------
+    spec
+        Sizes and layers.
+    parameters
+        float32 arrays by name, of the shapes of ``Layout(spec)``, the weights of first and output
+        layer perhaps `Quantised`; not changed.
+    kernels
+        Of the CPU.
+    """
+
+    def __init__(self, spec: ModelSpec, parameters: Mapping[str, Array], kernels: Kernels) -> None:
+        self._spec, self._kernels = spec, kernels
+        self._parameters = {
+            name: array if isinstance(array, Quantised) else np.ascontiguousarray(array, np.float32)
+            for name, array in parameters.items()
+        }
+        self._idle: list[Mlp] = []
+        self._team = cast("CpuKernels", kernels).team
+
+    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Any, Any]:
+        """Return ids and probabilities of the best ``k`` labels of every row; see `Mlp.top_k`."""
+        check_rank(k, self._spec.labels)
+        with self._network() as network:
+            if batch_rows(segments) != 1:
+                return network.top_k(segments, k)
+            return self._rank_row(network.last_hidden(segments)[0], k)
+
+    def last_hidden(self, segments: Sequence[Segment]) -> Any:
+        """Return what the output layer takes, ``(rows, units)``; see `Mlp.last_hidden`."""
+        with self._network() as network:
+            return network.last_hidden(segments)
+
+    def logits(self, segments: Sequence[Segment]) -> Any:
+        """Return the logits of all labels, ``(rows, labels)`` float64; sums are float64, too."""
+        hidden = self.last_hidden(segments).astype(np.float64)
+        weight, bias = self._output
+        out = np.empty((hidden.shape[0], self._spec.labels))
+        for first in range(0, self._spec.labels, _BLOCK_LABELS):
+            labels = slice(first, first + _BLOCK_LABELS)
+            np.matmul(hidden, weight[labels].T.astype(np.float64), out=out[:, labels])
+            out[:, labels] += bias[labels]
+        return out
+
+    def _rank_row(self, hidden: Array, k: int) -> tuple[Any, Any]:
+        scores, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int32)
+        totals = np.empty((1, 2)) if self._spec.loss == "softmax" else None
+        total = None if totals is None else totals[0]
+        from daskxml.kernels.cpu.labels import rank_row  # imports Numba
+
+        rank_row(self._team, hidden, *self._output, scores, ids, total)
+        if totals is None:
+            self._kernels.sigmoid_scores(scores, ids)
+        else:
+            peak = totals[:, 0].astype(np.float32)
+            self._kernels.softmax_scores(scores, ids, peak, totals[:, 1])
+        return ids, scores
+
+    @property
+    def _output(self) -> tuple[Any, Any]:
+        return self._parameters["output.weight"], self._parameters["output.bias"]
+
+    @contextlib.contextmanager
+    def _network(self) -> Iterator[Mlp]:
+        """Lend the layers with buffers that no other caller has."""
+        try:
+            network = self._idle.pop()
+        except IndexError:
+            budget = _LOGITS_BYTES * self._kernels.threads
+            arguments = self._spec, self._kernels, self._parameters, _BATCH_ROWS, budget
+            network = Mlp(*arguments)
+        yield network
+        self._idle.append(network)  # not one whose call failed

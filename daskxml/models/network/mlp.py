@@ -193,7 +193,7 @@ class Mlp:
             return [self._dense_input(pieces, rows, key)]
         layers: list[Array] = []
         for layer, units in enumerate(self.spec.hidden):
-            out = self.buffers.matrix(f"hidden{layer}", rows, units)
+            out = self.buffers.array(f"hidden{layer}", rows, units)
             if layer == 0:
                 self._sparse_forward(out, pieces, key)
             else:
@@ -212,7 +212,7 @@ class Mlp:
             self.kernels.sparse_forward(out[part.span], part.x, part.rows, weight, bias, drop)
 
     def _dense_input(self, pieces: Sequence[BatchSegment], rows: int, key: int | None) -> Array:
-        out = self.buffers.matrix("input", rows, self.spec.features)
+        out = self.buffers.array("input", rows, self.spec.features)
         for part in pieces:
             self.kernels.densify(out[part.span], part.x, part.rows, self._feature_drop(part, key))
         return out
@@ -229,14 +229,14 @@ class Mlp:
                 delta, layers[layer], self.spec.activation, 1.0 - self.spec.dropout
             )
             if layer > 0:
-                gradient = self.buffers.matrix(f"delta{layer - 1}", *layers[layer - 1].shape)
+                gradient = self.buffers.array(f"delta{layer - 1}", *layers[layer - 1].shape)
                 weight = self.parameters[f"hidden{layer}.weight"]
                 self.kernels.gemm(gradient, delta, weight.T)
                 name, before = f"hidden{layer}.weight", layers[layer - 1]
                 updates.product(name, slice(None), before, delta, lr)
             else:
                 self._update_first(pieces, delta, lr, key, updates)
-            sums = self.buffers.vector(f"bias{layer}", self.spec.hidden[layer])
+            sums = self.buffers.array(f"bias{layer}", self.spec.hidden[layer])
             self.kernels.column_sums(sums, delta)
             updates.dense(f"hidden{layer}.bias", sums, lr)
 

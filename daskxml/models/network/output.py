@@ -15,6 +15,7 @@ and a label.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, SupportsFloat, cast
@@ -96,16 +97,16 @@ class OutputLayer:
 
     def reserve(self, rows: int) -> None:
         """Allocate for batches of up to ``rows`` rows."""
-        sizes = range(1, rows + 1)  # a smaller batch may have more blocks
-        self.buffers.reserve("logits", max(self._logits_floats(size) for size in sizes))
-        self.buffers.reserve("reference", max(self._references(size) for size in sizes))
+        kinds = (FLOAT_BYTES, HALF_BYTES) if self._uses_float16 else (FLOAT_BYTES,)
+        sizes = [(size, each) for size in range(1, rows + 1) for each in kinds]  # smaller batches
+        nbytes = [math.prod(self.logits_shape(*size)) * size[1] for size in sizes]  # may have more
+        self.buffers.reserve("logits", -(-max(nbytes) // FLOAT_BYTES))
+        self.buffers.reserve("reference", max(self.max_blocks(*size) * size[0] for size in sizes))
         self._reserve_rows(rows)
 
     def use(self, weight: Array, bias: Array, rows: int) -> None:
         """Replace the parameters, of as many units, for a step with a batch of so many rows."""
         self.weight, self.bias, self.labels = weight, bias, int(weight.shape[0])
-        self.buffers.reserve("logits", self._logits_floats(rows))
-        self.buffers.reserve("reference", self._references(rows))
         self._reserve_rows(rows)
 
     @property
@@ -114,23 +115,14 @@ class OutputLayer:
         is_softmax = self.loss == "softmax"
         return self._uses_float16 and is_softmax and self.kernels.fuses_products(self.units)
 
-    @property
-    def is_bfloat16(self) -> bool:
-        """Whether the weights are bfloat16, held as uint16."""
-        return bool(self.weight.dtype == "uint16")
-
     def _reserve_rows(self, rows: int) -> None:
         if self._uses_float16:
             self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "float16")
             self.buffers.reserve("half weight", self.labels * self.units, "float16")
         if self.fuses_products:
             self.buffers.reserve("weighted hidden", rows * self.units)
-        if self.is_bfloat16:
-            floats = max(self.block_labels(size) * self.stride(size) for size in range(1, rows + 1))
-            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "uint16")
-            self.buffers.reserve("narrow block", floats, "uint16")
         lanes, reserve = self.kernels.threads, self.buffers.reserve
-        if self.stride(1) > 1 and not self.is_bfloat16:
+        if self.stride(1) > 1:
             reserve("padded hidden", self.stride(rows) * self.units)
         reserve("gradient", lanes * self.stride(rows) * self.units)
         reserve("bias gradient", self.labels)
@@ -147,36 +139,25 @@ class OutputLayer:
         """Return the distance between the logits of two labels."""
         return logits_stride(self.kernels, rows)
 
-    def block_labels(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
+    def block_labels(self, rows: int, logit_bytes: int) -> int:
         """Return the labels of a block: the device's choice, cut to the budget."""
         most = self.budget_bytes // (logit_bytes * self.kernels.threads * max(1, self.stride(rows)))
         return max(1, min(self.kernels.block_labels(rows, self.labels), most))
 
-    def keeps_logits(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> bool:
+    def keeps_logits(self, rows: int, logit_bytes: int) -> bool:
         """Whether the whole matrix of logits is kept between the two passes of softmax."""
         whole_bytes = self.labels * self.stride(rows) * logit_bytes
         return self.loss == "softmax" and whole_bytes <= self.budget_bytes
 
-    def max_blocks(self, rows: int, logit_bytes: int = FLOAT_BYTES) -> int:
+    def logits_shape(self, rows: int, logit_bytes: int) -> tuple[int, int, int]:
+        """Return the shape of the buffer of logits: the whole matrix, or a block for each lane."""
+        if self.keeps_logits(rows, logit_bytes):
+            return 1, self.labels, self.stride(rows)
+        return self.kernels.threads, self.block_labels(rows, logit_bytes), self.stride(rows)
+
+    def max_blocks(self, rows: int, logit_bytes: int) -> int:
         """Return an upper bound of the blocks that all lanes process together."""
         return (self.labels - 1) // self.block_labels(rows, logit_bytes) + self.kernels.threads
-
-    def _logits_floats(self, rows: int) -> int:
-        """Return the size of the logits buffer: float32 for ranking, and the type of steps."""
-        return -(-max(self._logits_bytes(rows, each) for each in self._logit_bytes) // FLOAT_BYTES)
-
-    def _logits_bytes(self, rows: int, logit_bytes: int) -> int:
-        label_bytes = self.stride(rows) * logit_bytes
-        if self.keeps_logits(rows, logit_bytes):
-            return self.labels * label_bytes
-        return self.kernels.threads * self.block_labels(rows, logit_bytes) * label_bytes
-
-    def _references(self, rows: int) -> int:
-        return max(self.max_blocks(rows, each) for each in self._logit_bytes) * rows
-
-    @property
-    def _logit_bytes(self) -> tuple[int, ...]:
-        return (FLOAT_BYTES, HALF_BYTES) if self._uses_float16 else (FLOAT_BYTES,)
 
     def _pass(self, hidden: Array, batch: Sequence[BatchSegment]) -> BlockPass:
         is_half = bool(batch) and self._uses_float16
@@ -200,13 +181,10 @@ class OutputLayer:
         from daskxml.kernels.cpu.weights import BatchWeights  # imports Numba
 
         buffers, last, labels = self.buffers, batch[-1].span.stop, self.label_weights
-        for name in ("row weights", "mean label weights"):
-            buffers.reserve(name, last)
         if labels is None:
-            buffers.reserve("equal weights", batch[0].y.columns)
-            labels = buffers.vector("equal weights", batch[0].y.columns)
+            labels = buffers.array("equal weights", batch[0].y.columns)
             self.kernels.fill(labels, 1.0)
-        rows, means = (buffers.vector(f"{name} weights", last) for name in ("row", "mean label"))
+        rows, means = (buffers.array(f"{name} weights", last) for name in ("row", "mean label"))
         weights = BatchWeights(rows, means, labels, self.loss == "softmax")
         for piece in batch:
             weights.gather(piece.span, piece.weights, piece.y, piece.rows)
@@ -261,10 +239,8 @@ class OutputLayer:
 
         team = cast("CpuKernels", self.kernels).team
         count, layer = int(sample.ids.shape[0]), self._small
-        self.buffers.reserve("sampled weight", count * self.units)
-        self.buffers.reserve("sampled bias", count)
-        weight = self.buffers.matrix("sampled weight", count, self.units)
-        bias = self.buffers.vector("sampled bias", count)
+        weight = self.buffers.array("sampled weight", count, self.units)
+        bias = self.buffers.array("sampled bias", count)
         take_rows(team, weight, self.weight, sample.ids)
         take_rows(team, bias, self.bias, sample.ids)
         layer.use(weight, bias, int(sample.targets.rows.shape[0]))
@@ -294,23 +270,16 @@ class OutputLayer:
 
     def top_k(self, hidden: Array, scores: Array, ids: Array) -> None:
         """Fill ``scores`` float32 and ``ids`` int32, both ``(rows, k)``, best first."""
-        blocks, used = self._rank(hidden, scores, ids)
+        rows, k = scores.shape
+        blocks, lanes = self._pass(hidden, ()), self.kernels.threads
+        best = (self.buffers.array("lane scores", lanes, rows, k),
+                self.buffers.array("lane ids", lanes, rows, k, dtype="int32"))  # fmt: skip
+        self.kernels.fill(best[0], float("-inf"))
+        self.kernels.fill(best[1], -1)
+        used = blocks.each_block(lambda i, a, b: blocks.rank(i, a, b, *best))
+        self.kernels.merge_top_k(best[0][:used], best[1][:used], scores, ids)
         if self.loss == "softmax":
             blocks.join_lanes(used)
             self.kernels.softmax_scores(scores, ids, blocks.peak, blocks.total)
         else:
             self.kernels.sigmoid_scores(scores, ids)
-
-    def _rank(self, hidden: Array, scores: Array, ids: Array) -> tuple[BlockPass, int]:
-        """Rank by logits; return the pass over the labels, and how many lanes it used."""
-        rows, k = scores.shape
-        blocks, lanes = self._pass(hidden, ()), self.kernels.threads
-        self.buffers.reserve("lane scores", lanes * rows * k)
-        self.buffers.reserve("lane ids", lanes * rows * k, "int32")
-        best = (self.buffers.cube("lane scores", lanes, rows, k),
-                self.buffers.cube("lane ids", lanes, rows, k))  # fmt: skip
-        self.kernels.fill(best[0], float("-inf"))
-        self.kernels.fill(best[1], -1)
-        used = blocks.each_block(lambda i, a, b: blocks.rank(i, a, b, best[0], best[1]))
-        self.kernels.merge_top_k(best[0][:used], best[1][:used], scores, ids)
-        return blocks, used

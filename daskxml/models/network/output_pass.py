@@ -10,7 +10,7 @@ a row of weight 2 counts there as two rows do, and the mean weight of all traini
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import TYPE_CHECKING, ClassVar, SupportsFloat
 
 from daskxml.core.arrays import Array
 from daskxml.models.batch import BatchSegment, OutputUpdates
@@ -41,12 +41,10 @@ class BlockPass:
         A factor on the gradients of logits, which products divide by.
     """
 
+    may_keep: ClassVar[bool] = True  # whether the logits, between the two passes of softmax
+
     def __init__(
-        self,
-        layer: OutputLayer,
-        hidden: Array,
-        batch: Sequence[BatchSegment],
-        is_half: bool = False,
+        self, layer: OutputLayer, hidden: Array, batch: Sequence[BatchSegment], is_half: bool
     ) -> None:
         self.layer, self.kernels = layer, layer.kernels
         self.hidden, self.batch = hidden, batch
@@ -55,26 +53,24 @@ class BlockPass:
         self.stride = layer.stride(rows)
         logit_bytes = HALF_BYTES if is_half else FLOAT_BYTES
         self.block = layer.block_labels(rows, logit_bytes)
-        self.whole = layer.keeps_logits(rows, logit_bytes)
+        self.whole = self.may_keep and layer.keeps_logits(rows, logit_bytes)
         buffers, lanes = layer.buffers, layer.kernels.threads
-        planes = 1 if self.whole else lanes
-        height = layer.labels if self.whole else self.block
-        kind = "float16" if is_half else None
-        self.logits = buffers.cube("logits", planes, height, self.stride, kind)
-        self.references = buffers.matrix("reference", layer.max_blocks(rows, logit_bytes), rows)
-        self.lane_gradient = buffers.cube("gradient", lanes, self.stride, layer.units)
-        self.bias_gradient = buffers.vector("bias gradient", layer.labels)
-        self.lane_peak = buffers.matrix("lane peak", lanes, rows)
-        self.lane_part = buffers.matrix("lane part", lanes, rows)
-        self.lane_pair = buffers.cube("lane pair", lanes, 2, rows)
-        self.lane_factors = buffers.matrix("lane factors", lanes, rows)
-        sums = buffers.cube("lane sums", LANE_SUMS, lanes, rows)
+        shape, kind = layer.logits_shape(rows, logit_bytes), "float16" if is_half else None
+        self.logits = buffers.array("logits", *shape, dtype=kind)
+        self.references = buffers.array("reference", layer.max_blocks(rows, logit_bytes), rows)
+        self.lane_gradient = buffers.array("gradient", lanes, self.stride, layer.units)
+        self.bias_gradient = buffers.array("bias gradient", layer.labels)
+        self.lane_peak = buffers.array("lane peak", lanes, rows)
+        self.lane_part = buffers.array("lane part", lanes, rows)
+        self.lane_pair = buffers.array("lane pair", lanes, 2, rows)
+        self.lane_factors = buffers.array("lane factors", lanes, rows)
+        sums = buffers.array("lane sums", LANE_SUMS, lanes, rows)
         self.lane_total, self.lane_target, self.lane_loss = sums[0], sums[1], sums[2]
-        self.peak, self.total = buffers.vector("peak", rows), buffers.vector("total", rows)
-        self.lengths = buffers.vector("lengths", rows)
-        self.row_weight = buffers.vector("row weight", rows)
-        self.label_weight = buffers.vector("label weight", rows)
-        self.loss = buffers.vector("loss", rows)
+        self.peak, self.total = buffers.array("peak", rows), buffers.array("total", rows)
+        self.lengths = buffers.array("lengths", rows)
+        self.row_weight = buffers.array("row weight", rows)
+        self.label_weight = buffers.array("label weight", rows)
+        self.loss = buffers.array("loss", rows)
         self.started = [False] * lanes  # lanes whose gradient is to be added to
         self.weights = layer.weights_of(batch)
         self.kernels.fill(self.lane_peak, float("-inf"))
@@ -175,8 +171,8 @@ class BlockPass:
     def _update(self, block: Array, lane: int, start: int, stop: int) -> None:
         """Finish the block's gradient, propagate it through the old weights, and update them."""
         span = slice(start, stop)
-        delta = self._propagate(block, lane, span)
-        self.update_weight(span, delta)
+        delta, unscale = self._propagate(block, lane, span), 1.0 / self.scale
+        self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
         self._update_bias(span)
 
     def _propagate(self, block: Array, lane: int, span: slice) -> Array:
@@ -185,14 +181,9 @@ class BlockPass:
             self._subtract_targets(piece, block, span.start, span.stop)
         beta = 1.0 if self.started[lane] else 0.0
         self.started[lane] = True
-        delta = self.as_factor(block).T
+        delta = block.T
         self.kernels.gemm(self.lane_gradient[lane], delta, self.weight[span], 1 / self.scale, beta)
         return delta
-
-    def update_weight(self, span: slice, delta: Array) -> None:
-        """Update the weights of a block, whose finished gradient by the logits is ``delta.T``."""
-        unscale = 1.0 / self.scale
-        self.updates.product("output.weight", span, delta, self.factor, self.lr, unscale)
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         weights, sums = self.weights, self.bias_gradient[start:stop]
@@ -205,10 +196,6 @@ class BlockPass:
 
     def finish(self) -> None:
         """Complete the update after all blocks: nothing here."""
-
-    def as_factor(self, block: Array) -> Array:
-        """Return a finished block of the gradient as the operand of products."""
-        return block
 
     def gradient(self, used: int) -> Array:
         """Return the gradient by the hidden layer: the lanes' gradients, added in order."""
@@ -253,9 +240,6 @@ class GpuPass(BlockPass):
     label's logits begin at multiples of 8 numbers: the hidden layer is padded with rows of 0, whose
     logits and gradients stay 0, since kernels only touch the batch's own rows.
 
-    Where the weights are bfloat16, the hidden layer and finished blocks of the gradient are rounded
-    to bfloat16 for the products; sums, logits and losses are float32.
-
     Where logits are float16, so are the operands of products, with as many mantissa bits as TF32:
     the hidden layer, a copy of the weights, and the gradient, which is between ``-1 / rows`` and
     ``1 / rows``. It is multiplied by a power of two that makes the largest ``2**15``, so that
@@ -265,42 +249,28 @@ class GpuPass(BlockPass):
     """
 
     def __init__(
-        self,
-        layer: OutputLayer,
-        hidden: Array,
-        batch: Sequence[BatchSegment],
-        is_half: bool = False,
+        self, layer: OutputLayer, hidden: Array, batch: Sequence[BatchSegment], is_half: bool
     ) -> None:
         super().__init__(layer, hidden, batch, is_half)
-        self._is_bfloat16 = layer.is_bfloat16
-        if self._is_bfloat16 or is_half:
-            self.factor = self._converted("narrow hidden", hidden, self.stride)
-        elif self.stride > self.rows:
-            self.factor = self._padded("padded hidden", self.stride)
-            self.kernels.copy(self.factor[: self.rows].reshape(-1), hidden.reshape(-1))
         if is_half:
-            self.weight = self._converted("half weight", layer.weight)
+            self.weight = self._copied("half weight", layer.weight, layer.labels)
             self.scale = 2.0 ** (_LARGEST_BIT + self.rows.bit_length() - 1)
+        if is_half or self.stride > self.rows:
+            name = "narrow hidden" if is_half else "padded hidden"
+            self.factor = self._copied(name, hidden, self.stride)
 
-    def _converted(self, name: str, matrix: Array, height: int = 0) -> Array:
-        """Round a matrix to the type of a buffer, padded with rows of 0."""
-        rows, columns = (int(size) for size in matrix.shape)
-        out = (
-            self._padded(name, height) if height else self.layer.buffers.matrix(name, rows, columns)
-        )
-        self.kernels.convert(out[:rows].reshape(-1), matrix.reshape(-1), 1.0)
+    def _copied(self, name: str, matrix: Array, height: int) -> Array:
+        """Return a copy of a matrix in a buffer, in the type of that, with rows of 0 below."""
+        rows = int(matrix.shape[0])
+        out = self.layer.buffers.array(name, height, self.layer.units)
+        copied = out[:rows].reshape(-1), matrix.reshape(-1)
+        if out.dtype == matrix.dtype:
+            self.kernels.copy(*copied)
+        else:
+            self.kernels.convert(*copied, 1.0)
+        if height > rows:
+            self.kernels.fill(out[rows:], 0.0)
         return out
-
-    def _padded(self, name: str, height: int) -> Array:
-        """Return a buffer for the hidden layer whose last rows are 0."""
-        out = self.layer.buffers.matrix(name, height, self.layer.units)
-        if height > self.rows:
-            self.kernels.fill(out[self.rows :], 0.0)
-        return out
-
-    def as_factor(self, block: Array) -> Array:
-        """Return the block, in bfloat16 where the weights are, for a product of both."""
-        return self._converted("narrow block", block) if self._is_bfloat16 else block
 
     def exponentials(self) -> None:
         """Run the first pass of softmax: peak, total and shift of every row."""
@@ -360,15 +330,7 @@ class FusedPass(GpuPass):
     labels at a time.
     """
 
-    def __init__(
-        self,
-        layer: OutputLayer,
-        hidden: Array,
-        batch: Sequence[BatchSegment],
-        is_half: bool = True,
-    ) -> None:
-        super().__init__(layer, hidden, batch, is_half)
-        self.whole = False  # no logits are kept for the second pass
+    may_keep = False
 
     def begin_update(self, lr: float, updates: OutputUpdates) -> None:
         """As `BlockPass.begin_update`."""
@@ -402,7 +364,7 @@ class FusedPass(GpuPass):
         super().finish()
         if self._place is None:
             return
-        scaled = self.layer.buffers.matrix("weighted hidden", self.rows, self.layer.units)
+        scaled = self.layer.buffers.array("weighted hidden", self.rows, self.layer.units)
         self.kernels.scale_rows(scaled, self.hidden, self.label_weight)
         factor = -self._place.factor / self.scale
         for piece in self.batch:

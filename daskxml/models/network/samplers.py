@@ -38,9 +38,10 @@ class BatchSampler:
     def __init__(self, config: SamplingConfig, kernels: CpuKernels, labels: int) -> None:
         self.kernels, self.labels, self.active = kernels, labels, config.labels_of(labels)
         self.buffers = Buffers(kernels)
-        self.buffers.reserve("ids", labels, "int32")
-        self.buffers.reserve("place", labels, "int32")
-        kernels.fill(self.buffers.vector("place", labels), -1)
+        self._ids, self._place = (
+            self.buffers.array(name, labels, dtype="int32") for name in ("ids", "place")
+        )
+        kernels.fill(self._place, -1)
 
     @property
     def nbytes(self) -> int:
@@ -49,8 +50,7 @@ class BatchSampler:
 
     def sample(self, hidden: Array, batch: Sequence[BatchSegment], key: int) -> LabelSample:
         """Draw for a batch; the same ``key`` gives the same labels. ``hidden`` only says rows."""
-        ids, place = (self.buffers.vector(name, self.labels) for name in ("ids", "place"))
-        count = 0
+        ids, place, count = self._ids, self._place, 0
         for piece in batch:
             count = sampling.add_targets(ids, place, count, piece.y, piece.rows)
         count = sampling.add_random(ids, place, count, self.active, stream_key(key, _DRAWS))
@@ -63,10 +63,8 @@ class BatchSampler:
     ) -> BatchSegment:
         """The batch's labels as positions in the sample."""
         entries = sum(self.kernels.nonzeros(piece.y, piece.rows) for piece in batch)
-        self.buffers.reserve("indptr", rows + 1, "int64")
-        self.buffers.reserve("indices", entries, "int32")
-        indptr = self.buffers.vector("indptr", rows + 1)
-        indices = self.buffers.vector("indices", entries)
+        indptr = self.buffers.array("indptr", rows + 1, dtype="int64")
+        indices = self.buffers.array("indices", entries, dtype="int32")
         self.kernels.fill(indptr, 0)
         for piece in batch:
             own = indptr[piece.first_row : piece.span.stop + 1]
@@ -108,18 +106,14 @@ class RowSampler:
 
     def _sized(self, batch: Sequence[BatchSegment], rows: int) -> RowSamples:
         """Samples of the right sizes, still without labels."""
-        self.buffers.reserve("starts", rows + 1, "int64")
-        starts = self.buffers.vector("starts", rows + 1)
+        starts = self.buffers.array("starts", rows + 1, dtype="int64")
         self.kernels.fill(starts, 0)
         for piece in batch:
             places = starts[piece.first_row : piece.span.stop + 1]
             row_sampling.size_row_samples(places, piece.y, piece.rows, self.active)
-        sizes = {"ids": int(starts[rows]), "rows": int(starts[rows]), "own": rows}
-        for name, size in sizes.items():
-            self.buffers.reserve(name, size, "int32")
-        return RowSamples(
-            starts, *(self.buffers.vector(name, size) for name, size in sizes.items())
-        )
+        pairs = int(starts[rows])
+        sizes = ("ids", pairs), ("rows", pairs), ("own", rows)
+        return RowSamples(starts, *(self.buffers.array(*size, dtype="int32") for size in sizes))
 
 
 def new_sampler(
@@ -162,7 +156,7 @@ class RowPairs:
         self.kernels, self.weight, self.bias, self.loss = kernels, weight, bias, loss
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
         self.buffers = Buffers(kernels)
-        self.buffers.reserve("tally", self.labels, "int32")
+        self._tally = self.buffers.array("tally", self.labels, dtype="int32")
 
     @property
     def nbytes(self) -> int:
@@ -174,11 +168,9 @@ class RowPairs:
     ) -> tuple[float, Array]:
         """Update the sampled labels; see `daskxml.models.network.output.OutputLayer.step`."""
         kernels, buffers, rows = self.kernels, self.buffers, int(hidden.shape[0])
-        buffers.reserve("slopes", samples.pairs)
-        buffers.reserve("gradient", rows * self.units)
-        buffers.reserve("loss", rows, "float64")
-        slopes, loss = buffers.vector("slopes", samples.pairs), buffers.vector("loss", rows)
-        gradient = buffers.matrix("gradient", rows, self.units)
+        slopes = buffers.array("slopes", samples.pairs)
+        loss = buffers.array("loss", rows, dtype="float64")
+        gradient = buffers.array("gradient", rows, self.units)
         is_softmax = self.loss == "softmax"
         backward = (
             row_sampling.softmax_row_samples if is_softmax else row_sampling.sigmoid_row_samples
@@ -192,8 +184,7 @@ class RowPairs:
         self, samples: RowSamples, slopes: Array, hidden: Array, lr: float, updates: Updates
     ) -> None:
         """Update the labels by their gradients."""
-        self.buffers.reserve("ones", len(hidden))
-        sums, ones = self._by_label(samples, slopes), self.buffers.matrix("ones", len(hidden), 1)
+        sums, ones = self._by_label(samples, slopes), self.buffers.array("ones", len(hidden), 1)
         self.kernels.fill(ones, 1.0)
         updates.subset_sums("output.weight", sums, hidden, lr)
         updates.subset_sums("output.bias", sums, ones, lr)
@@ -202,13 +193,10 @@ class RowPairs:
         """The gradient by the weights: for each label its rows and their slopes."""
         pairs = samples.pairs
         most = min(pairs, self.labels)
-        self.buffers.reserve("values", pairs)
-        kinds = {"ids": (most, "int32"), "starts": (most + 1, "int64"), "rows": (pairs, "int32")}
-        for name, (size, kind) in kinds.items():
-            self.buffers.reserve(name, size, kind)
-        ids, starts, rows = (self.buffers.vector(name, size) for name, (size, _) in kinds.items())
-        values = self.buffers.vector("values", pairs)
-        tally = self.buffers.vector("tally", self.labels)
+        ids = self.buffers.array("ids", most, dtype="int32")
+        starts = self.buffers.array("starts", most + 1, dtype="int64")
+        rows = self.buffers.array("rows", pairs, dtype="int32")
+        values = self.buffers.array("values", pairs)
         entries = samples.ids, samples.rows, slopes
-        count, _ = self.kernels.group_entries(ids, starts, rows, values, entries, tally)
+        count, _ = self.kernels.group_entries(ids, starts, rows, values, entries, self._tally)
         return RowSums(ids[:count], starts[: count + 1], rows, values)

@@ -8,31 +8,27 @@ padding between them is and stays zero, so norms and sums of models are unaffect
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.core.errors import ConfigError
+from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.fields import bounded
+from daskxml.models.protocol import Spec
 
-ACTIVATIONS = ("relu", "sigmoid")
-LOSSES = ("softmax", "sigmoid")
-INITS = ("uniform", "normal")
 ALWAYS_RANKED = 100  # places of a ranking that may stay empty
 _ALIGNED_FLOATS = 16  # 64 bytes: a cache line, and the widest vector register
 _DRAW_FLOATS = 1 << 20  # drawn at a time, so that no float64 copy of the model exists
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Spec):
     """A multi-layer perceptron over sparse rows.
 
     Attributes
     ----------
-    features, labels
-        Columns of the input and of the output, at least 1.
     hidden
         Units of each hidden layer, first to last; ``()`` is a linear model, meant for small sets
         (its input is made dense).
@@ -62,31 +58,18 @@ class ModelSpec:
     (500, 128, 983)
     >>> ModelSpec(features=500, labels=983, dropout=1.0)
     Traceback (most recent call last):
-    daskxml.core.errors.ConfigError: model.dropout = 1.0: must be in [0, 1)
+    daskxml.core.errors.ConfigError: dropout = 1.0: must be at least 0, below 1
     """
 
-    features: int
-    labels: int
     kind: ClassVar[str] = "network"
-    hidden: tuple[int, ...] = (128,)
-    activation: str = "relu"
-    loss: str = "softmax"
-    dropout: float = 0.0
-    feature_dropout: float = 0.0
-    output_bias: float = 0.0
-    init: str = "uniform"
-    init_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, from JSON or TOML
-        for name, (holds, rule) in _RULES.items():
-            value = getattr(self, name)
-            try:
-                is_valid = holds(value)
-            except TypeError:  # a text compared with a number, say
-                is_valid = False
-            if not is_valid:
-                raise ConfigError(f"model.{name} = {value!r}: {rule}", name)
+    hidden: tuple[int, ...] = bounded((128,), low=1, high=2**31 - 1)
+    activation: Literal["relu", "sigmoid"] = "relu"
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    dropout: float = bounded(0.0, low=0, below=1)
+    feature_dropout: float = bounded(0.0, low=0, below=1)
+    output_bias: float = bounded(0.0, low=-1000, high=1000)
+    init: Literal["uniform", "normal"] = "uniform"
+    init_scale: float = bounded(1.0, above=0, high=1000)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -97,69 +80,6 @@ class ModelSpec:
     def parameter_count(self) -> int:
         """Weights and biases."""
         return Layout(self).count
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as in a JSON file.
-
-        Examples
-        --------
-        >>> ModelSpec(features=2, labels=3).as_dict()["hidden"]
-        [128]
-        """
-        return {**asdict(self), "hidden": list(self.hidden)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ModelSpec:
-        """The inverse of :meth:`as_dict`.
-
-        Raises
-        ------
-        ConfigError
-            If a name is unknown or missing, or a value out of range.
-
-        Examples
-        --------
-        >>> spec = ModelSpec(features=2, labels=3, hidden=())
-        >>> ModelSpec.from_dict(spec.as_dict()) == spec
-        True
-        """
-        check_names(values, {field.name for field in fields(cls)})
-        return cls(**values)
-
-
-def check_names(values: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse a model's description with an unknown name, or without the data's sizes.
-
-    Examples
-    --------
-    >>> check_names({"features": 3, "depth": 2}, {"features", "labels"})
-    Traceback (most recent call last):
-    daskxml.core.errors.ConfigError: model: unknown ['depth'], missing ['labels'] among its values
-    """
-    unknown = sorted(set(values) - set(known))
-    missing = sorted({"features", "labels"} - set(values))
-    if unknown or missing:
-        raise ConfigError(f"model: unknown {unknown}, missing {missing} among its values")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
-
-
-_COUNT = _is_count, "must be an integer of at least 1"
-_SHARE = (lambda value: 0.0 <= value < 1.0), "must be in [0, 1)"
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "features": _COUNT,
-    "labels": _COUNT,
-    "hidden": (lambda value: all(map(_is_count, value)), "must be integers of at least 1"),
-    "dropout": _SHARE,
-    "feature_dropout": _SHARE,
-    "activation": (ACTIVATIONS.__contains__, "must be one of " + ", ".join(ACTIVATIONS)),
-    "init": (INITS.__contains__, "must be one of " + ", ".join(INITS)),
-    "loss": (LOSSES.__contains__, "must be one of " + ", ".join(LOSSES)),
-    "output_bias": (lambda value: -1000.0 <= value <= 1000.0, "must be in [-1000, 1000]"),
-    "init_scale": (lambda value: 0.0 < value <= 1000.0, "must be in (0, 1000]"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +179,63 @@ def initial_parameters(spec: ModelSpec, seed: int) -> Array:
     flat = np.zeros(layout.size, np.float32)
     views = layout.views(flat)
     for place, name in enumerate(name for name in layout.names if name.endswith("weight")):
-        generator = np.random.Generator(_bits(seed, place))
-        _draw(views[name].reshape(-1), spec, name, generator)
+        seeds = np.random.SeedSequence(entropy=abs(seed), spawn_key=(place,))
+        _draw(views[name].reshape(-1), spec, name, np.random.default_rng(seeds))
     views["output.bias"][:] = spec.output_bias
     if spec.activation == "sigmoid" and spec.init == "uniform":
         for layer in range(1, len(spec.hidden)):
             sums = views[f"hidden{layer}.weight"].sum(axis=0, dtype=np.float64)
             views[f"hidden{layer}.bias"][:] = -0.5 * sums
+    return flat
+
+
+def grown_parameters(spec: ModelSpec, seed: int, model: Any) -> Array:
+    """Return flat parameters that are those of a `Model`, and the seed's where it has none.
+
+    Features and labels keep their ids; new ones follow. So the scores of old labels are unchanged
+    for rows of old features.
+
+    Raises
+    ------
+    ModelError
+        If the model is no network, its hidden layers differ, or it has more features or labels
+        than ``spec``.
+
+    Examples
+    --------
+    >>> from daskxml.models.store import ModelHeader
+    >>> from daskxml.models.trained import Model
+    >>> small, large = (ModelSpec(features=3, labels=n, hidden=()) for n in (2, 4))
+    >>> weights = {"output.weight": np.ones((2, 3), np.float32),
+    ...            "output.bias": np.ones(2, np.float32)}
+    >>> model = Model(ModelHeader(spec=small, training_rows=9), weights, np.array([4, 6]))
+    >>> flat = grown_parameters(large, 7, model)
+    >>> Layout(large).views(flat)["output.bias"]
+    array([1., 1., 0., 0.], dtype=float32)
+    """
+    before = model.spec
+    if not isinstance(before, ModelSpec):
+        raise ModelError(
+            "the model to continue from is no network: "
+            "label trees and mixtures are fitted from scratch"
+        )
+    if (before.hidden, before.activation) != (spec.hidden, spec.activation):
+        raise ModelError(
+            f"the model to continue from has hidden layers {list(before.hidden)} "
+            f"({before.activation}), the run {list(spec.hidden)} ({spec.activation}): "
+            "leave them as they were"
+        )
+    for kind in ("features", "labels"):
+        known, found = getattr(before, kind), getattr(spec, kind)
+        if known > found:
+            raise ModelError(
+                f"the model to continue from has {known:,} {kind}, the rows {found:,}: give rows "
+                f"with all {kind} that it was trained on"
+            )
+    flat = initial_parameters(spec, seed)
+    for name, view in Layout(spec).views(flat).items():
+        old = model.parameters[name]
+        view[tuple(slice(0, length) for length in old.shape)] = old
     return flat
 
 
@@ -296,10 +266,6 @@ def _units(spec: ModelSpec, name: str) -> int:
     """Return the units of the layer that has these weights."""
     layer = name.partition(".")[0].removeprefix("hidden")
     return spec.hidden[int(layer)] if layer.isdigit() else spec.labels
-
-
-def _bits(seed: int, place: int) -> np.random.PCG64:
-    return np.random.PCG64(np.random.SeedSequence(entropy=abs(seed), spawn_key=(place,)))
 
 
 def _draw(out: Array, spec: ModelSpec, name: str, generator: np.random.Generator) -> None:

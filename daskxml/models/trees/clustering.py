@@ -16,8 +16,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.order import derive_key
 from daskxml.data.rows import slice_rows
-from daskxml.models.trees.shape import halved
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeSpec, halved
 
 DIMENSIONS = 100
 _TREE = 4  # keeps the random choices of a run apart
@@ -143,7 +142,7 @@ def order_of_tree(vectors: Array, spec: TreeSpec, seed: int, tree: int) -> Array
 def order_labels(vectors: Array, spec: TreeSpec, seed: int) -> Array:
     """Return the labels in the order of a tree's leaves, ``(labels,)`` int32.
 
-    Every node of `daskxml.models.trees.shape.TreeShape` is cut in halves, again and again, so that
+    Every node of `daskxml.models.trees.spec.TreeShape` is cut in halves, again and again, so that
     the labels of a half are similar.
 
     Examples

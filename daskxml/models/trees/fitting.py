@@ -22,22 +22,23 @@ import numpy as np
 from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.data.rows import slice_csr
+from daskxml.data.weights import label_weights
 from daskxml.kernels import Kernels, get_kernels
+from daskxml.kernels.tree import FittedBlock
 from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
-from daskxml.models.class_weights import label_weights
 from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree, tree_problem
 from daskxml.models.trees.nodes import (
-    Plan,
+    NodeBlock,
+    Packed,
+    Piece,
     TreeRows,
     fit_blocks,
     pack_blocks,
-    piece_work,
     plan_pieces,
     unpack_blocks,
 )
-from daskxml.models.trees.shape import TreeShape
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 Tree = Mapping[str, Array]  # by the names of `daskxml.models.trees.forest.ARRAYS`
 _KEPT_ROWS = 2  # trees whose rows are kept: the next one is begun while the last pieces are fitted
@@ -88,13 +89,12 @@ class TreePlan:
     ----------
     order
         ``(labels,)`` int32, the label at each position of the tree's leaves.
-    pieces, works
-        The blocks of each piece, and its work (`daskxml.models.trees.nodes.piece_work`).
+    pieces
+        Of `daskxml.models.trees.nodes.plan_pieces`.
     """
 
     order: Array
-    pieces: Plan
-    works: tuple[float, ...]
+    pieces: list[Piece]
 
 
 class TreeFitter:
@@ -112,23 +112,22 @@ class TreeFitter:
         self.settings, self.slot, self.shape = settings, slot, TreeShape.of(settings.spec)
         self._building, self._on_gpu = threading.Lock(), threading.Lock()
         self._rows: dict[int, TreeRows] = {}
-        self._negatives: Array | None = None
-        self._forest: Forest | None = None
         self._tests: dict[int, Partition] = {}  # on the device
 
     @cached_property
     def _kernels(self) -> Kernels:
         return get_kernels(self.slot.device, self.slot.threads, self.settings.config.gpu.exact)
 
+    @cached_property
+    def _forest(self) -> Forest:
+        return Forest(self.settings.spec, {}, self._kernels)
+
     def _turn(self) -> threading.Lock:
         """Return what is held while the device computes: on a CPU, a lock of this call's own."""
         return threading.Lock() if self._kernels.name == "cpu" else self._on_gpu
 
-    def fit(
-        self, part: Partition, counts: Array, plan: TreePlan, tree: int, number: int,
-        first: Tree | None = None,
-    ) -> Array:  # fmt: skip
-        """Return a fitted piece, packed as one array of bytes.
+    def fit(self, part: Partition, counts: Array, plan: TreePlan, tree: int, number: int) -> Packed:
+        """Return a fitted piece, packed.
 
         Parameters
         ----------
@@ -138,41 +137,22 @@ class TreeFitter:
             The tree's.
         tree, number
             Of the piece.
-        first
-            The first tree, where others are fitted to its mistakes (`TreeSpec.hard_negatives`).
         """
         settings = self.settings
         with self._building:
-            rows = self._rows_of(part, counts, plan.order, tree, first)
+            rows = self._rows_of(part, counts, plan.order, tree)
         with self._turn():
-            blocks = plan.pieces[number]
+            blocks = plan.pieces[number].blocks
             fitted = fit_blocks(rows, settings.spec, self.shape, blocks, settings.seed, tree)
         return pack_blocks(fitted)
 
-    def _rows_of(
-        self, part: Partition, counts: Array, order: Array, tree: int, first: Tree | None
-    ) -> TreeRows:
+    def _rows_of(self, part: Partition, counts: Array, order: Array, tree: int) -> TreeRows:
         if tree not in self._rows:
             for old in sorted(self._rows)[: len(self._rows) - _KEPT_ROWS + 1]:
                 del self._rows[old]  # its rows are freed first
-            spec = self.settings.spec
-            if first is not None and self._negatives is None:
-                self._negatives = self._hard_negatives(part, first)
-            weights = self._label_weights(counts)
-            negatives = self._negatives if first is not None else None
-            self._rows[tree] = TreeRows(
-                self._kernels, part, order, spec.power_of(tree), weights, negatives
-            )
+            power, weights = self.settings.spec.power_of(tree), self._label_weights(counts)
+            self._rows[tree] = TreeRows(self._kernels, part, order, power, weights)
         return self._rows[tree]
-
-    def _hard_negatives(self, part: Partition, first: Tree) -> Array:
-        """Return what the first tree ranks highest for each row, ``(rows, count)``."""
-        kernels = self._kernels
-        forest = Forest(self.settings.spec, {}, kernels)
-        forest.add(first)
-        rows = kernels.to_device(np.arange(part.rows))
-        segment = Segment(kernels.to_device(part), rows)
-        return forest.top_k([segment], self.settings.spec.hard_negatives)[0]
 
     def _inverse_propensity(self, counts: Array) -> Array:
         data = self.settings.config.data
@@ -190,7 +170,9 @@ class TreeFitter:
         """Rank labels of rows of a shard by trees; return the sums of their metrics."""
         settings = self.settings
         with self._building:
-            kernels, forest = self._kernels, self._forest_of(trees)
+            kernels, forest = self._kernels, self._forest
+            for tree in trees[len(forest) :]:
+                forest.add(tree)
             there = self._tests.setdefault(shard, kernels.to_device(part))
         sums, inverse = MetricSums.zero(settings.ks), self._inverse_propensity(counts)
         groups, k = frequency_groups(counts), settings.ks[-1]
@@ -199,20 +181,10 @@ class TreeFitter:
             for at in range(start, stop, batch_rows):
                 end = min(at + batch_rows, stop)
                 segment = Segment(there, kernels.to_device(np.arange(at, end)))
-                ids, _ = forest.top_k([segment], k)
+                ids, _ = forest.top_k([segment], k, len(trees))
                 truth = slice_csr(part.labels, at, end)
                 sums += metric_sums(ids, truth, inverse, settings.ks, groups)
         return sums
-
-    def _forest_of(self, trees: Sequence[Tree]) -> Forest:
-        """Return the forest of these trees, of which it may have the first ones already."""
-        if self._forest is None or len(self._forest.trees) > len(trees):
-            self._forest = Forest(self.settings.spec, {}, self._kernels)
-        elif len(self._forest.trees) < len(trees):  # another thread may rank with the old one
-            self._forest = self._forest.copy()
-        for tree in trees[len(self._forest.trees) :]:
-            self._forest.add(tree)
-        return self._forest
 
 
 def plan_tree(
@@ -224,17 +196,15 @@ def plan_tree(
     """
     shape, rows = TreeShape.of(settings.spec), settings.rows
     order = order_of_tree(vectors, settings.spec, settings.seed, tree)
-    pieces = plan_pieces(shape, counts[order], rows, slots, on_gpus=on_gpus)
-    works = tuple(piece_work(shape, counts[order], rows, piece) for piece in pieces)
-    return TreePlan(order, pieces, works)
+    return TreePlan(order, plan_pieces(shape, counts[order], rows, slots, on_gpus=on_gpus))
 
 
 def works_of(plan: TreePlan) -> tuple[float, ...]:
     """Return the work of each piece, which is all of a plan that travels."""
-    return plan.works
+    return tuple(piece.work for piece in plan.pieces)
 
 
-def fit_piece(here: Callable[[], TreeFitter], *work: Any) -> Array:
+def fit_piece(here: Callable[[], TreeFitter], *work: Any) -> Packed:
     """Return a fitted piece, packed: by the fitter of the process, see `TreeFitter.fit`."""
     return here().fit(*work)
 
@@ -244,14 +214,12 @@ def rank_block(here: Callable[[], TreeFitter], *work: Any) -> MetricSums:
     return here().rank(*work)
 
 
-def put_together(
-    settings: FitSettings, plan: TreePlan, pieces: Sequence[Array]
-) -> dict[str, Array]:
+def put_together(plan: TreePlan, pieces: Sequence[Packed]) -> dict[str, Array]:
     """Return a tree's arrays, from all of its pieces in the order of the plan."""
-    blocks = []
+    blocks: list[tuple[NodeBlock, FittedBlock]] = []
     for planned, packed in zip(plan.pieces, pieces, strict=True):
-        blocks += list(zip(planned, unpack_blocks(packed, len(planned)), strict=True))
-    return assemble_tree(plan.order, TreeShape.of(settings.spec), blocks)
+        blocks += zip(planned.blocks, unpack_blocks(packed), strict=True)
+    return assemble_tree(plan.order, blocks)
 
 
 def named_trees(trees: Sequence[Tree]) -> dict[str, Array]:

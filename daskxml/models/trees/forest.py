@@ -1,8 +1,13 @@
-"""A few trees as one model: named arrays in a file, and the ranking of labels by their mean."""
+"""A few trees as one model: named arrays in a file, and the ranking of labels by their mean.
+
+Most weights are small and add little to any score: they can be dropped.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +16,7 @@ from daskxml.kernels import Kernels
 from daskxml.kernels.tree import FittedBlock, TreeArrays, TreeWeights
 from daskxml.models.rankings import candidates
 from daskxml.models.trees.nodes import NodeBlock, join_blocks, powered
-from daskxml.models.trees.shape import TreeShape
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 ARRAYS = {  # of a tree, with their dtypes
     "order": "int32",
@@ -23,19 +27,17 @@ ARRAYS = {  # of a tree, with their dtypes
     "children": "uint16",
     "weights": "float32",
 }
+DROPS = (0.3, 0.2, 0.15, 0.1, 0.065, 0.04, 0.02, 0.01)  # that are tried
+_RANKS = (1, 3, 5)
 
 
 def assemble_tree(
-    order: Array, shape: TreeShape, blocks: Sequence[tuple[NodeBlock, FittedBlock]]
+    order: Array, blocks: Sequence[tuple[NodeBlock, FittedBlock]]
 ) -> dict[str, Array]:
     """Return a tree's arrays by the names of `ARRAYS`, from all of its blocks in any order."""
-    by_node: dict[tuple[int, int], list[tuple[NodeBlock, FittedBlock]]] = {}
-    for block, fitted in blocks:
-        by_node.setdefault((block.level, block.node), []).append((block, fitted))
-    joined: list[FittedBlock] = []
-    for level in range(shape.levels):
-        nodes = range(shape.bounds[level].shape[0] - 1)
-        joined += [join_blocks(by_node[level, node]) for node in nodes]
+    ordered = sorted(blocks, key=lambda pair: pair[0])
+    nodes = itertools.groupby(ordered, key=lambda pair: (pair[0].level, pair[0].node))
+    joined = [join_blocks([fitted for _, fitted in node]) for _, node in nodes]
     chunks = [fitted.features.shape[0] for fitted in joined]
     return {
         "order": order,
@@ -67,8 +69,7 @@ class Forest:
 
     def __init__(self, spec: TreeSpec, parameters: Mapping[str, Array], kernels: Kernels) -> None:
         self.spec, self._kernels = spec, kernels
-        self.trees: list[TreeWeights] = []
-        self._orders: list[Array] = []
+        self._trees: list[tuple[Array, TreeWeights]] = []  # with the order of the labels
         for tree in range(count_trees(parameters)):
             self.add({name: parameters[f"tree{tree}.{name}"] for name in ARRAYS})
 
@@ -79,17 +80,15 @@ class Forest:
         child_starts = 1 + _starts(np.concatenate([np.diff(of_level) for of_level in starts]))
         arrays = {name: array for name, array in tree.items() if name != "order"}
         packed = TreeArrays(levels=shape.levels, child_starts=child_starts, **arrays)
-        self._orders.append(tree["order"])
-        self.trees.append(self._kernels.tree_weights(packed))
+        self._trees.append((tree["order"], self._kernels.tree_weights(packed)))
 
-    def copy(self) -> Forest:
-        """Return a forest of the same trees, to which others can be added."""
-        other = Forest(self.spec, {}, self._kernels)
-        other.trees, other._orders = [*self.trees], [*self._orders]
-        return other
+    def __len__(self) -> int:
+        return len(self._trees)
 
-    def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:
-        """Rank labels of rows of unit length.
+    def top_k(
+        self, segments: Sequence[Segment], k: int, first: int | None = None
+    ) -> tuple[Array, Array]:
+        """Rank labels of rows of unit length, by all trees or by the first ones, so many.
 
         Returns
         -------
@@ -98,21 +97,20 @@ class Forest:
         scores
             ``(rows, k)`` float32 probabilities.
         """
-        found = [self._top_k(segment, k) for segment in segments]
+        trees = self._trees[:first]
+        found = [self._top_k(trees, segment, k) for segment in segments]
         return np.concatenate([ids for ids, _ in found]), np.concatenate([s for _, s in found])
 
-    def _top_k(self, segment: Segment, k: int) -> tuple[Array, Array]:
+    def _top_k(
+        self, trees: Sequence[tuple[Array, TreeWeights]], segment: Segment, k: int
+    ) -> tuple[Array, Array]:
         x, rows = segment.partition.features, segment.rows
-        if not self.trees:  # the run was stopped before the first one was complete
-            return np.full((rows.shape[0], k), -1, np.int32), np.zeros(
-                (rows.shape[0], k), np.float32
-            )
-        several = len(self.trees) > 1
+        several = len(trees) > 1
         count = candidates(k, self.spec.labels) if several else min(self.spec.labels, k)
-        ids = np.empty((len(self.trees), rows.shape[0], count), np.int32)
+        ids = np.empty((len(trees), rows.shape[0], count), np.int32)
         scores = np.empty(ids.shape, np.float32)
         seen: dict[float, Csr] = {}
-        for tree, weights in enumerate(self.trees):
+        for tree, (order, weights) in enumerate(trees):
             power = self.spec.power_of(tree)
             if power not in seen:
                 seen[power] = x
@@ -122,11 +120,11 @@ class Forest:
             leaves, log_scores = self._kernels.rank_leaves(
                 weights, seen[power], rows, self.spec.beam, count
             )
-            ids[tree] = np.where(leaves >= 0, self._orders[tree][leaves], -1)
+            ids[tree] = np.where(leaves >= 0, order[leaves], -1)
             np.exp(log_scores, out=scores[tree])
         if not several:
             return ids[0], scores[0]
-        shares = np.full(len(self.trees), 1.0 / len(self.trees), np.float32)
+        shares = np.full(len(trees), 1.0 / len(trees), np.float32)
         return self._kernels.average_rankings(ids, scores, shares, min(k, self.spec.labels))
 
 
@@ -189,3 +187,82 @@ def _are_starts(starts: Array, count: int, total: int) -> bool:
         and starts[-1] == total
         and (starts[:-1] <= starts[1:]).all()  # a difference could overflow
     )
+
+
+def smallest_kept(arrays: Mapping[str, Array], share: float) -> float:
+    """Return the smallest weight that stays if the smaller ones hold a share of all squares.
+
+    Parameters
+    ----------
+    arrays
+        Of trees.
+    share
+        Of the sum of the weights' squares, in [0, 1): the smallest weights with no more of it go.
+
+    Examples
+    --------
+    >>> arrays = {"tree0.order": np.arange(2), "tree0.weights": np.float32([0.9, -0.1, 0.2, 0.4])}
+    >>> [round(smallest_kept(arrays, share), 3) for share in (0.0, 0.02, 0.06)]
+    [0.1, 0.2, 0.4]
+    """
+    weights = [arrays[f"tree{tree}.weights"] for tree in range(count_trees(arrays))]
+    sizes = np.sort(np.abs(np.concatenate([*weights, np.empty(0, np.float32)])))
+    if not sizes.any():
+        return 0.0
+    sums = np.cumsum(np.square(sizes, dtype=np.float64))
+    return float(sizes[np.searchsorted(sums, share * sums[-1], side="right")])
+
+
+def pruned(arrays: Mapping[str, Array], smallest: float) -> dict[str, Array]:
+    """Return the arrays of trees without the weights whose magnitude is below ``smallest``.
+
+    Examples
+    --------
+    >>> tree = {"order": np.arange(2), "bias": np.zeros(2), "node_starts": np.array([0, 2]),
+    ...         "features": np.array([3, 5]), "chunk_starts": np.array([0, 1, 3]),
+    ...         "children": np.array([1, 0, 1]), "weights": np.array([0.1, 0.2, -0.9])}
+    >>> small = pruned({f"tree0.{name}": array for name, array in tree.items()}, 0.15)
+    >>> [small[f"tree0.{name}"].tolist() for name in ("features", "chunk_starts", "weights")]
+    [[5], [0, 2], [0.2, -0.9]]
+    """
+    out = dict(arrays)
+    for tree in range(count_trees(arrays)):
+        names = ("node_starts", "features", "chunk_starts", "children", "weights")
+        held = {name: arrays[f"tree{tree}.{name}"] for name in names}
+        is_kept = np.abs(held["weights"]) >= smallest
+        kept_before = np.concatenate([[0], np.cumsum(is_kept)])
+        ends = kept_before[held["chunk_starts"]]  # of the chunks, counted in weights that are kept
+        has_some = np.diff(ends) > 0
+        chunks_before = np.concatenate([[0], np.cumsum(has_some)])
+        small = {
+            "node_starts": chunks_before[held["node_starts"]],
+            "features": held["features"][has_some],
+            "chunk_starts": np.concatenate([[0], ends[1:][has_some]]),
+            "children": held["children"][is_kept],
+            "weights": held["weights"][is_kept],
+        }
+        for name, array in small.items():
+            out[f"tree{tree}.{name}"] = array.astype(held[name].dtype, copy=False)
+    return out
+
+
+def choose_drop(model: Any, X: Any, Y: Any = None, *, lost: float) -> float:
+    """Return the largest ``drop`` of `DROPS` by which labels of rows get hardly worse; else 0.
+
+    Parameters
+    ----------
+    model
+        A `daskxml.Model` of label trees, or a mixture with some.
+    X, Y
+        Rows that it was not trained on, as for `Model.evaluate`.
+    lost
+        What each of P@1, P@3 and P@5 may lose on them.
+    """
+
+    def precisions(tried: Any) -> Array:
+        found = tried.evaluate(X, Y, k=_RANKS)
+        return np.array([found[f"P@{k}"] for k in _RANKS])
+
+    least = precisions(model) - lost
+    tried = ((drop, precisions(model.compress(drop=drop))) for drop in DROPS)
+    return next((drop for drop, found in tried if (found >= least).all()), 0.0)

@@ -1,9 +1,16 @@
-"""Label trees as a kind of model; what loads compilers is imported when used."""
+"""Label trees as a kind of model; what loads compilers is imported when used.
+
+The logarithm of a label's probability is the sum of -max(0, 1 - z)^3 over the nodes of its path
+through a tree, each with a linear score *z*. From the empty row to the row on a straight line, each
+*z* changes by what its weights times the values give: so integrated gradients (Sundararajan, Taly
+and Yan, "Axiomatic attribution for deep networks", ICML 2017) need no integration here, and add up
+exactly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +18,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels import Kernels
 from daskxml.models.protocol import Arrays, Ranker, TrainedKind
-from daskxml.models.trees.paths import label_path, path_contributions, path_strengths
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 
 class Trees(TrainedKind[TreeSpec]):
@@ -24,10 +30,6 @@ class Trees(TrainedKind[TreeSpec]):
     needs_all_rows = True
     scales_weights = False
     row_s: float | None = 2e-5  # to descend by beam
-
-    def spec(self, values: Mapping[str, Any]) -> TreeSpec:
-        """Return stored trees' description."""
-        return TreeSpec.from_dict(values)
 
     def problem(self, spec: TreeSpec, arrays: Arrays) -> str | None:
         """Check every index, as kernels trust them."""
@@ -50,7 +52,7 @@ class Trees(TrainedKind[TreeSpec]):
         self, spec: TreeSpec, arrays: Arrays, bits: int, drop: float
     ) -> tuple[TreeSpec, dict[str, Any]]:
         """Drop the smallest weights."""
-        from daskxml.models.trees.pruning import pruned, smallest_kept
+        from daskxml.models.trees.forest import pruned, smallest_kept
 
         smallest = smallest_kept(arrays, drop)
         return replace(spec, smallest_weight=smallest), pruned(arrays, smallest)
@@ -58,7 +60,7 @@ class Trees(TrainedKind[TreeSpec]):
     def explain(
         self, spec: TreeSpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
     ) -> Array:
-        """Return exact integrated gradients of the probability; see `daskxml.models.trees.paths`.
+        """Return exact integrated gradients of the probability; see the head of this module.
 
         They add up to it, less that of an empty row, whether or not a beam holds the label.
         """
@@ -111,3 +113,104 @@ def _trees(arrays: Arrays) -> Iterator[dict[str, Array]]:
 
     for tree in range(count_trees(arrays)):
         yield {name: arrays[f"tree{tree}.{name}"] for name in ARRAYS}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node's score for the child on a path.
+
+    Attributes
+    ----------
+    bias
+        Of the score.
+    features, weights
+        ``(entries,)``, ascending features: the score's weights, float64.
+    """
+
+    bias: float
+    features: Array
+    weights: Array
+
+
+def label_path(spec: TreeSpec, arrays: Mapping[str, Array], label: int) -> list[Step]:
+    """Return the scores on the path to a label, from the root down.
+
+    ``arrays`` are those of one tree, by the names of `daskxml.models.trees.forest.ARRAYS`.
+    """
+    shape = TreeShape.of(spec)
+    position = int(np.flatnonzero(arrays["order"] == label)[0])
+    nodes_above, children_above, steps = 0, 0, []
+    for level in range(shape.levels):
+        node, below = (
+            int(np.searchsorted(shape.bounds[depth], position, side="right")) - 1
+            for depth in (level, level + 1)
+        )
+        child = below - int(shape.child_starts(level)[node])
+        steps.append(_step(arrays, nodes_above + node, child, children_above + below))
+        nodes_above += shape.bounds[level].shape[0] - 1
+        children_above += shape.bounds[level + 1].shape[0] - 1
+    return steps
+
+
+def _step(arrays: Mapping[str, Array], node: int, child: int, place: int) -> Step:
+    chunks = slice(*arrays["node_starts"][node : node + 2])
+    starts = arrays["chunk_starts"][chunks.start : chunks.stop + 1]
+    entries = slice(starts[0], starts[-1])
+    is_own = arrays["children"][entries] == child
+    features = np.repeat(arrays["features"][chunks], np.diff(starts))[is_own]
+    weights = arrays["weights"][entries][is_own].astype(np.float64)
+    return Step(float(arrays["bias"][place]), features, weights)
+
+
+def path_contributions(steps: list[Step], ids: Array, values: Array) -> tuple[Array, float]:
+    """Return what each feature of a row adds to a label's probability, and that of an empty row.
+
+    They add up to the probability of the row.
+
+    Parameters
+    ----------
+    steps
+        Of `label_path`.
+    ids, values
+        The row: ``(nonzeros,)``, ascending ids.
+
+    Examples
+    --------
+    >>> steps = [Step(-1.0, np.array([2, 5]), np.array([0.5, 1.5]))]
+    >>> added, empty = path_contributions(steps, np.array([2, 3, 5]), np.array([1.0, 1.0, 1.0]))
+    >>> added, float(empty + added.sum())
+    (array([0.24991613, 0.        , 0.7497484 ]), 1.0)
+    """
+    added, log_empty, log_full = np.zeros(len(ids)), 0.0, 0.0
+    for step in steps:
+        places: Array = np.searchsorted(ids, step.features)
+        is_there = np.concatenate([ids, [-1]])[places] == step.features
+        places, terms = places[is_there], step.weights[is_there] * values[places[is_there]]
+        change = float(terms.sum())
+        before, after = _log_share(step.bias), _log_share(step.bias + change)
+        steep = 3.0 * max(0.0, 1.0 - step.bias) ** 2
+        slope = (after - before) / change if abs(change) > 1e-9 else steep
+        np.add.at(added, places, slope * terms)
+        log_empty, log_full = log_empty + float(before), log_full + float(after)
+    empty, full, gained = np.exp(log_empty), np.exp(log_full), log_full - log_empty
+    return added * ((full - empty) / gained if abs(gained) > 1e-9 else full), float(empty)
+
+
+def path_strengths(steps: list[Step], features: int) -> Array:
+    """Return what each feature, with the value 1, adds to the probability of an empty row.
+
+    Returns
+    -------
+    ``(features,)`` float64.
+    """
+    gained, log_empty = np.zeros(features), 0.0
+    for step in steps:
+        before = float(_log_share(step.bias))
+        gained[step.features] += _log_share(step.bias + step.weights) - before
+        log_empty += before
+    return np.exp(log_empty) * np.expm1(gained)
+
+
+def _log_share(scores: Array | float) -> Array:
+    """Return what scores add to the logarithm of a probability."""
+    return -(np.maximum(0.0, 1.0 - scores) ** 3)

@@ -20,8 +20,7 @@ from daskxml.data.order import derive_key
 from daskxml.data.rows import from_scipy, to_scipy, unit_rows
 from daskxml.kernels import Kernels
 from daskxml.kernels.tree import FittedBlock, NodeProblem
-from daskxml.models.trees.shape import TreeShape
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 _NODE_ORDER = 3  # keeps the random choices of a run apart
 _ROW_CHILDREN = 50  # reading a row of a block takes about as long as scoring so many children
@@ -29,8 +28,6 @@ _MEAN_WIDTH = 24  # of a node's blocks, at least, in children: each reads the no
 _CUTS, _CUTS_ALONE = 14, 8  # of all work, for each task at a time: no block has much more
 _SHARES, _SHARES_OF_GPUS = 4, 2  # a piece is one of so many, for each task at a time, of the rest
 _LEAST_SHARE = 1 / 400  # of all work: smaller blocks are fitted together
-
-_DTYPES = ("float32", "int32", "int32", "uint16", "float32")  # of the fields of `FittedBlock`
 
 
 class NodeBlock(NamedTuple):
@@ -42,7 +39,17 @@ class NodeBlock(NamedTuple):
     stop: int
 
 
-Plan = list[list[NodeBlock]]  # the blocks of each piece
+class Piece(NamedTuple):
+    """Blocks that are fitted together.
+
+    ``work`` is the products of a pass over their nodes' rows, up to a factor.
+    """
+
+    blocks: tuple[NodeBlock, ...]
+    work: float
+
+
+Packed = tuple[Array, ...]  # fitted blocks, see `pack_blocks`
 
 
 class TreeRows:
@@ -60,22 +67,17 @@ class TreeRows:
         Values are raised to it, and rows scaled to unit length again.
     label_weights
         ``(labels,)``: what a row counts where a label is its own; None: 1.
-    negatives
-        ``(rows, count)``: labels, or -1, by which nodes see a row beside its own; None: no such.
     """
 
     def __init__(
         self, kernels: Kernels, part: Partition, order: Array, power: float = 1.0,
-        label_weights: Array | None = None, negatives: Array | None = None,
+        label_weights: Array | None = None,
     ) -> None:  # fmt: skip
         self.kernels, self.weights = kernels, part.weights
         self.features = kernels.to_device(powered(part.features, power))
         self._label_weights = None if label_weights is None else label_weights[order]
         by_position = to_scipy(part.labels)[:, order].tocsc()
         self._starts, self._rows = by_position.indptr, by_position.indices
-        self._negative_rows: tuple[Array, Array] | None = None  # starts and rows, by position
-        if negatives is not None:
-            self._negative_rows = _rows_by_position(negatives, order)
 
     def problem(self, shape: TreeShape, block: NodeBlock, key: int) -> NodeProblem:
         """Return what the children of a block are fitted to; ``key`` gives the order of rows."""
@@ -85,12 +87,7 @@ class TreeRows:
         first = shape.child_starts(block.level)[block.node]
         bounds = shape.bounds[block.level + 1][first + block.start : first + block.stop + 1]
         offset = self._starts[low]
-        own = self._rows[offset : self._starts[high]]
-        seen = own
-        if self._negative_rows is not None:
-            starts, others = self._negative_rows
-            seen = np.concatenate([own, others[starts[low] : starts[high]]])
-        rows, numbers = np.unique(seen, return_inverse=True)
+        rows, numbers = np.unique(self._rows[offset : self._starts[high]], return_inverse=True)
         start, stop = self._starts[bounds[0]] - offset, self._starts[bounds[-1]] - offset
         lengths = np.diff(self._starts[bounds])
         columns = np.repeat(np.arange(bounds.shape[0] - 1), lengths)
@@ -114,17 +111,6 @@ class TreeRows:
         return self._label_weights[first + block.start : first + block.stop]
 
 
-def _rows_by_position(labels: Array, order: Array) -> tuple[Array, Array]:
-    """Return where the rows of each position start, and the rows; ``labels`` may be -1."""
-    position_of = np.empty(order.shape[0], np.int64)
-    position_of[order] = np.arange(order.shape[0])
-    rows, columns = np.nonzero(labels >= 0)
-    positions = position_of[labels[rows, columns]]
-    counts = np.bincount(positions, minlength=order.shape[0])
-    by_position = np.argsort(positions, kind="stable")
-    return np.concatenate([[0], np.cumsum(counts)]), rows[by_position]
-
-
 def powered(features: Csr, power: float) -> Csr:
     """Raise values to a power, with their sign, and scale the rows to unit length again.
 
@@ -143,7 +129,7 @@ def powered(features: Csr, power: float) -> Csr:
 
 def plan_pieces(
     shape: TreeShape, position_rows: Array, rows: int, slots: int, *, on_gpus: bool = False
-) -> Plan:
+) -> list[Piece]:
     """Cut a tree into pieces for so many tasks at a time.
 
     Pieces come in the order in which they are to begin, the largest first: whoever is free takes
@@ -167,24 +153,27 @@ def plan_pieces(
     --------
     >>> shape = TreeShape.of(TreeSpec(features=1, labels=4, leaf_labels=2))
     >>> for piece in plan_pieces(shape, np.array([5, 5, 10, 10]), rows=30, slots=1):
-    ...     print([tuple(block) for block in piece])
-    [(0, 0, 0, 2)]
-    [(1, 1, 0, 2)]
-    [(1, 0, 0, 2)]
+    ...     print([tuple(block) for block in piece.blocks], piece.work)
+    [(0, 0, 0, 2)] 1561.0
+    [(1, 1, 0, 2)] 1041.0
+    [(1, 0, 0, 2)] 521.0
     """
     cut = _CUTS * slots if slots > 1 else _CUTS_ALONE
     blocks = sorted(_blocks(shape, position_rows, rows, cut), key=lambda each: (-each[0], each[1]))
     whole = left = sum(work for work, _ in blocks)
     shares = slots * (_SHARES_OF_GPUS if on_gpus else _SHARES)
-    pieces: Plan = []
+    pieces: list[list[tuple[float, NodeBlock]]] = []
     room = 0.0
     for work, block in blocks:
         if not pieces or work > room:
             room = max(left / shares, whole * _LEAST_SHARE)
             pieces.append([])
-        pieces[-1].append(block)
+        pieces[-1].append((work, block))
         room, left = room - work, left - work
-    return pieces
+    return [
+        Piece(tuple(block for _, block in piece), sum(work for work, _ in piece))
+        for piece in pieces
+    ]
 
 
 def whole_nodes(shape: TreeShape) -> list[NodeBlock]:
@@ -261,50 +250,34 @@ def fit_blocks(
     ]
 
 
-def piece_work(
-    shape: TreeShape, position_rows: Array, rows: int, piece: Sequence[NodeBlock]
-) -> float:
-    """Return the work of a piece: products of a pass over its nodes' rows, up to a factor."""
-    node_rows = _node_rows(shape, position_rows, rows)
-    works = [_work(node_rows[level][node], stop - start) for level, node, start, stop in piece]
-    return float(sum(works))
-
-
-def pack_blocks(blocks: Sequence[FittedBlock]) -> Array:
-    """Pack fitted blocks into one array of bytes, ``(nbytes,)`` uint8; see `unpack_blocks`.
+def pack_blocks(blocks: Sequence[FittedBlock]) -> Packed:
+    """Return a few arrays in the place of many: lengths, and those of all blocks in a row.
 
     Examples
     --------
-    >>> one = FittedBlock(np.float32([0.5]), *(np.empty(0, kind) for kind in _DTYPES[1:]))
-    >>> unpack_blocks(pack_blocks([one, one]), 2)[1].bias
+    >>> one = FittedBlock(np.float32([0.5]), *(np.empty(0, kind) for kind in 'iiHf'))
+    >>> unpack_blocks(pack_blocks([one, one]))[1].bias
     array([0.5], dtype=float32)
     """
-    arrays = [array for block in blocks for array in block.arrays()]
-    lengths = np.array([array.shape[0] for array in arrays], np.int64)
-    return np.concatenate([np.ascontiguousarray(a).view(np.uint8) for a in (lengths, *arrays)])
+    fields = list(zip(*(block.arrays() for block in blocks), strict=True))
+    lengths = np.array([[len(array) for array in field] for field in fields])
+    return lengths, *(np.concatenate(field) for field in fields)
 
 
-def unpack_blocks(packed: Array, count: int) -> list[FittedBlock]:
-    """Return the ``count`` blocks of an array of `pack_blocks`."""
-    kinds = [np.dtype(kind) for kind in _DTYPES] * count
-    place = 8 * len(kinds)
-    arrays = []
-    for kind, length in zip(kinds, packed[:place].copy().view(np.int64).tolist(), strict=True):
-        stop = place + length * kind.itemsize
-        arrays.append(packed[place:stop].copy().view(kind))  # aligned
-        place = stop
-    width = len(_DTYPES)
-    return [FittedBlock(*arrays[i : i + width]) for i in range(0, len(arrays), width)]
+def unpack_blocks(packed: Packed) -> list[FittedBlock]:
+    """Return the inverse of `pack_blocks`."""
+    lengths, *fields = packed
+    pairs = zip(fields, lengths, strict=True)
+    cut = [np.split(field, np.cumsum(each[:-1])) for field, each in pairs]
+    return [FittedBlock(*arrays) for arrays in zip(*cut, strict=True)]
 
 
-def join_blocks(blocks: Sequence[tuple[NodeBlock, FittedBlock]]) -> FittedBlock:
-    """Join the blocks of one node, in the order of their children."""
-    ordered = [fitted for _, fitted in sorted(blocks, key=lambda pair: pair[0].start)]
-    if len(ordered) == 1:
-        return ordered[0]
+def join_blocks(blocks: Sequence[FittedBlock]) -> FittedBlock:
+    """Join the blocks of one node, which are in the order of their children."""
+    if len(blocks) == 1:
+        return blocks[0]
     bias, features, counts, children, weights = (
-        np.concatenate(arrays)
-        for arrays in zip(*(block.arrays() for block in ordered), strict=True)
+        np.concatenate(arrays) for arrays in zip(*(block.arrays() for block in blocks), strict=True)
     )
     each = np.repeat(features, counts)
     by_feature = np.argsort(each, kind="stable")

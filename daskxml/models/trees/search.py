@@ -23,8 +23,7 @@ from daskxml.metrics import metric_sums
 from daskxml.models.trees.clustering import Block, call, find_label_vectors, order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
 from daskxml.models.trees.nodes import TreeRows, fit_blocks, whole_nodes
-from daskxml.models.trees.shape import TreeShape
-from daskxml.models.trees.spec import AUTO, TreeSpec
+from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 CANDIDATES: tuple[dict[str, Any], ...] = (  # the gentlest first
     {"solver": "dual", "lr": 0.25, "passes": 8, "cost": 0.2},
@@ -119,18 +118,16 @@ def climb(
     >>> climb(line, 2, lambda spec: -spec.passes).passes
     1
     """
-    best, best_score = first, score(candidates[first])
-    for step in (1, -1):
-        place = first + step
-        while 0 <= place < len(candidates):
-            found = score(candidates[place])
+    best, best_score = candidates[first], score(candidates[first])
+    for line in (candidates[first + 1 :], candidates[:first][::-1]):
+        for candidate in line:
+            found = score(candidate)
             if found <= best_score + _NOISE:
                 break
-            best, best_score = place, found
-            place += step
-        if best != first:
+            best, best_score = candidate, found
+        if best is not candidates[first]:
             break
-    return candidates[best]
+    return best
 
 
 def _candidates(spec: TreeSpec) -> list[TreeSpec]:
@@ -153,7 +150,7 @@ def _precision(
     rows = TreeRows(kernels, train, order, spec.power_of(0))
     plan = whole_nodes(shape)
     blocks = list(zip(plan, fit_blocks(rows, spec, shape, plan, seed, 0), strict=True))
-    arrays = {f"tree0.{n}": a for n, a in assemble_tree(order, shape, blocks).items()}
+    arrays = {f"tree0.{n}": a for n, a in assemble_tree(order, blocks).items()}
     ids, _ = Forest(spec, arrays, kernels).top_k(
         [Segment(held_out, np.arange(held_out.rows))], min(_KS[-1], spec.labels)
     )

@@ -1,15 +1,23 @@
-"""The description of label trees: their shape, and how the scores of their nodes are fitted."""
+"""The description of label trees, and the shape that follows from the number of labels alone.
+
+A level of a balanced tree has nodes; a node's children are the nodes of the next level, of the last
+one labels. The labels of a tree are in an order of its own, in which every node's are consecutive:
+so a node is a range of positions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
+from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import bounded
 from daskxml.kernels.tree import Fit
-from daskxml.models.network.spec import check_names
+from daskxml.models.protocol import Spec
 
 AUTO = "auto"
 FIRST_BRANCHING = 32  # of trees that were stored before it could be chosen
@@ -17,13 +25,11 @@ MAX_CHILDREN = 1 << 16  # of a node: children are stored in 16 bits
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSpec:
+class TreeSpec(Spec):
     """A few label trees, whose probabilities are averaged.
 
     Attributes
     ----------
-    features, labels
-        Columns of the input and of the output, at least 1.
     powers
         Rows of tree ``t`` are their values to the power ``powers[t % len(powers)]``, scaled to
         unit length again: trees that see rows differently err differently.
@@ -46,10 +52,6 @@ class TreeSpec:
         The last rate, as a share of the first.
     smallest_weight
         Weights below are dropped once their node is fitted.
-    hard_negatives
-        Labels that the first tree ranks highest for a training row: in the trees after it the nodes
-        above them see the row as well, as a negative one where none of its own labels is below. 0:
-        nodes see the rows with labels below alone.
     beam
         Nodes of a level that a row descends to.
 
@@ -68,10 +70,7 @@ class TreeSpec:
     ()
     """
 
-    features: int = bounded(MISSING, low=1, high=2**31 - 1)
-    labels: int = bounded(MISSING, low=1, high=2**31 - 1)
     kind: ClassVar[str] = "trees"
-    parameter_count: ClassVar[int] = 0  # not known before the rows are
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
     leaf_labels: int = bounded(400, low=1, high=MAX_CHILDREN)
     branching: int = bounded(256, low=2, high=MAX_CHILDREN)
@@ -81,12 +80,10 @@ class TreeSpec:
     lr: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
     last_lr: float = bounded(0.02, low=0, high=1)
     smallest_weight: float = bounded(0.05, low=0)
-    hard_negatives: int = bounded(0, low=0, high=1000)
     beam: int = bounded(10, low=1, high=MAX_CHILDREN)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "powers", tuple(self.powers))
-        check_ranges(self)
+        super().__post_init__()
         if not self.powers:
             raise ConfigError("powers = []: give one number or more", "powers")
 
@@ -117,25 +114,62 @@ class TreeSpec:
         """Return the power of a tree's values."""
         return self.powers[tree % len(self.powers)]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as in a JSON file."""
-        return {**asdict(self), "kind": self.kind, "powers": list(self.powers)}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TreeSpec:
-        """The inverse of :meth:`as_dict`.
+        """As `Spec.from_dict`, of trees that were stored by older versions as well."""
+        own = {name: value for name, value in values.items() if name != "hard_negatives"}
+        return super().from_dict({"branching": FIRST_BRANCHING, **own})
 
-        Raises
-        ------
-        ConfigError
-            If a name is unknown or missing, or a value out of range.
 
-        Examples
-        --------
-        >>> spec = TreeSpec(features=2, labels=3)
-        >>> TreeSpec.from_dict(spec.as_dict()) == spec
-        True
-        """
-        values = {name: value for name, value in values.items() if name != "kind"}
-        check_names(values, {field.name for field in fields(cls)})
-        return cls(**{"branching": FIRST_BRANCHING, **values})
+@dataclass(frozen=True)
+class TreeShape:
+    """Where the nodes of each level begin.
+
+    Attributes
+    ----------
+    bounds
+        For every level from the root on, the first position of each node, and the number of
+        labels, ``(nodes + 1,)`` int64; the last array is of single labels.
+
+    Examples
+    --------
+    >>> shape = TreeShape.of(TreeSpec(features=1, labels=5, leaf_labels=2))
+    >>> [bounds.tolist() for bounds in shape.bounds]
+    [[0, 5], [0, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
+    >>> shape.child_starts(0).tolist(), shape.child_starts(1).tolist()
+    ([0, 4], [0, 2, 3, 4, 5])
+    """
+
+    bounds: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, spec: TreeSpec) -> TreeShape:
+        """Return the shape of trees over so many labels."""
+        bounds = [np.array([0, spec.labels], np.int64)]
+        for bits in spec.level_bits:
+            cut = bounds[-1]
+            for _ in range(bits):
+                cut = halved(cut)
+            bounds.append(cut)
+        return cls((*bounds, np.arange(spec.labels + 1)))
+
+    @property
+    def levels(self) -> int:
+        """Levels of nodes that have scores for their children."""
+        return len(self.bounds) - 1
+
+    def child_starts(self, level: int) -> Array:
+        """Return the number of the first child of every node of a level, ``(nodes + 1,)`` int64."""
+        return np.searchsorted(self.bounds[level + 1], self.bounds[level])
+
+
+def halved(bounds: Array) -> Array:
+    """Cut every range in two; the first half is the larger one.
+
+    Examples
+    --------
+    >>> halved(np.array([0, 3, 7])).tolist()
+    [0, 2, 3, 5, 7]
+    """
+    middle = bounds[:-1] + (np.diff(bounds) + 1) // 2
+    return np.append(np.stack([bounds[:-1], middle], axis=1).reshape(-1), bounds[-1])

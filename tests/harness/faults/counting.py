@@ -23,8 +23,7 @@ from daskxml.kernels import get_kernels
 from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import assemble_tree
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, whole_nodes
-from daskxml.models.trees.shape import TreeShape
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeShape, TreeSpec
 from daskxml.worker.replica import Replica
 from harness.faults.loop import PROCESS, pause
 
@@ -119,7 +118,7 @@ def whole_tree(spec: TreeSpec, seed: int, tree: int) -> dict[str, Array]:
     shape, order = TreeShape.of(spec), order_of_tree(label_vectors(), spec, seed, tree)
     rows, blocks = TreeRows(get_kernels("cpu", 1), part, order), whole_nodes(shape)
     fitted = fit_blocks(rows, spec, shape, blocks, seed, tree)
-    return assemble_tree(order, shape, list(zip(blocks, fitted, strict=True)))
+    return assemble_tree(order, list(zip(blocks, fitted, strict=True)))
 
 
 _tree_rows: dict[bytes, TreeRows] = {}

@@ -19,8 +19,8 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels import get_kernels
 from daskxml.models.kinds import spec_from_dict
-from daskxml.models.mix.kind import MixtureSpec
-from daskxml.models.mix.mixture import choose_weights, stacked
+from daskxml.models.mix.kind import MixtureSpec, stacked
+from daskxml.models.mix.mixing import choose_weights
 from daskxml.models.network.spec import ModelSpec
 from daskxml.models.rankings import candidates
 from daskxml.models.trees.spec import TreeSpec

@@ -153,9 +153,9 @@ def slope(spec, parameters, batch, values, place, label_weights=1.0, step=1e-6):
 def test_buffers_grow_and_are_reused():
     buffers = Buffers(get_kernels("cpu", 1))
     buffers.reserve("a", 10)
-    first = buffers.vector("a", 10)
+    first = buffers.array("a", 10)
     buffers.reserve("a", 4)
-    assert np.shares_memory(first, buffers.vector("a", 10))
+    assert np.shares_memory(first, buffers.array("a", 10))
     buffers.reserve("a", 20)
-    assert not np.shares_memory(first, buffers.vector("a", 20))
-    assert buffers.cube("a", 2, 3, 2).shape == (2, 3, 2)
+    assert not np.shares_memory(first, buffers.array("a", 20))
+    assert buffers.array("a", 2, 3, 2).shape == (2, 3, 2)

@@ -22,14 +22,12 @@ from daskxml.models.trees.nodes import (
     TreeRows,
     fit_blocks,
     pack_blocks,
-    piece_work,
     plan_pieces,
     powered,
     unpack_blocks,
     whole_nodes,
 )
-from daskxml.models.trees.shape import TreeShape
-from daskxml.models.trees.spec import TreeSpec
+from daskxml.models.trees.spec import TreeShape, TreeSpec
 from harness.small_data import random_rows
 
 FIT: dict[str, Any] = {"solver": "sgd", "passes": 4, "lr": 0.5, "cost": 1.0}
@@ -70,8 +68,8 @@ def test_every_child_is_in_one_piece(spec: TreeSpec, slots: int, seed: int) -> N
     shape, rng = TreeShape.of(spec), np.random.default_rng(seed)
     counts = rng.integers(0, 50, spec.labels)
     plan = plan_pieces(shape, counts, 100, slots)
-    assert all(plan)
-    covered = sorted(block for piece in plan for block in piece)
+    assert all(piece.blocks for piece in plan)
+    covered = sorted(block for piece in plan for block in piece.blocks)
     expected = []
     for level in range(shape.levels):
         for node, width in enumerate(np.diff(shape.child_starts(level))):
@@ -81,12 +79,14 @@ def test_every_child_is_in_one_piece(spec: TreeSpec, slots: int, seed: int) -> N
             assert all(a.stop == b.start for a, b in itertools.pairwise(own))
             expected += own
     assert sorted(expected) == covered
-    works = [piece_work(shape, counts, 100, piece) for piece in plan]
-    whole = piece_work(shape, counts, 100, whole_nodes(shape))
+    works, whole = [piece.work for piece in plan], 0.0
+    for level, node, _, width in whole_nodes(shape):
+        low, high = shape.bounds[level][node : node + 2]
+        whole += min(counts[low:high].sum(), 100) * (width + 50) + 1
     assert sum(works) >= 0.999 * whole  # blocks read rows again
     for number, piece in enumerate(plan):  # several blocks are at most a share of what is left
         share = max(sum(works[number:]) / (4 * slots), sum(works) / 400)
-        assert len(piece) == 1 or works[number] <= share * (1 + 1e-9)
+        assert len(piece.blocks) == 1 or works[number] <= share * (1 + 1e-9)
 
 
 def orders_of(parts: list[Partition], spec: TreeSpec, trees: int, seed: int) -> list[Array]:
@@ -146,28 +146,24 @@ def fitted_tree(spec: TreeSpec, part: Partition, slots: int = 2) -> dict[str, np
     rows = TreeRows(kernels, part, order)
     blocks: list[tuple[NodeBlock, object]] = []
     for piece in plan_pieces(shape, counts, part.rows, slots):
-        fitted = fit_blocks(rows, spec, shape, piece, 0, 0)
-        blocks += zip(piece, unpack_blocks(pack_blocks(fitted), len(piece)), strict=True)
-    arrays = assemble_tree(order, shape, blocks[::-1])  # type: ignore[arg-type]
+        fitted = fit_blocks(rows, spec, shape, piece.blocks, 0, 0)
+        blocks += zip(piece.blocks, unpack_blocks(pack_blocks(fitted)), strict=True)
+    arrays = assemble_tree(order, blocks[::-1])  # type: ignore[arg-type]
     return {f"tree0.{name}": array for name, array in arrays.items()}
 
 
-def test_nodes_see_rows_by_their_hard_negatives() -> None:
-    """Beside those with labels below; of a block's children only a row's own are its labels."""
+def test_nodes_see_the_rows_with_labels_below() -> None:
+    """Of a block's children only a row's own are its labels."""
     rng = np.random.default_rng(8)
     part, order = some_part(rng, 30, 9, 20), rng.permutation(20)
-    negatives = rng.integers(-1, 20, (30, 3))
     shape = TreeShape.of(TreeSpec(features=9, labels=20, leaf_labels=5))
     own = to_scipy(part.labels).toarray()[:, order] > 0
-    seen = own.copy()
-    for row, labels in enumerate(negatives):
-        seen[row, np.flatnonzero(np.isin(order, labels[labels >= 0]))] = True
-    rows = TreeRows(get_kernels("cpu", 1), part, order, negatives=negatives)
+    rows = TreeRows(get_kernels("cpu", 1), part, order)
     for node in range(shape.bounds[1].shape[0] - 1):
         low, high = shape.bounds[1][node : node + 2]
         problem = rows.problem(shape, NodeBlock(1, node, 1, int(high - low)), key=0)
         found, children = problem.rows, problem.children
-        expected = np.flatnonzero(seen[:, low:high].any(axis=1))
+        expected = np.flatnonzero(own[:, low:high].any(axis=1))
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(
             to_scipy(children).toarray() > 0, own[expected, low + 1 : high]
@@ -250,7 +246,7 @@ def test_each_tree_has_its_own_seed() -> None:
 
 def test_trees_stored_before_branching_could_be_chosen_keep_their_shape() -> None:
     spec = TreeSpec(features=2, labels=21_764, leaf_labels=200)
-    values = spec.as_dict()
+    values = spec.as_dict() | {"hard_negatives": 5}  # which is no more
     del values["branching"]
     assert TreeSpec.from_dict(values).level_bits == (4, 3)
     assert TreeSpec.from_dict(spec.as_dict()).level_bits == (7,)

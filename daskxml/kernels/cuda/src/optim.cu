@@ -10,24 +10,6 @@ __device__ inline int64 place_of(int64 i, int width, const int* ids, const unsig
     return ids ? (int64)ids[row] * width + i % width : i;
 }
 
-// A weight; bfloat16 is the upper half of a float's bits.
-__device__ inline float load(const float* weight, int64 at) { return weight[at]; }
-__device__ inline float load(const unsigned short* weight, int64 at) {
-    return __uint_as_float((unsigned)weight[at] << 16);
-}
-
-// bfloat16 weights use stochastic rounding, so that steps smaller than half a unit in the last
-// place count on average. `key` is its random stream.
-__device__ inline void store(float* weight, int64 at, float value, uint64 key) {
-    weight[at] = value;
-}
-__device__ inline void store(unsigned short* weight, int64 at, float value, uint64 key) {
-    unsigned bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
-    if (magnitude < 0x7f800000u) bits += (unsigned)(hash64(key, at) >> 48);
-    else if (magnitude > 0x7f800000u) bits |= 0x00400000u;  // NaN stays NaN
-    weight[at] = bits >> 16;
-}
-
 // Flags of rows that are zero throughout, or beyond the count: one warp for a row.
 KERNEL find_zero_rows(
     unsigned char* skipped, const float* grad, const int* device_count, int first, int width,
@@ -42,34 +24,31 @@ KERNEL find_zero_rows(
     if (threadIdx.x % 32 == 0) skipped[row] = !is_used;
 }
 
-template <class W>
-__device__ inline void step_sgd(
-    W* weight, const float* grad, const int* ids, const unsigned char* skipped, float scale,
-    int width, int64 n, uint64 key, float lr, float keep) {
+KERNEL sgd(
+    float* weight, const float* grad, const int* ids, const unsigned char* skipped, float scale,
+    int width, int64 n, float lr, float keep) {
     EACH(i, n) {
         int64 at = place_of(i, width, ids, skipped);
-        if (at >= 0) store(weight, at, keep * load(weight, at) - lr * (scale * grad[i]), key);
+        if (at >= 0) weight[at] = keep * weight[at] - lr * (scale * grad[i]);
     }
 }
 
-template <class W>
-__device__ inline void step_momentum(
-    W* weight, float* buffer, const float* grad, const int* ids, const unsigned char* skipped,
-    float scale, int width, int64 n, uint64 key, float lr, float keep, float rate, int nesterov) {
+KERNEL momentum(
+    float* weight, float* buffer, const float* grad, const int* ids, const unsigned char* skipped,
+    float scale, int width, int64 n, float lr, float keep, float rate, int nesterov) {
     EACH(i, n) {
         int64 at = place_of(i, width, ids, skipped);
         if (at < 0) continue;
         float slope = scale * grad[i], held = rate * buffer[at] + slope;
         buffer[at] = held;
         float move = nesterov ? slope + rate * held : held;
-        store(weight, at, keep * load(weight, at) - lr * move, key);
+        weight[at] = keep * weight[at] - lr * move;
     }
 }
 
-template <class W>
-__device__ inline void step_adam(
-    W* weight, float* first, float* second, const float* grad, const int* ids,
-    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
+KERNEL adam(
+    float* weight, float* first, float* second, const float* grad, const int* ids,
+    const unsigned char* skipped, float scale, int width, int64 n, float lr, float keep,
     float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
     EACH(i, n) {
         int64 at = place_of(i, width, ids, skipped);
@@ -80,15 +59,14 @@ __device__ inline void step_adam(
         first[at] = mean;
         second[at] = square;
         float move = mean / (root * sqrtf(square) + epsilon);
-        store(weight, at, keep * load(weight, at) - lr * move, key);
+        weight[at] = keep * weight[at] - lr * move;
     }
 }
 
 // The mean square of a row in the first column of `second`, and a step: one warp for a row.
-template <class W>
-__device__ inline void step_row_rms(
-    W* weight, float* second, const float* grad, const int* ids, const unsigned char* skipped,
-    float scale, int width, int64 count, uint64 key, float lr, float keep, float beta2,
+KERNEL row_rms(
+    float* weight, float* second, const float* grad, const int* ids, const unsigned char* skipped,
+    float scale, int width, int64 count, float lr, float keep, float beta2,
     float rest2, float root, float epsilon) {
     int64 row = blockIdx.x * 8ll + threadIdx.x / 32;
     if (row >= count || (skipped && skipped[row])) return;
@@ -100,67 +78,8 @@ __device__ inline void step_row_rms(
     float square = beta2 * held + rest2 * (scale * scale * total / width);
     float rate = lr * scale / (root * sqrtf(square) + epsilon);
     for (int c = threadIdx.x % 32; c < width; c += 32)
-        store(weight, first + c, keep * load(weight, first + c) - rate * slopes[c], key);
+        weight[first + c] = keep * weight[first + c] - rate * slopes[c];
     if (threadIdx.x % 32 == 0) second[first] = square;
-}
-
-KERNEL row_rms(
-    float* weight, float* second, const float* grad, const int* ids, const unsigned char* skipped,
-    float scale, int width, int64 count, uint64 key, float lr, float keep, float beta2,
-    float rest2, float root, float epsilon) {
-    step_row_rms(weight, second, grad, ids, skipped, scale, width, count, key, lr, keep, beta2,
-        rest2, root, epsilon);
-}
-
-KERNEL row_rms_bfloat16(
-    unsigned short* weight, float* second, const float* grad, const int* ids,
-    const unsigned char* skipped, float scale, int width, int64 count, uint64 key, float lr,
-    float keep, float beta2, float rest2, float root, float epsilon) {
-    step_row_rms(weight, second, grad, ids, skipped, scale, width, count, key, lr, keep, beta2,
-        rest2, root, epsilon);
-}
-
-KERNEL sgd(
-    float* weight, const float* grad, const int* ids, const unsigned char* skipped, float scale,
-    int width, int64 n, uint64 key, float lr, float keep) {
-    step_sgd(weight, grad, ids, skipped, scale, width, n, key, lr, keep);
-}
-
-KERNEL sgd_bfloat16(
-    unsigned short* weight, const float* grad, const int* ids, const unsigned char* skipped,
-    float scale, int width, int64 n, uint64 key, float lr, float keep) {
-    step_sgd(weight, grad, ids, skipped, scale, width, n, key, lr, keep);
-}
-
-KERNEL momentum(
-    float* weight, float* buffer, const float* grad, const int* ids, const unsigned char* skipped,
-    float scale, int width, int64 n, uint64 key, float lr, float keep, float rate, int nesterov) {
-    step_momentum(weight, buffer, grad, ids, skipped, scale, width, n, key, lr, keep,
-        rate, nesterov);
-}
-
-KERNEL momentum_bfloat16(
-    unsigned short* weight, float* buffer, const float* grad, const int* ids,
-    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
-    float rate, int nesterov) {
-    step_momentum(weight, buffer, grad, ids, skipped, scale, width, n, key, lr, keep,
-        rate, nesterov);
-}
-
-KERNEL adam(
-    float* weight, float* first, float* second, const float* grad, const int* ids,
-    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
-    float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
-    step_adam(weight, first, second, grad, ids, skipped, scale, width, n, key, lr,
-        keep, beta1, rest1, beta2, rest2, root, epsilon);
-}
-
-KERNEL adam_bfloat16(
-    unsigned short* weight, float* first, float* second, const float* grad, const int* ids,
-    const unsigned char* skipped, float scale, int width, int64 n, uint64 key, float lr, float keep,
-    float beta1, float rest1, float beta2, float rest2, float root, float epsilon) {
-    step_adam(weight, first, second, grad, ids, skipped, scale, width, n, key, lr,
-        keep, beta1, rest1, beta2, rest2, root, epsilon);
 }
 
 // Moments, and the squares of each row's weights and update, (2, count): one warp for a row.
