@@ -99,8 +99,6 @@ def flat_cases(draw: Operands) -> list[Case]:
         Case("dots", ops, (), lambda k, o: k.dots(o.x, o.y)),
         Case("squared_norm", ops, (), lambda k, o: k.squared_norm(o.x)),
         Case("largest", ops, (), lambda k, o: k.largest(o.x)),
-        Case("all_finite", ops, (), lambda k, o: float(k.all_finite(o.x))),
-        Case("sum64", {"x": x.astype(float)}, (), lambda k, o: k.sum64(o.x)),
         Case("deferred_sum", {"x": x.astype(float), "y": y.astype(float)}, (),
              lambda k, o: float(k.deferred_sum((o.x, 1.0), (o.y, -2.0)))),
         Case("convert to float16", {"out": draw.poison(n, dtype="float16"), "x": x}, ("out",),
@@ -199,10 +197,9 @@ def softmax_cases(draw: Operands) -> list[Case]:
     total, weight = np.exp(whole - peak).sum(axis=0), np.abs(draw.normal(s.rows)) + 0.1
     shift = (peak + np.log(total) - np.log(weight)).astype(np.float32)
     base = {"logits": logits, "bias": bias, "peak": np.full(s.rows, -np.inf, np.float32),
-            "total": np.zeros(s.rows), "part": draw.poison(s.rows)}  # fmt: skip
+            "total": np.zeros(s.rows)}  # fmt: skip
     sums = {"logits": logits, "bias": bias, "shift": shift, "sums": draw.poison(s.labels)}
-    rowwise = {"out": draw.poison(s.rows), "peak": peak, "total": total, "weight": weight,
-               "reference": peak - 1}  # fmt: skip
+    rowwise = {"out": draw.poison(s.rows), "peak": peak, "total": total, "weight": weight}
     targets = {"y": part.labels, "rows": rows, "logits": logits, "bias": bias, "weight": weight,
                "out": np.zeros(s.rows), "sums": draw.normal(s.labels)}  # fmt: skip
     lengths = np.diff(part.labels.indptr).astype(np.float32)
@@ -221,28 +218,20 @@ def softmax_cases(draw: Operands) -> list[Case]:
     parts = {"peaks": draw.normal(3, s.rows), "totals": totals, "peak": draw.poison(s.rows),
              "total": draw.poison(s.rows, dtype="float64")}  # fmt: skip
     return [
-        Case("softmax_block", base, ("logits", "peak", "total"),
-             lambda k, o: k.softmax_block(o.logits, o.bias, o.peak, o.total, o.part)),
         Case("softmax_sums", base, ("logits", "peak", "total"),
              lambda k, o: k.softmax_sums(o.logits, o.bias, o.peak, o.total)),
         Case("softmax_shift", rowwise, ("out",),
              lambda k, o: k.softmax_shift(o.out, o.peak, o.total, o.weight)),
         Case("softmax_gradient", sums, ("logits", "sums"),
              lambda k, o: k.softmax_gradient(o.logits, o.bias, o.shift, o.sums)),
-        Case("softmax_factors", rowwise, ("out",),
-             lambda k, o: k.softmax_factors(o.out, o.reference, o.peak, o.total, o.weight)),
         Case("softmax_losses", losses, ("out",),
              lambda k, o: k.softmax_losses(o.out, o.peak, o.total, o.target, o.lengths)),
         Case("merge_softmax", parts, ("peak", "total"),
              lambda k, o: k.merge_softmax(o.peaks, o.totals, o.peak, o.total)),
-        Case("scale_columns", {**sums, "weight": weight}, ("logits", "sums"),
-             lambda k, o: k.scale_columns(o.logits, o.weight, o.sums)),
         Case("target_weights", weights, ("a", "b"),
              lambda k, o: k.target_weights(o.a, o.b, o.lengths, 0.01, True)),
         Case("target_logits", targets, ("out",),
              lambda k, o: k.target_logits(o.out, o.logits, o.bias, o.y, o.rows, 0, 0)),
-        Case("subtract_targets", targets, ("logits", "sums"),
-             lambda k, o: k.subtract_targets(o.logits, o.sums, o.weight, o.y, o.rows, 0, 0)),
         Case("subtract_targets_deferred", targets, ("logits", "sums"), note),
     ]  # fmt: skip
 

@@ -24,7 +24,7 @@ from cases import (
     sparse_cases,
 )
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.tree import Fit, NodeProblem, TreeArrays
+from daskxml.kernels.operands import Fit, NodeProblem, TreeArrays
 from device import random_rows
 from harness.naive_kernels import NaiveKernels
 

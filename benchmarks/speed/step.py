@@ -31,12 +31,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.work_stats import WorkStats
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import Kernels, get_kernels
-from daskxml.kernels.cpu.gemm import blas_core, dot_rows
+from daskxml.kernels.cpu.gemm import dot_rows
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OptimizerConfig
@@ -377,7 +378,8 @@ def main() -> None:
         top = ", ".join(f"{kernel} {ms}" for kernel, ms in list(parts.items())[:6])
         print(f"{name}, 1 thread, ms a step: {top}")
     asked = os.environ.get("OPENBLAS_CORETYPE")  # may hold OpenBLAS below what the machine can
-    write_result("step", rows, blas_core=blas_core(), asked_core=asked, breakdown_ms=breakdown)
+    cores = {each["architecture"] for each in threadpool_info() if each["user_api"] == "blas"}
+    write_result("step", rows, blas_core=", ".join(cores), asked_core=asked, breakdown_ms=breakdown)
 
 
 if __name__ == "__main__":

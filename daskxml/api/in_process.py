@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from daskxml.api.run import Config, Job, JobOptions, Run
 from daskxml.core.errors import ConfigError
-from daskxml.kernels.compilation import TEXT, telling_of_compilation
+from daskxml.kernels.registry import TEXT, telling_of_compilation
 from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
 from daskxml.local.driver import Arrival, Change, check_changes
 from daskxml.local.rows import load_rows

@@ -15,7 +15,7 @@ from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import concatenate
-from daskxml.kernels.compilation import TEXT, telling_of_compilation
+from daskxml.kernels.registry import TEXT, telling_of_compilation
 from daskxml.models.rankings import unknown_texts
 from daskxml.models.rows import evaluate_partitions, read_rows
 from daskxml.models.store import model_bytes

@@ -35,7 +35,7 @@ from daskxml.cluster.worker_group import (
 from daskxml.cluster.worker_info import RunWorkers, WorkerInfo
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
-from daskxml.kernels.compilation import TEXT
+from daskxml.kernels.registry import TEXT
 from daskxml.models.store import ModelHeader
 from daskxml.session.commands import (
     Command,

@@ -22,7 +22,7 @@ from daskxml.collectives.messages import ProgramResult
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means
-from daskxml.kernels.compilation import telling_of_compilation
+from daskxml.kernels.registry import telling_of_compilation
 from daskxml.models.trees.fitting import TreeFitter
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas

@@ -1,42 +1,15 @@
-"""All kernels of a device behind one Protocol, and which devices there are."""
+"""Which devices there are, and when their kernels are compiled: once after an installation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from daskxml.core.errors import ConfigError
-from daskxml.kernels.dense import DenseKernels
-from daskxml.kernels.fused import FusedKernels
-from daskxml.kernels.labels import LabelKernels
-from daskxml.kernels.memory import MemoryKernels
-from daskxml.kernels.optim import OptimKernels
-from daskxml.kernels.sparse import SparseKernels
-from daskxml.kernels.tree import TreeKernels
+from daskxml.kernels.contract import Kernels
 
-
-class Kernels(
-    MemoryKernels, DenseKernels, SparseKernels, LabelKernels, OptimKernels, TreeKernels,
-    FusedKernels, Protocol,
-):  # fmt: skip
-    """The kernels of one device, with a fixed number of threads.
-
-    The same inputs and the same number of threads give the same bits. Methods that return a number
-    synchronize with the device; the others need not. What only a CPU has is not here: samples of
-    labels, weights of rows and labels, steps with one row and their ranking are functions of
-    `daskxml.kernels.cpu`, and the run file refuses them on a GPU.
-    """
-
-    @property
-    def name(self) -> str:
-        """``cpu`` or ``cuda``."""
-
-    @property
-    def threads(self) -> int:
-        """How many label ranges are worked on at the same time: threads of a CPU, 1 on a GPU."""
-
-    def close(self) -> None:
-        """Stop the threads; the kernels may not be used afterwards."""
+TEXT = "compiling kernels, once after an installation or an update"
 
 
 def _on_cpu(threads: int, exact: bool) -> Kernels:
@@ -81,3 +54,34 @@ def get_kernels(name: str, threads: int, exact: bool = False) -> Kernels:
     if threads < 1:
         raise ConfigError(f"threads = {threads}: must be at least 1")
     return KERNELS[name](threads, exact)
+
+
+@contextmanager
+def telling_of_compilation(tell: Callable[[], Any]) -> Iterator[None]:
+    """Call ``tell`` before this process compiles the first kernel of the context, if it does.
+
+    A kernel that comes from the cache is not compiled. As a decorator it is for every call.
+
+    Examples
+    --------
+    >>> from numba import njit
+    >>> with telling_of_compilation(lambda: print(TEXT)):
+    ...     njit(lambda x: x + 1)(1), njit(lambda x: x + 2)(1)
+    compiling kernels, once after an installation or an update
+    (2, 3)
+    """
+    from numba.core import event
+
+    class Listener(event.Listener):
+        is_told = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.is_told:
+                self.is_told = True
+                tell()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield

@@ -23,7 +23,7 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replace_durably, replacing
 from daskxml.core.text import parse_json
 from daskxml.data.text.vectorizer import Vectorizer
-from daskxml.kernels.quantised import Quantised
+from daskxml.kernels.operands import Quantised
 from daskxml.models.decisions import Decisions
 from daskxml.models.kinds import kind_of, spec_from_dict
 from daskxml.models.protocol import Spec, difference

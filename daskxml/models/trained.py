@@ -22,7 +22,7 @@ from daskxml.core.hardware import usable_cores
 from daskxml.data.rows import feature_blocks, label_csr, unit_rows
 from daskxml.data.text.counts import check_texts
 from daskxml.kernels import get_kernels
-from daskxml.kernels.quantised import BITS
+from daskxml.kernels.operands import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.models.decisions import Average, Decisions, learn_decisions
 from daskxml.models.kinds import kind_of
@@ -44,7 +44,7 @@ class Model:
         Sizes, preprocessing and constants.
     parameters
         float32 arrays by name, as the model's kind asks for; not copied. The weights of a network's
-        first and output layer may be `daskxml.kernels.quantised.Quantised`: see `compress`.
+        first and output layer may be `daskxml.kernels.operands.Quantised`: see `compress`.
     label_counts
         ``(labels,)`` int64: in how many training rows each label occurs.
     threads

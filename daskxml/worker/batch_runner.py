@@ -126,16 +126,27 @@ class BatchRunner:
     def gradient(
         self, batch: Batch, buffer: GradientBuffer, lr: float, fetched: Fetched
     ) -> WorkStats:
-        """Put the mean gradient over a batch into ``buffer``; ``lr`` is for the message only."""
-        mean = MeanGradient(buffer, self.replica.kernels)
+        """Put the mean gradient over a batch into ``buffer``; ``lr`` is for the message only.
+
+        The means over parts of the batch are added up in units of the last part's rows.
+        """
+        rows = unit = 0
+        buffer.clear()
+
+        def scale(factor: float) -> None:
+            self.replica.kernels.scale(buffer.flat, buffer.flat, factor)
 
         def add(part: MicroBatch, segments: Sequence[Segment]) -> WorkStats:
+            nonlocal rows, unit
             self.replica.reserve(part.rows, self.replica.count(segments))
-            mean.make_room(part.rows)
+            if rows:
+                scale(unit / part.rows)
+            rows, unit = rows + part.rows, part.rows
             return self.replica.gradient(segments, buffer, self._key(part.batch))
 
         steps = self._run_micro_batches([MicroBatch(batch, lr, fetched)], add)
-        mean.finish()
+        if rows != unit:
+            scale(unit / rows)
         return _joined(steps, lr)
 
     def _step(self, part: MicroBatch, segments: Sequence[Segment]) -> WorkStats:
@@ -190,14 +201,9 @@ class BatchRunner:
 
     def scheduled(self, lr: float, batch: Batch) -> float:
         """Return the learning rate of a batch, which depends on its rows' place in the run."""
-        return scheduled_rate(self._settings, lr, batch)
-
-
-def scheduled_rate(settings: WorkerSettings, lr: float, batch: Batch) -> float:
-    """Return the learning rate of a batch, which depends on its rows' place in the run."""
-    first = batch[0]
-    epoch = first.epoch + first.start / settings.data.stream_rows[first.stream]
-    return lr * settings.config.schedule.factor(epoch, settings.config.training.epochs)
+        first, config = batch[0], self._settings.config
+        epoch = first.epoch + first.start / self._settings.data.stream_rows[first.stream]
+        return lr * config.schedule.factor(epoch, config.training.epochs)
 
 
 def make_batch_runner(
@@ -342,45 +348,3 @@ class MicroBatch:
         cut = [MicroBatch(batch, self.lr, fetched, ends=False) for batch in batches]
         cut = [replace(part, lr=self.lr * part.rows / self.rows) for part in cut]
         return [*cut[:-1], replace(cut[-1], ends=self.ends)]
-
-
-class MeanGradient:
-    """The mean gradient over a batch, of the means over its parts.
-
-    Parameters
-    ----------
-    buffer
-        What parts are added to; it is cleared.
-
-    Examples
-    --------
-    >>> from daskxml.kernels import get_kernels
-    >>> kernels = get_kernels("cpu", 1)
-    >>> buffer = GradientBuffer(kernels, 1, lambda flat: {"b": flat})
-    >>> mean = MeanGradient(buffer, kernels)
-    >>> for rows, gradient in ((1, 6.0), (2, 3.0)):
-    ...     mean.make_room(rows)
-    ...     buffer.flat += gradient
-    >>> mean.finish()
-    >>> buffer.flat
-    array([4.], dtype=float32)
-    """
-
-    def __init__(self, buffer: GradientBuffer, kernels: Kernels) -> None:
-        self._buffer, self._kernels = buffer, kernels
-        self._rows = self._unit = 0
-        buffer.clear()
-
-    def make_room(self, rows: int) -> None:
-        """Scale what is there, so that the mean over a part of so many rows can be added."""
-        if self._rows:
-            self._scale(self._unit / rows)
-        self._rows, self._unit = self._rows + rows, rows
-
-    def finish(self) -> None:
-        """Make it the mean over all parts."""
-        if self._rows != self._unit:
-            self._scale(self._unit / self._rows)
-
-    def _scale(self, factor: float) -> None:
-        self._kernels.scale(self._buffer.flat, self._buffer.flat, factor)

@@ -12,7 +12,7 @@ from numba import njit
 
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
-from daskxml.kernels.compilation import TEXT
+from daskxml.kernels.registry import TEXT
 from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.rows import evaluate_partitions
 from daskxml.models.store import ModelHeader

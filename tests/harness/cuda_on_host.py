@@ -28,6 +28,7 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
 from daskxml.kernels.cuda.device import EVERY_GPU, NULL, aligned, cuda_source, kernel_names
 from daskxml.kernels.cuda.kernels import CudaKernels
+from daskxml.kernels.operands import orientation
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 # The order in which threads of a block take turns: one after the other, or at random; or warp by
@@ -243,18 +244,19 @@ class HostDevice:
         assert argument.dtype.str[1:] == wanted[1:], f"{name}: {argument.dtype}, not {wanted}"
         return np.array([argument.ctypes.data], np.uintp)
 
-    def gemm(self, product, alpha, beta):
+    def gemm(self, out, a, b, alpha, beta):
         """Read memory as BLAS does, by columns, whatever the arrays' own shapes say."""
-        p = product
         self.queued["gemm"] += 1
-        assert p.a.dtype == p.b.dtype
-        assert p.out.dtype == np.float32 or p.a.dtype == p.out.dtype == np.float16
-        left = _columns(p.b, p.b_stride, *((p.k, p.n) if p.transpose_b else (p.n, p.k)))
-        right = _columns(p.a, p.a_stride, *((p.m, p.k) if p.transpose_a else (p.k, p.m)))
+        assert a.dtype == b.dtype
+        assert out.dtype == np.float32 or a.dtype == out.dtype == np.float16
+        (m, n), k = out.shape, a.shape[1]
+        (flips_a, a_stride), (flips_b, b_stride) = orientation(a), orientation(b)
+        left = _columns(b, b_stride, *((k, n) if flips_b else (n, k)))
+        right = _columns(a, a_stride, *((m, k) if flips_a else (k, m)))
         left, right = left.astype(np.float32), right.astype(np.float32)
-        result = alpha * (left.T if p.transpose_b else left) @ (right.T if p.transpose_a else right)
-        out = _columns(p.out, p.n, p.n, p.m)
-        out[...] = result + (beta * out if beta else 0.0)
+        result = alpha * (left.T if flips_b else left) @ (right.T if flips_a else right)
+        columns = _columns(out, n, n, m)
+        columns[...] = result + (beta * columns if beta else 0.0)
 
     def time_range(self, name):
         self.ranges[name] += 1

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.kernels.memory import HostMemory
+from daskxml.kernels.contract import HostMemory
 from harness.naive_dense import NaiveDense
 from harness.naive_labels import NaiveLabels
 from harness.naive_optim import NaiveOptim

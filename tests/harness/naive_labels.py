@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.labels import LabelWork
+from daskxml.kernels.operands import LabelWork
 from harness.naive_dense import sigmoid
 from harness.naive_sparse import dense_rows
 
 
 class NaiveLabels:
-    """Implements :class:`daskxml.kernels.labels.LabelKernels` in plain NumPy.
+    """Implements :class:`daskxml.kernels.Kernels` in plain NumPy.
 
     Labels are split among ``threads`` parts, which are visited one after the other.
     """
@@ -64,10 +64,9 @@ class NaiveLabels:
         self.subtract_targets(delta, sums, weights, y, rows, first_row, first_label)
         self._deferred[first_label : first_label + delta.shape[0]] += sums / scale
 
-    def apply_deferred_sums(self, row_sums: Array, first_label: int = 0) -> None:
-        held = self._deferred[first_label : first_label + row_sums.shape[0]]
-        row_sums += held
-        held[:] = 0.0
+    def apply_deferred_sums(self, row_sums: Array) -> None:
+        row_sums += self._deferred
+        self._deferred[:] = 0.0
 
     @staticmethod
     def _targets(

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.kernels.optim import AdamStep, RowGradient
+from daskxml.kernels.operands import AdamStep, RowGradient
 
 
 class NaiveOptim:
-    """Implements :class:`daskxml.kernels.optim.OptimKernels` in plain NumPy."""
+    """Implements :class:`daskxml.kernels.Kernels` in plain NumPy."""
 
     def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
         for row, g in _moving_rows(gradient):

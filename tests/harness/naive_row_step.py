@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.optim import RowNet
+from daskxml.kernels.operands import RowNet
 
 Layer = tuple[Array, Array]
 

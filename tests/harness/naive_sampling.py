@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.sampling import Lookup, RowSamples
+from daskxml.kernels.operands import Lookup, RowSamples
 from harness.naive_hash import hash64
 
 
@@ -106,45 +106,25 @@ def draw_row_samples(
         samples.ids[span], samples.rows[span] = chosen, row
 
 
-def softmax_row_samples(
-    team: object,
-    slopes: Array,
-    gradient: Array,
-    loss: Array,
-    samples: RowSamples,
-    hidden: Array,
-    weight: Array,
-    bias: Array,
-) -> None:
+def sampled_losses(
+    team: object, slopes: Array, gradient: Array, loss: Array, samples: RowSamples,
+    hidden: Array, weight: Array, bias: Array, is_softmax: bool,
+) -> None:  # fmt: skip
     rows = len(hidden)
     for i, span, logits in _each_row(samples, hidden, weight, bias):
         own = samples.own[i]
-        if own == 0:
+        if is_softmax and own == 0:
             slopes[span], gradient[i], loss[i] = 0.0, 0.0, 0.0
             continue
-        weights = np.exp(logits - logits.max())
-        loss[i] = logits.max() + np.log(weights.sum()) - logits[:own].mean()
-        slopes[span] = weights / weights.sum() / rows
-        slopes[span][:own] -= 1.0 / own / rows
-        gradient[i] = slopes[span] @ weight[samples.ids[span]]
-
-
-def sigmoid_row_samples(
-    team: object,
-    slopes: Array,
-    gradient: Array,
-    loss: Array,
-    samples: RowSamples,
-    hidden: Array,
-    weight: Array,
-    bias: Array,
-) -> None:
-    rows = len(hidden)
-    for i, span, logits in _each_row(samples, hidden, weight, bias):
-        own = samples.own[i]
-        loss[i] = np.logaddexp(0.0, logits).sum() - logits[:own].sum()
-        slopes[span] = 1.0 / (1.0 + np.exp(-logits)) / rows
-        slopes[span][:own] -= 1.0 / rows
+        if is_softmax:
+            weights = np.exp(logits - logits.max())
+            loss[i] = logits.max() + np.log(weights.sum()) - logits[:own].mean()
+            slopes[span] = weights / weights.sum() / rows
+            slopes[span][:own] -= 1.0 / own / rows
+        else:
+            loss[i] = np.logaddexp(0.0, logits).sum() - logits[:own].sum()
+            slopes[span] = 1.0 / (1.0 + np.exp(-logits)) / rows
+            slopes[span][:own] -= 1.0 / rows
         gradient[i] = slopes[span] @ weight[samples.ids[span]]
 
 

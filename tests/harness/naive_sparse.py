@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.dense import KEEP_ALL, Drop
-from daskxml.kernels.sparse import DeviceCount
+from daskxml.kernels.operands import KEEP_ALL, DeviceCount, Drop
 from harness.naive_dense import drop_factors
 
 
@@ -28,7 +27,7 @@ def dense_rows(x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> Array:
 
 
 class NaiveSparse:
-    """Implements :class:`daskxml.kernels.sparse.SparseKernels` in plain NumPy."""
+    """Implements :class:`daskxml.kernels.Kernels` in plain NumPy."""
 
     def nonzeros(self, x: Csr, rows: Array) -> int:
         return sum(int(x.indptr[row + 1] - x.indptr[row]) for row in rows)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.kernels.tree import (
+from daskxml.kernels.operands import (
     COARSE,
     NO_ROWS_BIAS,
     QUANTUM,
@@ -33,7 +33,7 @@ def feature_sums(part: Partition, vectors: Array) -> Array:
 
 
 class NaiveTree:
-    """Implements :class:`daskxml.kernels.tree.TreeKernels`."""
+    """Implements :class:`daskxml.kernels.Kernels`."""
 
     def node_rows(self, x: Csr, rows: Array) -> tuple[Csr, Array]:
         values = dense(x)[rows]

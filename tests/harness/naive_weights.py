@@ -12,7 +12,7 @@ from harness.naive_sparse import dense_rows
 
 @dataclass
 class NaiveBatchWeights:
-    """`daskxml.kernels.cpu.weights.BatchWeights` in plain NumPy."""
+    """`daskxml.kernels.cpu.labels.BatchWeights` in plain NumPy."""
 
     rows: Array
     means: Array

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import AdamStep, Drop, RowGradient, get_kernels
-from daskxml.kernels.cuda.device import NULL, cuda_source, product_of
+from daskxml.kernels.cuda.device import NULL, cuda_source
+from daskxml.kernels.operands import orientation
 from harness.cuda_on_host import (
     AHEAD,
     BACKWARD,
@@ -108,9 +109,10 @@ def forward(kernels, rng):
 def softmax(kernels, rng):
     logits, bias = normal(rng, 300, 70), normal(rng, 300)
     peak, total = np.full(70, -np.inf, "f"), np.zeros(70)
-    kernels.softmax_block(logits, bias, peak, total, np.empty(70, "f"))
-    sums = np.empty(300, "f")
-    kernels.scale_columns(logits, peak, sums)
+    kernels.softmax_sums(logits, bias, peak, total)
+    sums, shift = np.empty(300, "f"), np.empty(70, "f")
+    kernels.softmax_shift(shift, peak, total, np.abs(normal(rng, 70)))
+    kernels.softmax_gradient(logits, bias, shift, sums)
     return [logits, peak, total, sums]
 
 
@@ -129,7 +131,8 @@ def targets(kernels, rng):
     y, rows = random_csr(rng, 40, 30, 0.4, ones=True), rng.integers(0, 40, 60)
     delta, sums, out = normal(rng, 30, 60), normal(rng, 30), np.zeros(60)
     kernels.target_logits(out, delta, normal(rng, 30), y, rows, 0, 0)
-    kernels.subtract_targets(delta, sums, normal(rng, 60), y, rows, 0, 0)
+    kernels.subtract_targets_deferred(delta, normal(rng, 60), y, rows, 0, 0)
+    kernels.apply_deferred_sums(sums)
     return [delta, sums, out]
 
 
@@ -144,7 +147,7 @@ def sums(kernels, rng):
     x, out = normal(rng, 300, 40), np.empty(40, "f")
     kernels.column_sums(out, x)
     flat = x.reshape(-1)
-    numbers = kernels.squared_norm(flat), *kernels.dots(flat, -flat), kernels.sum64(wide(flat))
+    numbers = kernels.squared_norm(flat), *kernels.dots(flat, -flat)
     return [out, np.array(numbers), np.array(kernels.largest(flat))]
 
 
@@ -259,7 +262,7 @@ def test_labels_in_several_chunks(seed, labels, rows):
     HOST.top_k_block(logits, bias, 0, scores, ids)
     order = np.argsort(-np.float32(whole), axis=0, kind="stable")[:k].T
     assert (ids == order).mean() > 0.99  # the bias was added in float32
-    HOST.softmax_block(logits, bias, peak, total, np.empty(rows, "f"))
+    HOST.softmax_sums(logits, bias, peak, total)
     close(peak, whole.max(axis=0))
     close(total, np.exp(whole - whole.max(axis=0)).sum(axis=0), 1e-5)
 
@@ -272,19 +275,19 @@ def test_column_sums_of_any_height(rows):
     close(out, wide(x).sum(axis=0), 1e-4)
 
 
+@needs_compiler
 @modest
 @given(seeds, *(st.integers(0, 5) for _ in range(3)), st.booleans(), st.booleans())
 def test_products_as_blas_is_asked_for_them(seed, m, k, n, flip_a, flip_b):
     rng = np.random.default_rng(seed)
     a = normal(rng, k, m).T if flip_a else normal(rng, m, k)
     b = normal(rng, n, k).T if flip_b else normal(rng, k, n)
-    product = product_of(normal(rng, m, n), a, b)
-    assert (product.m, product.n, product.k) == (m, n, k)
-    for flips, stride, shape in (
-        (product.transpose_a, product.a_stride, (m, k)),
-        (product.transpose_b, product.b_stride, (k, n)),
-    ):  # fmt: skip
-        assert stride >= max(1, shape[0] if flips else shape[1])
+    for matrix in (a, b):
+        flips, stride = orientation(matrix)
+        assert stride >= max(1, matrix.shape[0] if flips else matrix.shape[1])
+    out = np.empty((m, n), np.float32)
+    HOST.gemm(out, a, b)
+    close(out, wide(a) @ wide(b), 1e-4)
 
 
 # -- what the host is told ----------------------------------------------------------------------

@@ -4,27 +4,24 @@ import inspect
 from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Generic, Protocol
 
 import numpy as np
 import pytest
+from numba import njit
 
 from daskxml.core.arrays import Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cuda.kernels import CudaKernels
+from daskxml.kernels.registry import telling_of_compilation
 from daskxml.models.network.samplers import new_sampler
 from daskxml.models.network.sampling import SamplingConfig
 from harness import naive_row_step, naive_sampling
 from harness.kernel_cases import ONE, TWO, random_csr
 from harness.naive_kernels import NaiveKernels
 
-PROTOCOLS = [p for p in Kernels.__mro__ if p not in (Protocol, Generic, object)]
-
-
-def methods(protocol):
-    return {n: f for n, f in vars(protocol).items() if callable(f) and not n.startswith("_")}
+CONTRACT = [name for name, f in vars(Kernels).items() if callable(f) and name[0] != "_"]
 
 
 def parameters(kernels, name):
@@ -36,13 +33,18 @@ def parameters(kernels, name):
 
 
 @pytest.mark.parametrize("kernels", [CpuKernels, CudaKernels, NaiveKernels])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_contracts_are_implemented_with_the_same_signatures(kernels, protocol):
-    refused = {"self", "operands", "options"}
-    for name in methods(protocol):
-        have = parameters(kernels, name)
-        if {parameter for parameter, _ in have} != refused:
-            assert have == parameters(protocol, name), name
+@pytest.mark.parametrize("name", CONTRACT)
+def test_the_contract_is_implemented_with_the_same_signatures(kernels, name):
+    assert parameters(kernels, name) == parameters(Kernels, name)
+
+
+@pytest.mark.parametrize("kernels", [CpuKernels, CudaKernels])
+def test_what_one_device_has_beside_the_contract_has_a_naive_twin(kernels):
+    found = {n for n, f in inspect.getmembers(kernels, callable) if n[0] != "_"}
+    own = sorted(found - {*CONTRACT})
+    assert own
+    for name in own:
+        assert parameters(NaiveKernels, name) == parameters(kernels, name), name
 
 
 @pytest.mark.parametrize("name", ["sampling", "row_sampling", "row_step"])
@@ -107,3 +109,21 @@ def test_close_ends_the_threads():
     kernels.close()
     with pytest.raises(RuntimeError):
         kernels.for_label_blocks(1000, 10, lambda *where: None)
+
+
+def test_only_the_first_compilation_of_the_context_is_told():
+    told = []
+
+    @njit
+    def double(x):
+        return x + x
+
+    with telling_of_compilation(lambda: told.append("a")):
+        assert told == []
+        assert double(2) == 4
+        assert double(2.5) == 5.0
+    assert told == ["a"]
+    with telling_of_compilation(lambda: told.append("b")):
+        assert double(3) == 6
+    double("c")  # outside
+    assert told == ["a"]

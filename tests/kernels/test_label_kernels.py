@@ -1,12 +1,13 @@
-"""Kernels on blocks of labels against their naive twins, on a GPU also of float16."""
+"""Kernels on blocks of labels, and their weights, against their naive twins; a GPU's of float16."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels.cpu.labels import rank_row
+from daskxml.kernels.cpu.labels import BatchWeights
 from daskxml.kernels.cpu.numba_math import exp32, hash64
+from daskxml.kernels.cpu.ranking import rank_row
 from harness import naive_hash, naive_labels
 from harness.kernel_cases import (
     EVERY,
@@ -24,6 +25,7 @@ from harness.kernel_cases import (
     wide,
 )  # fmt: skip
 from harness.naive_kernels import NaiveKernels
+from harness.naive_weights import NaiveBatchWeights
 
 NAIVE = NaiveKernels("float64")
 
@@ -48,11 +50,10 @@ def test_hash_equals_its_twin(key, index):
     assert int(hash64(np.uint64(key), np.uint64(index))) == naive_hash.hash64(key, index)
 
 
-@EVERY
 @modest
 @given(blocks(), st.integers(1, 40))
-def test_online_softmax_equals_softmax_at_once(ops, block, cut):
-    logits, bias, rng = block
+def test_online_softmax_equals_softmax_at_once(block, cut):
+    ops, (logits, bias, rng) = ONE, block
     rows = logits.shape[1]
     whole = wide(logits) + bias[:, None]
     peak, total, part = np.full(rows, -np.inf, "f"), np.zeros(rows), np.empty(rows, "f")
@@ -141,7 +142,13 @@ def test_targets(ops, block, density, first_label, first_row):
     targets = target_rows(ops, block, first_label + labels + 3, density, first_row, first_label)
     weights, sums = normal(rng, rows), normal(rng, labels)
     slow, slow_sums = wide(logits), wide(sums)
-    ops.subtract_targets(logits, sums, weights, *targets, first_label)
+    if ops.has_fused_softmax:
+        whole = np.zeros(targets[0].columns, np.float32)
+        ops.subtract_targets_deferred(logits, weights, *targets, first_label)
+        ops.apply_deferred_sums(whole)
+        sums += whole[first_label : first_label + labels]
+    else:
+        ops.subtract_targets(logits, sums, weights, *targets, first_label)
     NAIVE.subtract_targets(slow, slow_sums, wide(weights), *targets, first_label)
     close(logits, slow)
     close(sums, slow_sums)
@@ -313,11 +320,11 @@ def test_targets_of_float16(ops, block, density, first_label, first_row):
     labels, rows = logits.shape
     columns = first_label + labels
     targets = target_rows(ops, block, columns, density, first_row, first_label)
-    weights, sums = 1024 * np.abs(normal(rng, rows)), normal(rng, labels)
+    weights, sums = 1024 * np.abs(normal(rng, rows)), normal(rng, columns)
     slow, slow_sums = wide(logits), wide(sums)
     for kernels, delta, lost in ((ops, logits, sums), (NAIVE, slow, slow_sums)):
         kernels.subtract_targets_deferred(delta, weights, *targets, first_label, 2048.0)
-        kernels.apply_deferred_sums(lost, first_label)
+        kernels.apply_deferred_sums(lost)
     np.testing.assert_allclose(wide(logits), slow, rtol=6e-4, atol=1e-6)
     close(sums, slow_sums)
 
@@ -358,3 +365,62 @@ def test_what_lies_beyond_the_rows_of_a_batch_is_ignored(ops, kind, block, more)
         arrays = held[:, :rows], padded[:, :rows], peak, total, shift, sums, more_sums
         found.append([array.tobytes() for array in (*arrays, loss, out, scores, ids)])
     assert found[0] == found[1]
+
+
+# -- weights of rows and labels, on a CPU --------------------------------------------------
+
+
+def both(rows, means, labels, is_softmax):
+    """Return the fast and the naive weights of a batch."""
+    slow = NaiveBatchWeights(wide(rows), wide(means), wide(labels), is_softmax)
+    return BatchWeights(rows, means, labels, is_softmax), slow
+
+
+@modest
+@given(seeds, st.booleans(), st.sampled_from([0.0, 0.3, 1.0]))
+def test_weights_of_a_batch(seed, has_weights, density):
+    rng = np.random.default_rng(seed)
+    y, rows = random_csr(rng, 6, 9, density, ones=True), rng.integers(0, 6, 7)
+    weights = np.abs(normal(rng, 6)) if has_weights else None
+    fast, slow = both(*np.empty((2, 9), "f"), np.abs(normal(rng, 9)), True)
+    for each in (fast, slow):
+        each.gather(slice(2, 9), weights, y, rows)
+    close(fast.rows[2:], slow.rows[2:])
+    close(fast.means[2:], slow.means[2:])
+
+
+@modest
+@given(blocks(), st.sampled_from([0.0, 0.3]), st.integers(0, 5), st.integers(0, 4), st.booleans())
+def test_weighted_targets(block, density, first_label, first_row, is_softmax):
+    logits, bias, rng = block
+    labels, rows = logits.shape
+    y = random_csr(rng, 6, first_label + labels + 3, density, ones=True)
+    first_row = min(first_row, rows)
+    chosen = rng.integers(0, 6, rows - first_row)
+    label_weights, weights = np.abs(normal(rng, y.columns)), np.abs(normal(rng, rows))
+    place = y, chosen, first_row, first_label
+    fast, slow = both(weights, weights, label_weights, is_softmax)
+    found, expected = np.zeros(rows), np.zeros(rows)
+    fast.add_target_logits(found, logits, bias, *place)
+    slow.add_target_logits(expected, wide(logits), bias, *place)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-2)
+    sums, delta = normal(rng, labels), wide(logits)
+    slow_sums = wide(sums)
+    fast.subtract_targets(logits, sums, weights, *place)
+    slow.subtract_targets(delta, slow_sums, wide(weights), *place)
+    close(logits, delta)
+    np.testing.assert_allclose(sums, slow_sums, rtol=1e-4, atol=1e-5 * (1 + np.abs(delta).max()))
+
+
+@modest
+@given(seeds)
+def test_weighted_losses(seed):
+    rng = np.random.default_rng(seed)
+    lengths, peak = rng.integers(0, 4, 7).astype("f"), normal(rng, 7)
+    total, targets = np.abs(wide(normal(rng, 7))) + 1, wide(normal(rng, 2, 7))
+    fast, slow = both(*np.abs(normal(rng, 2, 7)), np.ones(9, np.float32), True)
+    found, expected = np.empty(7), np.empty(7)
+    fast.softmax_losses(found, peak, total, targets, lengths)
+    slow.softmax_losses(expected, wide(peak), total, targets, lengths)
+    close(found, expected)
+    assert (found[lengths == 0] == 0).all()

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels.cpu import quantised, sparse
-from daskxml.kernels.cpu.labels import rank_row
-from daskxml.kernels.quantised import BITS, Quantised, quantise
+from daskxml.kernels.cpu import ranking, sparse
+from daskxml.kernels.cpu.ranking import rank_row
+from daskxml.kernels.operands import BITS, Quantised, quantise
 from harness import naive_labels
 from harness.kernel_cases import ONE, TWO, close, modest, normal, random_csr, seeds, wide
 from harness.naive_kernels import NaiveKernels
 
 NAIVE = NaiveKernels("float64")
 THREADS = pytest.mark.parametrize("ops", [ONE, TWO], ids=["1 thread", "2 threads"])
-PRODUCTS = [quantised.multiply_loop] + [quantised.multiply_vnni] * quantised.HAS_VNNI
+PRODUCTS = [ranking.multiply_loop] + [ranking.multiply_vnni] * ranking.HAS_VNNI
 
 
 @modest
@@ -116,7 +116,7 @@ def test_rows_that_cannot_be_rounded(value):
 @pytest.mark.parametrize(("units", "is_encoded"), [(60_000, True), (70_000, False)])
 def test_sums_of_products_of_bytes_fit_32_bits(units, is_encoded):
     hidden = np.ones(units, "f")
-    assert (quantised.encode(np.empty(units, np.uint8), hidden) > 0) == is_encoded
+    assert (ranking.encode(np.empty(units, np.uint8), hidden) > 0) == is_encoded
     weight = quantise(np.array([[-1.0], [1.0], [0.5]], "f") * hidden, 8)
     scores, ids = np.empty((1, 3), "f"), np.empty((1, 3), np.int32)
     rank_row(ONE.team, hidden, weight, np.zeros(3, "f"), scores, ids, None)

@@ -98,40 +98,41 @@ def random_samples(rng, rows, own_least):
     return RowSamples(starts, ids, owners, own)
 
 
-def losses_of(team, name, samples, hidden, weight, bias):
+def losses_of(team, is_softmax, samples, hidden, weight, bias):
     kind = np.float32 if team else np.float64
     slopes, gradient = np.zeros(len(samples.ids), kind), np.zeros(hidden.shape, kind)
     loss = np.zeros(len(hidden))
-    getattr(ops_of(team), name)(team, slopes, gradient, loss, samples, hidden, weight, bias)
+    place = samples, hidden, weight, bias, is_softmax
+    ops_of(team).sampled_losses(team, slopes, gradient, loss, *place)
     return slopes, gradient, loss
 
 
 @modest
 @given(
     seeds, st.integers(0, 9), st.integers(1, 20), st.sampled_from([0.3, 3.0, 30.0]),
-    st.sampled_from(["softmax_row_samples", "sigmoid_row_samples"]),
+    st.booleans(),
 )  # fmt: skip
-def test_losses_and_gradients(seed, rows, units, spread, name):
+def test_losses_and_gradients(seed, rows, units, spread, is_softmax):
     rng = np.random.default_rng(seed)
     samples, hidden = random_samples(rng, rows, 0), normal(rng, rows, units)
     weight, bias = normal(rng, LABELS, units, spread=spread), normal(rng, LABELS)
-    fast = losses_of(FAST, name, samples, hidden, weight, bias)
-    slow = losses_of(NAIVE, name, samples, hidden, weight, bias)
+    fast = losses_of(FAST, is_softmax, samples, hidden, weight, bias)
+    slow = losses_of(NAIVE, is_softmax, samples, hidden, weight, bias)
     scale = 1e-5 * max(1.0, spread) * units
     for mine, theirs in zip(fast, slow, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=scale)
-    threaded = losses_of(THREE, name, samples, hidden, weight, bias)
+    threaded = losses_of(THREE, is_softmax, samples, hidden, weight, bias)
     for mine, theirs in zip(fast, threaded, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("name", ["softmax_row_samples", "sigmoid_row_samples"])
-def test_what_is_not_a_number_does_not_hide(name):
+@pytest.mark.parametrize("is_softmax", [True, False])
+def test_what_is_not_a_number_does_not_hide(is_softmax):
     rng = np.random.default_rng(0)
     samples, hidden = random_samples(rng, 3, 1), normal(rng, 3, 5)
     weight, bias = normal(rng, LABELS, 5), normal(rng, LABELS)
     bias[samples.ids[samples.starts[1]]] = np.nan
-    _, gradient, loss = losses_of(FAST, name, samples, hidden, weight, bias)
+    _, gradient, loss = losses_of(FAST, is_softmax, samples, hidden, weight, bias)
     assert np.isnan(loss[1])
     assert np.isnan(gradient[1]).all()
 
@@ -144,10 +145,10 @@ def test_slopes_are_the_losses_derivatives(seed, rows, units):
     samples, hidden = random_samples(rng, rows, 1), rng.standard_normal((rows, units))
     weight, bias = rng.standard_normal((LABELS, units)), rng.standard_normal(LABELS)
     step = 1e-5 * rng.standard_normal(hidden.shape)
-    for name in ("softmax_row_samples", "sigmoid_row_samples"):
-        gradient = losses_of(NAIVE, name, samples, hidden, weight, bias)[1]
+    for is_softmax in (True, False):
+        gradient = losses_of(NAIVE, is_softmax, samples, hidden, weight, bias)[1]
         up, down = (
-            losses_of(NAIVE, name, samples, hidden + move, weight, bias)[2].mean()
+            losses_of(NAIVE, is_softmax, samples, hidden + move, weight, bias)[2].mean()
             for move in (step, -step)
         )
         close(up - down, 2 * (gradient * step).sum(), 1e-9)

@@ -11,7 +11,7 @@ from daskxml.data.rows import slice_rows, take_rows, to_scipy
 from daskxml.kernels.cpu import tree
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cpu.tree import fit_node, node_rows, prune
-from daskxml.kernels.tree import Fit, FittedBlock, NodeProblem, TreeArrays
+from daskxml.kernels.operands import Fit, FittedBlock, NodeProblem, TreeArrays
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, join_blocks
 from daskxml.models.trees.spec import TreeShape, TreeSpec
 from harness import naive_tree

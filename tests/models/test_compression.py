@@ -12,7 +12,7 @@ import daskxml
 from daskxml.cli import main
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
-from daskxml.kernels.quantised import Quantised, quantise
+from daskxml.kernels.operands import Quantised, quantise
 from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.store import ModelHeader, read_model, write_model
 from daskxml.models.tensors import read_tensors, write_tensors

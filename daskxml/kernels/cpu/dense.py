@@ -12,16 +12,9 @@ from numba import njit, uint16, uint32
 from daskxml.core.arrays import Array
 from daskxml.kernels.cpu import numba_math
 from daskxml.kernels.cpu.gemm import gemm
-from daskxml.kernels.cpu.numba_math import (
-    drop_or_scale,
-    exp32,
-    float16_bits,
-    float16_value,
-    float32_bits,
-    float32_value,
-)
+from daskxml.kernels.cpu.numba_math import drop_or_scale, exp32, float16_bits, float16_value
 from daskxml.kernels.cpu.thread_team import ThreadTeam
-from daskxml.kernels.dense import Drop
+from daskxml.kernels.operands import Drop
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
@@ -77,20 +70,6 @@ def column_sums(out: Any, x: Any) -> None:
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
             out[j] += x[i, j]
-
-
-@njit(nogil=True, cache=True)
-def scale(out: Any, x: Any, factor: Any) -> None:
-    """``out = factor * x``."""
-    for i in range(out.shape[0]):
-        out[i] = factor * x[i]
-
-
-@njit(nogil=True, cache=True)
-def scale_in_place(out: Any, factor: Any) -> None:
-    """``out *= factor``."""
-    for i in range(out.shape[0]):
-        out[i] *= factor
 
 
 @njit(nogil=True, cache=True)
@@ -168,20 +147,6 @@ def squared_norm(x: Any) -> float:
 
 
 @njit(nogil=True, cache=True)
-def all_finite(words: Any) -> bool:
-    """Whether no exponent is all ones; ``words`` are the floats' bits as uint32."""
-    mask = np.uint32(0x7F800000)
-    for start in range(0, words.shape[0], _NORM_BLOCK):
-        block = words[start : start + _NORM_BLOCK]  # as above
-        bad = False
-        for i in range(block.shape[0]):
-            bad |= (block[i] & mask) == mask
-        if bad:
-            return False
-    return True
-
-
-@njit(nogil=True, cache=True)
 def sum64(x: Any) -> float:
     """The sum, in order."""
     total = 0.0
@@ -209,7 +174,7 @@ def to_bfloat16(out: Any, x: Any, factor: Any) -> None:
     """``out = factor * x``, from float32 to bfloat16: the nearest, ties to even."""
     for i in range(out.shape[0]):
         value = factor * x[i]
-        bits = float32_bits(value)
+        bits = np.float32(value).view(np.uint32)
         rounded = (bits + uint32(0x7FFF) + ((bits >> uint32(16)) & uint32(1))) >> uint32(16)
         quiet = (bits >> uint32(16)) | uint32(0x40)  # rounding could turn a NaN into infinity
         out[i] = uint16(rounded if value == value else quiet)
@@ -219,15 +184,14 @@ def to_bfloat16(out: Any, x: Any, factor: Any) -> None:
 def from_bfloat16(out: Any, x: Any, factor: Any) -> None:
     """``out = factor * x``, from bfloat16 to float32."""
     for i in range(out.shape[0]):
-        out[i] = factor * float32_value(uint32(x[i]) << uint32(16))
+        out[i] = factor * np.uint32(uint32(x[i]) << uint32(16)).view(np.float32)
 
 
 class CpuDense:
-    """Implements :class:`daskxml.kernels.dense.DenseKernels` for host memory."""
+    """Implements :class:`daskxml.kernels.Kernels` for host memory."""
 
     _team: ThreadTeam
     # These take their operands as they are.
-    sum64 = staticmethod(sum64)
     squared_norm = staticmethod(squared_norm)
     gemm = staticmethod(gemm)
     column_sums = staticmethod(column_sums)
@@ -239,14 +203,11 @@ class CpuDense:
         out[...] = value
 
     def deferred_sum(self, *terms: tuple[Array, float]) -> float:
-        return sum(factor * self.sum64(x) for x, factor in terms)
+        return sum(factor * sum64(x) for x, factor in terms)
 
     def scale(self, out: Array, x: Array, factor: float) -> None:
         f = np.float32(factor)
-        if out is x:  # loops over arrays that may overlap are not vectorized
-            self._flat(out, lambda part: scale_in_place(out[part], f))
-        else:
-            self._flat(out, lambda part: scale(out[part], x[part], f))
+        self._flat(out, lambda part: np.multiply(x[part], f, out=out[part]))
 
     def add_scaled(self, out: Array, x: Array, factor: float) -> None:
         f = np.float32(factor)
@@ -262,7 +223,7 @@ class CpuDense:
 
     def axpby(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
         f, g = np.float32(a), np.float32(b)
-        if out is x:  # as above
+        if out is x:  # loops over arrays that may overlap are not vectorized
             self._flat(out, lambda part: axpby_in_place(out[part], f, y[part], g))
         elif out is y:
             self._flat(out, lambda part: axpby_in_place(out[part], g, x[part], f))
@@ -289,9 +250,6 @@ class CpuDense:
             self._flat(out, lambda p: to_float16(out[p].view(np.uint16), x[p], f))
         else:
             self._flat(out, lambda p: from_float16(out[p], x[p].view(np.uint16), f))
-
-    def all_finite(self, x: Array) -> bool:
-        return bool(all_finite(x.view(np.uint32)))
 
     def fill_rows(self, out: Array, row: Array) -> None:
         out[...] = row

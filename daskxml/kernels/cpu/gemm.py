@@ -24,7 +24,10 @@ from numba import njit
 from threadpoolctl import ThreadpoolController
 
 from daskxml.core.arrays import Array
+from daskxml.kernels.cpu.numba_math import dot
+from daskxml.kernels.operands import orientation
 
+_TRANSPOSES = {False: b"N", True: b"T"}
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
 
@@ -54,29 +57,15 @@ def gemm(out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) 
     m, n = out.shape
     if m == 0 or n == 0 or (1 in (m, n, a.shape[1]) and vector_product(out, a, b, alpha, beta)):
         return
-    trans_a, lda = _orientation(a)
-    trans_b, ldb = _orientation(b)
-    trans_out, ldc = _orientation(out)
-    if trans_out != b"N":
+    (flips_a, lda), (flips_b, ldb), (flips_out, ldc) = map(orientation, (a, b, out))
+    if flips_out:
         raise ValueError("gemm writes rows that are contiguous: pass the transposed product")
     # BLAS counts columns first, so it is given out.T = b.T @ a.T.
     _sgemm()(
-        trans_b, trans_a, _int(n), _int(m), _int(a.shape[1]), _float(alpha),
-        b.ctypes.data, _int(ldb), a.ctypes.data, _int(lda),
+        _TRANSPOSES[flips_b], _TRANSPOSES[flips_a], _int(n), _int(m), _int(a.shape[1]),
+        _float(alpha), b.ctypes.data, _int(ldb), a.ctypes.data, _int(lda),
         _float(beta), out.ctypes.data, _int(ldc),
     )  # fmt: skip
-
-
-def blas_core() -> str:
-    """The instruction set that the BLAS chose, for the record of a benchmark.
-
-    Examples
-    --------
-    >>> blas_core() != ""
-    True
-    """
-    _sgemm()
-    return str(_libraries()[0].info().get("architecture") or "unknown")
 
 
 def _int(value: int) -> Any:
@@ -85,19 +74,6 @@ def _int(value: int) -> Any:
 
 def _float(value: float) -> Any:
     return ctypes.byref(ctypes.c_float(value))
-
-
-def _orientation(matrix: Array) -> tuple[bytes, int]:
-    """``N`` or ``T`` and the leading dimension of a matrix as rows."""
-    rows, columns = matrix.shape
-    if rows == 0 or columns == 0:
-        return b"N", max(1, columns)
-    down, across = matrix.strides[0] // 4, matrix.strides[1] // 4
-    if across == 1 or columns == 1:
-        return b"N", down if rows > 1 else max(1, columns)
-    if down == 1 or rows == 1:
-        return b"T", across if columns > 1 else max(1, rows)
-    raise ValueError(f"gemm needs C or F order, not strides {matrix.strides} of {matrix.shape}")
 
 
 @functools.cache
@@ -175,15 +151,6 @@ def add_rows(out: Any, x: Any, matrix: Any, alpha: Any, beta: Any) -> None:
         factor = alpha * x[i]
         for j in range(matrix.shape[1]):
             out[j] += factor * matrix[i, j]
-
-
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
-def dot(x: Any, y: Any) -> Any:
-    """The sum of products of two vectors of equal length."""
-    total = _ZERO
-    for j in range(x.shape[0]):
-        total += x[j] * y[j]
-    return total
 
 
 @njit(nogil=True, cache=True)

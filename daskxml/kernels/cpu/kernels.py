@@ -8,23 +8,19 @@ from typing import TypeVar
 import numpy as np
 
 from daskxml.core.arrays import Array
+from daskxml.kernels.contract import HostMemory
 from daskxml.kernels.cpu.dense import CpuDense
 from daskxml.kernels.cpu.labels import CpuLabels
 from daskxml.kernels.cpu.optim import CpuOptim
 from daskxml.kernels.cpu.sparse import CpuSparse
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.kernels.cpu.tree import CpuTree
-from daskxml.kernels.fused import NoFusedProducts
-from daskxml.kernels.labels import NoFusedSoftmax
-from daskxml.kernels.memory import HostMemory, relocate
+from daskxml.kernels.operands import relocate
 
 T = TypeVar("T")
 
 
-class CpuKernels(
-    HostMemory, NoFusedSoftmax, NoFusedProducts, CpuDense, CpuSparse, CpuLabels, CpuOptim,
-    CpuTree,
-):  # fmt: skip
+class CpuKernels(HostMemory, CpuDense, CpuSparse, CpuLabels, CpuOptim, CpuTree):
     """Implements :class:`daskxml.kernels.Kernels` for host memory.
 
     Parameters

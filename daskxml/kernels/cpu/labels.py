@@ -1,5 +1,5 @@
 # ruff: noqa: D102 (the methods are documented once, in the Protocol)
-"""Kernels on blocks of labels on a CPU: softmax, sigmoid, targets and the best k.
+"""Kernels on blocks of labels on a CPU: softmax, sigmoid, targets and their weights.
 
 A block is label-major, ``(labels, rows)``, so all loops run along the batch, where maximum, sum and
 exponential are elementwise and vectorize without any reduction. Where something is divided,
@@ -9,33 +9,32 @@ vectorizer.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.cpu.gemm import dot
-from daskxml.kernels.cpu.numba_math import exp32, prefetch
-from daskxml.kernels.cpu.quantised import candidates_of
-from daskxml.kernels.cpu.quantised import rank_labels as rank_quantised
-from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
-from daskxml.kernels.labels import LabelWork
-from daskxml.kernels.quantised import Quantised
+from daskxml.kernels.cpu import ranking
+from daskxml.kernels.cpu.numba_math import exp32, sum32
+from daskxml.kernels.cpu.thread_team import ThreadTeam
+from daskxml.kernels.operands import LabelWork
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's L2 cache
-_ROW_LOGITS = 512  # of one row at a time: 2 KiB
-_AHEAD = 4096  # bytes of weights that are asked for early: the processor stops where a page ends
+_NONE = np.empty(0, np.float32)  # weights where all are 1
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def softmax_block(logits: Any, bias: Any, peak: Any, total: Any, part: Any) -> None:
-    """Add the bias, raise ``peak``, ``logits = exp(logits - peak)``, rescale and add to ``total``.
+    """One block of an online softmax (Milakov and Gimelshein 2018), in place.
 
-    ``part`` is scratch of one float32 a row: the block's own sum, in float32; the sum over all
-    blocks is kept in float64.
+    Raises ``peak (rows,)`` to cover ``logits + bias``, leaves ``exp(logits + bias - peak)`` in
+    ``logits (block, rows)``, and keeps ``total (rows,)`` float64 the sum of all exponentials so far
+    relative to the new peak. ``part (rows,)`` is scratch: the block's own sum, in float32. Start
+    from ``-inf`` and 0.
     """
     for r in range(part.shape[0]):
         part[r] = peak[r]
@@ -73,14 +72,17 @@ def merge_softmax(peaks: Any, totals: Any, peak: Any, total: Any) -> None:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def softmax_factors(out: Any, reference: Any, peak: Any, total: Any, weight: Any) -> None:
-    """``out = weight * exp(reference - peak) / total``."""
+    """``out = weight * exp(reference - peak) / total``, all ``(rows,)``.
+
+    The factor that turns exponentials relative to the peak ``reference`` into probabilities.
+    """
     for r in range(out.shape[0]):
         out[r] = weight[r] * exp32(reference[r] - peak[r]) / total[r]
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc"})
 def scale_columns(delta: Any, factors: Any, row_sums: Any) -> None:
-    """``delta *= factors`` and ``row_sums[l] = delta[l].sum()``."""
+    """``delta (block, rows) *= factors (rows,)``; ``row_sums (block,)`` of it."""
     for label in range(delta.shape[0]):
         total = _ZERO
         for r in range(delta.shape[1]):
@@ -88,15 +90,6 @@ def scale_columns(delta: Any, factors: Any, row_sums: Any) -> None:
             delta[label, r] = value
             total += value
         row_sums[label] = total
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc"})
-def _row_sum(row: Any) -> Any:
-    """Separate from its caller: reassociation would break the rounding trick inside ``exp32``."""
-    total = _ZERO
-    for value in row:
-        total += value
-    return total
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
@@ -120,99 +113,9 @@ def sigmoid_block(logits: Any, bias: Any, weight: Any, row_sums: Any, loss: Any,
                 product[r] *= _ONE + e
                 positive[r] += above
                 row[r] = (e if z <= _ZERO else _ONE) * (weight / (_ONE + e))
-            row_sums[label] = _row_sum(row)
+            row_sums[label] = sum32(row)
         for r in range(rows):
             loss[r] += np.log(np.float64(product[r])) + positive[r]
-
-
-@njit(nogil=True, cache=True)
-def top_k_block(logits: Any, bias: Any, first_label: int, scores: Any, ids: Any) -> None:
-    """Insert a block into each row's best k; an equal score never displaces a lower label."""
-    k = scores.shape[1]
-    rows = logits.shape[1]
-    lowest = scores[:, k - 1].copy()
-    for label in range(logits.shape[0]):
-        found = 0
-        for r in range(rows):  # vectorizes; the slow loop below runs for few labels
-            found |= logits[label, r] + bias[label] > lowest[r]
-        if not found:
-            continue
-        for r in range(rows):
-            value = logits[label, r] + bias[label]
-            if value > lowest[r]:
-                _insert(scores[r], ids[r], value, first_label + label)
-                lowest[r] = scores[r, k - 1]
-
-
-@njit(nogil=True, cache=True)
-def _insert(scores: Any, ids: Any, value: Any, label: Any) -> None:
-    place = scores.shape[0] - 1
-    while place > 0 and value > scores[place - 1]:
-        scores[place] = scores[place - 1]
-        ids[place] = ids[place - 1]
-        place -= 1
-    scores[place] = value
-    ids[place] = label
-
-
-@njit(nogil=True, cache=True)
-def merge_top_k(partial_scores: Any, partial_ids: Any, scores: Any, ids: Any) -> None:
-    """Parts hold ascending labels: inserting them in order keeps the lowest label on ties."""
-    for r in range(scores.shape[0]):
-        scores[r, :] = -np.inf
-        ids[r, :] = -1
-        for part in range(partial_scores.shape[0]):
-            for place in range(scores.shape[1]):
-                if partial_scores[part, r, place] > scores[r, scores.shape[1] - 1]:
-                    _insert(scores[r], ids[r], partial_scores[part, r, place],
-                            partial_ids[part, r, place])  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
-def _add_products(out: Any, x: Any, matrix: Any) -> None:
-    """``out += matrix @ x``; rows are asked for before they are multiplied."""
-    row_bytes, ahead = 4 * matrix.shape[1], matrix.ctypes.data + _AHEAD
-    for i in range(matrix.shape[0]):
-        prefetch(ahead + i * row_bytes, row_bytes)
-        out[i] += dot(x, matrix[i])
-
-
-@njit(nogil=True, cache=True)
-def rank_labels(
-    hidden: Any, weight: Any, bias: Any, first: Any, last: Any, scores: Any, ids: Any, total: Any
-) -> None:  # fmt: skip
-    """Rank the labels ``first`` to ``last`` of a row; ``total`` may be empty."""
-    k = scores.shape[0]
-    scores[:] = -np.inf
-    ids[:] = -1
-    logits = np.empty(_ROW_LOGITS, np.float32)
-    peak, exponentials = np.float32(-np.inf), 0.0
-    for start in range(first, last, _ROW_LOGITS):
-        stop = min(start + _ROW_LOGITS, last)
-        block = logits[: stop - start]
-        block[:] = bias[start:stop]
-        _add_products(block, hidden, weight[start:stop])
-        top = block[0]
-        for value in block:
-            top = top if value <= top else value  # NaN stays
-        if not top <= scores[k - 1]:
-            for i in range(block.shape[0]):
-                if block[i] > scores[k - 1]:
-                    _insert(scores, ids, block[i], start + i)
-        if total.shape[0]:
-            if not top <= peak:
-                exponentials *= exp32(peak - top)
-                peak = top
-            exponentials += _exponential_sum(block, peak)
-    if total.shape[0]:
-        total[0], total[1] = peak, exponentials
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _exponential_sum(block: Any, peak: Any) -> Any:
-    for i in range(block.shape[0]):
-        block[i] = exp32(block[i] - peak)
-    return _row_sum(block)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -224,61 +127,6 @@ def target_weights(
         empty = each_row and lengths[r] == _ZERO
         row_weight[r] = _ZERO if empty else factor
         label_weight[r] = row_weight[r] / max(lengths[r], _ONE) if each_row else factor
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def softmax_losses(out: Any, peak: Any, total: Any, partial_targets: Any, lengths: Any) -> None:
-    """``out = peak + log(total) - target / length``; 0 for a row without labels."""
-    for r in range(out.shape[0]):
-        target = 0.0
-        for part in range(partial_targets.shape[0]):
-            target += partial_targets[part, r]
-        if lengths[r] > _ZERO:
-            out[r] = peak[r] + np.log(total[r]) - target / lengths[r]
-        else:
-            out[r] = 0.0
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def softmax_scores(scores: Any, ids: Any, peak: Any, total: Any) -> None:
-    """Logits to probabilities, then `_separate`."""
-    for r in range(scores.shape[0]):
-        for place in range(scores.shape[1]):
-            if ids[r, place] >= 0:
-                shifted = np.float64(scores[r, place]) - peak[r]
-                scores[r, place] = np.exp(shifted) / total[r]
-        _separate(scores[r], ids[r])
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def sigmoid_scores(scores: Any, ids: Any) -> None:
-    """Logits to probabilities, then `_separate`."""
-    for r in range(scores.shape[0]):
-        for place in range(scores.shape[1]):
-            if ids[r, place] >= 0:
-                scores[r, place] = 1.0 / (1.0 + np.exp(-np.float64(scores[r, place])))
-        _separate(scores[r], ids[r])
-
-
-@njit(nogil=True, cache=True)
-def _separate(scores: Any, ids: Any) -> None:
-    """Nudge scores that rounding made equal, where ordering by label would reverse the ranking."""
-    last = 0
-    while last < ids.shape[0] and ids[last] >= 0:
-        last += 1
-    for place in range(1, last):
-        before = scores[place - 1]
-        if _reversed(scores, ids, place) and before > _ZERO:
-            scores[place] = np.nextafter(before, _ZERO)
-    for place in range(last - 1, 0, -1):  # zeros cannot go lower: lift what is above them
-        if _reversed(scores, ids, place):
-            scores[place - 1] = np.nextafter(scores[place], np.float32(np.inf))
-
-
-@njit(inline="always", cache=True)
-def _reversed(scores: Any, ids: Any, place: Any) -> Any:
-    above, below = scores[place - 1], scores[place]
-    return below > above or (below == above and ids[place] < ids[place - 1])
 
 
 @njit(inline="always", cache=True)
@@ -296,91 +144,178 @@ def first_at_least(indices: Any, start: Any, stop: Any, wanted: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def target_logits(
-    out: Any, logits: Any, bias: Any, indptr: Any, indices: Any, rows: Any,
-    first_row: int, first_label: int,
+    out: Any, logits: Any, bias: Any, label_weights: Any, y: Any, rows: Any,
+    first_row: int, first_label: int, each_row: bool,
 ) -> None:  # fmt: skip
-    """``out[r] += sum of logits[l, r] + bias[l]`` over row ``r``'s labels in the block."""
+    """Add to ``out[r]`` what row ``r``'s labels in the block take from its loss.
+
+    That is the sum of ``logits[l, r] + bias[l]`` where there are no ``label_weights``.
+    """
+    indptr, indices = y
     last = first_label + logits.shape[0]
     for i in range(rows.shape[0]):
         stop = indptr[rows[i] + 1]
         j = first_at_least(indices, indptr[rows[i]], stop, first_label)
         while j < stop and indices[j] < last:
             label = indices[j] - first_label
-            out[first_row + i] += logits[label, first_row + i] + bias[label]
+            z = np.float64(logits[label, first_row + i] + bias[label])
+            if label_weights.shape[0] == 0:
+                out[first_row + i] += z
+            elif each_row:
+                out[first_row + i] += label_weights[indices[j]] * z
+            else:
+                softplus = max(-z, 0.0) + np.log1p(np.exp(-abs(z)))
+                out[first_row + i] += z - (label_weights[indices[j]] - 1.0) * softplus
             j += 1
 
 
 @njit(nogil=True, cache=True)
 def subtract_targets(
-    delta: Any, bias_gradient: Any, weights: Any, indptr: Any, indices: Any, rows: Any,
-    first_row: int, first_label: int,
+    delta: Any, row_sums: Any, weights: Any, label_weights: Any, y: Any, rows: Any,
+    first_row: int, first_label: int, each_row: bool,
 ) -> None:  # fmt: skip
-    """Subtract ``weights[r]`` at row ``r``'s labels in the block, from the row sums too."""
+    """From probabilities to the gradient at a row's labels in the block, and in the row sums."""
+    indptr, indices = y
     last = first_label + delta.shape[0]
     for i in range(rows.shape[0]):
         stop = indptr[rows[i] + 1]
         j = first_at_least(indices, indptr[rows[i]], stop, first_label)
         while j < stop and indices[j] < last:
-            label = indices[j] - first_label
-            delta[label, first_row + i] -= weights[first_row + i]
-            bias_gradient[label] -= weights[first_row + i]
+            label, weight = indices[j] - first_label, weights[first_row + i]
+            if label_weights.shape[0] == 0:
+                delta[label, first_row + i] -= weight
+                row_sums[label] -= weight
+            else:
+                held, factor = delta[label, first_row + i], label_weights[indices[j]]
+                new = held - factor * weight if each_row else factor * (held - weight)
+                delta[label, first_row + i] = new
+                row_sums[label] += new - held
             j += 1
 
 
-def rank_row(
-    team: ThreadTeam, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
-    total: Array | None,
-) -> None:  # fmt: skip
-    """Fill ``scores`` and ``ids`` ``(1, k)`` with the best logits of one row, best first.
+@njit(nogil=True, cache=True, error_model="numpy")
+def softmax_losses(
+    out: Any, peak: Any, total: Any, partial_targets: Any, lengths: Any, means: Any, weights: Any
+) -> None:
+    """``out = weights * (means * (peak + log(total)) - target / lengths)``; 0 without labels.
 
-    The logits are ``weight (labels, units) @ hidden (units,) + bias``; none is stored, and the
-    weights are read once. ``total (2,)`` float64, if given, becomes the largest logit and the
-    sum of all exponentials relative to it. Empty places are -1 and minus infinity.
-
-    ``weight`` may be `Quantised`: then a few labels for each of the k are found by its first
-    digits, and those are ranked by all it has; ``total`` counts the others as they were found.
+    ``means`` and ``weights`` may be empty: all are 1.
     """
-    threads = team.count
-    best = np.empty((threads, *scores.shape), np.float32)
-    labels = np.empty((threads, *ids.shape), np.int32)
-    totals = np.empty((threads, 0 if total is None else 2))
+    for r in range(out.shape[0]):
+        target = 0.0
+        for part in range(partial_targets.shape[0]):
+            target += partial_targets[part, r]
+        out[r] = 0.0
+        if lengths[r] > _ZERO:
+            log_sum, mean = peak[r] + np.log(total[r]), target / lengths[r]
+            if means.shape[0]:
+                out[r] = weights[r] * (means[r] * log_sum - mean)
+            else:
+                out[r] = log_sum - mean
 
-    def visit(thread: int, first: int, last: int) -> None:
-        lane = best[thread, 0], labels[thread, 0], totals[thread]
-        if isinstance(weight, Quantised):
-            parts = weight.first, weight.second, weight.scale
-            most = candidates_of(ids.shape[1])
-            rank_quantised(hidden, *parts, bias, first, last, *lane, most)
-        else:
-            rank_labels(hidden, weight, bias, first, last, *lane)
 
-    used = team.run(weight.shape[0], row_grain(weight.shape[1]), visit)
-    if used == 1:
-        scores[:], ids[:] = best[0], labels[0]
-    else:
-        merge_top_k(best[:used], labels[:used], scores, ids)
-    if total is not None and used == 1:
-        total[:] = totals[0]
-    elif total is not None:
-        total[0] = totals[:used, 0].max()
-        with np.errstate(invalid="ignore"):  # logits that are not finite
-            total[1] = np.exp(totals[:used, 0] - total[0]) @ totals[:used, 1]
+@njit(nogil=True, cache=True, error_model="numpy")
+def _batch_weights(
+    out: Any, means: Any, weights: Any, label_weights: Any, indptr: Any, indices: Any, rows: Any
+) -> None:
+    """Gather the weights of rows, and average those of their labels."""
+    for i in range(rows.shape[0]):
+        out[i] = weights[rows[i]] if weights.shape[0] else _ONE
+        start, stop = indptr[rows[i]], indptr[rows[i] + 1]
+        total = 0.0
+        for j in range(start, stop):
+            total += label_weights[indices[j]]
+        means[i] = total / (stop - start) if stop > start else _ONE
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWeights:
+    """Weights of a batch's rows, and of their labels.
+
+    With weights ``w`` of rows and ``c`` of labels the loss of a row whose ``n`` labels are ``T`` is
+
+    =======  ==========================================================================
+    softmax  ``w * sum of c[l] * -log p[l] over T, / n``
+    sigmoid  ``w * (sum of c[l] * -log p[l] over T + sum of -log(1 - p[l]) over the others)``
+    =======  ==========================================================================
+
+    Attributes
+    ----------
+    rows, means
+        ``(rows,)`` float32: of each row, and the mean of its labels; see `gather`.
+    labels
+        ``(labels,)`` float32: of all labels.
+    is_softmax
+        Which loss they are for.
+    """
+
+    rows: Array
+    means: Array
+    labels: Array
+    is_softmax: bool
+
+    def gather(self, span: slice, weights: Array | None, y: Csr, rows: Array) -> None:
+        """Fill ``rows[span]`` with ``weights[rows]``, and ``means[span]`` from their labels.
+
+        Without ``weights`` a row counts 1; so does the mean of no labels.
+        """
+        held = _NONE if weights is None else weights
+        place = y.indptr, y.indices, rows
+        _batch_weights(self.rows[span], self.means[span], held, self.labels, *place)
+
+    def add_target_logits(
+        self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int,
+    ) -> None:  # fmt: skip
+        """Add to ``out`` what a row's labels in the block take from its loss.
+
+        With ``z = logits + bias`` and the label's weight ``c`` that is ``c * z`` in softmax. In
+        sigmoid it is ``z - (c - 1) * log(1 + exp(-z))``: what remains of ``log(1 + exp(z))`` is
+        ``c * log(1 + exp(-z))``.
+        """
+        place = (y.indptr, y.indices), rows, first_row, first_label, self.is_softmax
+        target_logits(out, logits, bias, self.labels, *place)
+
+    def subtract_targets(
+        self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array, first_row: int,
+        first_label: int,
+    ) -> None:  # fmt: skip
+        """Turn probabilities into the gradient at rows' labels in the block, and in ``row_sums``.
+
+        With ``w = weights[first_row + i]`` and the label's weight ``c`` an entry ``d`` becomes
+        ``d - c * w`` in softmax, ``c * (d - w)`` in sigmoid.
+        """
+        place = (y.indptr, y.indices), rows, first_row, first_label, self.is_softmax
+        subtract_targets(delta, row_sums, weights, self.labels, *place)
+
+    def softmax_losses(
+        self, out: Array, peak: Array, total: Array, partial_targets: Array, lengths: Array
+    ) -> None:
+        """``out = rows * (means * (peak + log(total)) - target / lengths)``; 0 without labels.
+
+        ``partial_targets (parts, rows)`` are sums of `add_target_logits`.
+        """
+        softmax_losses(out, peak, total, partial_targets, lengths, self.means, self.rows)
 
 
 class CpuLabels:
-    """Implements :class:`daskxml.kernels.labels.LabelKernels` for host memory."""
+    """A CPU's kernels on blocks of labels.
 
+    `softmax_block`, `softmax_factors`, `scale_columns` and `subtract_targets` are its steps of
+    softmax; they are not in `daskxml.kernels.Kernels`.
+    """
+
+    has_fused_softmax = False
     _team: ThreadTeam
     # These take their operands as they are.
     softmax_block = staticmethod(softmax_block)
     merge_softmax = staticmethod(merge_softmax)
     softmax_factors = staticmethod(softmax_factors)
-    softmax_losses = staticmethod(softmax_losses)
     scale_columns = staticmethod(scale_columns)
-    top_k_block = staticmethod(top_k_block)
-    merge_top_k = staticmethod(merge_top_k)
-    softmax_scores = staticmethod(softmax_scores)
-    sigmoid_scores = staticmethod(sigmoid_scores)
+    top_k_block = staticmethod(ranking.top_k_block)
+    merge_top_k = staticmethod(ranking.merge_top_k)
+    softmax_scores = staticmethod(ranking.softmax_scores)
+    sigmoid_scores = staticmethod(ranking.sigmoid_scores)
 
     def block_labels(self, rows: int, labels: int) -> int:
         return max(1, min(labels, max(64, min(2048, _BLOCK_FLOATS // max(1, rows)))))
@@ -402,15 +337,21 @@ class CpuLabels:
         self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array,
         first_row: int, first_label: int,
     ) -> None:  # fmt: skip
-        target_logits(out, logits, bias, y.indptr, y.indices, rows, first_row, first_label)
+        place = (y.indptr, y.indices), rows, first_row, first_label, True
+        target_logits(out, logits, bias, _NONE, *place)
 
     def subtract_targets(
         self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array,
         first_row: int, first_label: int,
     ) -> None:  # fmt: skip
-        subtract_targets(
-            delta, row_sums, weights, y.indptr, y.indices, rows, first_row, first_label
-        )
+        """Subtract ``weights[first_row + i]`` at ``rows[i]``'s labels, from ``row_sums`` too."""
+        place = (y.indptr, y.indices), rows, first_row, first_label, True
+        subtract_targets(delta, row_sums, weights, _NONE, *place)
+
+    def softmax_losses(
+        self, out: Array, peak: Array, total: Array, partial_targets: Array, lengths: Array
+    ) -> None:
+        softmax_losses(out, peak, total, partial_targets, lengths, _NONE, _NONE)
 
     def sigmoid_block(
         self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array

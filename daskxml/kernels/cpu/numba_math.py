@@ -1,4 +1,4 @@
-"""What the kernels inline: ``exp``, a counter-based hash, 16-bit floats, and reading ahead.
+"""What the kernels share: ``exp``, a hash, 16-bit floats, reading ahead, sums, the best.
 
 Numba has no float16 on a CPU, but LLVM has, and vectorizes the processor's own conversions: thirty
 times the speed of NumPy's. On a processor without them LLVM would call a function that need not
@@ -66,26 +66,6 @@ def float16_value(typing_context: Any, bits: Any) -> Any:
     return types.float32(types.uint16), generate
 
 
-@intrinsic
-def float32_bits(typing_context: Any, value: Any) -> Any:
-    """The 32 bits of a float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
-
-
-@intrinsic
-def float32_value(typing_context: Any, bits: Any) -> Any:
-    """The float32 with these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
 def emit_prefetch(builder: Any, address: Any) -> None:
     """Write the instruction that brings the cache line at an address into the caches."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -113,19 +93,6 @@ def prefetch(address: Any, size: Any) -> None:
         _prefetch_line(address + place)
 
 
-@intrinsic
-def _power_of_two(typing_context: Any, rounded: Any) -> Any:
-    """2**n as a float32, n being in the low bits of a uint32 (taken modulo 2**8 with the bias)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(32)
-        exponent = builder.add(arguments[0], ir.Constant(word, 127))
-        shifted = builder.shl(exponent, ir.Constant(word, 23))
-        return builder.bitcast(shifted, ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
 @njit(inline="always", cache=True, fastmath={"contract"})
 def exp32(x: Any) -> Any:
     """``exp(x)`` in float32 to 2 units in the last place; 0 below -87.3, exp(88.3) above 88.3.
@@ -138,7 +105,9 @@ def exp32(x: Any) -> Any:
     n = shifted - _ROUND
     r = bounded - n * _LN2_HIGH - n * _LN2_LOW
     p = ((((_C0 * r + _C1) * r + _C2) * r + _C3) * r + _C4) * r + _C5
-    result = (p * (r * r) + r + _ONE) * _power_of_two(float32_bits(shifted))
+    n_bits = np.float32(shifted).view(np.uint32)  # modulo 2**8, with the exponent's bias:
+    power = np.uint32((n_bits + np.uint32(127)) << np.uint32(23))
+    result = (p * (r * r) + r + _ONE) * np.uint32(power).view(np.float32)
     return _ZERO if x <= _LOWEST else result
 
 
@@ -155,3 +124,56 @@ def hash64(key: Any, index: Any) -> Any:
 def drop_or_scale(value: Any, key: Any, counter: Any, limit: Any, scale: Any) -> Any:
     """``value * scale``, or zero where the hash of ``counter`` falls below ``limit``."""
     return value * scale if (hash64(key, counter) >> np.uint64(32)) >= limit else _ZERO
+
+
+@njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+def dot(x: Any, y: Any) -> Any:
+    """The sum of products of two vectors of equal length."""
+    total = _ZERO
+    for j in range(x.shape[0]):
+        total += x[j] * y[j]
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def sum32(x: Any) -> Any:
+    """The sum of a few numbers, in an order on which the bits of trained models depend.
+
+    Separate from its callers: reassociation would break the rounding trick inside `exp32`.
+    """
+    total = _ZERO
+    for value in x:
+        total += value
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def fast_sum(x: Any) -> Any:
+    """As `sum32`, in another order, which Numba's loop over numbers lets vectorize."""
+    total = _ZERO
+    for j in range(x.shape[0]):
+        total += x[j]
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def exponentials(logits: Any, peak: Any) -> None:
+    """``logits = exp(logits - peak)``."""
+    for i in range(logits.shape[0]):
+        logits[i] = exp32(logits[i] - peak)
+
+
+@njit(nogil=True, cache=True)
+def insert(scores: Any, ids: Any, count: int, score: Any, item: Any) -> int:
+    """Insert into the best so far, descending, ties by the lowest id; returns their number."""
+    place = count
+    while place > 0 and (
+        scores[place - 1] < score or (scores[place - 1] == score and ids[place - 1] > item)
+    ):
+        place -= 1
+    if place == scores.shape[0]:
+        return count
+    for i in range(min(count, scores.shape[0] - 1), place, -1):
+        scores[i], ids[i] = scores[i - 1], ids[i - 1]
+    scores[place], ids[place] = score, item
+    return min(count + 1, scores.shape[0])

@@ -18,7 +18,7 @@ from numba import njit
 from daskxml.core.arrays import Array
 from daskxml.kernels.cpu.dense import sum64
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
-from daskxml.kernels.optim import AdamStep, RowGradient
+from daskxml.kernels.operands import AdamStep, RowGradient
 
 f32 = np.float32
 _ZERO = f32(0.0)
@@ -33,33 +33,40 @@ def _is_zero(row: Any) -> bool:
     return True
 
 
+@njit(inline="always", cache=True)
+def _changed_row(gradient: Any, k: Any) -> Any:
+    """The row that row ``k`` of a gradient changes; -1 where it is zero and to be skipped."""
+    values, ids, skips, _ = gradient
+    if skips and _is_zero(values[k]):
+        return -1
+    return ids[k] if ids.shape[0] > 0 else k
+
+
 @njit(nogil=True, cache=True)
-def sgd_step(
-    weight: Any, grad: Any, ids: Any, has_ids: bool, skips: bool, scale: Any,
-    start: int, stop: int, lr: Any, keep: Any,
-) -> None:  # fmt: skip
+def sgd_step(weight: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any) -> None:
     """``w = keep * w - lr * g``."""
+    values, scale = gradient[0], gradient[3]
     for k in range(start, stop):
-        g = grad[k]
-        if skips and _is_zero(g):
+        row = _changed_row(gradient, k)
+        if row < 0:
             continue
-        w = weight[ids[k] if has_ids else k]
+        g, w = values[k], weight[row]
         for c in range(g.shape[0]):
             w[c] = keep * w[c] - lr * (scale * g[c])
 
 
 @njit(nogil=True, cache=True)
 def momentum_step(
-    weight: Any, buffer: Any, grad: Any, ids: Any, has_ids: bool, skips: bool, scale: Any,
-    start: int, stop: int, lr: Any, keep: Any, rate: Any, nesterov: bool,
+    weight: Any, buffer: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any, rate: Any,
+    nesterov: bool,
 ) -> None:  # fmt: skip
     """``b = rate * b + g``; ``w = keep * w - lr * b``, with Nesterov ``g + rate * b`` for ``b``."""
+    values, scale = gradient[0], gradient[3]
     for k in range(start, stop):
-        g = grad[k]
-        if skips and _is_zero(g):
+        row = _changed_row(gradient, k)
+        if row < 0:
             continue
-        row = ids[k] if has_ids else k
-        w, b = weight[row], buffer[row]
+        g, w, b = values[k], weight[row], buffer[row]
         for c in range(g.shape[0]):
             slope = scale * g[c]
             b[c] = rate * b[c] + slope
@@ -69,17 +76,17 @@ def momentum_step(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def adam_step(
-    weight: Any, first: Any, second: Any, grad: Any, ids: Any, has_ids: bool, skips: bool,
-    scale: Any, start: int, stop: int, lr: Any, keep: Any, beta1: Any, rest1: Any, beta2: Any,
-    rest2: Any, root: Any, epsilon: Any,
+    weight: Any, first: Any, second: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any,
+    constants: Any,
 ) -> None:  # fmt: skip
     """Moments, then ``w = keep * w - lr * m / (root * sqrt(v) + epsilon)``."""
+    beta1, rest1, beta2, rest2, root, epsilon = constants
+    values, scale = gradient[0], gradient[3]
     for k in range(start, stop):
-        g = grad[k]
-        if skips and _is_zero(g):
+        row = _changed_row(gradient, k)
+        if row < 0:
             continue
-        row = ids[k] if has_ids else k
-        w, m, v = weight[row], first[row], second[row]
+        g, w, m, v = values[k], weight[row], first[row], second[row]
         for c in range(g.shape[0]):
             slope = scale * g[c]
             mean = beta1 * m[c] + rest1 * slope
@@ -91,16 +98,17 @@ def adam_step(
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
 def row_rms_step(
-    weight: Any, second: Any, grad: Any, ids: Any, has_ids: bool, skips: bool, scale: Any,
-    start: int, stop: int, lr: Any, keep: Any, beta2: Any, rest2: Any, root: Any, epsilon: Any,
+    weight: Any, second: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any,
+    constants: Any,
 ) -> None:  # fmt: skip
     """A row's mean of ``g**2``, then ``w = keep * w - lr * g / (root * sqrt(v) + epsilon)``."""
+    _, _, beta2, rest2, root, epsilon = constants
+    values, scale = gradient[0], gradient[3]
     for k in range(start, stop):
-        g = grad[k]
-        if skips and _is_zero(g):
+        row = _changed_row(gradient, k)
+        if row < 0:
             continue
-        row = ids[k] if has_ids else k
-        w, total = weight[row], _ZERO
+        g, w, total = values[k], weight[row], _ZERO
         for c in range(g.shape[0]):
             total += g[c] * g[c]
         square = beta2 * second[row, 0] + rest2 * (scale * scale * total / f32(g.shape[0]))
@@ -112,18 +120,18 @@ def row_rms_step(
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
 def lamb_moments(
-    norms: Any, weight: Any, first: Any, second: Any, grad: Any, ids: Any, has_ids: bool,
-    skips: bool, scale: Any, start: int, stop: int, factor: Any, decay: Any, beta1: Any,
-    rest1: Any, beta2: Any, rest2: Any, root: Any, epsilon: Any,
+    norms: Any, weight: Any, first: Any, second: Any, gradient: Any, start: int, stop: int,
+    factor: Any, decay: Any, constants: Any,
 ) -> None:  # fmt: skip
     """Moments, and the squares of each row's weights and update."""
+    beta1, rest1, beta2, rest2, root, epsilon = constants
+    values, scale = gradient[0], gradient[3]
     for k in range(start, stop):
-        g = grad[k]
         norms[0, k], norms[1, k] = 0.0, 0.0
-        if skips and _is_zero(g):
+        row = _changed_row(gradient, k)
+        if row < 0:
             continue
-        row = ids[k] if has_ids else k
-        w, m, v = weight[row], first[row], second[row]
+        g, w, m, v = values[k], weight[row], first[row], second[row]
         weights, updates = 0.0, 0.0
         for c in range(g.shape[0]):
             slope = scale * g[c]
@@ -139,21 +147,22 @@ def lamb_moments(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def lamb_step(
-    weight: Any, first: Any, second: Any, grad: Any, ids: Any, has_ids: bool, skips: bool,
-    scale: Any, start: int, stop: int, lr: Any, factor: Any, decay: Any, root: Any, epsilon: Any,
+    weight: Any, first: Any, second: Any, gradient: Any, start: int, stop: int, lr: Any,
+    factor: Any, decay: Any, constants: Any,
 ) -> None:  # fmt: skip
     """``w -= lr * (factor * m / (root * sqrt(v) + epsilon) + decay * w)``, without ``scale``."""
+    _, _, _, _, root, epsilon = constants
     for k in range(start, stop):
-        if skips and _is_zero(grad[k]):
+        row = _changed_row(gradient, k)
+        if row < 0:
             continue
-        row = ids[k] if has_ids else k
         w, m, v = weight[row], first[row], second[row]
         for c in range(w.shape[0]):
             w[c] -= lr * (factor * m[c] / (root * sqrt(v[c]) + epsilon) + decay * w[c])
 
 
 class CpuOptim:
-    """Implements :class:`daskxml.kernels.optim.OptimKernels` for host memory."""
+    """Implements :class:`daskxml.kernels.Kernels` for host memory."""
 
     _team: ThreadTeam
 
@@ -170,20 +179,20 @@ class CpuOptim:
     def adam_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
     ) -> None:
-        rates = f32(adam.lr * adam.first_factor), f32(adam.keep), *_constants(adam)
+        rates = f32(adam.lr * adam.first_factor), f32(adam.keep), _constants(adam)
         self._step(adam_step, (weight, first, second), gradient, *rates)
 
     def row_rms_rows(
         self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
     ) -> None:
-        rates = f32(adam.lr), f32(adam.keep), *_constants(adam)[2:]
+        rates = f32(adam.lr), f32(adam.keep), _constants(adam)
         self._step(row_rms_step, (weight, second), gradient, *rates)
 
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
         adam: AdamStep,
     ) -> None:  # fmt: skip
-        rates = f32(adam.first_factor), f32(adam.weight_decay), *_constants(adam)
+        rates = f32(adam.first_factor), f32(adam.weight_decay), _constants(adam)
         self._step(lamb_moments, (norms, weight, first, second), gradient, *rates)
 
     def lamb_trust(self, trust: Array, norms: Array) -> None:
@@ -195,22 +204,18 @@ class CpuOptim:
         adam: AdamStep, trust: Array,
     ) -> None:  # fmt: skip
         factors = f32(adam.lr * float(trust[0])), f32(adam.first_factor), f32(adam.weight_decay)
-        roots = f32(adam.second_root), f32(adam.epsilon)
-        self._step(lamb_step, (weight, first, second), gradient, *factors, *roots)
+        self._step(lamb_step, (weight, first, second), gradient, *factors, _constants(adam))
 
     def _step(
         self, kernel: Callable[..., None], arrays: tuple[Array, ...], gradient: RowGradient,
         *rates: Any,
     ) -> None:  # fmt: skip
-        ids, (count, width) = gradient.ids, gradient.values.shape
-        operands = (
-            *arrays, gradient.values, _NO_IDS if ids is None else ids, ids is not None,
-            gradient.skip_zero_rows, f32(gradient.scale),
-        )  # fmt: skip
+        values, ids = gradient.values, _NO_IDS if gradient.ids is None else gradient.ids
+        count, width = values.shape
+        rows = values, ids, gradient.skip_zero_rows, f32(gradient.scale)
         self._team.run(
-            count, row_grain(width),
-            lambda _, start, stop: kernel(*operands, start, stop, *rates),
-        )  # fmt: skip
+            count, row_grain(width), lambda _, *span: kernel(*arrays, rows, *span, *rates)
+        )
 
 
 def _constants(adam: AdamStep) -> tuple[Any, ...]:

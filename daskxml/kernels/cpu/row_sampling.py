@@ -6,30 +6,23 @@ logits are still in the cache for the gradient; but for a row of whose labels ot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.cpu.numba_math import exp32, hash64
+from daskxml.kernels.cpu.dense import sum64
+from daskxml.kernels.cpu.numba_math import dot, exp32, exponentials, hash64, sum32
+from daskxml.kernels.cpu.sampling import choose_random
 from daskxml.kernels.cpu.thread_team import ThreadTeam
-from daskxml.kernels.sampling import Lookup, RowSamples
+from daskxml.kernels.operands import Lookup, RowSamples
 
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
 _SHARED_LOG = 512  # factors of at most 2 for each logarithm
 _PAIR_GRAIN = 1 << 13  # labels chosen, a tenth of a millisecond: fewer wake no other thread
 _FLOAT_GRAIN = 1 << 19  # floats multiplied in the same time
-
-
-@njit(nogil=True, cache=True)
-def _size_row_samples(starts: Any, indptr: Any, rows: Any, active: int) -> None:
-    """Prefix sums of the number of labels of each row."""
-    for i in range(rows.shape[0]):
-        own = indptr[rows[i] + 1] - indptr[rows[i]]
-        starts[i + 1] = starts[i] + max(active, own)
 
 
 @njit(nogil=True, cache=True)
@@ -56,7 +49,7 @@ def _draw_row_samples(
             found = _count_votes(mark, candidates, keys[:, row], bucket_starts, members)
             ties = hash64(key, 2 * row)
             count = _add_popular(chosen, count, most, mark, candidates[:found], levels, ties)
-        _add_random(chosen, count, mark, hash64(key, 2 * row + 1))
+        choose_random(chosen, count, mark, 0, hash64(key, 2 * row + 1))
         for label in chosen:
             mark[label] = 0
 
@@ -80,7 +73,12 @@ def _count_votes(mark: Any, candidates: Any, keys: Any, starts: Any, members: An
 def _add_popular(
     chosen: Any, count: int, most: int, mark: Any, candidates: Any, levels: Any, key: Any
 ) -> int:
-    """Find the number of votes of the last label; take all above it, and some of those at it."""
+    """Append candidates with the most votes to ``chosen``, until there are ``most``.
+
+    Finds the number of votes of the last one; takes all above it, and some of those at it. A mark
+    is the votes of a candidate; then -1 where it was chosen, else 0. ``levels`` is scratch, one
+    for each possible number of votes.
+    """
     levels[:] = 0
     for label in candidates:
         levels[mark[label]] += 1
@@ -106,64 +104,33 @@ def _add_popular(
     return count
 
 
-@njit(nogil=True, cache=True)
-def _add_random(chosen: Any, count: int, mark: Any, key: Any) -> None:
-    """Draw labels to take; or, if most are to be taken, draw those to leave out."""
-    labels = mark.shape[0]
-    takes = chosen.shape[0] - count <= labels - chosen.shape[0]
-    left = chosen.shape[0] - count if takes else labels - chosen.shape[0]
-    draw = 0
-    while left > 0:
-        drawn = np.int64(hash64(key, draw) % np.uint64(labels))
-        draw += 1
-        if mark[drawn] != 0:
-            continue
-        left -= 1
-        mark[drawn] = -1 if takes else -2
-        if takes:
-            chosen[count] = drawn
-            count += 1
-    if takes:
-        return
-    for label in range(labels):
-        if mark[label] == 0:
-            mark[label] = -1
-            chosen[count] = label
-            count += 1
-        elif mark[label] == -2:
-            mark[label] = 0
-
-
 @njit(nogil=True, cache=True, error_model="numpy")
-def _softmax_row_samples(
-    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any,
-    hidden: Any, weight: Any, bias: Any, start: int, stop: int,
+def _sampled_losses(
+    slopes: Any, gradient: Any, loss: Any, samples: Any, hidden: Any, weight: Any, bias: Any,
+    is_softmax: bool, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Rows ``start`` to ``stop``."""
+    starts, all_ids, own = samples
     rows = np.float64(hidden.shape[0])
+    factor = 1.0 / hidden.shape[0]
     for i in range(start, stop):
         z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
-        if own[i] == 0:
+        if is_softmax and own[i] == 0:
             z[:] = _ZERO
             gradient[i] = _ZERO
             loss[i] = 0.0
             continue
         _logits(z, ids, hidden[i], weight, bias)
-        target = _target(z[: own[i]])
-        peak, total = _softmax_sums(z)
-        loss[i] = peak + np.log(total) - target / own[i]
-        z *= np.float32(1.0 / (rows * total))
-        z[: own[i]] -= np.float32(1.0 / (rows * own[i]))
+        target = sum64(z[: own[i]])
+        if is_softmax:
+            peak, total = _softmax_sums(z)
+            loss[i] = peak + np.log(total) - target / own[i]
+            z *= np.float32(1.0 / (rows * total))
+            z[: own[i]] -= np.float32(1.0 / (rows * own[i]))
+        else:
+            loss[i] = _sigmoids(z, np.float32(factor)) - target
+            z[: own[i]] -= np.float32(factor)
         _gradient(gradient[i], z, ids, weight)
-
-
-@njit(nogil=True, cache=True)
-def _target(z: Any) -> float:
-    """The sum of the targets' logits."""
-    total = 0.0
-    for logit in z:
-        total += logit
-    return total
 
 
 @njit(nogil=True, cache=True)
@@ -174,52 +141,14 @@ def _softmax_sums(z: Any) -> Any:
     peak = z[0]
     for logit in z:
         peak = peak if logit <= peak else logit  # NaN stays
-    _exponentials(z, peak)
-    return peak, np.float64(_sum(z))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _sigmoid_row_samples(
-    slopes: Any, gradient: Any, loss: Any, starts: Any, all_ids: Any, own: Any,
-    hidden: Any, weight: Any, bias: Any, start: int, stop: int,
-) -> None:  # fmt: skip
-    """Rows ``start`` to ``stop``."""
-    factor = 1.0 / hidden.shape[0]
-    for i in range(start, stop):
-        z, ids = slopes[starts[i] : starts[i + 1]], all_ids[starts[i] : starts[i + 1]]
-        _logits(z, ids, hidden[i], weight, bias)
-        target = _target(z[: own[i]])
-        loss[i] = _sigmoids(z, np.float32(factor)) - target
-        z[: own[i]] -= np.float32(factor)
-        _gradient(gradient[i], z, ids, weight)
+    exponentials(z, peak)
+    return peak, np.float64(sum32(z))
 
 
 @njit(nogil=True, cache=True)
 def _logits(z: Any, ids: Any, hidden: Any, weight: Any, bias: Any) -> None:
     for e in range(ids.shape[0]):
-        z[e] = _dot(hidden, weight[ids[e]]) + bias[ids[e]]
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _dot(a: Any, b: Any) -> Any:
-    total = _ZERO
-    for c in range(a.shape[0]):
-        total += a[c] * b[c]
-    return total
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc"})
-def _sum(x: Any) -> Any:
-    total = _ZERO
-    for value in x:
-        total += value
-    return total
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _exponentials(z: Any, peak: Any) -> None:
-    for e in range(z.shape[0]):
-        z[e] = exp32(z[e] - peak)
+        z[e] = dot(hidden, weight[ids[e]]) + bias[ids[e]]
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
@@ -250,7 +179,8 @@ def _gradient(out: Any, slopes: Any, ids: Any, weight: Any) -> None:
 
 def size_row_samples(starts: Array, y: Csr, rows: Array, active: int) -> None:
     """``starts[i + 1] = starts[i] + max(active, labels of rows[i])``."""
-    _size_row_samples(starts, y.indptr, rows, active)
+    lengths = y.indptr[rows + 1] - y.indptr[rows]
+    starts[1:] = starts[0] + np.cumsum(np.maximum(active, lengths))
 
 
 def draw_row_samples(
@@ -277,39 +207,21 @@ def draw_row_samples(
     )  # fmt: skip
 
 
-def softmax_row_samples(
+def sampled_losses(
     team: ThreadTeam, slopes: Array, gradient: Array, loss: Array, samples: RowSamples,
-    hidden: Array, weight: Array, bias: Array,
+    hidden: Array, weight: Array, bias: Array, is_softmax: bool,
 ) -> None:  # fmt: skip
-    """Softmax of each row over its labels: loss and gradients of the mean over the batch.
+    """Softmax, or the sigmoid loss, of each row over its labels, and gradients of the batch's mean.
 
     ``slopes (pairs,)`` is the gradient by the logits, ``gradient (rows, units)`` that by
-    ``hidden``, ``loss (rows,)`` float64. Targets have equal shares; rows without any have no
-    loss.
+    ``hidden``, ``loss (rows,)`` float64. In softmax targets have equal shares, and rows without
+    any have no loss; the sigmoid loss is a sum over a row's labels.
     """
-    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias
-    _each_row(team, samples, hidden, lambda *span: _softmax_row_samples(*operands, *span))
-
-
-def sigmoid_row_samples(
-    team: ThreadTeam, slopes: Array, gradient: Array, loss: Array, samples: RowSamples,
-    hidden: Array, weight: Array, bias: Array,
-) -> None:  # fmt: skip
-    """As `softmax_row_samples`, of the sigmoid loss, summed over a row's labels."""
-    operands = slopes, gradient, loss, *_by_row(samples), hidden, weight, bias
-    _each_row(team, samples, hidden, lambda *span: _sigmoid_row_samples(*operands, *span))
-
-
-def _each_row(
-    team: ThreadTeam, samples: RowSamples, hidden: Array, work: Callable[[int, int], object]
-) -> None:
+    own = samples.starts, samples.ids, samples.own
+    operands = slopes, gradient, loss, own, hidden, weight, bias, is_softmax
     rows, units = hidden.shape
     grain = _rows_worth(samples, _FLOAT_GRAIN // max(1, units))
-    team.run(rows, grain, lambda _, start, stop: work(start, stop))
-
-
-def _by_row(samples: RowSamples) -> tuple[Array, Array, Array]:
-    return samples.starts, samples.ids, samples.own
+    team.run(rows, grain, lambda _, *span: _sampled_losses(*operands, *span))
 
 
 def _rows_worth(samples: RowSamples, pairs: int) -> int:

@@ -14,8 +14,9 @@ import numpy as np
 from numba import njit
 
 from daskxml.core.arrays import Csr
-from daskxml.kernels.cpu.numba_math import exp32
-from daskxml.kernels.optim import ROW_BLOCK, RowNet
+from daskxml.kernels.cpu.dense import relu, relu_gradient, sigmoid, sigmoid_gradient
+from daskxml.kernels.cpu.numba_math import dot, exp32, fast_sum
+from daskxml.kernels.operands import ROW_BLOCK, RowNet
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
@@ -26,11 +27,11 @@ _BLOCK_FLOATS = 1 << 16  # of weights: a block of the sigmoid loss is still in L
 
 @njit(nogil=True, cache=True)
 def _step(
-    flat: Any, places: Any, scratch: Any, x_indptr: Any, x_indices: Any, x_data: Any,
-    y_indptr: Any, y_indices: Any, row: int, is_relu: bool, is_softmax: bool,
-    rate: Any, output_rate: Any,
+    flat: Any, places: Any, scratch: Any, x: Any, y: Any, row: int, is_relu: bool,
+    is_softmax: bool, rate: Any, output_rate: Any,
 ) -> float:  # fmt: skip
-    """One step; rates are negative, ``x_data`` is empty where all values are one."""
+    """One step; rates are negative, the values of ``x`` are empty where all are one."""
+    (x_indptr, x_indices, x_data), (y_indptr, y_indices) = x, y
     targets = y_indices[y_indptr[row] : y_indptr[row + 1]]
     if is_softmax and targets.shape[0] == 0:
         return 0.0
@@ -72,15 +73,6 @@ def _layer(flat: Any, places: Any, layer: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
-def _dot(row: Any, x: Any) -> Any:
-    """``row . x``."""
-    total = _ZERO
-    for j in range(row.shape[0]):
-        total += row[j] * x[j]
-    return total
-
-
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
 def _dot_and_add(row: Any, x: Any, factor: Any) -> Any:
     """``row . x``, and then ``row += factor * x``."""
     total = _ZERO
@@ -105,15 +97,6 @@ def _propagate_and_add(row: Any, out: Any, factor: Any, x: Any, change: Any) -> 
         old = row[j]
         out[j] += factor * old
         row[j] = old + change * x[j]
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
-def _sum(x: Any) -> Any:
-    """The sum of a few numbers."""
-    total = _ZERO
-    for j in range(x.shape[0]):
-        total += x[j]
-    return total
 
 
 # -- hidden layers -----------------------------------------------------------------------------
@@ -142,24 +125,23 @@ def _forward(
         end += bias.shape[0]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(nogil=True, cache=True)
 def _activate(x: Any, is_relu: bool) -> None:
+    row = x.reshape((1, x.shape[0]))
     if is_relu:
-        for j in range(x.shape[0]):
-            x[j] = _ZERO if x[j] <= _ZERO else x[j]
+        relu(row)
     else:
-        for j in range(x.shape[0]):
-            x[j] = _ONE / (_ONE + exp32(-x[j]))
+        sigmoid(row)
 
 
 @njit(nogil=True, cache=True)
 def _activation_gradient(slope: Any, active: Any, is_relu: bool) -> None:
     """From the gradient by a layer's output to that by its input."""
-    for j in range(slope.shape[0]):
-        if is_relu:
-            slope[j] = _ZERO if active[j] <= _ZERO else slope[j]
-        else:
-            slope[j] *= active[j] * (_ONE - active[j])
+    slopes, row = slope.reshape((1, slope.shape[0])), active.reshape((1, active.shape[0]))
+    if is_relu:
+        relu_gradient(slopes, row)
+    else:
+        sigmoid_gradient(slopes, row, _ONE)
 
 
 @njit(nogil=True, cache=True)
@@ -206,7 +188,7 @@ def _softmax(
             total *= exp32(peak - top)
             peak = top
         _exponentials(part[: stop - start], logits[start:stop], peak, _ONE)
-        total += _sum(part[: stop - start])
+        total += fast_sum(part[: stop - start])
     target = 0.0
     for label in targets:
         target += logits[label]
@@ -246,7 +228,7 @@ def _logits(out: Any, weight: Any, bias: Any, hidden: Any) -> Any:
     """``out = weight @ hidden + bias``; returns the largest."""
     top = np.float32(-np.inf)
     for label in range(out.shape[0]):
-        value = _dot(weight[label], hidden) + bias[label]
+        value = dot(weight[label], hidden) + bias[label]
         out[label] = value
         top = value if value > top else top  # a NaN shows in the sum
     return top
@@ -310,9 +292,7 @@ def row_step(net: RowNet, x: Csr, y: Csr, row: int, lr: float, output_lr: float)
     the same time, with a ``scratch`` of their own: updates may be lost.
     """
     data = _ONES if x.data is None else x.data
-    loss = _step(
-        net.flat, net.places, net.scratch, x.indptr, x.indices, data, y.indptr, y.indices,
-        row, net.activation == "relu", net.loss == "softmax",
-        np.float32(-lr), np.float32(-output_lr),
-    )  # fmt: skip
-    return float(loss)
+    rows = (x.indptr, x.indices, data), (y.indptr, y.indices), row
+    kinds = net.activation == "relu", net.loss == "softmax"
+    rates = np.float32(-lr), np.float32(-output_lr)
+    return float(_step(net.flat, net.places, net.scratch, *rows, *kinds, *rates))

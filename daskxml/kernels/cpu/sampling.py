@@ -120,36 +120,34 @@ def _add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any
 
 
 @njit(nogil=True, cache=True)
-def _add_random(ids: Any, positions: Any, count: int, most: int, key: Any) -> int:
-    """Draw labels to take; or, if most are to be taken, draw those to leave out."""
-    labels = positions.shape[0]
-    most = min(most, labels)
-    if count >= most:
-        return count
-    takes = most - count <= labels - most
-    left = most - count if takes else labels - most
+def choose_random(chosen: Any, count: int, mark: Any, free: int, key: Any) -> None:
+    """Fill ``chosen`` with labels whose mark is ``free``; marks of those chosen are smaller then.
+
+    Draws labels to take; or, if most are to be taken, those to leave out.
+    """
+    labels = mark.shape[0]
+    takes = chosen.shape[0] - count <= labels - chosen.shape[0]
+    left = chosen.shape[0] - count if takes else labels - chosen.shape[0]
     draw = 0
     while left > 0:
         drawn = np.int64(hash64(key, draw) % np.uint64(labels))
         draw += 1
-        if positions[drawn] != -1:
+        if mark[drawn] != free:
             continue
         left -= 1
+        mark[drawn] = free - (1 if takes else 2)
         if takes:
-            positions[drawn] = count
-            ids[count] = drawn
+            chosen[count] = drawn
             count += 1
-        else:
-            positions[drawn] = -2
-    if not takes:
-        for label in range(labels):
-            if positions[label] == -1:
-                positions[label] = count
-                ids[count] = label
-                count += 1
-            elif positions[label] == -2:
-                positions[label] = -1
-    return count
+    if takes:
+        return
+    for label in range(labels):
+        if mark[label] == free:
+            mark[label] = free - 1
+            chosen[count] = label
+            count += 1
+        elif mark[label] == free - 2:
+            mark[label] = free
 
 
 @njit(nogil=True, cache=True)
@@ -169,22 +167,6 @@ def _write_target_positions(
             out_indices[k] = value
             end += 1
         out_indptr[i + 1] = end
-
-
-@njit(nogil=True, cache=True)
-def clear_positions(positions: Any, ids: Any) -> None:
-    """``positions[ids] = -1``."""
-    for label in ids:
-        positions[label] = -1
-
-
-@njit(nogil=True, cache=True)
-def _take_rows(out: Any, x: Any, ids: Any, start: int, stop: int) -> None:
-    """``out[i] = x[ids[i]]`` for ``start <= i < stop``."""
-    for i in range(start, stop):
-        source, target = x[ids[i]], out[i]
-        for c in range(target.shape[0]):
-            target[c] = source[c]
 
 
 def sign_keys(team: ThreadTeam, out: Array, projected: Array, extra: Array, weights: Array) -> None:
@@ -238,7 +220,12 @@ def add_random(ids: Array, positions: Array, count: int, most: int, key: int) ->
 
     SplitMix64's stream ``key`` draws them.
     """
-    return int(_add_random(ids, positions, count, most, np.uint64(key)))
+    most = min(most, len(positions))
+    if count >= most:
+        return count
+    choose_random(ids[:most], count, positions, -1, np.uint64(key))
+    positions[ids[count:most]] = np.arange(count, most)
+    return most
 
 
 def write_target_positions(
@@ -251,13 +238,18 @@ def write_target_positions(
     _write_target_positions(indptr, indices, positions, y.indptr, y.indices, rows)
 
 
+def clear_positions(positions: Array, ids: Array) -> None:
+    """``positions[ids] = -1``."""
+    positions[ids] = -1
+
+
 def take_rows(team: ThreadTeam, out: Array, x: Array, ids: Array) -> None:
     """``out[i] = x[ids[i]]`` of a matrix or a vector."""
-    into, source = (a if a.ndim > 1 else a.reshape(-1, 1) for a in (out, x))
-    team.run(
-        into.shape[0], _items(into.shape[1]),
-        lambda _, *span: _take_rows(into, source, ids, *span),
-    )  # fmt: skip
+
+    def take(thread: int, start: int, stop: int) -> None:
+        np.take(x, ids[start:stop], axis=0, out=out[start:stop], mode="clip")
+
+    team.run(len(ids), _items(x.size // max(1, len(x))), take)
 
 
 def _items(each: int) -> int:

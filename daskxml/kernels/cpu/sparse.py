@@ -15,47 +15,68 @@ from numba import njit
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.cpu.numba_math import drop_or_scale
-from daskxml.kernels.cpu.quantised import forward as forward_quantised
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
-from daskxml.kernels.dense import KEEP_ALL, Drop
-from daskxml.kernels.quantised import Quantised
-from daskxml.kernels.sparse import DeviceCount
+from daskxml.kernels.operands import FINE, KEEP_ALL, DeviceCount, Drop, Quantised
 
-_ZERO = np.float32(0.0)
+_ZERO, _SECOND = np.float32(0.0), np.float32(1 / FINE)
 _GRAIN = 1 << 20  # products: a tenth of a millisecond, what a thread takes to wake
+
+
+@njit(inline="always", cache=True)
+def _kept(value: Any, i: Any, feature: Any, drop: Any) -> Any:
+    """What dropout makes of an entry of a batch's row ``i``."""
+    first_row, columns, key, limit, scale = drop
+    if limit > 0:
+        value = drop_or_scale(value, key, (first_row + i) * columns + feature, limit, scale)
+    return value
 
 
 @njit(nogil=True, cache=True)
 def forward(
-    out: Any, indptr: Any, indices: Any, data: Any, rows: Any, weight: Any, bias: Any,
-    start: int, stop: int, first_row: int, columns: int, key: Any, limit: Any, scale: Any,
-) -> None:  # fmt: skip
+    out: Any, x: Any, rows: Any, weight: Any, bias: Any, drop: Any, start: int, stop: int
+) -> None:
     """``out[i] = bias + x[rows[i]] @ weight`` for ``start <= i < stop``."""
+    indptr, indices, data = x
     for i in range(start, stop):
         row = rows[i]
         out[i, :] = bias
         for j in range(indptr[row], indptr[row + 1]):
             feature = indices[j]
-            value = data[j]
-            if limit > 0:
-                value = drop_or_scale(value, key, (first_row + i) * columns + feature, limit, scale)
+            value = _kept(data[j], i, feature, drop)
             for c in range(weight.shape[1]):
                 out[i, c] += value * weight[feature, c]
 
 
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def forward_quantised(
+    out: Any, x: Any, rows: Any, weight: Any, bias: Any, start: int, stop: int
+) -> None:
+    """As `forward`, of weights in digits, without dropout."""
+    (indptr, indices, data), (first, second, scale) = x, weight
+    for i in range(start, stop):
+        target = out[i]
+        target[:] = bias
+        for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            value, digits = data[j] * scale[indices[j]], first[indices[j]]
+            for c in range(target.shape[0]):
+                target[c] += value * np.float32(digits[c])
+            if second.shape[0]:
+                value, digits = value * _SECOND, second[indices[j]]
+                for c in range(target.shape[0]):
+                    target[c] += value * np.float32(digits[c])
+
+
 @njit(nogil=True, cache=True)
 def update(
-    weight: Any, indptr: Any, indices: Any, data: Any, rows: Any, delta: Any, factor: Any,
-    start: int, stop: int, first_row: int, columns: int, key: Any, limit: Any, scale: Any,
-) -> None:  # fmt: skip
+    weight: Any, x: Any, rows: Any, delta: Any, factor: Any, drop: Any, start: int, stop: int
+) -> None:
     """``weight[:, c] += factor * x[rows].T @ delta[:, c]`` for ``start <= c < stop``."""
+    indptr, indices, data = x
     for i in range(rows.shape[0]):
         row = rows[i]
         for j in range(indptr[row], indptr[row + 1]):
             feature = indices[j]
-            value = data[j]
-            if limit > 0:
-                value = drop_or_scale(value, key, (first_row + i) * columns + feature, limit, scale)
+            value = _kept(data[j], i, feature, drop)
             step = factor * value
             target, source = weight[feature, start:stop], delta[i, start:stop]
             for c in range(target.shape[0]):  # from zero: no wraparound, so it vectorizes
@@ -63,20 +84,13 @@ def update(
 
 
 @njit(nogil=True, cache=True)
-def densify(
-    out: Any, indptr: Any, indices: Any, data: Any, rows: Any,
-    first_row: int, columns: int, key: Any, limit: Any, scale: Any,
-) -> None:  # fmt: skip
+def densify(out: Any, x: Any, rows: Any, drop: Any) -> None:
     """``out[i] = x[rows[i]]`` as a dense row."""
+    indptr, indices, data = x
     out[:] = _ZERO
     for i in range(rows.shape[0]):
-        row = rows[i]
-        for j in range(indptr[row], indptr[row + 1]):
-            value = data[j]
-            if limit > 0:
-                counter = (first_row + i) * columns + indices[j]
-                value = drop_or_scale(value, key, counter, limit, scale)
-            out[i, indices[j]] = value
+        for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            out[i, indices[j]] = _kept(data[j], i, indices[j], drop)
 
 
 @njit(nogil=True, cache=True)
@@ -89,28 +103,17 @@ def count_nonzeros(indptr: Any, rows: Any) -> int:
 
 
 @njit(nogil=True, cache=True)
-def row_lengths(out: Any, indptr: Any, rows: Any) -> None:
-    """``out[i]`` = the stored entries of ``rows[i]``."""
-    for i in range(rows.shape[0]):
-        out[i] = indptr[rows[i] + 1] - indptr[rows[i]]
-
-
-@njit(nogil=True, cache=True)
 def feature_entries(
-    out_columns: Any, out_rows: Any, out_values: Any, indptr: Any, indices: Any, data: Any,
-    rows: Any, row_offset: int, first_row: int, columns: int, key: Any, limit: Any, scale: Any,
-) -> int:  # fmt: skip
+    out_columns: Any, out_rows: Any, out_values: Any, x: Any, rows: Any, row_offset: int, drop: Any
+) -> int:
     """Write out the stored entries of ``rows`` that dropout keeps; returns their number."""
+    indptr, indices, data = x
     count = 0
     for i in range(rows.shape[0]):
-        row = rows[i]
-        for j in range(indptr[row], indptr[row + 1]):
-            value = data[j]
-            if limit > 0:
-                counter = (first_row + i) * columns + indices[j]
-                value = drop_or_scale(value, key, counter, limit, scale)
-                if value == _ZERO:
-                    continue
+        for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            value = _kept(data[j], i, indices[j], drop)
+            if value == _ZERO and drop[3] > 0:
+                continue
             out_columns[count] = indices[j]
             out_rows[count] = row_offset + i
             out_values[count] = value
@@ -162,7 +165,7 @@ def gather_rows(
 
 
 class CpuSparse:
-    """Implements :class:`daskxml.kernels.sparse.SparseKernels` for host memory."""
+    """Implements :class:`daskxml.kernels.Kernels` for host memory."""
 
     _team: ThreadTeam
 
@@ -170,46 +173,36 @@ class CpuSparse:
         return int(count_nonzeros(x.indptr, rows))
 
     def row_lengths(self, out: Array, x: Csr, rows: Array) -> None:
-        row_lengths(out, x.indptr, rows)
+        np.subtract(x.indptr[rows + 1], x.indptr[rows], out=out, casting="unsafe")
 
     def sparse_forward(
         self, out: Array, x: Csr, rows: Array, weight: Array, bias: Array, drop: Drop = KEEP_ALL
     ) -> None:
         grain = _grain(rows.shape[0], self.nonzeros(x, rows) * weight.shape[1])
         if isinstance(weight, Quantised):
-            parts = weight.first, weight.second, weight.scale
-            read = (out, x.indptr, x.indices, _values(x), rows, *parts, bias)
+            digits = weight.first, weight.second, weight.scale
+            read = (out, arrays_of(x), rows, digits, bias)
             self._team.run(rows.shape[0], grain, lambda _, *span: forward_quantised(*read, *span))
             return
-        operands = (out, x.indptr, x.indices, _values(x), rows, weight, bias)
-        counter = _counter(x, drop)
-        self._team.run(
-            rows.shape[0], grain,
-            lambda _, start, stop: forward(*operands, start, stop, *counter),
-        )  # fmt: skip
+        operands = (out, arrays_of(x), rows, weight, bias, _counter(x, drop))
+        self._team.run(rows.shape[0], grain, lambda _, *span: forward(*operands, *span))
 
     def sparse_update(
         self, weight: Array, x: Csr, rows: Array, delta: Array, factor: float,
         drop: Drop = KEEP_ALL,
     ) -> None:  # fmt: skip
-        step = np.float32(factor)
-        operands = (weight, x.indptr, x.indices, _values(x), rows, delta, step)
         units = weight.shape[1]
         grain = max(16, _grain(units, self.nonzeros(x, rows) * units))
-        counter = _counter(x, drop)
-        self._team.run(
-            units, grain,
-            lambda _, start, stop: update(*operands, start, stop, *counter),
-        )  # fmt: skip
+        operands = (weight, arrays_of(x), rows, delta, np.float32(factor), _counter(x, drop))
+        self._team.run(units, grain, lambda _, *span: update(*operands, *span))
 
     def feature_entries(
         self, out: tuple[Array, Array, Array], x: Csr, rows: Array, row_offset: int, drop: Drop
     ) -> int:
-        operands = (*out, x.indptr, x.indices, _values(x), rows, row_offset)
-        return int(feature_entries(*operands, *_counter(x, drop)))
+        return int(feature_entries(*out, arrays_of(x), rows, row_offset, _counter(x, drop)))
 
     def densify(self, out: Array, x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> None:
-        densify(out, x.indptr, x.indices, _values(x), rows, *_counter(x, drop))
+        densify(out, arrays_of(x), rows, _counter(x, drop))
 
     def group_entries(
         self, features: Array, starts: Array, rows: Array, values: Array,
@@ -232,9 +225,9 @@ def _grain(items: int, products: int) -> int:
     return max(1, items * _GRAIN // max(1, products))
 
 
-def _values(x: Csr) -> Array:
-    """The stored values; materialized for a matrix of ones (never for labels)."""
-    return np.ones(x.nonzeros, np.float32) if x.data is None else x.data
+def arrays_of(x: Csr) -> tuple[Array, Array, Array]:
+    """Row pointers, columns and values; ones are materialized (never for labels)."""
+    return x.indptr, x.indices, np.ones(x.nonzeros, np.float32) if x.data is None else x.data
 
 
 def _counter(x: Csr, drop: Drop) -> tuple[int, int, np.uint64, np.uint64, np.float32]:

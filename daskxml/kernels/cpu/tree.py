@@ -14,9 +14,10 @@ import numpy as np
 from numba import njit
 
 from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.kernels.cpu.numba_math import hash64
+from daskxml.kernels.cpu.numba_math import hash64, insert
+from daskxml.kernels.cpu.sparse import arrays_of
 from daskxml.kernels.cpu.thread_team import ThreadTeam
-from daskxml.kernels.tree import (
+from daskxml.kernels.operands import (
     COARSE,
     NO_ROWS_BIAS,
     QUANTUM,
@@ -34,55 +35,28 @@ _ROW_GRAIN = 16  # rows that take about as long as waking a thread
 
 
 @njit(nogil=True, cache=True)
-def _round_to(exact: Any, values: Any, quantum: float) -> None:
-    """Write values, rounded to multiples of a power of two, in float64."""
-    for d in range(values.shape[0]):
-        exact[d] = np.rint(np.float64(values[d]) / quantum) * quantum
+def sum_products(sums: Any, rows: Any, vectors: Any, others: Any, units: Any) -> None:
+    """For every row add the sum of its ``vectors`` to ``sums`` at the columns of ``others``.
 
-
-@njit(nogil=True, cache=True)
-def sum_labels(
-    sums: Any, x_indptr: Any, x_indices: Any, x_data: Any, y_indptr: Any, y_indices: Any,
-    projection: Any,
-) -> None:  # fmt: skip
-    """Add every row's projection to the sums of its labels."""
+    ``rows`` and ``others`` are sparse matrices with the same rows; values count as they are. The
+    row's sum and the values of ``others`` are rounded to multiples of ``units``, powers of two.
+    """
+    (indptr, indices, data), (to_indptr, to_indices, to_data) = rows, others
     total = np.empty(sums.shape[1], np.float32)
     exact = np.empty(sums.shape[1], np.float64)
-    for i in range(x_indptr.shape[0] - 1):
-        if y_indptr[i] == y_indptr[i + 1]:
+    for i in range(indptr.shape[0] - 1):
+        if indptr[i] == indptr[i + 1] or to_indptr[i] == to_indptr[i + 1]:
             continue
         total[:] = _ZERO
-        for j in range(x_indptr[i], x_indptr[i + 1]):
-            value, source = x_data[j], projection[x_indices[j]]
+        for j in range(indptr[i], indptr[i + 1]):
+            value, source = data[j], vectors[indices[j]]
             for d in range(total.shape[0]):
                 total[d] += value * source[d]
-        _round_to(exact, total, QUANTUM)
-        for j in range(y_indptr[i], y_indptr[i + 1]):
-            target = sums[y_indices[j]]
-            for d in range(exact.shape[0]):
-                target[d] += exact[d]
-
-
-@njit(nogil=True, cache=True)
-def sum_features(
-    sums: Any, x_indptr: Any, x_indices: Any, x_data: Any, y_indptr: Any, y_indices: Any,
-    vectors: Any,
-) -> None:  # fmt: skip
-    """Add the sum of a row's labels' vectors, times each of its values, to the features' sums."""
-    total = np.empty(sums.shape[1], np.float32)
-    exact = np.empty(sums.shape[1], np.float64)
-    for i in range(x_indptr.shape[0] - 1):
-        if y_indptr[i] == y_indptr[i + 1]:
-            continue
-        total[:] = _ZERO
-        for j in range(y_indptr[i], y_indptr[i + 1]):
-            source = vectors[y_indices[j]]
-            for d in range(total.shape[0]):
-                total[d] += source[d]
-        _round_to(exact, total, COARSE)
-        for j in range(x_indptr[i], x_indptr[i + 1]):
-            value = np.rint(np.float64(x_data[j]) / COARSE) * COARSE
-            target = sums[x_indices[j]]
+        for d in range(total.shape[0]):
+            exact[d] = np.rint(np.float64(total[d]) / units[0]) * units[0]
+        for j in range(to_indptr[i], to_indptr[i + 1]):
+            value = np.rint(np.float64(to_data[j]) / units[1]) * units[1]
+            target = sums[to_indices[j]]
             for d in range(exact.shape[0]):
                 target[d] += value * exact[d]
 
@@ -136,11 +110,9 @@ def node_columns(column_of: Any, indptr: Any, indices: Any, rows: Any) -> int:
 
 
 @njit(nogil=True, cache=True)
-def gather_node(
-    out_indptr: Any, out_indices: Any, out_data: Any, column_of: Any,
-    indptr: Any, indices: Any, data: Any, rows: Any,
-) -> None:  # fmt: skip
+def gather_node(out: Any, column_of: Any, x: Any, rows: Any) -> None:
     """Copy ``rows`` with the node's own columns; column 0, the bias, is 1 in every row."""
+    (out_indptr, out_indices, out_data), (indptr, indices, data) = out, x
     place = 0
     out_indptr[0] = 0
     for i in range(rows.shape[0]):
@@ -155,116 +127,71 @@ def gather_node(
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def fit_dual(
-    weight: Any, sign: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any,
-    y_indices: Any, order: Any, key: Any, passes: int, diagonal: Any,
-) -> None:  # fmt: skip
-    """Passes of dual coordinate descent on the squared hinge, all children of a row at once.
+def _dual_steps(score: Any, held: Any, sign: Any, rate: Any, diagonal: Any) -> Any:
+    """Replace a row's scores by the steps of its dual variables, ``held``; return the largest."""
+    changed = _ZERO
+    for c in range(score.shape[0]):
+        old = held[c]
+        gradient = sign[c] * score[c] - _ONE + old * diagonal
+        new = max(old - gradient * rate, _ZERO)
+        held[c] = new
+        score[c] = sign[c] * (new - old)
+        changed = max(changed, abs(score[c]))
+    return changed
 
-    ``sign`` is -1 for a child, 0 for a column of padding, whose weights stay 0.
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _weighted_dual_steps(
+    score: Any, held: Any, sign: Any, norm: Any, diagonal: Any, counts: Any
+) -> Any:
+    """As `_dual_steps`, with the cost times what the row counts for each child."""
+    changed = _ZERO
+    for c in range(score.shape[0]):
+        old = held[c]
+        new = _ZERO
+        if counts[c] > _ZERO:
+            slack = diagonal / counts[c]
+            gradient = sign[c] * score[c] - _ONE + old * slack
+            new = max(old - gradient / (norm + slack), _ZERO)
+        held[c] = new
+        score[c] = sign[c] * (new - old)
+        changed = max(changed, abs(score[c]))
+    return changed
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _sgd_steps(score: Any, sign: Any, rate: Any) -> Any:
+    """Replace a row's scores by the steps of SGD; return the largest."""
+    changed = _ZERO
+    for c in range(score.shape[0]):
+        score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
+        changed = max(changed, abs(score[c]))
+    return changed
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _weighted_sgd_steps(score: Any, sign: Any, norm: Any, left: Any, counts: Any) -> Any:
+    """As `_sgd_steps`, with as many steps on the row as it counts in one."""
+    changed = _ZERO
+    for c in range(score.shape[0]):
+        rate = (_ONE - left ** counts[c]) / norm
+        score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
+        changed = max(changed, abs(score[c]))
+    return changed
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def fit_rows(
+    weight: Any, sign: Any, dual: Any, x: Any, y: Any, order: Any, key: Any, passes: int,
+    rates: Any, row_weights: Any, child_weights: Any,
+) -> None:  # fmt: skip
+    """Passes on the squared hinge, all children of a row at once, by dual coordinate descent.
+
+    Without ``dual`` variables, by SGD, whose rate falls from ``lr`` to ``last`` times that.
+    ``sign`` is -1 for a child, 0 for a column of padding, whose weights stay 0. Where there are
+    ``row_weights``, a row counts its weight, and for its own children that times theirs.
     """
-    score = np.empty(weight.shape[1], np.float32)
-    drawn = 0
-    for _ in range(passes):
-        drawn = _shuffle(order, key, drawn)
-        for i in order:
-            row = slice(indptr[i], indptr[i + 1])
-            positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
-            rate = _ONE / (_score_row(score, weight, indices[row], data[row]) + diagonal)
-            sign[positive] = _ONE
-            held = dual[i]
-            changed = _ZERO
-            for c in range(score.shape[0]):
-                old = held[c]
-                gradient = sign[c] * score[c] - _ONE + old * diagonal
-                new = max(old - gradient * rate, _ZERO)
-                held[c] = new
-                score[c] = sign[c] * (new - old)
-                changed = max(changed, abs(score[c]))
-            sign[positive] = -_ONE
-            if changed > _ZERO:
-                _add_row(weight, score, indices[row], data[row])
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def fit_sgd(
-    weight: Any, sign: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
-    order: Any, key: Any, passes: int, lr: Any, last: Any,
-) -> None:  # fmt: skip
-    """Passes of SGD on the squared hinge; the rate falls from ``lr`` to ``last`` times that.
-
-    ``sign`` is as for `fit_dual`.
-    """
-    score = np.empty(weight.shape[1], np.float32)
-    steps = passes * order.shape[0]
-    done = drawn = 0
-    for _ in range(passes):
-        drawn = _shuffle(order, key, drawn)
-        for i in order:
-            row = slice(indptr[i], indptr[i + 1])
-            positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
-            rate = lr * (_ONE - (_ONE - last) * np.float32(done / steps))
-            rate /= _score_row(score, weight, indices[row], data[row])
-            done += 1
-            sign[positive] = _ONE
-            changed = _ZERO
-            for c in range(score.shape[0]):
-                score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
-                changed = max(changed, abs(score[c]))
-            sign[positive] = -_ONE
-            if changed > _ZERO:
-                _add_row(weight, score, indices[row], data[row])
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def fit_weighted_dual(
-    weight: Any, sign: Any, dual: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any,
-    y_indices: Any, order: Any, key: Any, passes: int, diagonal: Any, row_weights: Any,
-    child_weights: Any,
-) -> None:  # fmt: skip
-    """As `fit_dual`, with the cost of a row times its weight, and its own children's."""
-    score = np.empty(weight.shape[1], np.float32)
-    counts = np.empty(weight.shape[1], np.float32)
-    drawn = 0
-    for _ in range(passes):
-        drawn = _shuffle(order, key, drawn)
-        for i in order:
-            row = slice(indptr[i], indptr[i + 1])
-            positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
-            norm = _score_row(score, weight, indices[row], data[row])
-            sign[positive] = _ONE
-            _count_row(counts, row_weights[i], child_weights, positive)
-            held = dual[i]
-            changed = _ZERO
-            for c in range(score.shape[0]):
-                old = held[c]
-                new = _ZERO
-                if counts[c] > _ZERO:
-                    slack = diagonal / counts[c]
-                    gradient = sign[c] * score[c] - _ONE + old * slack
-                    new = max(old - gradient / (norm + slack), _ZERO)
-                held[c] = new
-                score[c] = sign[c] * (new - old)
-                changed = max(changed, abs(score[c]))
-            sign[positive] = -_ONE
-            if changed > _ZERO:
-                _add_row(weight, score, indices[row], data[row])
-
-
-@njit(nogil=True, cache=True)
-def _count_row(counts: Any, row_weight: Any, child_weights: Any, positive: Any) -> None:
-    """Write what a row counts for each child."""
-    counts[:] = row_weight
-    for c in positive:
-        counts[c] *= child_weights[c]
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def fit_weighted_sgd(
-    weight: Any, sign: Any, indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any,
-    order: Any, key: Any, passes: int, lr: Any, last: Any, row_weights: Any, child_weights: Any,
-) -> None:  # fmt: skip
-    """As `fit_sgd`, with as many steps on a row as it counts, in one."""
+    (indptr, indices, data), (y_indptr, y_indices), (diagonal, lr, last) = x, y, rates
     score = np.empty(weight.shape[1], np.float32)
     counts = np.empty(weight.shape[1], np.float32)
     steps = passes * order.shape[0]
@@ -274,16 +201,27 @@ def fit_weighted_sgd(
         for i in order:
             row = slice(indptr[i], indptr[i + 1])
             positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
-            left = max(_ONE - lr * (_ONE - (_ONE - last) * np.float32(done / steps)), _ZERO)
             norm = _score_row(score, weight, indices[row], data[row])
-            done += 1
             sign[positive] = _ONE
-            _count_row(counts, row_weights[i], child_weights, positive)
-            changed = _ZERO
-            for c in range(score.shape[0]):
-                rate = (_ONE - left ** counts[c]) / norm
-                score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
-                changed = max(changed, abs(score[c]))
+            is_weighted = row_weights.shape[0] > 0
+            if is_weighted:
+                counts[:] = row_weights[i]
+                for c in positive:
+                    counts[c] *= child_weights[c]
+            if dual.shape[0] > 0:
+                if is_weighted:
+                    changed = _weighted_dual_steps(score, dual[i], sign, norm, diagonal, counts)
+                else:
+                    rate = _ONE / (norm + diagonal)
+                    changed = _dual_steps(score, dual[i], sign, rate, diagonal)
+            else:
+                share = _ONE - (_ONE - last) * np.float32(done / steps)
+                if is_weighted:
+                    left = max(_ONE - lr * share, _ZERO)
+                    changed = _weighted_sgd_steps(score, sign, norm, left, counts)
+                else:
+                    changed = _sgd_steps(score, sign, lr * share / norm)
+            done += 1
             sign[positive] = -_ONE
             if changed > _ZERO:
                 _add_row(weight, score, indices[row], data[row])
@@ -348,22 +286,6 @@ def fill_table(table: Any, node_starts: Any, features: Any, chunk_starts: Any) -
             table[slot, 1] = first << _COUNT_BITS | (chunk_starts[chunk + 1] - first)
 
 
-@njit(nogil=True, cache=True)
-def insert(scores: Any, ids: Any, count: int, score: Any, item: Any) -> int:
-    """Insert into the best so far, descending, ties by the lowest id; returns their number."""
-    place = count
-    while place > 0 and (
-        scores[place - 1] < score or (scores[place - 1] == score and ids[place - 1] > item)
-    ):
-        place -= 1
-    if place == scores.shape[0]:
-        return count
-    for i in range(min(count, scores.shape[0] - 1), place, -1):
-        scores[i], ids[i] = scores[i - 1], ids[i - 1]
-    scores[place], ids[place] = score, item
-    return min(count + 1, scores.shape[0])
-
-
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def _score_children(
     score: Any, found: Any, node: Any, features: Any, values: Any, table: Any, children: Any,
@@ -389,15 +311,15 @@ def _score_children(
 
 @njit(nogil=True, cache=True)
 def rank_rows(
-    out_ids: Any, out_scores: Any, beam: int, levels: int, widest: int,
-    indptr: Any, indices: Any, data: Any, rows: Any, start: int, stop: int,
-    child_starts: Any, bias: Any, children: Any, weights: Any, table: Any,
+    out_ids: Any, out_scores: Any, beam: int, levels: int, widest: int, x: Any, rows: Any,
+    tree: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """The best leaves of the rows ``start <= i < stop``; a score is a log probability.
 
     No child's score is above its parent's: a node whose own is below the last of the best found is
     not looked into, and neither are those after it.
     """
+    (indptr, indices, data), (child_starts, bias, children, weights, table) = x, tree
     last_node = child_starts.shape[0] - 1
     score = np.empty(widest, np.float32)
     nodes, node_scores = np.empty(beam, np.int32), np.empty(beam, np.float32)
@@ -480,10 +402,7 @@ def node_rows(x: Csr, rows: Array) -> tuple[Csr, Array]:
         np.empty(rows.shape[0] + 1, np.int64), np.empty(nonzeros, np.int32),
         np.empty(nonzeros, np.float32), count + 1,
     )  # fmt: skip
-    gather_node(
-        gathered.indptr, gathered.indices, gathered.data, column_of,
-        x.indptr, x.indices, _values(x), rows,
-    )  # fmt: skip
+    gather_node(arrays_of(gathered), column_of, arrays_of(x), rows)
     return gathered, np.flatnonzero(column_of).astype(np.int32)
 
 
@@ -492,27 +411,19 @@ def fit_node(weight: Array, x: Csr, problem: NodeProblem, fit: Fit) -> None:
 
     ``x`` has the problem's rows, from `node_rows`. Columns behind the children stay zero.
     """
-    y = problem.children
+    y, counts = problem.children, [problem.row_weights, problem.child_weights]
     sign = np.full(weight.shape[1], -_ONE, np.float32)
     sign[y.columns :] = _ZERO
-    order = np.arange(x.rows)
-    operands = (x.indptr, x.indices, x.data, y.indptr, y.indices, order, np.uint64(problem.key))
-    rows_count, child_weights = problem.row_weights, problem.child_weights
-    counts = _counts(rows_count, x.rows), _counts(child_weights, weight.shape[1])
-    is_weighted = rows_count is not None or child_weights is not None
-    if fit.solver == "dual":
-        dual = np.zeros((x.rows, weight.shape[1]), np.float32)
-        diagonal = np.float32(0.5 / fit.cost)
-        if is_weighted:
-            fit_weighted_dual(weight, sign, dual, *operands, fit.passes, diagonal, *counts)
-        else:
-            fit_dual(weight, sign, dual, *operands, fit.passes, diagonal)
-        return
-    rates = np.float32(fit.lr), np.float32(fit.last_lr)
-    if is_weighted:
-        fit_weighted_sgd(weight, sign, *operands, fit.passes, *rates, *counts)
+    if all(each is None for each in counts):
+        counts = [np.empty(0, np.float32)] * 2
     else:
-        fit_sgd(weight, sign, *operands, fit.passes, *rates)
+        sizes = x.rows, y.columns
+        given = zip(counts, sizes, strict=True)
+        counts = [np.ones(n, np.float32) if each is None else each for each, n in given]
+    dual = np.zeros((x.rows if fit.solver == "dual" else 0, weight.shape[1]), np.float32)
+    rates = np.float32(0.5 / fit.cost), np.float32(fit.lr), np.float32(fit.last_lr)
+    rows = (x.indptr, x.indices, x.data), (y.indptr, y.indices), np.arange(x.rows)
+    fit_rows(weight, sign, dual, *rows, np.uint64(problem.key), fit.passes, rates, *counts)
 
 
 def prune(
@@ -573,10 +484,7 @@ def label_sums(part: Partition, projection: Array) -> Array:
     ``projection`` is ``(features, dimensions)`` float32. A row's projection is rounded to
     multiples of `QUANTUM`, so that sums over parts of the rows are exact in any order.
     """
-    x, y = part.features, part.labels
-    sums = np.zeros((y.columns, projection.shape[1]))
-    sum_labels(sums, x.indptr, x.indices, _values(x), y.indptr, y.indices, projection)
-    return sums
+    return _sums(part.features, projection, part.labels, (QUANTUM, 1.0))
 
 
 def feature_sums(part: Partition, vectors: Array) -> Array:
@@ -585,14 +493,17 @@ def feature_sums(part: Partition, vectors: Array) -> Array:
     ``vectors`` is ``(labels, dimensions)`` float32, the result ``(features, dimensions)``
     float64: exact, since values and the sum of a row's vectors are rounded to `COARSE`.
     """
-    x, y = part.features, part.labels
-    sums = np.zeros((x.columns, vectors.shape[1]))
-    sum_features(sums, x.indptr, x.indices, _values(x), y.indptr, y.indices, vectors)
+    return _sums(part.labels, vectors, part.features, (COARSE, COARSE))
+
+
+def _sums(rows: Csr, vectors: Array, others: Csr, units: tuple[float, float]) -> Array:
+    sums = np.zeros((others.columns, vectors.shape[1]))
+    sum_products(sums, arrays_of(rows), vectors, arrays_of(others), units)
     return sums
 
 
 class CpuTree:
-    """Implements :class:`daskxml.kernels.tree.TreeKernels` for host memory."""
+    """Implements :class:`daskxml.kernels.Kernels` for host memory."""
 
     _team: ThreadTeam
 
@@ -613,17 +524,11 @@ class CpuTree:
         arrays = tree.arrays
         ids = np.empty((rows.shape[0], count), np.int32)
         scores = np.empty((rows.shape[0], count), np.float32)
-        values = _values(x)
-        operands = (
-            arrays.child_starts, arrays.bias, arrays.children, arrays.weights, tree.table,
-        )  # fmt: skip
+        own = arrays.child_starts, arrays.bias, arrays.children, arrays.weights, tree.table
+        read = beam, arrays.levels, tree.widest, arrays_of(x), rows, own
         self._team.run(
-            rows.shape[0], _ROW_GRAIN,
-            lambda _, *span: rank_rows(
-                ids, scores, beam, arrays.levels, tree.widest, x.indptr, x.indices, values, rows,
-                *span, *operands,
-            ),
-        )  # fmt: skip
+            rows.shape[0], _ROW_GRAIN, lambda _, *span: rank_rows(ids, scores, *read, *span)
+        )
         return ids, scores
 
     def average_rankings(
@@ -635,11 +540,3 @@ class CpuTree:
             rows, _ROW_GRAIN, lambda _, *span: average_rows(*out, ids, scores, shares, *span)
         )
         return out
-
-
-def _counts(weights: Array | None, size: int) -> Array:
-    return np.ones(size, np.float32) if weights is None else weights
-
-
-def _values(x: Csr) -> Array:
-    return np.ones(x.nonzeros, np.float32) if x.data is None else x.data

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 (the methods are documented once, in the Protocol)
-"""Kernels on dense arrays on a GPU: cuBLAS products, layers and flat vectors."""
+"""Kernels on dense arrays on a GPU: cuBLAS products, layers, flat vectors, optimizers' steps."""
 
 from __future__ import annotations
 
@@ -8,33 +8,18 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.kernels.cuda.device import CudaDevice, DeferredSums, product_of
-from daskxml.kernels.dense import Drop
+from daskxml.kernels.cuda.device import NULL, THREADS, DeviceKernels, grid
+from daskxml.kernels.operands import AdamStep, DeviceCount, Drop, RowGradient
 
-THREADS = 256
+f32 = np.float32
+
 SUM_THREADS = 512
-_MOST_BLOCKS = 1 << 14  # more than any GPU runs at the same time
 SUM_BLOCKS = 256  # fixed: the order of summation depends on it
-_INFINITY = 0x7F800000
 _SUM_HEIGHT, _MOST_SUMS = 64, 64  # rows whose sum a block forms, and the most such sums
 
 
-def grid(items: int) -> tuple[tuple[int], tuple[int]]:
-    """Blocks and threads for an elementwise kernel.
-
-    Examples
-    --------
-    >>> grid(257)
-    ((2,), (256,))
-    """
-    return (min(_MOST_BLOCKS, -(-items // THREADS)),), (THREADS,)
-
-
-class CudaDense:
-    """Implements :class:`daskxml.kernels.dense.DenseKernels` for a GPU."""
-
-    _device: CudaDevice
-    _deferred: DeferredSums
+class CudaDense(DeviceKernels):
+    """The part of `daskxml.kernels.Kernels` on dense arrays and of optimizers, for a GPU."""
 
     def copy(self, out: Array, x: Array) -> None:
         """``out`` may be a host array: that synchronizes."""
@@ -48,12 +33,8 @@ class CudaDense:
             self._device.clear(out)
             return
         kind = f"uint{8 * out.itemsize}"
-        word, size = np.array(value, out.dtype).view(kind)[()], int(out.size)
         words = out.reshape(-1).view(kind)
-        self._device.launch(f"fill_{kind}", *grid(size), words, word, np.int64(size))
-
-    def sum64(self, x: Array) -> float:
-        return float(self._parts("sum_parts", 1, x).sum())
+        self._each(f"fill_{kind}", int(out.size), words, np.array(value, out.dtype).view(kind)[()])
 
     def deferred_sum(self, *terms: tuple[Array, float]) -> SupportsFloat:
         total = self._deferred.new()
@@ -63,56 +44,57 @@ class CudaDense:
         return total
 
     def scale(self, out: Array, x: Array, factor: float) -> None:
-        self._flat("scale", out, x, np.float32(factor))
+        self._each("scale", int(out.shape[0]), out, x, f32(factor))
 
     def add_scaled(self, out: Array, x: Array, factor: float) -> None:
-        self._flat("add_scaled", out, x, np.float32(factor))
+        self._each("add_scaled", int(out.shape[0]), out, x, f32(factor))
 
     def momentum(self, out: Array, current: Array, previous: Array, gamma: float) -> None:
-        self._flat("add_change", out, current, previous, np.float32(gamma))
+        self._each("add_change", int(out.shape[0]), out, current, previous, f32(gamma))
 
     def add_two(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
-        self._flat("add_two", out, x, np.float32(a), y, np.float32(b))
+        self._each("add_two", int(out.shape[0]), out, x, f32(a), y, f32(b))
 
     def axpby(self, out: Array, x: Array, a: float, y: Array, b: float) -> None:
-        self._flat("axpby", out, x, np.float32(a), y, np.float32(b))
+        self._each("axpby", int(out.shape[0]), out, x, f32(a), y, f32(b))
 
     def dots(self, x: Array, y: Array) -> tuple[float, float, float]:
         xy, xx, yy = self._parts("dot_parts", 3, x, y).sum(axis=1).tolist()
         return xy, xx, yy
 
     def largest(self, x: Array) -> float:
-        return float(np.uint32(self._largest_word(x)).view(np.float32))
+        word, size = self._device.scratch()(1, "uint32"), int(x.shape[0])
+        self._device.clear(word)
+        blocks = (min(SUM_BLOCKS, -(-size // THREADS)),)
+        self._device.launch("largest_word", blocks, (THREADS,), word, x, np.int64(size))
+        return float(self._device.download(word).view(np.float32)[0])
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        f = np.float32(factor)
+        f = f32(factor)
         if out.dtype == np.uint16:
-            self._flat("to_bfloat16", out, x, f)
+            self._each("to_bfloat16", int(out.shape[0]), out, x, f)
         elif x.dtype == np.uint16:
-            self._flat("from_bfloat16", out, x, f)
+            self._each("from_bfloat16", int(out.shape[0]), out, x, f)
         elif out.dtype == np.float16:
-            self._flat("to_float16", out.view("uint16"), x, f)
+            self._each("to_float16", int(out.shape[0]), out.view("uint16"), x, f)
         else:
-            self._flat("from_float16", out, x.view("uint16"), f)
+            self._each("from_float16", int(out.shape[0]), out, x.view("uint16"), f)
 
     def squared_norm(self, x: Array) -> float:
         return float(self._parts("square_parts", 1, x).sum())
 
-    def all_finite(self, x: Array) -> bool:
-        return self._largest_word(x) < _INFINITY
-
     def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
-        product = product_of(out, a, b)
-        if product.k > 0:
-            self._device.gemm(product, alpha, beta)
+        if not out.flags.c_contiguous:
+            raise ValueError("gemm writes into contiguous rows only")
+        if a.shape[1] > 0:
+            self._device.gemm(out, a, b, alpha, beta)
         elif beta == 0.0:  # without reading it
             self._device.clear(out)
         else:
             self.scale(out.reshape(-1), out.reshape(-1), beta)
 
     def fill_rows(self, out: Array, row: Array) -> None:
-        size, columns = int(out.size), np.int32(out.shape[1])
-        self._device.launch("fill_rows", *grid(size), out, row, columns, np.int64(size))
+        self._each("fill_rows", int(out.size), out, row, np.int32(out.shape[1]))
 
     def column_sums(self, out: Array, x: Array) -> None:
         """In two steps where there are many rows: sums of parts first."""
@@ -132,29 +114,20 @@ class CudaDense:
             )  # fmt: skip
 
     def activate(self, x: Array, activation: str) -> None:
-        self._device.launch(activation, *grid(int(x.size)), x, np.int64(x.size))
+        self._each(activation, int(x.size), x)
 
     def activation_gradient(
         self, delta: Array, active: Array, activation: str, keep: float = 1.0
     ) -> None:
-        size, wide = np.int64(delta.size), grid(int(delta.size))
-        if activation == "relu":
-            self._device.launch("relu_gradient", *wide, delta, active, size)
-        else:
-            self._device.launch("sigmoid_gradient", *wide, delta, active, np.float32(keep), size)
+        operands = (delta, active) if activation == "relu" else (delta, active, f32(keep))
+        self._each(f"{activation}_gradient", int(delta.size), *operands)
 
     def dropout(self, x: Array, drop: Drop) -> None:
         if drop.limit == 0:
             return
-        first, size = drop.first_row * int(x.shape[1]), int(x.size)
-        self._device.launch(
-            "dropout", *grid(size), x, np.int64(first), np.uint64(drop.key),
-            np.uint64(drop.limit), np.float32(drop.scale), np.int64(size),
-        )  # fmt: skip
-
-    def _flat(self, name: str, out: Array, *operands: Any) -> None:
-        size = int(out.shape[0])
-        self._device.launch(name, *grid(size), out, *operands, np.int64(size))
+        first = np.int64(drop.first_row * int(x.shape[1]))
+        stream = np.uint64(drop.key), np.uint64(drop.limit), f32(drop.scale)
+        self._each("dropout", int(x.size), x, first, *stream)
 
     def _parts(self, name: str, sums: int, *operands: Array) -> Array:
         """Each block's sums, ``(sums, blocks)``, on the host; zeros for an empty vector."""
@@ -164,14 +137,110 @@ class CudaDense:
         self._device.launch(name, (blocks,), (THREADS,), parts, *operands, np.int64(size))
         return self._device.download(parts)
 
-    def _largest_word(self, x: Array) -> int:
-        word, size = self._device.scratch()(1, "uint32"), int(x.shape[0])
-        self._device.clear(word)
-        blocks = (min(SUM_BLOCKS, -(-size // THREADS)),)
-        self._device.launch("largest_word", blocks, (THREADS,), word, x, np.int64(size))
-        return int(self._device.download(word)[0])
+    # -- optimizers --------------------------------------------------------------------------------
+
+    def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
+        self._step("sgd", gradient, (weight,), f32(lr), f32(keep))
+
+    def momentum_rows(
+        self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
+        momentum: float, nesterov: bool,
+    ) -> None:  # fmt: skip
+        rates = f32(lr), f32(keep), f32(momentum), np.int32(nesterov)
+        self._step("momentum", gradient, (weight, buffer), *rates)
+
+    def adam_rows(
+        self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        rates = f32(adam.lr * adam.first_factor), f32(adam.keep), *_constants(adam)
+        self._step("adam", gradient, (weight, first, second), *rates)
+
+    def row_rms_rows(
+        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
+    ) -> None:
+        count, width = (int(size) for size in gradient.values.shape)
+        self._device.launch(
+            "row_rms", (-(-count // 8),), (THREADS,),
+            weight, second, gradient.values, *self._rows(gradient), f32(gradient.scale),
+            np.int32(width), np.int64(count),
+            f32(adam.lr), f32(adam.keep), *_constants(adam)[2:],
+        )  # fmt: skip
+
+    def lamb_moments(
+        self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
+        adam: AdamStep,
+    ) -> None:  # fmt: skip
+        count, width = (int(size) for size in gradient.values.shape)
+        self._device.launch(
+            "lamb_moments", (-(-count // 8),), (THREADS,),
+            norms, weight, first, second, gradient.values, *self._rows(gradient),
+            f32(gradient.scale), np.int32(width), np.int64(count),
+            f32(adam.first_factor), f32(adam.weight_decay), *_constants(adam),
+        )  # fmt: skip
+
+    def lamb_trust(self, trust: Array, norms: Array) -> None:
+        count = int(norms.shape[1])
+        blocks = max(1, min(SUM_BLOCKS, -(-count // THREADS)))
+        parts, launch = self._device.scratch()((2, blocks), "float64"), self._device.launch
+        for sums, squares in zip(parts, norms, strict=True):
+            launch("sum_parts", (blocks,), (THREADS,), sums, squares, np.int64(count))
+        launch("lamb_trust", (1,), (THREADS,), trust, parts, np.int32(blocks))
+
+    def lamb_rows(
+        self, weight: Array, first: Array, second: Array, gradient: RowGradient,
+        adam: AdamStep, trust: Array,
+    ) -> None:  # fmt: skip
+        size, width = _sizes(gradient)
+        self._device.launch(
+            "lamb", *grid(int(size)), weight, first, second, *self._rows(gradient), width, size,
+            np.float64(adam.lr), trust, f32(adam.first_factor), f32(adam.weight_decay),
+            f32(adam.second_root), f32(adam.epsilon),
+        )  # fmt: skip
+
+    def _step(
+        self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any
+    ) -> None:
+        size, width = _sizes(gradient)
+        self._device.launch(
+            name, *grid(int(size)), *arrays, gradient.values,
+            *self._rows(gradient), f32(gradient.scale), width, size,
+            *rates,
+        )  # fmt: skip
+
+    def _rows(self, gradient: RowGradient) -> tuple[Any, Any]:
+        """Ids of the gradient's rows, and flags of those to skip; null for all and none."""
+        ids = NULL if gradient.ids is None else gradient.ids
+        if not gradient.skip_zero_rows:
+            return ids, NULL
+        count, width = (int(size) for size in gradient.values.shape)
+        skipped = self._device.scratch()(count, "uint8")
+        self._device.launch(
+            "find_zero_rows", (-(-count // 8),), (THREADS,),
+            skipped, gradient.values, *count_operands(gradient.device_count), np.int32(width),
+            np.int64(count),
+        )  # fmt: skip
+        return ids, skipped
 
 
 def dense_scratch_bytes(units: int) -> int:
     """Temporary memory of the sums of `CudaDense`."""
     return 4 * _MOST_SUMS * units + 8 * 4 * SUM_BLOCKS
+
+
+def _sizes(gradient: RowGradient) -> tuple[np.int64, np.int32]:
+    """The size of a gradient, and its width."""
+    count, width = gradient.values.shape
+    return np.int64(count * width), np.int32(width)
+
+
+def _constants(adam: AdamStep) -> tuple[Any, ...]:
+    return *(f32(rate) for rate in adam.rates), f32(adam.second_root), f32(adam.epsilon)
+
+
+def count_operands(device_count: DeviceCount | None) -> tuple[Any, Any]:
+    """Pointer to the true number of rows, and the number of the first row, for a kernel."""
+    return (
+        (NULL, np.int32(0))
+        if device_count is None
+        else (device_count[0], np.int32(device_count[1]))
+    )

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 (kernels are documented once, in the Protocol)
 """What the CUDA kernels need: a device, their sources, and arrays beside their operands.
 
 `daskxml.kernels.cuda.cupy_device` implements the device for a GPU; the tests have another
@@ -15,13 +16,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import finalize
 
 import numpy as np
 
 from daskxml.core.arrays import Array
+from daskxml.kernels.operands import relocate
 
+T = TypeVar("T")
 Shape = int | tuple[int, ...]
 MakeArray = Callable[[Shape, str], Array]
 NULL = np.uintp(0)  # a null pointer
@@ -34,6 +37,8 @@ _KERNEL = re.compile(r"^KERNEL (?:BOUNDS\(.*?\) )?(\w+)\(", re.MULTILINE)
 _ALIGNED_BYTES = 256  # as CUDA's own allocations are
 _GRAIN_BYTES = 1 << 20
 _SLOTS = 1024  # deferred sums at a time
+THREADS = 256  # of a block
+_MOST_BLOCKS = 1 << 14  # more than any GPU runs at the same time
 
 
 class CudaDevice(Protocol):
@@ -97,76 +102,14 @@ class CudaDevice(Protocol):
     ) -> None:
         """Run a kernel over contiguous arrays and NumPy scalars; nothing where a size is 0."""
 
-    def gemm(self, product: Product, alpha: float, beta: float) -> None:
-        """``out = alpha * a @ b + beta * out``."""
+    def gemm(self, out: Array, a: Array, b: Array, alpha: float, beta: float) -> None:
+        """``out = alpha * a @ b + beta * out``, contiguous; operands may be transposed views."""
 
     def time_range(self, name: str) -> AbstractContextManager[None]:
         """A range of this name in what a profiler records (NVTX)."""
 
     def close(self) -> None:
         """Wait for the queued work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A product of C-ordered matrices in terms of BLAS, which is column-major.
-
-    BLAS computes ``out.T = b.T @ a.T``: C-ordered operands are transposed already.
-
-    Attributes
-    ----------
-    out, a, b
-        The arrays.
-    m, n, k
-        ``out`` is ``(m, n)``, ``a`` ``(m, k)`` and ``b`` ``(k, n)``.
-    transpose_a, transpose_b
-        Whether the operand is a transposed view.
-    a_stride, b_stride
-        The leading dimensions; that of ``out`` is n.
-    """
-
-    out: Array
-    a: Array
-    b: Array
-    m: int
-    n: int
-    k: int
-    transpose_a: bool
-    transpose_b: bool
-    a_stride: int
-    b_stride: int
-
-
-def product_of(out: Array, a: Array, b: Array) -> Product:
-    """The product ``a @ b`` into ``out`` in terms of BLAS.
-
-    Raises
-    ------
-    ValueError
-        If ``out`` is not contiguous, or an operand neither that nor a transposed view of one.
-
-    Examples
-    --------
-    >>> a, b = np.zeros((2, 3)), np.zeros((4, 3))
-    >>> product = product_of(np.zeros((2, 4)), a, b.T)
-    >>> product.transpose_a, product.a_stride, product.transpose_b, product.b_stride
-    (False, 3, True, 3)
-    """
-    if not out.flags.c_contiguous:
-        raise ValueError("gemm writes into contiguous rows only")
-    m, k = (int(size) for size in a.shape)
-    transpose_a, a_stride = _orientation(a)
-    transpose_b, b_stride = _orientation(b)
-    return Product(out, a, b, m, int(b.shape[1]), k, transpose_a, transpose_b, a_stride, b_stride)
-
-
-def _orientation(matrix: Array) -> tuple[bool, int]:
-    """Whether a matrix is a transposed view, and the distance of its rows, or columns."""
-    if matrix.flags.c_contiguous:
-        return False, max(1, int(matrix.shape[1]))
-    if matrix.T.flags.c_contiguous:
-        return True, max(1, int(matrix.shape[0]))
-    raise ValueError("gemm reads matrices in C or F order only")
 
 
 @cache
@@ -383,3 +326,62 @@ class ZeroedScratch:
         if array is None or array.shape[0] < size:
             array = self._arrays[name] = self._make(max(1, size), dtype)
         return array
+
+
+def grid(items: int) -> tuple[tuple[int], tuple[int]]:
+    """Blocks and threads for an elementwise kernel.
+
+    Examples
+    --------
+    >>> grid(257)
+    ((2,), (256,))
+    """
+    return (min(_MOST_BLOCKS, -(-items // THREADS)),), (THREADS,)
+
+
+class DeviceKernels:
+    """What the kernels of all families have in common."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device, self._host_copies = device, HostCopies()
+        self._zeroed = ZeroedScratch(self.zeros)
+        self._deferred = DeferredSums(device)
+
+    def empty(self, shape: Shape, dtype: str = "float32") -> Array:
+        return self._device.empty(shape, dtype)
+
+    def zeros(self, shape: Shape, dtype: str = "float32") -> Array:
+        out = self._device.empty(shape, dtype)
+        self._device.clear(out)
+        return out
+
+    def to_device(self, value: T) -> T:
+        """Host copies of int64 arrays are kept: they are row numbers and offsets."""
+        return relocate(value, lambda array: self._moved(array, self._device.upload))
+
+    def to_host(self, value: T) -> T:
+        return relocate(value, self._download)
+
+    def to_device_async(self, value: T) -> T:
+        return relocate(value, lambda array: self._moved(array, self._device.upload_async))
+
+    def _moved(self, array: Array, move: Callable[[Array], Array]) -> Array:
+        if self._device.holds(array):
+            return array
+        there = move(np.ascontiguousarray(array))
+        if array.dtype == np.int64:
+            self._host_copies.add(there, array.copy())
+        return there
+
+    def _download(self, array: Array) -> Array:
+        return self._device.download(array) if self._device.holds(array) else np.asarray(array)
+
+    def _each(self, name: str, items: int, *operands: Any) -> None:
+        """Run an elementwise kernel, whose last parameter is the number of items."""
+        self._device.launch(name, *grid(items), *operands, np.int64(items))
+
+    def _on_host(self, array: Array) -> Array:
+        if not self._device.holds(array):
+            return array
+        copy = self._host_copies.find(array)
+        return self._device.download(array) if copy is None else copy

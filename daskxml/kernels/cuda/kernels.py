@@ -8,26 +8,18 @@ GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TypeVar
 
 import numpy as np
 
-from daskxml.core.arrays import Array
 from daskxml.kernels.cuda.dense import CudaDense, dense_scratch_bytes
-from daskxml.kernels.cuda.device import CudaDevice, DeferredSums, HostCopies, ZeroedScratch
-from daskxml.kernels.cuda.fused import CudaFused
 from daskxml.kernels.cuda.labels import CudaLabels, label_scratch_bytes
-from daskxml.kernels.cuda.optim import CudaOptim
-from daskxml.kernels.cuda.sparse import CudaSparse, sparse_scratch_bytes
+from daskxml.kernels.cuda.sparse import sparse_scratch_bytes
 from daskxml.kernels.cuda.tree import CudaTree
-from daskxml.kernels.memory import StepSizes, relocate
-
-T = TypeVar("T")
+from daskxml.kernels.operands import StepSizes
 
 
-class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CudaTree):
+class CudaKernels(CudaDense, CudaLabels, CudaTree):
     """Implements :class:`daskxml.kernels.Kernels` for a GPU.
 
     Parameters
@@ -39,11 +31,6 @@ class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CudaT
     name = "cuda"
     threads = 1
     gradient_floats = 1 << 24  # 64 MiB: a few launches for the gradient of a large layer
-
-    def __init__(self, device: CudaDevice) -> None:
-        self._device, self._host_copies = device, HostCopies()
-        self._zeroed = ZeroedScratch(self.zeros)
-        self._deferred = DeferredSums(device)
 
     def close(self) -> None:
         self._device.close()
@@ -72,48 +59,11 @@ class CudaKernels(CudaDense, CudaSparse, CudaLabels, CudaFused, CudaOptim, CudaT
     def release(self) -> None:
         self._device.release()
 
-    # -- arrays -----------------------------------------------------------------------------------
-
-    def empty(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
-        return self._device.empty(shape, dtype)
-
-    def zeros(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
-        out = self._device.empty(shape, dtype)
-        self._device.clear(out)
-        return out
-
-    def to_device(self, value: T) -> T:
-        """Host copies of int64 arrays are kept: they are row numbers and offsets."""
-        return relocate(value, self._upload)
-
-    def to_host(self, value: T) -> T:
-        return relocate(value, self._download)
-
-    def to_device_async(self, value: T) -> T:
-        return relocate(value, self._upload_async)
-
     def await_uploads(self) -> None:
         self._device.await_uploads()
 
     def time_range(self, name: str) -> AbstractContextManager[None]:
         return self._device.time_range(name)
-
-    def _upload(self, array: Array) -> Array:
-        return self._moved(array, self._device.upload)
-
-    def _upload_async(self, array: Array) -> Array:
-        return self._moved(array, self._device.upload_async)
-
-    def _moved(self, array: Array, move: Callable[[Array], Array]) -> Array:
-        if self._device.holds(array):
-            return array
-        there = move(np.ascontiguousarray(array))
-        if array.dtype == np.int64:
-            self._host_copies.add(there, array.copy())
-        return there
-
-    def _download(self, array: Array) -> Array:
-        return self._device.download(array) if self._device.holds(array) else np.asarray(array)
 
 
 def _zeroed_arrays(sizes: StepSizes) -> dict[str, tuple[int, str]]:

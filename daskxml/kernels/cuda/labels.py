@@ -1,28 +1,31 @@
 # ruff: noqa: D102 (the methods are documented once, in the Protocol)
-"""Kernels on blocks of labels on a GPU, with a fused softmax."""
+"""Kernels on blocks of labels on a GPU: a fused softmax, products with the softmax in them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.cuda.dense import THREADS, grid
-from daskxml.kernels.cuda.device import CudaDevice, ZeroedScratch, aligned
-from daskxml.kernels.labels import LabelWork
+from daskxml.kernels.cuda.device import THREADS, DeviceKernels, aligned
+from daskxml.kernels.operands import LabelWork
 
 _TILE = 32, 8  # rows and labels of a block of threads
-MOST_CHUNKS = 256  # of labels, whose partial results are merged
+_MOST_CHUNKS = 256  # of labels, whose partial results are merged
 _RANK_THREADS = 1 << 17  # that rank labels at the same time
 _LEAST_CHUNK = 64
+_FUSED_UNITS, _HEIGHT = (64, 128), 64  # the second: of a tile, and labels of `softmax_update`
+_ROWS, _SUM_THREADS, _UPDATE_THREADS = 128, 256, 128  # as fused.cu has them
 _FIXED_POINT = 2.0**50  # units of a 1 that is subtracted, see apply_deferred in targets.cu
 
 
-class CudaLabels:
-    """Implements :class:`daskxml.kernels.labels.LabelKernels` for a GPU, with one host thread."""
+class CudaLabels(DeviceKernels):
+    """A GPU's kernels on blocks of labels, with one host thread.
+
+    Where reading a block costs more than an exponential, a block of logits is read once for the
+    sums and once for the gradient, and exponentials are computed twice instead of stored.
+    """
 
     has_fused_softmax = True
-    _device: CudaDevice
-    _zeroed: ZeroedScratch
 
     def block_labels(self, rows: int, labels: int) -> int:
         """All of them: fewer launches are better; the budget for logits limits them."""
@@ -37,12 +40,8 @@ class CudaLabels:
         self, row_weight: Array, label_weight: Array, lengths: Array, factor: float,
         each_row: bool,
     ) -> None:  # fmt: skip
-        rows = int(lengths.shape[0])
-        self._device.launch(
-            "target_weights", *grid(rows),
-            row_weight, label_weight, lengths, np.float32(factor), np.int32(each_row),
-            np.int64(rows),
-        )  # fmt: skip
+        operands = row_weight, label_weight, lengths, np.float32(factor), np.int32(each_row)
+        self._each("target_weights", int(lengths.shape[0]), *operands)
 
     def target_logits(
         self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array,
@@ -56,18 +55,15 @@ class CudaLabels:
             np.int64(first_row), np.int64(first_label), labels,
         )  # fmt: skip
 
-    def subtract_targets(
-        self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array,
-        first_row: int, first_label: int,
-    ) -> None:  # fmt: skip
-        self.subtract_targets_deferred(delta, weights, y, rows, first_row, first_label)
-        self.apply_deferred_sums(row_sums, first_label)
-
     def subtract_targets_deferred(
         self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
         first_label: int, scale: float = 1.0,
     ) -> None:  # fmt: skip
-        """Sums are integers, multiples of 2**-50: less than 2**13 in all."""
+        """Subtract ``weights[first_row + i]``, times ``scale``, at ``rows[i]``'s labels.
+
+        `apply_deferred_sums` subtracts them from the row sums later, without the scale. Until then
+        sums are integers, multiples of 2**-50: less than 2**13 in all.
+        """
         count, labels, stride = int(rows.shape[0]), *_shape(delta)
         deferred = self._zeroed.zeros("deferred", y.columns, "uint64")[
             first_label : first_label + labels
@@ -80,24 +76,18 @@ class CudaLabels:
             np.float64(_FIXED_POINT / scale),
         )  # fmt: skip
 
-    def apply_deferred_sums(self, row_sums: Array, first_label: int = 0) -> None:
+    def apply_deferred_sums(self, row_sums: Array) -> None:
+        """Subtract the deferred weights of all blocks from ``row_sums (labels,)``, and reset."""
         labels = int(row_sums.shape[0])
-        deferred = self._zeroed.zeros("deferred", first_label + labels, "uint64")[first_label:][
-            :labels
-        ]
-        self._device.launch("apply_deferred", *grid(labels), row_sums, deferred, np.int64(labels))
-
-    def softmax_block(
-        self, logits: Array, bias: Array, peak: Array, total: Array, part: Array
-    ) -> None:
-        """``part`` is not used: chunks of labels have sums of their own."""
-        self.softmax_sums(logits, bias, peak, total)
-        labels, rows = _shape(logits)
-        chunks, chunk = _chunks(int(labels))
-        blocks = -(-int(rows) // _TILE[0]), chunks
-        self._device.launch("exponentiate", blocks, _TILE, logits, bias, peak, labels, rows, chunk)
+        deferred = self._zeroed.zeros("deferred", labels, "uint64")[:labels]
+        self._each("apply_deferred", labels, row_sums, deferred)
 
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:
+        """Raise ``peak (rows,)`` to cover a block's ``logits + bias``, which are not changed.
+
+        ``total (rows,)`` float64 stays the sum of all exponentials so far, relative to the peak.
+        Each label's float16 logits begin at a multiple of 4 bytes.
+        """
         (labels, stride), rows = _shape(logits), np.int64(peak.shape[0])
         if int(stride) * logits.itemsize % 4:
             raise ValueError(f"softmax_sums: float16 logits with an odd stride, {stride}")
@@ -107,50 +97,39 @@ class CudaLabels:
         name, stored = _stored("softmax_parts", logits)
         blocks = -(-int(rows) * logits.itemsize // (4 * _TILE[0])), chunks  # 128 bytes of a label
         launch(name, blocks, _TILE, tops, sums, stored, bias, labels, rows, stride, chunk)
-        merge_chunks(self._device, peak, total, tops, sums)
+        self._merge_chunks(peak, total, tops, sums)
 
     def softmax_shift(self, out: Array, peak: Array, total: Array, weight: Array) -> None:
-        rows = int(out.shape[0])
-        operands = out, peak, total, weight, np.int64(rows)
-        self._device.launch("softmax_shift", *grid(rows), *operands)
+        """``out = peak + log(total) - log(weight)``, all ``(rows,)``; infinite for a weight of 0.
+
+        ``exp(logit - out)`` is then a label's probability times the row's weight.
+        """
+        self._each("softmax_shift", int(out.shape[0]), out, peak, total, weight)
 
     def softmax_gradient(self, logits: Array, bias: Array, shift: Array, row_sums: Array) -> None:
+        """``logits = exp(logits + bias - shift)``; ``row_sums (block,)`` of it. In place."""
         (labels, stride), rows = _shape(logits), np.int64(shift.shape[0])
         name, stored = _stored("softmax_gradient", logits)
         blocks = (-(-int(labels) // 8),)
         operands = stored, bias, shift, row_sums, labels, rows, stride
         self._device.launch(name, blocks, (THREADS,), *operands)
 
+    def _merge_chunks(self, peak: Array, total: Array, tops: Array, sums: Array) -> None:
+        """Maxima and sums of chunks of labels, ``(chunks, rows)``, into those of all before."""
+        chunks, rows = (int(size) for size in tops.shape)
+        operands = peak, total, tops, sums, np.int32(chunks), np.int64(rows)
+        self._device.launch("softmax_merge", (-(-rows // _TILE[0]),), _TILE, *operands)
+
     def merge_softmax(self, peaks: Array, totals: Array, peak: Array, total: Array) -> None:
         parts, rows = (int(size) for size in peaks.shape)
-        self._device.launch(
-            "merge_softmax", *grid(rows), peak, total, peaks, totals, np.int32(parts),
-            np.int64(rows),
-        )  # fmt: skip
-
-    def softmax_factors(
-        self, out: Array, reference: Array, peak: Array, total: Array, weight: Array
-    ) -> None:
-        rows = int(out.shape[0])
-        self._device.launch(
-            "softmax_factors", *grid(rows), out, reference, peak, total, weight, np.int64(rows)
-        )
+        self._each("merge_softmax", rows, peak, total, peaks, totals, np.int32(parts))
 
     def softmax_losses(
         self, out: Array, peak: Array, total: Array, partial_targets: Array, lengths: Array
     ) -> None:
         parts, rows = (int(size) for size in partial_targets.shape)
-        self._device.launch(
-            "softmax_losses", *grid(rows), out, peak, total, partial_targets, lengths,
-            np.int32(parts), np.int64(rows),
-        )  # fmt: skip
-
-    def scale_columns(self, delta: Array, factors: Array, row_sums: Array) -> None:
-        labels, rows = _shape(delta)
-        self._device.launch(
-            "scale_columns", (-(-int(labels) // 8),), (THREADS,),
-            delta, factors, row_sums, labels, rows,
-        )  # fmt: skip
+        operands = out, peak, total, partial_targets, lengths, np.int32(parts)
+        self._each("softmax_losses", rows, *operands)
 
     def sigmoid_block(
         self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array
@@ -192,27 +171,74 @@ class CudaLabels:
         self, scores: Array, ids: Array, lists: Array, labels_of: Array, keep: bool
     ) -> None:
         rows, k = (int(size) for size in scores.shape)
-        self._device.launch(
-            "merge_ranks", *grid(rows), scores, ids, lists, labels_of,
-            np.int32(lists.shape[0]), np.int32(k), np.int32(keep), np.int64(rows),
-        )  # fmt: skip
+        numbers = np.int32(lists.shape[0]), np.int32(k), np.int32(keep)
+        self._each("merge_ranks", rows, scores, ids, lists, labels_of, *numbers)
 
     def softmax_scores(self, scores: Array, ids: Array, peak: Array, total: Array) -> None:
         rows, k = (int(size) for size in scores.shape)
-        self._device.launch(
-            "softmax_scores", *grid(rows), scores, ids, peak, total, np.int32(k), np.int64(rows)
-        )
+        self._each("softmax_scores", rows, scores, ids, peak, total, np.int32(k))
 
     def sigmoid_scores(self, scores: Array, ids: Array) -> None:
         rows, k = (int(size) for size in scores.shape)
-        self._device.launch("sigmoid_scores", *grid(rows), scores, ids, np.int32(k), np.int64(rows))
+        self._each("sigmoid_scores", rows, scores, ids, np.int32(k))
 
+    # -- products with the softmax in them ---------------------------------------------------------
+    #
+    # On the tensor cores of a GPU of capability 9.0, logits are computed twice, and never stored.
+    # The hidden layer and the output weights are float16, ``hidden (rows or more, units)`` and
+    # ``weight (labels, units)``; sums, biases, shifts and what is updated are float32.
 
-def merge_chunks(device: CudaDevice, peak: Array, total: Array, tops: Array, sums: Array) -> None:
-    """Maxima and sums of chunks of labels, ``(chunks, rows)``, into those of all before."""
-    chunks, rows = (int(size) for size in tops.shape)
-    operands = peak, total, tops, sums, np.int32(chunks), np.int64(rows)
-    device.launch("softmax_merge", (-(-rows // _TILE[0]),), _TILE, *operands)
+    def fuses_products(self, units: int) -> bool:
+        """Whether the kernels below exist for so many units."""
+        return units in _FUSED_UNITS and self._device.has_fused_kernels
+
+    def softmax_products(
+        self, hidden: Array, weight: Array, bias: Array, peak: Array, total: Array
+    ) -> None:
+        """As `softmax_sums` of the logits ``weight @ hidden[:rows].T``, with ``peak (rows,)``."""
+        (labels, units), rows = weight.shape, int(peak.shape[0])
+        chunk = _HEIGHT * max(1, -(-int(labels) // (_MOST_CHUNKS * _HEIGHT)))
+        chunks, make = -(-int(labels) // chunk), self._device.scratch()
+        tops, sums = (make((chunks, rows), "float32") for _ in range(2))
+        self._device.launch(
+            f"softmax_products_{units}", (-(-rows // _ROWS), chunks), (_SUM_THREADS,),
+            tops, sums, hidden.view("uint16"), weight.view("uint16"), bias, np.int64(labels),
+            np.int64(rows), np.int64(chunk),
+        )  # fmt: skip
+        self._merge_chunks(peak, total, tops, sums)
+
+    def softmax_update(
+        self, delta: Array, out: Array, row_sums: Array, hidden: Array, weight: Array,
+        bias: Array, shift: Array, factor: float, keep: float,
+    ) -> None:  # fmt: skip
+        """``out = keep * out + factor * delta @ hidden`` with the gradient ``delta`` of the logits.
+
+        ``delta (labels, rows or more)`` float16 ``= exp(weight @ hidden.T + bias - shift)``, where
+        ``shift`` is ``(rows,)``; ``row_sums (labels,)`` is the sum over its rows, and ``out
+        (labels, units)`` is not read where ``keep`` is 0.
+        """
+        (labels, stride), rows = delta.shape, np.int64(shift.shape[0])
+        self._device.launch(
+            f"softmax_update_{int(weight.shape[1])}", (-(-int(labels) // _HEIGHT),),
+            (_UPDATE_THREADS,), delta.view("uint16"), out, row_sums, hidden.view("uint16"),
+            weight.view("uint16"), bias, shift, np.int64(labels), rows, np.int64(stride),
+            np.float32(factor), np.float32(keep),
+        )  # fmt: skip
+
+    def target_products(
+        self, out: Array, hidden: Array, weight: Array, bias: Array, y: Csr, rows: Array,
+        first_row: int,
+    ) -> None:  # fmt: skip
+        """As `target_logits` of all labels, with the logits ``weight @ hidden.T``."""
+        self._device.launch(
+            "target_products", (int(rows.shape[0]),), (THREADS,),
+            out, hidden.view("uint16"), weight.view("uint16"), bias, y.indptr, y.indices, rows,
+            np.int32(weight.shape[1]), np.int64(first_row),
+        )  # fmt: skip
+
+    def scale_rows(self, out: Array, x: Array, factors: Array) -> None:
+        """``out[i] = factors[i] * x[i]``; matrices ``(rows, units)`` float32."""
+        self._each("scale_rows", int(out.size), out, x, factors, np.int64(out.shape[1]))
 
 
 def label_scratch_bytes(rows: int, labels: int) -> int:
@@ -234,5 +260,5 @@ def _shape(block: Array) -> tuple[np.int64, np.int64]:
 
 def _chunks(labels: int) -> tuple[int, np.int64]:
     """The number of chunks of labels, and the labels in each."""
-    chunk = max(_LEAST_CHUNK, -(-labels // MOST_CHUNKS))
+    chunk = max(_LEAST_CHUNK, -(-labels // _MOST_CHUNKS))
     return -(-labels // chunk), np.int64(chunk)

@@ -13,29 +13,17 @@ from typing import Any
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.cuda.dense import THREADS, grid
-from daskxml.kernels.cuda.device import (
-    NULL,
-    CudaDevice,
-    HostCopies,
-    MakeArray,
-    ZeroedScratch,
-    aligned,
-)
-from daskxml.kernels.dense import KEEP_ALL, Drop
-from daskxml.kernels.sparse import DeviceCount
+from daskxml.kernels.cuda.dense import count_operands
+from daskxml.kernels.cuda.device import NULL, THREADS, DeviceKernels, MakeArray, aligned, grid
+from daskxml.kernels.operands import KEEP_ALL, DeviceCount, Drop
 
 _ROW_THREADS = 128  # the size of shared memory in `sparse_forward`
 _MOST_THREADS = 1024
 _ONE_BLOCK = 1 << 13  # numbers that one block scans faster than three launches
 
 
-class CudaSparse:
-    """Implements :class:`daskxml.kernels.sparse.SparseKernels` for a GPU."""
-
-    _device: CudaDevice
-    _host_copies: HostCopies
-    _zeroed: ZeroedScratch
+class CudaSparse(DeviceKernels):
+    """The part of `daskxml.kernels.Kernels` on sparse rows, for a GPU."""
 
     def nonzeros(self, x: Csr, rows: Array) -> int:
         """Without synchronizing where the rows were uploaded from the host."""
@@ -43,8 +31,7 @@ class CudaSparse:
         return int((starts[ids + 1] - starts[ids]).sum())
 
     def row_lengths(self, out: Array, x: Csr, rows: Array) -> None:
-        count = int(rows.shape[0])
-        self._device.launch("row_lengths", *grid(count), out, x.indptr, rows, np.int64(count))
+        self._each("row_lengths", int(rows.shape[0]), out, x.indptr, rows)
 
     def sparse_forward(
         self, out: Array, x: Csr, rows: Array, weight: Array, bias: Array, drop: Drop = KEEP_ALL
@@ -53,8 +40,8 @@ class CudaSparse:
         threads = min(_ROW_THREADS, -(-units // 32) * 32)
         self._device.launch(
             "sparse_forward", (int(rows.shape[0]), -(-units // threads)), (threads,),
-            out, x.indptr, x.indices, _values(x), rows, weight, bias, np.int32(units),
-            *_counter(x, drop), np.float32(drop.scale),
+            out, x.indptr, x.indices, values_or_null(x), rows, weight, bias, np.int32(units),
+            *_counter(x, drop),
         )  # fmt: skip
 
     def sparse_update(
@@ -84,8 +71,8 @@ class CudaSparse:
     def densify(self, out: Array, x: Csr, rows: Array, drop: Drop = KEEP_ALL) -> None:
         self._device.launch(
             "densify", (int(rows.shape[0]),), (_ROW_THREADS,),
-            out, x.indptr, x.indices, _values(x), rows,
-            *_counter(x, drop), np.float32(drop.scale),
+            out, x.indptr, x.indices, values_or_null(x), rows,
+            *_counter(x, drop),
         )  # fmt: skip
 
     def group_entries(
@@ -116,22 +103,17 @@ class CudaSparse:
         )  # fmt: skip
 
     def _write_entries(
-        self,
-        make: MakeArray,
-        out: tuple[Array, ...],
-        x: Csr,
-        rows: Array,
-        row_offset: int,
+        self, make: MakeArray, out: tuple[Array, ...], x: Csr, rows: Array, row_offset: int,
         drop: Drop,
-    ) -> None:
+    ) -> None:  # fmt: skip
         count = int(rows.shape[0])
         offsets = make(count + 1, "int32")
-        self._device.launch("row_sizes", *grid(count), offsets, x.indptr, rows, np.int64(count))
+        self._each("row_sizes", count, offsets, x.indptr, rows)
         self._scan(make, offsets, count)
         self._device.launch(
             "write_entries", (count,), (_ROW_THREADS,),
-            *out, offsets, x.indptr, x.indices, _values(x), rows, np.int64(row_offset),
-            *_counter(x, drop), np.float32(drop.scale),
+            *out, offsets, x.indptr, x.indices, values_or_null(x), rows, np.int64(row_offset),
+            *_counter(x, drop),
         )  # fmt: skip
 
     def _group(
@@ -183,12 +165,6 @@ class CudaSparse:
         launch("scan_totals", (1,), (THREADS,), totals, np.int32(chunks))
         launch("scan_add", *grid(size + 1), x, totals, np.int32(THREADS), np.int64(size))
 
-    def _on_host(self, array: Array) -> Array:
-        if not self._device.holds(array):
-            return array
-        copy = self._host_copies.find(array)
-        return self._device.download(array) if copy is None else copy
-
 
 def sparse_scratch_bytes(rows: int, nonzeros: int) -> int:
     """Temporary memory of `CudaSparse.sparse_update`: ten arrays of entries, and sums of chunks."""
@@ -196,16 +172,8 @@ def sparse_scratch_bytes(rows: int, nonzeros: int) -> int:
     return 4 * words + 20 * aligned(1)
 
 
-def count_operands(device_count: DeviceCount | None) -> tuple[Any, Any]:
-    """Pointer to the true number of rows, and the number of the first row, for a kernel."""
-    return (
-        (NULL, np.int32(0))
-        if device_count is None
-        else (device_count[0], np.int32(device_count[1]))
-    )
-
-
-def _values(x: Csr) -> Any:
+def values_or_null(x: Csr) -> Any:
+    """The values of a matrix as a kernel's operand: null where all are 1."""
     return NULL if x.data is None else x.data
 
 
@@ -217,4 +185,5 @@ def _counter(x: Csr, drop: Drop) -> tuple[Any, ...]:
     """Dropout's operands, in the order in which the kernels take them."""
     return (
         np.int64(drop.first_row), np.int64(x.columns), np.uint64(drop.key), np.uint64(drop.limit),
+        np.float32(drop.scale),
     )  # fmt: skip

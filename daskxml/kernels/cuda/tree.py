@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.cuda.dense import grid
-from daskxml.kernels.cuda.device import NULL, CudaDevice
-from daskxml.kernels.tree import (
+from daskxml.kernels.cuda.device import NULL, grid
+from daskxml.kernels.cuda.sparse import CudaSparse, values_or_null
+from daskxml.kernels.operands import (
     NO_ROWS_BIAS,
     Fit,
     FittedBlock,
@@ -34,13 +34,8 @@ _ROW_FACTS = np.dtype(
 _ROW_BLOCKS = 2048  # that rank rows: more than run at the same time
 
 
-class CudaTree:
-    """Implements what :class:`daskxml.kernels.tree.TreeKernels` needs beside sums, for a GPU."""
-
-    _device: CudaDevice
-    _on_host: Any  # these three are of other kernels of the device
-    _scan: Any
-    _upload: Any
+class CudaTree(CudaSparse):
+    """The part of `daskxml.kernels.Kernels` on label trees, for a GPU."""
 
     def fit_nodes(
         self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
@@ -80,9 +75,7 @@ class CudaTree:
         )
         places = 1 << (chunks * 3 // 2).bit_length()
         table = device.empty((places, 2), "uint64")
-        device.launch(
-            "fill_uint64", *grid(2 * places), table, np.uint64(2**64 - 1), np.int64(2 * places)
-        )
+        self._each("fill_uint64", 2 * places, table, np.uint64(2**64 - 1))
         nodes = np.int64(arrays.node_starts.shape[0] - 1)
         device.launch(
             "fill_table", *grid(chunks), table, there.node_starts, nodes, there.features,
@@ -103,7 +96,7 @@ class CudaTree:
         device.launch(
             "rank_leaves", (blocks,), (_ROW_THREADS,), ids, scores, room, held, np.int32(beam),
             np.int32(arrays.levels), np.int32(tree.widest), np.int32(count),
-            x.indptr, x.indices, _or_null(x.data), self._upload(rows), np.int64(size),
+            x.indptr, x.indices, values_or_null(x), self.to_device(rows), np.int64(size),
             arrays.child_starts, np.int64(nodes), arrays.bias, arrays.children, arrays.weights,
             tree.table, np.uint64(tree.table.shape[0] - 1),
         )  # fmt: skip
@@ -114,7 +107,7 @@ class CudaTree:
     ) -> tuple[Array, Array]:
         device, (models, rows, candidates) = self._device, ids.shape
         out = device.empty((rows, count), "int32"), device.empty((rows, count), "float32")
-        there = [self._upload(array) for array in (ids, scores, shares)]
+        there = [self.to_device(array) for array in (ids, scores, shares)]
         device.launch(
             "average_rankings", *grid(rows), *out, *there, np.int32(models), np.int64(rows),
             np.int32(candidates), np.int32(count),
@@ -179,7 +172,7 @@ class _Group:
         there = device.upload(facts.view(np.int64))
         launch(
             "gather_entries", blocks, (_ROW_THREADS,), entries, there, column_of, x.indptr,
-            x.indices, _or_null(x.data), *of_rows, features,
+            x.indices, values_or_null(x), *of_rows, features,
         )  # fmt: skip
         return entries, there
 
@@ -303,7 +296,3 @@ def _given(weights: Sequence[Array | None], sizes: Array) -> Array | None:
 
 def _starts(sizes: Array) -> Array:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-
-
-def _or_null(array: Array | None) -> Any:
-    return NULL if array is None else array

@@ -11,7 +11,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels
-from daskxml.kernels.quantised import Quantised, quantise
+from daskxml.kernels.operands import Quantised, quantise
 from daskxml.models.batch import batch_rows
 from daskxml.models.network.mlp import Mlp
 from daskxml.models.network.spec import Layout, ModelSpec, check_rank
@@ -150,7 +150,7 @@ class NetworkRanker:
         scores, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int32)
         totals = np.empty((1, 2)) if self._spec.loss == "softmax" else None
         total = None if totals is None else totals[0]
-        from daskxml.kernels.cpu.labels import rank_row  # imports Numba
+        from daskxml.kernels.cpu.ranking import rank_row  # imports Numba
 
         rank_row(self._team, hidden, *self._output, scores, ids, total)
         if totals is None:

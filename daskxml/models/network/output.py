@@ -36,7 +36,8 @@ from daskxml.models.network.sampling import LabelSample, SampleUpdates
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
-    from daskxml.kernels.cpu.weights import BatchWeights
+    from daskxml.kernels.cpu.labels import BatchWeights
+    from daskxml.kernels.cuda.kernels import CudaKernels
 
 Labels = LabelSample | RowSamples
 _ALIGNED = 8  # numbers: of float16, the 16 bytes that products want
@@ -113,7 +114,8 @@ class OutputLayer:
     def fuses_products(self) -> bool:
         """Whether steps take `daskxml.models.network.output_pass.FusedPass`."""
         is_softmax = self.loss == "softmax"
-        return self._uses_float16 and is_softmax and self.kernels.fuses_products(self.units)
+        kernels = cast("CudaKernels", self.kernels)
+        return self._uses_float16 and is_softmax and kernels.fuses_products(self.units)
 
     def _reserve_rows(self, rows: int) -> None:
         if self._uses_float16:
@@ -178,7 +180,7 @@ class OutputLayer:
             return None
         if self.kernels.has_fused_softmax:
             raise ConfigError('weights of rows or labels need a CPU: give [cluster] device = "cpu"')
-        from daskxml.kernels.cpu.weights import BatchWeights  # imports Numba
+        from daskxml.kernels.cpu.labels import BatchWeights  # imports Numba
 
         buffers, last, labels = self.buffers, batch[-1].span.stop, self.label_weights
         if labels is None:

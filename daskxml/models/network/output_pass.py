@@ -2,20 +2,22 @@
 
 On a CPU the exponentials of the first pass are stored; on a GPU they are computed twice
 (`GpuPass`), or never stored at all (`FusedPass`). Rows, and their labels, may have weights on a
-CPU (`daskxml.kernels.cpu.weights`). A batch is still the mean over its rows, whatever they weigh:
-a row of weight 2 counts there as two rows do, and the mean weight of all training rows is 1
-(`daskxml.data.weights`).
+CPU (`daskxml.kernels.cpu.labels.BatchWeights`). A batch is still the mean over its rows, whatever
+they weigh: a row of weight 2 counts there as two rows do, and the mean weight of all training rows
+is 1 (`daskxml.data.weights`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, SupportsFloat
+from typing import TYPE_CHECKING, ClassVar, SupportsFloat, cast
 
 from daskxml.core.arrays import Array
 from daskxml.models.batch import BatchSegment, OutputUpdates
 
 if TYPE_CHECKING:
+    from daskxml.kernels.cpu.kernels import CpuKernels
+    from daskxml.kernels.cuda.kernels import CudaKernels
     from daskxml.models.network.output import OutputLayer
 
 LANE_SUMS = 3  # float64 of every row: exponentials, target logits, losses
@@ -47,6 +49,7 @@ class BlockPass:
         self, layer: OutputLayer, hidden: Array, batch: Sequence[BatchSegment], is_half: bool
     ) -> None:
         self.layer, self.kernels = layer, layer.kernels
+        self.cpu = cast("CpuKernels", layer.kernels)  # not in a `GpuPass`
         self.hidden, self.batch = hidden, batch
         self.factor, self.weight, self.scale = hidden, layer.weight, 1.0
         self.rows = rows = int(hidden.shape[0])
@@ -117,7 +120,7 @@ class BlockPass:
         self.kernels.copy(self.references[start // self.block + lane], self.lane_peak[lane])
 
     def _exponentiate(self, block: Array, lane: int, start: int, stop: int) -> None:
-        self.kernels.softmax_block(
+        self.cpu.softmax_block(
             block, self.layer.bias[start:stop],
             self.lane_peak[lane], self.lane_total[lane], self.lane_part[lane],
         )  # fmt: skip
@@ -144,8 +147,8 @@ class BlockPass:
             self._exponentiate(block, lane, start, stop)
             reference = self.lane_peak[lane]
         factors = self.lane_factors[lane]
-        self.kernels.softmax_factors(factors, reference, self.peak, self.total, self.row_weight)
-        self.kernels.scale_columns(block, factors, self.bias_gradient[start:stop])
+        self.cpu.softmax_factors(factors, reference, self.peak, self.total, self.row_weight)
+        self.cpu.scale_columns(block, factors, self.bias_gradient[start:stop])
         self._update(block, lane, start, stop)
 
     def sigmoid_update(self, lane: int, start: int, stop: int) -> None:
@@ -165,7 +168,7 @@ class BlockPass:
             self.bias_gradient[start:stop], self.lane_loss[lane], self.lane_pair[lane],
         )  # fmt: skip
         if self.weights is not None:
-            self.kernels.scale_columns(block, self.weights.rows, self.bias_gradient[start:stop])
+            self.cpu.scale_columns(block, self.weights.rows, self.bias_gradient[start:stop])
         return block
 
     def _update(self, block: Array, lane: int, start: int, stop: int) -> None:
@@ -187,7 +190,7 @@ class BlockPass:
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
         weights, sums = self.weights, self.bias_gradient[start:stop]
-        subtract = self.kernels.subtract_targets if weights is None else weights.subtract_targets
+        subtract = self.cpu.subtract_targets if weights is None else weights.subtract_targets
         place = piece.y, piece.rows, piece.first_row, start
         subtract(block, sums, self.label_weight, *place)
 
@@ -252,6 +255,7 @@ class GpuPass(BlockPass):
         self, layer: OutputLayer, hidden: Array, batch: Sequence[BatchSegment], is_half: bool
     ) -> None:
         super().__init__(layer, hidden, batch, is_half)
+        self.gpu = cast("CudaKernels", layer.kernels)
         if is_half:
             self.weight = self._copied("half weight", layer.weight, layer.labels)
             self.scale = 2.0 ** (_LARGEST_BIT + self.rows.bit_length() - 1)
@@ -276,7 +280,7 @@ class GpuPass(BlockPass):
         """Run the first pass of softmax: peak, total and shift of every row."""
         self.join_lanes(self._sum_exponentials())
         self.shift = self.lane_factors[0]
-        self.kernels.softmax_shift(self.shift, self.peak, self.total, self.row_weight)
+        self.gpu.softmax_shift(self.shift, self.peak, self.total, self.row_weight)
 
     def _sum_exponentials(self) -> int:
         """Fill peaks, totals and target logits of the lanes; return how many were used."""
@@ -289,17 +293,17 @@ class GpuPass(BlockPass):
 
     def _exponentiate(self, block: Array, lane: int, start: int, stop: int) -> None:
         bias = self.layer.bias[start:stop]
-        self.kernels.softmax_sums(block, bias, self.lane_peak[lane], self.lane_total[lane])
+        self.gpu.softmax_sums(block, bias, self.lane_peak[lane], self.lane_total[lane])
 
     def softmax_update(self, lane: int, start: int, stop: int) -> None:
         """Run the second pass on a block: from logits to the gradient and the update."""
         kept = self.logits[0, start:stop] if self.whole else self.logits_of(lane, start, stop)
         bias, sums = self.layer.bias[start:stop], self.bias_gradient[start:stop]
-        self.kernels.softmax_gradient(kept, bias, self.shift, sums)
+        self.gpu.softmax_gradient(kept, bias, self.shift, sums)
         self._update(kept, lane, start, stop)
 
     def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
-        self.kernels.subtract_targets_deferred(
+        self.gpu.subtract_targets_deferred(
             block, self.label_weight, piece.y, piece.rows, piece.first_row,
             start, self.scale,
         )  # fmt: skip
@@ -311,7 +315,7 @@ class GpuPass(BlockPass):
         """Update the biases."""
         if self.scale != 1.0:
             self.kernels.scale(self.bias_gradient, self.bias_gradient, 1.0 / self.scale)
-        self.kernels.apply_deferred_sums(self.bias_gradient)
+        self.gpu.apply_deferred_sums(self.bias_gradient)
         self.updates.dense("output.bias", self.bias_gradient, self.lr)
 
 
@@ -319,9 +323,9 @@ class FusedPass(GpuPass):
     """`GpuPass` of float16 with the softmax in the products: logits are never stored.
 
     A step of float16 is bound by its passes over the logits, 12 bytes for each. Here tensor cores
-    compute them twice, in registers (`daskxml.kernels.fused`): once for the log-sum-exp of every
-    row, and once for the gradient, which is multiplied by the hidden layer at once, and added to
-    the weights. It passes through memory for the one product that is left, the gradient by the
+    compute them twice, in registers (`daskxml.kernels.cuda.labels`): once for the log-sum-exp of
+    every row, and once for the gradient, which is multiplied by the hidden layer at once, and added
+    to the weights. It passes through memory for the one product that is left, the gradient by the
     hidden layer: 4 bytes for each logit.
 
     Targets are a few of the gradient's numbers. They are subtracted from it in memory, for the
@@ -339,9 +343,9 @@ class FusedPass(GpuPass):
 
     def _sum_exponentials(self) -> int:
         operands = self.factor, self.weight, self.layer.bias
-        self.kernels.softmax_products(*operands, self.lane_peak[0], self.lane_total[0])
+        self.gpu.softmax_products(*operands, self.lane_peak[0], self.lane_total[0])
         for piece in self.batch:
-            self.kernels.target_products(
+            self.gpu.target_products(
                 self.lane_target[0], *operands, piece.y, piece.rows, piece.first_row
             )
         return 1
@@ -352,7 +356,7 @@ class FusedPass(GpuPass):
             super().softmax_update(lane, start, stop)
             return
         span, block = slice(start, stop), self.logits[lane, : stop - start]
-        self.kernels.softmax_update(
+        self.gpu.softmax_update(
             block, self._place.target[span], self.bias_gradient[span], self.factor,
             self.weight[span], self.layer.bias[span], self.shift,
             self._place.factor / self.scale, self._place.keep,
@@ -365,7 +369,7 @@ class FusedPass(GpuPass):
         if self._place is None:
             return
         scaled = self.layer.buffers.array("weighted hidden", self.rows, self.layer.units)
-        self.kernels.scale_rows(scaled, self.hidden, self.label_weight)
+        self.gpu.scale_rows(scaled, self.hidden, self.label_weight)
         factor = -self._place.factor / self.scale
         for piece in self.batch:
             self.kernels.sparse_update(

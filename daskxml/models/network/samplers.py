@@ -171,14 +171,10 @@ class RowPairs:
         slopes = buffers.array("slopes", samples.pairs)
         loss = buffers.array("loss", rows, dtype="float64")
         gradient = buffers.array("gradient", rows, self.units)
-        is_softmax = self.loss == "softmax"
-        backward = (
-            row_sampling.softmax_row_samples if is_softmax else row_sampling.sigmoid_row_samples
-        )
-        place = samples, hidden, self.weight, self.bias
-        backward(kernels.team, slopes, gradient, loss, *place)
+        place = samples, hidden, self.weight, self.bias, self.loss == "softmax"
+        row_sampling.sampled_losses(kernels.team, slopes, gradient, loss, *place)
         self._update(samples, slopes, hidden, lr, updates)
-        return kernels.sum64(loss), gradient
+        return kernels.deferred_sum((loss, 1.0)), gradient
 
     def _update(
         self, samples: RowSamples, slopes: Array, hidden: Array, lr: float, updates: Updates

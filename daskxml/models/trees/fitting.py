@@ -24,7 +24,7 @@ from daskxml.core.errors import ModelError, TrainingError
 from daskxml.data.rows import slice_csr
 from daskxml.data.weights import label_weights
 from daskxml.kernels import Kernels, get_kernels
-from daskxml.kernels.tree import FittedBlock
+from daskxml.kernels.operands import FittedBlock
 from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
 from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree, tree_problem

@@ -13,7 +13,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
-from daskxml.kernels.tree import FittedBlock, TreeArrays, TreeWeights
+from daskxml.kernels.operands import FittedBlock, TreeArrays, TreeWeights
 from daskxml.models.rankings import candidates
 from daskxml.models.trees.nodes import NodeBlock, join_blocks, powered
 from daskxml.models.trees.spec import TreeShape, TreeSpec

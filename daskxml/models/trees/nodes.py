@@ -19,7 +19,7 @@ from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.data.order import derive_key
 from daskxml.data.rows import from_scipy, to_scipy, unit_rows
 from daskxml.kernels import Kernels
-from daskxml.kernels.tree import FittedBlock, NodeProblem
+from daskxml.kernels.operands import FittedBlock, NodeProblem
 from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 _NODE_ORDER = 3  # keeps the random choices of a run apart

@@ -16,7 +16,7 @@ import numpy as np
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
-from daskxml.kernels.tree import Fit
+from daskxml.kernels.operands import Fit
 from daskxml.models.protocol import Spec
 
 AUTO = "auto"

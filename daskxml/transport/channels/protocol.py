@@ -142,7 +142,7 @@ def payload_of(array: Array, is_direct: bool) -> Payload:
 def _on_host(array: Any) -> Any:
     if type(array).__module__.partition(".")[0] != "cupy":
         return array.get()
-    from daskxml.kernels.cuda.cupyx_memory import to_pinned
+    from daskxml.kernels.cuda.cupy_device import to_pinned
 
     return to_pinned(array)
 

@@ -137,17 +137,6 @@ KERNEL softmax_merge(
     total[row] = sum;
 }
 
-// logits = exp(logits + bias - peak); a block is 32 rows x 8 labels at a time.
-KERNEL exponentiate(
-    float* logits, const float* bias, const float* peak, int64 labels, int64 rows, int64 chunk) {
-    int64 row = blockIdx.x * 32 + threadIdx.x;
-    int64 first = blockIdx.y * chunk, last = least(first + chunk, labels);
-    if (row >= rows) return;
-    float top = peak[row];
-    for (int64 l = first + threadIdx.y; l < last; l += 8)
-        logits[l * rows + row] = expf(logits[l * rows + row] + bias[l] - top);
-}
-
 // shift = peak + log(total) - log(weight)
 KERNEL softmax_shift(
     float* out, const float* peak, const double* total, const float* weight, int64 rows) {
@@ -208,12 +197,6 @@ KERNEL merge_softmax(
     }
 }
 
-KERNEL softmax_factors(
-    float* out, const float* reference, const float* peak, const double* total,
-    const float* weight, int64 rows) {
-    EACH(r, rows) out[r] = weight[r] * expf(reference[r] - peak[r]) / total[r];
-}
-
 KERNEL softmax_losses(
     double* out, const float* peak, const double* total, const double* partial_targets,
     const float* lengths, int parts, int64 rows) {
@@ -232,20 +215,6 @@ KERNEL target_weights(
         float share = lengths[r] > 1.0f ? lengths[r] : 1.0f;
         label_weight[r] = each_row ? row_weight[r] / share : factor;
     }
-}
-
-// delta *= factors, and the sum over each label's row: one warp for a label, 8 to a block.
-KERNEL scale_columns(
-    float* delta, const float* factors, float* row_sums, int64 labels, int64 rows) {
-    int64 label = blockIdx.x * 8ll + threadIdx.x / 32;
-    if (label >= labels) return;
-    float sum = 0.0f, *row = delta + label * rows;
-    for (int64 r = threadIdx.x % 32; r < rows; r += 32) {
-        row[r] *= factors[r];
-        sum += row[r];
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) row_sums[label] = sum;
 }
 
 // logits = weight * sigmoid(logits + bias), and the sum over each label's row.
