@@ -19,7 +19,7 @@ from dask.delayed import Delayed
 from distributed import Client, Future
 
 from daskxml.api.run import Matrices
-from daskxml.config import DataSection, RunConfig
+from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.core.work_stats import StageRecord
@@ -27,8 +27,9 @@ from daskxml.data.blocks import stamp_files
 from daskxml.data.formats import plan_files, read_documents, read_frame
 from daskxml.data.parse import Dialect, ParsedRows
 from daskxml.data.rows import matrix_partition
+from daskxml.data.settings import DataSection
 from daskxml.data.tables import LABELS, Documents, columns_to_read, parse_documents
-from daskxml.data.text.counts import check_texts
+from daskxml.data.text import check_texts
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from daskxml.core.errors import InputError
 from daskxml.core.files import lock_folder, replacing
 from daskxml.core.text import parse_json
 from daskxml.core.work_stats import KEPT, StageRecord
-from daskxml.data.text import TextSettings
+from daskxml.data.settings import TextSettings
 from daskxml.metrics import MetricSums
 from daskxml.models.store import holds_model
 from daskxml.models.trained import Model

@@ -41,8 +41,8 @@ class Matrices:
     Y
         ``(rows, labels)``: the same, with 1 where a label is true.
     sample_weight
-        ``(rows,)``: what each row counts in the loss (`daskxml.data.weights`); None: all count 1.
-        Of test rows it has no effect.
+        ``(rows,)``: what each row counts in the loss (`daskxml.data.side_files`); None: all
+        count 1. Of test rows it has no effect.
 
     Examples
     --------

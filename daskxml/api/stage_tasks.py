@@ -18,16 +18,16 @@ from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import replacing
 from daskxml.data.rows import matrix_partition, take_rows, to_scipy
+from daskxml.data.settings import TextSettings
 from daskxml.data.tables import label_csr_of
 from daskxml.data.text import (
     CountedTexts,
-    TextSettings,
     WordCounts,
+    check_texts,
     choose_words,
     count_words,
     merge_counts,
 )
-from daskxml.data.text.counts import check_texts
 from daskxml.metrics import MetricSums
 from daskxml.models.rows import evaluate_partitions
 from daskxml.models.trained import Model

@@ -39,10 +39,9 @@ from daskxml.config.sections import VECTORIZE
 from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError, InputError
 from daskxml.core.work_stats import StageRecord
 from daskxml.data.blocks import stamp_files
-from daskxml.data.text import TextSettings
+from daskxml.data.settings import TextSettings
 from daskxml.observe.callbacks import OnEvent, ignore
-from daskxml.session.row_loading import parse_source
-from daskxml.session.setup import make_source
+from daskxml.session.row_loading import parse_files
 
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
 
@@ -279,10 +278,9 @@ class RowStages:
         return self._rows(name, key, (), lambda: self._place(given, config))
 
     def _read_files(self, key: str, config: RunConfig) -> list[Future]:
-        source = make_source(config.data, config.data.train)
         place = ClusterTasks(self.client)
-        parsed = self.client.sync(parse_source, place, source, f"pipeline-{key}")
-        size = (parsed.shift, parsed.facts.features, parsed.facts.labels)
+        parsed = self.client.sync(parse_files, place, config.data, f"pipeline-{key}")
+        size = (parsed.facts.shift, parsed.facts.features, parsed.facts.labels)
         return submit_each(self.client, "read", key, parsed.blocks, tasks.align_block, *size)
 
     def _read_pairs(self, key: str, pairs: Sequence[Any]) -> list[Future]:
@@ -353,7 +351,7 @@ class RowStages:
             Rows whose words, weights and labels are taken, for documents to evaluate on; labels
             that they do not have are left out.
         settings
-            Of `daskxml.data.text.TextSettings`, by scikit-learn's names.
+            Of `daskxml.data.settings.TextSettings`, by scikit-learn's names.
 
         Raises
         ------

@@ -22,7 +22,7 @@ from daskxml.config import load_run_config
 from daskxml.config.toml import decode, read_toml, suggestion
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges, size
-from daskxml.data.cards import load_card, verify_file
+from daskxml.data.settings import load_card, verify_file
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 FOLDER = "{folder}"  # in a command: the folder of the measurement

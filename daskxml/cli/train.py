@@ -17,7 +17,8 @@ from rich.text import Text
 
 import daskxml
 from daskxml.cli.arguments import Options
-from daskxml.config import RunConfig, as_toml, load_run_config
+from daskxml.config import RunConfig, load_run_config
+from daskxml.config.run import as_toml
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.text import printable
 from daskxml.models.kinds import TRAINED

@@ -15,7 +15,6 @@ from daskxml.config.sections import (
     CheckpointSection,
     ClusterSection,
     DashboardSection,
-    DataSection,
     EvaluationSection,
     GpuSection,
     PipelineSection,
@@ -24,8 +23,7 @@ from daskxml.config.sections import (
 )
 from daskxml.config.toml import Source, decode, encode, one_line_lists, read_source, suggestion
 from daskxml.core.errors import ConfigError
-from daskxml.data.cards import load_card
-from daskxml.data.text.settings import TextSettings
+from daskxml.data.settings import DataSection, TextSettings, load_card
 from daskxml.models.kinds import TRAINED, trained_kind
 from daskxml.models.network.sampling import SamplingConfig
 from daskxml.models.protocol import DEFAULT_KIND, Spec, TrainedKind
@@ -338,10 +336,7 @@ def _apply_card(source: Source) -> None:
     table = source.tables.get("data", {})
     if isinstance(table.get("card"), str) and table["card"]:
         with source.located("data"):
-            try:
-                card = load_card(table["card"])
-            except ConfigError as error:
-                raise ConfigError(str(error), "card") from error
+            card = load_card(table["card"])
         source.tables["data"] = card.data_values() | table
 
 

@@ -1,6 +1,7 @@
 """The sections of a run file that belong to no other layer, with every default stated once.
 
-``[model]``, ``[optimizer]`` and ``[strategy]`` are the dataclasses of those packages.
+``[data]``, ``[text]``, ``[model]``, ``[optimizer]`` and ``[strategy]`` are the dataclasses of those
+packages.
 """
 
 from __future__ import annotations
@@ -41,76 +42,6 @@ class RunSection:
                 "and no path",
                 "name",
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSection:
-    """``[data]``: which files, how they are written, and how they are on the workers.
-
-    Attributes
-    ----------
-    train, test
-        Paths, globs or fsspec URLs; relative ones count from the working directory.
-    weights
-        A file with a number for each training row, in their order, ``.npy`` or text with one on
-        each line: what the row counts in the loss. Without one, all count 1.
-    card
-        A dataset card (a name in ``datasets/``, or a TOML file) whose format, base and
-        propensity constants replace the defaults below; a value in the run file wins over it.
-    format, feature_base, label_base
-        How rows and ids are written. ``auto`` knows tables (Parquet, Arrow, JSON lines, CSV, npz)
-        by the suffix of a file's name, and inspects text (``xml`` has a header, ``libsvm`` none);
-        ids of files with a header, npz and dense tables count from 0, those of others from their
-        smallest one, 0 or 1.
-    features, labels
-        Columns; 0 takes them from the header, from the names, or from the data.
-    feature_names, label_names
-        Text files with a name on each line, in the order of the ids: they are stored with the
-        model, and predictions use them. The lists and texts of tables may then hold names.
-    normalize
-        ``l2`` scales each row to unit length.
-    residency
-        ``replicate`` keeps all rows on every worker, ``shard`` a share on each, ``auto`` the
-        first where the rows take at most `replicate_budget` bytes.
-    replicate_budget
-        Bytes of rows that ``residency = "auto"`` keeps on every worker.
-    block_bytes
-        Bytes of a file read by one parsing task, where its format can be cut.
-    line_bytes
-        The longest line of a text, which is refused before more of it is read.
-    partitions
-        Pieces that the shuffled rows are cut into; 0 chooses by the size of the data.
-    propensity_a, propensity_b
-        Constants of the propensity model of Jain et al. (KDD 2016).
-    validation
-        Share of the training rows, the last of their shuffled order, that is held out of training
-        and scored instead of the test rows during a run: whatever is chosen by those
-        figures is not chosen on the test rows. At least one row, unless it is 0.
-    """
-
-    train: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    weights: str = ""
-    card: str = ""
-    format: Literal["auto", "xml", "libsvm", "parquet", "arrow", "jsonl", "csv", "npz"] = "auto"
-    feature_base: Literal["auto", 0, 1] = "auto"
-    label_base: Literal[0, 1] = 0
-    features: int = bounded(0, low=0, high=2**31 - 1)
-    labels: int = bounded(0, low=0, high=2**31 - 1)
-    feature_names: str = ""
-    label_names: str = ""
-    normalize: Literal["l2", "none"] = "l2"
-    residency: Literal["auto", "replicate", "shard"] = "auto"
-    replicate_budget: int = size("1GiB")
-    block_bytes: int = size("16MiB")
-    line_bytes: int = size("64MiB")
-    partitions: int = bounded(0, low=0, high=100_000)
-    propensity_a: float = bounded(0.55, low=0, high=10)
-    propensity_b: float = bounded(1.5, low=0, high=100)
-    validation: float = bounded(0.0, low=0, below=1)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)

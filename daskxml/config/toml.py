@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import parse_size, size_text
+from daskxml.core.files import packaged
 
 Section = TypeVar("Section")
 Tables = dict[str, dict[str, Any]]
@@ -22,15 +23,16 @@ Tables = dict[str, dict[str, Any]]
 _INTEGERS = 2**63  # TOML's integers are below
 _NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
 _NO_PARTS = "output layers are no longer divided among workers: every worker holds all labels"
-REMOVED = {  # run files, keys and their values that are no more, and what takes their place
+REMOVED = {  # run files, keys by class and values that are no more, and what takes their place
     "quickstart": "take 'best', the same four label trees",
     "trees": "take 'best', the same four label trees",
     "mixture": "train two runs or more, then `daskxml mix RUN RUN --valid FILE`",
     "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
-    "output": f"{_NO_PARTS}; leave it out",
-    "sets": "'random' draws labels for a batch, 'simhash' and 'dwta' for each row; leave it out",
-    "weighted": "drawn labels count 1, which ranks better; leave it out",
-    "hard_negatives": "they gain nothing that two sets show; leave it out",
+    "ModelSpec.output": f"{_NO_PARTS}; leave it out",
+    "SamplingConfig.sets": "'random' draws labels for a batch, 'simhash' and 'dwta' for each row; "
+    "leave it out",
+    "SamplingConfig.weighted": "drawn labels count 1, which ranks better; leave it out",
+    "TreeSpec.hard_negatives": "they gain nothing that two sets show; leave it out",
     "output_dtype = 'bfloat16'": "take 'float16', which is faster and has smaller logits",
     "rule = 'changed-mean'": "take 'mean'",
     "method = 'tree'": "negatives by chance are as good; take 'random'",
@@ -73,7 +75,7 @@ def decode(kind: type[Section], table: Mapping[str, Any], skip: Iterable[str] = 
     values = {}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"unknown key {key!r}{suggestion(key, fields)}", key)
+            raise ConfigError(f"unknown key {key!r}{suggestion(key, fields, kind.__name__)}", key)
         values[key] = _decode_field(fields[key], hints[key], value)
     return kind(**values)
 
@@ -99,10 +101,10 @@ def encode(section: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
     return table
 
 
-def suggestion(name: str, valid: Iterable[str]) -> str:
+def suggestion(name: str, valid: Iterable[str], section: str = "") -> str:
     """Return how an error about an unknown `name` ends: the nearest valid name, or all of them.
 
-    Of what was removed it says what to do instead (`REMOVED`).
+    Of what was removed, perhaps from the ``section`` of that class, it says what to do instead.
 
     Examples
     --------
@@ -111,8 +113,8 @@ def suggestion(name: str, valid: Iterable[str]) -> str:
     >>> suggestion("gpu", ["workers", "threads"])
     '; valid are workers, threads'
     """
-    if name in REMOVED:
-        return f"; removed: {REMOVED[name]}"
+    if instead := REMOVED.get(f"{section}.{name}" if section else name):
+        return f"; removed: {instead}"
     names = list(valid)
     nearest = difflib.get_close_matches(name, names, n=1)
     return f", did you mean {nearest[0]!r}?" if nearest else "; valid are " + ", ".join(names)
@@ -327,12 +329,7 @@ def packaged_run_files() -> dict[str, Path]:
     >>> "best" in packaged_run_files()
     True
     """
-    package = Path(__file__).parents[1]
-    # In the wheel they are inside the package, in a source tree beside it.
-    for folder in (package / "pipelines", package.parent / "pipelines"):
-        if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    return {}
+    return packaged("pipelines")
 
 
 def find_line(text: str, section: str, key: str = "") -> int | None:

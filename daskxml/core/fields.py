@@ -84,26 +84,19 @@ def check_ranges(section: Any) -> None:
     Traceback (most recent call last):
     daskxml.core.errors.ConfigError: heat = 'gas': must be one of 'air', 'top'
     """
-    kind: Any = type(section)
-    hints = _hints(kind)
+    section_type: Any = type(section)
+    hints = _hints(section_type)
     for field in dataclasses.fields(section):
         value, hint = getattr(section, field.name), hints[field.name]
+        shown = f"{field.name} = {repr(value) if isinstance(value, str) else value!s:.60}"
         if get_origin(hint) is Literal and value not in get_args(hint):
             choices = ", ".join(map(repr, get_args(hint)))
-            raise ConfigError(f"{field.name} = {value!r}: must be one of {choices}", field.name)
+            raise ConfigError(f"{shown}: must be one of {choices}", field.name)
+        if "low" not in field.metadata:
+            continue
         for number in value if isinstance(value, tuple) else (value,):
-            if number in field.metadata.get("words", ()):
-                continue
-            if "low" in field.metadata and not _is_of(hint, number):
-                whole = "" if _takes_fractions(hint) else "whole "
-                problem = f"{field.name} = {value!r:.60}: must be a {whole}number"
-                raise ConfigError(f"{problem}, {_allowed(field.metadata)}", field.name)
-            if "low" in field.metadata and not _within(number, field.metadata):
-                shown = repr(value) if isinstance(value, str) else value
-                is_finite = isinstance(number, str) or abs(number) < float("inf")
-                finite = "" if is_finite else "a finite number, "
-                problem = f"{field.name} = {shown}: must be {finite}{_allowed(field.metadata)}"
-                raise ConfigError(problem, field.name)
+            if problem := _problem(number, hint, field.metadata):
+                raise ConfigError(f"{shown}: must be {problem}", field.name)
 
 
 @cache
@@ -111,31 +104,22 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _is_of(hint: Any, number: Any) -> bool:
-    """Whether a value is a number of a field's type; a text is judged by the field's words."""
-    kind = numbers.Real if _takes_fractions(hint) else numbers.Integral
-    return isinstance(number, str) or (isinstance(number, kind) and not isinstance(number, bool))
-
-
-def _takes_fractions(hint: Any) -> bool:
-    return float in (hint, *get_args(hint))
-
-
-def _within(number: float, limits: Mapping[str, Any]) -> bool:
-    return (
-        not isinstance(number, str)
-        and all(
-            is_kept(number, limits[name])
-            for name, (is_kept, _) in _BOUNDS.items()
-            if limits.get(name) is not None
-        )
-        and abs(number) < float("inf")  # false for a NaN as well
-    )
-
-
-def _allowed(limits: Mapping[str, Any]) -> str:
-    words = "".join(f", or {word!r}" for word in limits.get("words", ()))
-    return range_text(limits) + words
+def _problem(number: Any, hint: Any, limits: Mapping[str, Any]) -> str:
+    """Say what a number of a field must be; "" if it is that."""
+    words, takes_fractions = limits.get("words", ()), float in (hint, *get_args(hint))
+    if number in words:
+        return ""
+    allowed = range_text(limits) + "".join(f", or {word!r}" for word in words)
+    if isinstance(number, str):
+        return allowed
+    kind: Any = numbers.Real if takes_fractions else numbers.Integral
+    if isinstance(number, bool) or not isinstance(number, kind):
+        return f"a {'' if takes_fractions else 'whole '}number, {allowed}"
+    if not abs(number) < float("inf"):  # or a NaN
+        return f"a finite number, {allowed}"
+    given = [name for name in _BOUNDS if limits.get(name) is not None]
+    is_kept = all(_BOUNDS[name][0](number, limits[name]) for name in given)
+    return "" if is_kept else allowed
 
 
 def range_text(limits: Mapping[str, Any]) -> str:

@@ -140,6 +140,20 @@ def _cannot_write(path: Path, error: OSError) -> str:
     return f"{path}: cannot be written to ({error.strerror}); choose another --out"
 
 
+def packaged(kind: str) -> dict[str, Path]:
+    """Return the TOML files of a kind that come with daskxml, by name.
+
+    Examples
+    --------
+    >>> "delicious" in packaged("datasets")
+    True
+    """
+    package = Path(__file__).parents[1]
+    # In the wheel they are inside the package, in a source tree beside it.
+    folders = (package / kind, package.parent / kind)
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+
+
 def keep_private() -> None:
     """Let Numba cache in this user's own folder below ``DASKXML_KERNEL_CACHE``, if that is set.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 Means = Mapping[str, tuple[float, int]]  # name to (sum, count)
+_SUMS = ("rows", "updates", "loss_sum", "nonzeros", "labels_scored", "busy_s", "sent_bytes")
 
 
 @dataclass(slots=True)
@@ -53,13 +54,8 @@ class WorkStats:
     max_batch_rows: int = 0
 
     def __iadd__(self, other: WorkStats) -> WorkStats:
-        self.rows += other.rows
-        self.updates += other.updates
-        self.loss_sum += other.loss_sum
-        self.nonzeros += other.nonzeros
-        self.labels_scored += other.labels_scored
-        self.busy_s += other.busy_s
-        self.sent_bytes += other.sent_bytes
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.means:
             self.means = merge_means([self.means, other.means])
         if other.max_batch_rows:

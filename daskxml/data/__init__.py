@@ -6,8 +6,9 @@
 - `rows`: operations on the rows of partitions and of users' matrices
 - `order`: a seeded permutation, computed for any part of it
 - `reading`: from a source's files to blocks and from blocks to shuffled partitions
-- `names`, `weights`: what comes beside rows; `text`: documents to TF-IDF rows
-- `cards`, `synthetic`, `inspection`: descriptions of data sets, generated ones, found ones
+- `side_files`: names of columns, weights of rows; `text`: documents to TF-IDF rows
+- `settings`: `[data]` and `[text]` of a run file, dataset cards
+- `synthetic`, `inspection`: data sets that are generated, and what is found in files
 
-Import from the modules: cards and synthetic data need not wait for a compiler.
+Import from the modules: settings and synthetic data need not wait for a compiler.
 """

@@ -7,10 +7,11 @@ be entered in the middle: it is one block, decompressed one chunk ahead of the p
 
 from __future__ import annotations
 
+import gzip
 import re
 import sys
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +31,6 @@ _HEAD_BYTES = 4096  # read of a file to find its header, and what kind of file i
 _RAW_BYTES = 1 << 16  # what follows a member of a gzip stream is copied: little, for tiny ones
 LINE_BYTES = 1 << 26  # the longest line, unless the run file says another
 TEXT_BYTES = 1 << 22  # of a stream that are parsed at a time
-_GZIP_WINDOW = 31  # zlib's code for: the largest window, with gzip's header and checksum
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HEADER = re.compile(rb"[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t\r]*")
 _MAGIC = {
@@ -56,6 +56,17 @@ class Header:
     rows: int | None
     features: int | None
     labels: int | None
+
+
+def join_headers(headers: Collection[Header]) -> Header:
+    """Return one header for all files: rows added, the most columns; None where unknown."""
+    rows = [header.rows or 0 for header in headers]
+    are_known = headers and all(header.rows is not None for header in headers)
+    return Header(
+        sum(rows) if are_known else None,
+        max((header.features or 0 for header in headers), default=0) or None,
+        max((header.labels or 0 for header in headers), default=0) or None,
+    )
 
 
 @dataclass(frozen=True)
@@ -128,14 +139,14 @@ def read_texts(
         yield _cut_preamble(_read_range(block, line_bytes), block)
         return
     lines = [0]
-    with open_file(block.path) as file, _damage_explained(block.path, lines):
-        zipped = block.path.endswith(".gz")
-        raw = inflate(file) if zipped else iter(lambda: file.read(TEXT_BYTES), b"")
-        with closing(prefetch(raw)) as chunks:
-            for piece in join_lines(chunks, line_bytes):
-                text = pad_text(piece)
-                yield (text, lines[0]) if lines[0] else _cut_preamble(text, block)
-                lines[0] += piece.count(b"\n")
+    with (
+        open_text(block.path, lines) as file,
+        closing(prefetch(read_chunks(file))) as chunks,
+    ):
+        for piece in join_lines(chunks, line_bytes):
+            text = pad_text(piece)
+            yield (text, lines[0]) if lines[0] else _cut_preamble(text, block)
+            lines[0] += piece.count(b"\n")
 
 
 def pad_text(data: bytes | memoryview) -> Array:
@@ -159,39 +170,24 @@ def count_lines_before(block: Block) -> int:
     return lines
 
 
-def inflate(file: IO[bytes], text_bytes: int = TEXT_BYTES) -> Iterator[bytes]:
-    """Decompress all members of a gzip stream in pieces of at most `text_bytes`.
-
-    Raises
-    ------
-    zlib.error
-        The stream is damaged, or is no gzip stream.
-    EOFError
-        The stream ends before its last member does.
+def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a stream in chunks, the last one up to where it is damaged.
 
     Examples
     --------
-    >>> import gzip, io
-    >>> list(inflate(io.BytesIO(gzip.compress(b"1 2:3") + gzip.compress(b"!")), text_bytes=4))
-    [b'1 2:', b'3', b'!']
+    >>> import io
+    >>> list(read_chunks(io.BytesIO(b"1 2:3")))
+    [b'1 2:3']
     """
-    decompressor = zlib.decompressobj(_GZIP_WINDOW)
-    inside = False  # a member has begun and not ended
-    while raw := file.read(_RAW_BYTES):
-        while raw:
-            if not inside and not (raw := raw.lstrip(b"\0")):  # zeros may pad the end
-                break
-            inside = True
-            if text := decompressor.decompress(raw, text_bytes):
-                yield text
-            raw = decompressor.unconsumed_tail
-            if decompressor.eof:
-                raw, inside = decompressor.unused_data, False
-                decompressor = zlib.decompressobj(_GZIP_WINDOW)
-    if inside:
-        yield decompressor.flush()
-        if not decompressor.eof:
-            raise EOFError("the stream ends early")
+    read, chunk = getattr(file, "read1", file.read), bytearray(1)
+    while chunk:
+        chunk = bytearray()
+        try:
+            while len(chunk) < TEXT_BYTES and (part := read(TEXT_BYTES - len(chunk))):
+                chunk += part
+        finally:  # an error comes after what was read
+            if chunk:
+                yield bytes(chunk)
 
 
 def prefetch(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
@@ -305,26 +301,18 @@ def stamp_files(paths: Sequence[str]) -> list[str] | None:
     return stamps
 
 
-def cut_file(path: str, block_bytes: int) -> list[Block]:
-    """Cut one file of rows into blocks of at most so many bytes, before they end at a newline.
+def cut_lines(whole: Block, block_bytes: int) -> list[Block]:
+    """Cut a file of lines, which ``whole`` describes, into blocks of at most so many bytes.
 
-    Raises
-    ------
-    InputError
-        The file is missing, a directory, empty, not text or not readable.
+    A compressed file stays a single block.
 
     Examples
     --------
     >>> import fsspec
     >>> fsspec.filesystem("memory").pipe("/cut.txt", b"1 2:3\\n" * 4)
-    >>> [(block.start, block.stop) for block in cut_file("memory://cut.txt", 12)]
+    >>> [(one.start, one.stop) for one in cut_lines(Block("memory://cut.txt", 0, None), 12)]
     [(0, 12), (12, 24)]
     """
-    return cut_lines(Block(path, 0, None, read_header(path) is not None), block_bytes)
-
-
-def cut_lines(whole: Block, block_bytes: int) -> list[Block]:
-    """Cut a file of lines, which ``whole`` describes; a compressed one stays a single block."""
     with errors_explained(whole.path):
         filesystem, inner = url_to_fs(whole.path)
         size = None if whole.path.endswith(".gz") else filesystem.info(inner).get("size")
@@ -337,10 +325,8 @@ def cut_lines(whole: Block, block_bytes: int) -> list[Block]:
 
 def read_head(path: str) -> bytes:
     """The first bytes of a file's text, checked to be text."""
-    with open_file(path) as file, _damage_explained(path, [0]):
-        zipped = path.endswith(".gz")
-        pieces = inflate(file, _HEAD_BYTES) if zipped else iter([file.read(_HEAD_BYTES)])
-        head = next((piece for piece in pieces if piece), b"")[:_HEAD_BYTES]
+    with open_text(path) as file:
+        head = file.read(_HEAD_BYTES)
     if not head:
         raise InputError("the file is empty; give one with rows", path)
     for magic, problem in _MAGIC.items():
@@ -352,18 +338,19 @@ def read_head(path: str) -> bytes:
 
 
 @contextmanager
-def _damage_explained(path: str, lines: list[int]) -> Iterator[None]:
-    """Turn errors of `inflate` into an `InputError`; `lines` holds the number of lines read."""
-    try:
-        yield
-    except EOFError:
-        problem = "the gzip stream ends early; the file is truncated: fetch or write it again"
-        raise InputError(problem, path, lines[0] + 1) from None
-    except zlib.error as error:
-        problem = f"the gzip stream is damaged ({error}); fetch or write the file again"
-        raise InputError(problem, path, lines[0] + 1) from None
-    except InputError as error:
-        raise InputError(error.problem, path, error.line or lines[0] + 1) from None
+def open_text(path: str, lines: Sequence[int] = (0,)) -> Iterator[IO[bytes]]:
+    """Open a file's text, unzipped; errors name a line by the number of ``lines`` that are read."""
+    with open_file(path) as file:
+        try:
+            yield gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file  # type: ignore[misc]
+        except EOFError:
+            problem = "the gzip stream ends early; the file is truncated: fetch or write it again"
+            raise InputError(problem, path, lines[0] + 1) from None
+        except (zlib.error, gzip.BadGzipFile) as error:
+            problem = f"the gzip stream is damaged ({error}); fetch or write the file again"
+            raise InputError(problem, path, lines[0] + 1) from None
+        except InputError as error:
+            raise InputError(error.problem, path, error.line or lines[0] + 1) from None
 
 
 def _cut_preamble(text: Array, block: Block) -> tuple[Array, int]:
@@ -380,7 +367,7 @@ def _cut_preamble(text: Array, block: Block) -> tuple[Array, int]:
 def _read_range(block: Block, line_bytes: int) -> Array:
     """Read the lines that begin in a block of a plain file into an array, padded as for parsing."""
     assert block.stop is not None
-    with open_file(block.path) as file, _damage_explained(block.path, [0]):
+    with open_text(block.path) as file:
         start = _line_start(file, block.start, line_bytes)
         stop = _line_start(file, block.stop, line_bytes)
         file.seek(start)

@@ -23,6 +23,7 @@ import numpy as np
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.core.text import parse_json
+from daskxml.data import tables
 from daskxml.data.blocks import (
     Block,
     Header,
@@ -36,28 +37,8 @@ from daskxml.data.blocks import (
 )
 from daskxml.data.npz import open_npz
 from daskxml.data.parse import Dialect, parse_bytes, parse_pieces
-from daskxml.data.rows import concatenate
+from daskxml.data.rows import concatenate, find_bad_row
 from daskxml.data.scan import PADDING
-from daskxml.data.tables import (
-    FEATURES,
-    INDICES,
-    LABELS,
-    NO_DOCUMENTS,
-    VALUES,
-    WEIGHTS,
-    Documents,
-    Lines,
-    OpenLines,
-    OpenParts,
-    Parse,
-    Parts,
-    columns_to_read,
-    dense_header,
-    find_bad_row,
-    parse_batch,
-    parse_documents,
-    parse_table,
-)
 
 _BATCH_ROWS = 1 << 16  # of a Parquet file that are made rows at a time
 
@@ -88,10 +69,10 @@ class Text:
         """Return a file's blocks of about so many bytes, in the order of its rows."""
         return cut_lines(Block(path, 0, None, read_header(path) is not None), block_bytes)
 
-    def read(self, block: Block, dialect: Dialect, parse: Parse) -> Iterator[Any]:
+    def read(self, block: Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
         """Yield the rows of a block in pieces, or what ``parse`` makes of each piece."""
-        if parse is parse_documents:
-            raise InputError(NO_DOCUMENTS, block.path)
+        if parse is tables.parse_documents:
+            raise InputError(tables.NO_DOCUMENTS, block.path)
         return parse_pieces(block, dialect)
 
 
@@ -101,12 +82,12 @@ class PartTable:
 
     title: str
     suffixes: tuple[str, ...]
-    opens: OpenParts
+    opens: tables.OpenParts
 
     def header(self, path: str, column: str) -> Header | None:
         """Return what it declares, or how many columns a dense table has."""
         with self._opened(path) as table:
-            return table.header or dense_header(table.names, column)
+            return table.header or tables.dense_header(table.names, column)
 
     def cut(self, path: str, block_bytes: int) -> list[Block]:
         """Return blocks of consecutive parts."""
@@ -115,11 +96,11 @@ class PartTable:
         firsts = np.flatnonzero(np.diff(starts)) + 1
         return [Block(path, *cut) for cut in pairwise([0, *firsts.tolist(), len(starts)])]
 
-    def read(self, block: Block, dialect: Dialect, parse: Parse) -> Iterator[Any]:
+    def read(self, block: Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
         """Yield what is made of each Arrow batch."""
         assert block.stop is not None
         with self._opened(block.path) as table:
-            names, before = _wanted(table, dialect, block.path), 0
+            names, before = _wanted(table, dialect, parse, block.path, 0), 0
 
             def refuse(row: int, problem: str) -> InputError:
                 skipped = sum(batch.num_rows for batch in table.batches(0, block.start, []))
@@ -129,12 +110,12 @@ class PartTable:
 
             for batch in table.batches(block.start, block.stop, names):
                 batch.validate(full=True)  # damaged offsets would be followed out of the memory
-                make = partial(parse_batch, dialect=dialect, parse=parse)
+                make = partial(tables.parse_batch, dialect=dialect, parse=parse)
                 yield find_bad_row(batch, make, refuse)
                 before += batch.num_rows
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[Parts]:
+    def _opened(self, path: str) -> Iterator[tables.Parts]:
         """Open a table, and explain where it is damaged."""
         import pyarrow
 
@@ -158,24 +139,24 @@ class LineTable:
 
     title: str
     suffixes: tuple[str, ...]
-    opens: OpenLines
+    opens: tables.OpenLines
 
     def header(self, path: str, column: str) -> Header | None:
         """Return how many columns a dense table has."""
-        return dense_header(self.opens(path).names, column)
+        return tables.dense_header(self.opens(path).names, column)
 
     def cut(self, path: str, block_bytes: int) -> list[Block]:
         """Return blocks of whole lines."""
         read_head(path)
         return cut_lines(Block(path, 0, None), block_bytes)
 
-    def read(self, block: Block, dialect: Dialect, parse: Parse) -> Iterator[Any]:
+    def read(self, block: Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
         """Yield what is made of each piece of lines."""
         table = self.opens(block.path)
-        names = _wanted(table, dialect, block.path, 1)
+        names = _wanted(table, dialect, parse, block.path, 1)
 
         def make(rows: list[bytes]) -> Any:
-            return parse_batch(table.batch(rows, names), dialect, parse)
+            return tables.parse_batch(table.batch(rows, names), dialect, parse)
 
         for text, before in read_texts(block, dialect.line_bytes):
             data = text[:-PADDING].tobytes()
@@ -195,21 +176,24 @@ def _refuse_line(
 
 
 def _wanted(
-    table: Parts | Lines, dialect: Dialect, path: str, line: int | None = None
+    table: tables.Parts | tables.Lines, dialect: Dialect, parse: tables.Parse, path: str, line: int
 ) -> list[str]:
-    """Return the names of the columns that are read; the line is that of the names."""
-    if table.no_labels and dialect.needs_labels and LABELS not in table.names:
+    """Return the names of the columns that are read; the line is that of the names, or 0."""
+    if table.no_labels and dialect.needs_labels and tables.LABELS not in table.names:
         raise InputError(table.no_labels, path)
     try:
-        return columns_to_read(table.names, dialect)
+        names = tables.columns_to_read(table.names, dialect)
     except InputError as error:
-        raise InputError(error.problem, path, line) from None
+        raise InputError(error.problem, path, line or None) from None
+    if parse is tables.parse_documents and dialect.text_column not in names:
+        raise InputError(tables.NO_DOCUMENTS, path)
+    return names
 
 
 # --------------------------------------------------------------------------- how they are opened
 
 
-def open_parquet(file: IO[bytes], path: str) -> Parts:
+def open_parquet(file: IO[bytes], path: str) -> tables.Parts:
     """Open a Parquet file, whose parts are its row groups."""
     import pyarrow.parquet
 
@@ -221,10 +205,10 @@ def open_parquet(file: IO[bytes], path: str) -> Parts:
         return table.iter_batches(_BATCH_ROWS, row_groups=chosen, columns=names)
 
     nbytes = [table.metadata.row_group(group).total_byte_size for group in groups]
-    return Parts(table.schema_arrow.names, nbytes, batches)
+    return tables.Parts(table.schema_arrow.names, nbytes, batches)
 
 
-def open_arrow(file: IO[bytes], path: str) -> Parts:
+def open_arrow(file: IO[bytes], path: str) -> tables.Parts:
     """Open an Arrow file, whose parts are its record batches, or a stream, which is one part.
 
     A stream cannot be entered in the middle.
@@ -241,10 +225,10 @@ def open_arrow(file: IO[bytes], path: str) -> Parts:
         for batch in map(table.get_batch, range(start, stop)) if is_file else table:
             yield batch.select(names)
 
-    return Parts(table.schema.names, [nbytes / max(1, count)] * count, batches)
+    return tables.Parts(table.schema.names, [nbytes / max(1, count)] * count, batches)
 
 
-def open_csv(path: str) -> Lines:
+def open_csv(path: str) -> tables.Lines:
     """Open a CSV with a line of column names, separated by tabs if its name ends in ``.tsv``."""
     delimiter = "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
     try:
@@ -254,7 +238,7 @@ def open_csv(path: str) -> Lines:
         raise InputError(error.problem, path) from None
     except csv.Error as error:
         raise InputError(f"malformed column names ({error}); fix the line", path, 1) from None
-    return Lines(names, partial(_csv_batch, names, delimiter), has_head=True)
+    return tables.Lines(names, partial(_csv_batch, names, delimiter), has_head=True)
 
 
 def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: list[str]) -> Any:
@@ -293,7 +277,7 @@ def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: lis
     return table
 
 
-def open_json(path: str) -> Lines:
+def open_json(path: str) -> tables.Lines:
     """Open JSON lines: an object on each line, whose keys are those of the first.
 
     ``features`` may also be an object of values by id or by name: ``{"4": 0.5}``, ``{"red": 1}``.
@@ -303,26 +287,26 @@ def open_json(path: str) -> Lines:
         names = list(_json_row(_first_line(path)))
     except InputError as error:
         raise InputError(error.problem, path, 1) from None
-    return Lines(names, _json_batch)
+    return tables.Lines(names, _json_batch)
 
 
 def _json_batch(lines: list[bytes], names: list[str]) -> Any:
     import pyarrow
 
     rows = list(map(_json_row, lines))
-    if INDICES in names:  # without values all are 1, in all rows or in some
-        has_values = any(VALUES in row for row in rows)
-        names = [*(n for n in names if n != VALUES), *[VALUES] * has_values]
+    if tables.INDICES in names:  # without values all are 1, in all rows or in some
+        has_values = any(tables.VALUES in row for row in rows)
+        names = [*(n for n in names if n != tables.VALUES), *[tables.VALUES] * has_values]
         for row in rows:
-            if has_values and isinstance(row.get(INDICES), list):
-                row.setdefault(VALUES, [1.0] * len(row[INDICES]))
+            if has_values and isinstance(row.get(tables.INDICES), list):
+                row.setdefault(tables.VALUES, [1.0] * len(row[tables.INDICES]))
     columns = {}
     for name in names:
         values = [row.get(name) for row in rows]
         if None in values:
             is_null = any(name in row and row[name] is None for row in rows)
             problem = f"{name!r} is {'null' if is_null else 'missing'}, but other rows have it"
-            raise InputError(problem + ("" if name == WEIGHTS else "; [] is none"))
+            raise InputError(problem + ("" if name == tables.WEIGHTS else "; [] is none"))
         columns[name] = arrow_array(values, name)
     return pyarrow.table(columns)
 
@@ -335,9 +319,9 @@ def _json_row(line: bytes) -> dict[str, Any]:
         raise InputError(problem) from None
     if not isinstance(row, dict):
         raise InputError('not an object; expected {"labels": ..., "indices": ...}')
-    if isinstance(features := row.get(FEATURES), dict):
-        del row[FEATURES]
-        row |= {INDICES: list(features), VALUES: list(features.values())}
+    if isinstance(features := row.get(tables.FEATURES), dict):
+        del row[tables.FEATURES]
+        row |= {tables.INDICES: list(features), tables.VALUES: list(features.values())}
     return row
 
 
@@ -378,10 +362,10 @@ def _first_line(path: str) -> bytes:
     return b""
 
 
-def open_documents(column: str, path: str) -> Lines:
+def open_documents(column: str, path: str) -> tables.Lines:
     """Open a text of which each line is a document."""
     no_labels = "lines of text have no labels: give JSON lines, Parquet or CSV with 'labels'"
-    return Lines([column], _document_batch, has_blanks=True, no_labels=no_labels)
+    return tables.Lines([column], _document_batch, has_blanks=True, no_labels=no_labels)
 
 
 def _document_batch(lines: list[bytes], names: list[str]) -> Any:
@@ -456,7 +440,9 @@ def declared(path: str, format: str = "auto", text_column: str = "") -> Header |
     return FORMATS[format_of(path, format)].header(path, text_column)
 
 
-def read_pieces(block: Block, dialect: Dialect, parse: Parse = parse_table) -> Iterator[Any]:
+def read_pieces(
+    block: Block, dialect: Dialect, parse: tables.Parse = tables.parse_table
+) -> Iterator[Any]:
     """Yield the rows of a block piece by piece, or what ``parse`` makes of each piece of a table.
 
     With a column of texts in the dialect, the lines of a text without a header are documents.
@@ -472,7 +458,7 @@ def read_pieces(block: Block, dialect: Dialect, parse: Parse = parse_table) -> I
     return kind.read(block, dialect, parse)
 
 
-def read_documents(block: Block, dialect: Dialect) -> Documents:
+def read_documents(block: Block, dialect: Dialect) -> tables.Documents:
     """Return the documents of a block, and the names of each one's labels.
 
     Raises
@@ -488,7 +474,7 @@ def read_documents(block: Block, dialect: Dialect) -> Documents:
     >>> read_documents(block, Dialect(text_column="text"))
     (['red car'], [['3']])
     """
-    pieces = list(read_pieces(block, dialect, parse_documents))
+    pieces = list(read_pieces(block, dialect, tables.parse_documents))
     texts, labels = zip(*pieces, strict=True) if pieces else ((), ())
     return list(chain.from_iterable(texts)), list(chain.from_iterable(labels))
 
@@ -519,7 +505,7 @@ def read_block(block: Block, dialect: Dialect) -> Partition:
 
 
 def read_frame(
-    frame: Any, columns: Sequence[str], dialect: Dialect, parse: Parse = parse_table
+    frame: Any, columns: Sequence[str], dialect: Dialect, parse: tables.Parse = tables.parse_table
 ) -> Any:
     """Return what is made of the rows of a data frame: of pandas, polars, or Arrow itself.
 
@@ -537,7 +523,7 @@ def read_frame(
     """
 
     def make(rows: Any) -> Any:
-        return parse_batch(_frame_batch(rows, columns), dialect, parse)
+        return tables.parse_batch(_frame_batch(rows, columns), dialect, parse)
 
     def refuse(row: int, problem: str) -> InputError:
         return InputError(f"row {row}: {problem}")
@@ -555,7 +541,7 @@ def _frame_batch(frame: Any, columns: Sequence[str]) -> Any:
         raise InputError(f"values of several kinds ({told}); give all rows alike") from None
     table = table.select(list(columns))
     for name in columns:
-        is_list = name in (LABELS, INDICES, VALUES)
+        is_list = name in (tables.LABELS, tables.INDICES, tables.VALUES)
         texts = table[name].drop_null().to_pylist() if is_list else []
         if any(isinstance(text, str) and text.startswith("[") for text in texts):
             problem = f"{name!r} holds a list that Dask has made a text"

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from daskxml.core.arrays import Array
-from daskxml.data.blocks import Block, Header
+from daskxml.data.blocks import Block, Header, join_headers
 from daskxml.data.formats import FORMATS, declared, plan_files, read_pieces
-from daskxml.data.names import Names, ids_by_name
 from daskxml.data.parse import Dialect, ParsedRows, detect_feature_base
+from daskxml.data.side_files import Names, ids_by_name
 
 BLOCK_BYTES = 1 << 25
 DEFAULT_HIDDEN = 128
@@ -33,7 +34,7 @@ class ValueCounts:
     counts: Array
 
     @staticmethod
-    def of(values: Array) -> ValueCounts:
+    def of(values: ArrayLike) -> ValueCounts:
         """Count the integers of an array.
 
         Examples
@@ -55,7 +56,7 @@ class ValueCounts:
         return int(self.counts[self.values == value].sum())
 
 
-NO_COUNTS = ValueCounts.of(np.empty(0, np.int64))
+NO_COUNTS = ValueCounts.of(())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +91,9 @@ class Spread:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class Census:
-    """ValueCounts of the rows read so far; ids as written."""
+    """Counts of the rows read so far; ids as written."""
 
     features: ValueCounts = NO_COUNTS
     labels: ValueCounts = NO_COUNTS
@@ -102,18 +103,15 @@ class Census:
     merged_features: int = 0
     merged_labels: int = 0
 
-    def plus(self, parsed: ParsedRows) -> Census:
-        """The counts with the rows of another piece."""
-        features, labels = parsed.partition.features, parsed.partition.labels
-        return Census(
-            features=self.features.plus(ValueCounts.of(features.indices)),
-            labels=self.labels.plus(ValueCounts.of(labels.indices)),
-            features_per_row=self.features_per_row.plus(ValueCounts.of(np.diff(features.indptr))),
-            labels_per_row=self.labels_per_row.plus(ValueCounts.of(np.diff(labels.indptr))),
-            unsorted_rows=self.unsorted_rows + parsed.unsorted_rows,
-            merged_features=self.merged_features + parsed.merged_features,
-            merged_labels=self.merged_labels + parsed.merged_labels,
-        )
+    def add(self, parsed: ParsedRows) -> None:
+        """Add the rows of another piece."""
+        for name in ("features", "labels"):
+            csr, sizes = getattr(parsed.partition, name), f"{name}_per_row"
+            for key, found in ((name, csr.indices), (sizes, np.diff(csr.indptr))):
+                setattr(self, key, getattr(self, key).plus(ValueCounts.of(found)))
+        self.unsorted_rows += parsed.unsorted_rows
+        self.merged_features += parsed.merged_features
+        self.merged_labels += parsed.merged_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +216,7 @@ def inspect_file(
     census, dialect = Census(), Dialect(feature_names=feature_names, label_names=label_names)
     for block in blocks:
         for parsed in read_pieces(block, dialect):
-            census = census.plus(parsed)
+            census.add(parsed)
     if feature_names and blocks[0].format != "text":
         named = len(ids_by_name(feature_names)), len(ids_by_name(label_names)) or None
         headers = [Header(None, *named)]
@@ -230,16 +228,16 @@ def _conclude(
 ) -> Inspection:
     """Derive the description from the counts and from what each file declares."""
     headers = [header for header in declared if header]
-    header = _join_headers(headers)
-    least = int(census.features.values[0]) if census.features.values.size else None
-    base = 0 if header else detect_feature_base(least)
-    features, labels = _count_columns(census, header, base)
+    header = join_headers(headers)
+    base = 0 if headers else detect_feature_base(int(census.features.values[:1].sum()))
+    features = header.features or int(census.features.values.max(initial=base - 1)) + 1 - base
+    labels = header.labels or int(census.labels.values.max(initial=-1)) + 1
     rows = int(census.features_per_row.counts.sum())
     entries, label_entries = (int(c.counts.sum()) for c in (census.features, census.labels))
     seen = census.labels.counts
     model = DEFAULT_HIDDEN * (features + 1) + labels * (DEFAULT_HIDDEN + 1)
     return Inspection(
-        format=_describe_formats(blocks, header),
+        format=_describe_formats(blocks, bool(headers)),
         gzipped=any(block.path.endswith(".gz") for block in blocks),
         feature_base=base,
         rows=rows,
@@ -260,30 +258,10 @@ def _conclude(
     )
 
 
-def _describe_formats(blocks: Sequence[Block], header: Header | None) -> str:
-    text = "XML repository's format (with header)" if header else "libSVM text (no header)"
+def _describe_formats(blocks: Sequence[Block], has_header: bool) -> str:
+    text = "XML repository's format (with header)" if has_header else "libSVM text (no header)"
     titles = [text if block.format == "text" else FORMATS[block.format].title for block in blocks]
     return " and ".join(dict.fromkeys(titles))
-
-
-def _join_headers(headers: Sequence[Header]) -> Header | None:
-    """One header for all files: rows added, the largest counts of columns; None without any."""
-    if not headers:
-        return None
-    rows = [header.rows for header in headers if header.rows is not None]
-    return Header(
-        sum(rows) if len(rows) == len(headers) else None,
-        max((header.features or 0 for header in headers), default=0) or None,
-        max((header.labels or 0 for header in headers), default=0) or None,
-    )
-
-
-def _count_columns(census: Census, header: Header | None, base: int) -> tuple[int, int]:
-    """Numbers of columns of features and of labels: declared, or those that occur."""
-    header = header or Header(None, None, None)
-    features = int(census.features.values.max(initial=base - 1)) + 1 - base
-    labels = int(census.labels.values.max(initial=-1)) + 1
-    return header.features or features, header.labels or labels
 
 
 def _find_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
@@ -302,10 +280,9 @@ def _find_problems(census: Census, headers: Sequence[Header], rows: int, files: 
 
 def _header_problems(census: Census, headers: Sequence[Header], rows: int, files: int) -> list[str]:
     """Contradictions between the headers and the rows."""
-    header = _join_headers(headers)
-    if header is None:
+    if not headers:
         return [] if rows else ["there are no rows"]
-    found = []
+    header, found = join_headers(headers), []
     if len(headers) < files:
         found.append(
             f"{files - len(headers)} of {files} files have no header; give all of them one"

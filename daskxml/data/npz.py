@@ -43,13 +43,12 @@ def open_npz(file: IO[bytes], path: str) -> Parts:
     InputError
         If a matrix is none, not in CSR form, too wide, or damaged, or they differ in their rows.
     """
+    with _opened(path) as matrix:
+        (rows, columns), nbytes = matrix.read_shape(path), matrix.stored_bytes
     labels_path, labels = find_labels(path), None
-    with _explained(path):
-        matrix = _Matrix(file, zipfile.ZipFile(file))
-        rows, columns = matrix.read_shape(path)
     if labels_path is not None:
-        with open_file(labels_path) as other, _explained(labels_path):
-            found, labels = _Matrix(other, zipfile.ZipFile(other)).read_shape(labels_path)
+        with _opened(labels_path) as matrix:
+            found, labels = matrix.read_shape(labels_path)
         if found != rows:
             problem = f"{found} rows of labels, but {path} has {rows}"
             raise InputError(f"{problem}; save both again", labels_path)
@@ -59,20 +58,19 @@ def open_npz(file: IO[bytes], path: str) -> Parts:
 
         table = {"row": pyarrow.nulls(stop - start)}
         if INDICES in names:
-            with _explained(path):
+            with _opened(path) as matrix:
                 indptr, ids, values = matrix.read_rows(start, stop)
             table = {INDICES: _lists(indptr, ids), VALUES: _lists(indptr, values)}
         if LABELS in names and labels_path:
-            with open_file(labels_path) as other, _explained(labels_path):
-                held = _Matrix(other, zipfile.ZipFile(other)).read_rows(start, stop)
-                table[LABELS] = _nonzero(*held)
+            with _opened(labels_path) as matrix:
+                table[LABELS] = _nonzero(*matrix.read_rows(start, stop))
         yield pyarrow.table(table)
 
     name = _labels_name(path)
     asked = "name both, as X.npz and Y.npz" if name == path else f"save them as {name}"
     return Parts(
         [INDICES, VALUES] if labels_path is None else [INDICES, VALUES, LABELS],
-        np.full(rows, matrix.stored_bytes / max(1, rows)),
+        np.full(rows, nbytes / max(1, rows)),
         batches,
         header=Header(rows, columns, labels),
         no_labels=f"no labels beside it: {asked}",
@@ -166,17 +164,18 @@ class _Matrix:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
-    """Turn errors of damage into an `InputError`."""
-    try:
-        yield
-    except MemoryError:
-        problem = "a matrix larger than the memory, or damaged"
-        raise InputError(f"{problem}: save it with compressed=False", path) from None
-    except _DAMAGE as error:
-        told = " ".join(str(error).split())[:120]
-        problem = f"not a whole file of a sparse matrix ({told})"
-        raise InputError(f"{problem}; write it with scipy.sparse.save_npz", path) from None
+def _opened(path: str) -> Iterator[_Matrix]:
+    """Open a matrix, and explain where it is damaged."""
+    with open_file(path) as file:
+        try:
+            yield _Matrix(file, zipfile.ZipFile(file))
+        except MemoryError:
+            problem = "a matrix larger than the memory, or damaged"
+            raise InputError(f"{problem}: save it with compressed=False", path) from None
+        except _DAMAGE as error:
+            told = " ".join(str(error).split())[:120]
+            problem = f"not a whole file of a sparse matrix ({told})"
+            raise InputError(f"{problem}; write it with scipy.sparse.save_npz", path) from None
 
 
 def _nonzero(indptr: Array, ids: Array, values: Array) -> Any:

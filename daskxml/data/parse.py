@@ -19,10 +19,10 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import LINE_BYTES, Block, count_lines_before, pad_text, read_texts
-from daskxml.data.names import Names
 from daskxml.data.rows import tidy_rows
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
-from daskxml.data.text.vectorizer import Vectorizer
+from daskxml.data.side_files import Names
+from daskxml.data.text import Vectorizer
 
 VALUE = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)

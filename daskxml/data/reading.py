@@ -13,71 +13,29 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.blocks import LINE_BYTES, Block, Header
+from daskxml.data.blocks import Block, Header, join_headers
 from daskxml.data.formats import declared, plan_files
 from daskxml.data.order import derive_key, shuffled_positions, shuffled_sources
 from daskxml.data.parse import Dialect, detect_feature_base
 from daskxml.data.rows import concatenate, split_rows, take_rows, unit_rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSource:
-    """What to read and how; zeros and ``"auto"`` are determined from the data.
-
-    Attributes
-    ----------
-    paths
-        Files, globs or URLs.
-    format
-        ``"xml"`` (text with a header), ``"libsvm"`` (without), a key in
-        `daskxml.data.formats.FORMATS`, or ``"auto"``: by the suffix of each file's name.
-    feature_base, label_base
-        The smallest id that may occur: 0, 1, or ``"auto"`` for features.
-    features, labels
-        Numbers of columns, where the user gave them.
-    feature_names, label_names
-        Files that list the names of all columns, for rows that hold names.
-    normalize
-        ``"l2"`` or ``"none"``.
-    block_bytes
-        Size of the text that one task reads.
-    line_bytes
-        The longest line of a text.
-    """
-
-    paths: tuple[str, ...]
-    format: str = "auto"
-    feature_base: int | str = "auto"
-    label_base: int = 0
-    features: int = 0
-    labels: int = 0
-    feature_names: str = ""
-    label_names: str = ""
-    normalize: str = "l2"
-    block_bytes: int = 16 * 2**20
-    line_bytes: int = LINE_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCounts:
-    """Sizes of a parsed block; ``least`` is its smallest feature id, -1 if it has none.
-
-    ``weighted_rows`` are those that have a weight.
-    """
-
-    rows: int
-    nonzeros: int
-    label_nonzeros: int
-    nbytes: int
-    least: int
-    features: int
-    labels: int
-    weighted_rows: int = 0
+from daskxml.data.settings import DataSection
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Sizes of a whole data set, in rows, columns, entries and bytes, and its first feature id."""
+    """Sizes of a parsed block, or of a whole data set.
+
+    Attributes
+    ----------
+    rows, features, labels, nonzeros, label_nonzeros, nbytes
+        In rows, columns, entries of either kind, and bytes.
+    weighted_rows
+        Rows that have a weight, as those of tables may.
+    feature_base
+        The first feature id: of a block, its smallest, -1 if it has none.
+    shift
+        What is still to be subtracted from the feature ids of a data set's blocks.
+    """
 
     rows: int
     features: int
@@ -85,38 +43,51 @@ class Facts:
     nonzeros: int
     label_nonzeros: int
     nbytes: int
-    feature_base: int
+    weighted_rows: int = 0
+    feature_base: int = 0
+    shift: int = 0
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether rows have weights.
+
+        Raises
+        ------
+        InputError
+            If only some have.
+        """
+        if self.weighted_rows not in (0, self.rows):
+            raise InputError(
+                "a column 'sample_weight' in some files only: give all training files one, or none"
+            )
+        return self.weighted_rows > 0
 
 
-def count_block(partition: Partition) -> BlockCounts:
+def count_block(partition: Partition) -> Facts:
     """Count what a parsed block holds."""
-    ids = partition.features.indices
-    return BlockCounts(
-        partition.rows,
-        partition.features.nonzeros,
-        partition.labels.nonzeros,
-        partition.nbytes,
-        int(ids.min()) if len(ids) else -1,
-        partition.features.columns,
-        partition.labels.columns,
-        0 if partition.weights is None else partition.rows,
+    features, labels = partition.features, partition.labels
+    return Facts(
+        rows=partition.rows,
+        features=features.columns,
+        labels=labels.columns,
+        nonzeros=features.nonzeros,
+        label_nonzeros=labels.nonzeros,
+        nbytes=partition.nbytes,
+        weighted_rows=0 if partition.weights is None else partition.rows,
+        feature_base=int(features.indices.min()) if features.nonzeros else -1,
     )
 
 
-def have_weights(counts: Sequence[BlockCounts]) -> bool:
-    """Whether rows have weights, as those of tables may.
-
-    Raises
-    ------
-    InputError
-        If only some have.
-    """
-    weighted = sum(block.weighted_rows for block in counts)
-    if weighted not in (0, sum(block.rows for block in counts)):
-        raise InputError(
-            "a column 'sample_weight' in some files only: give all training files one, or none"
-        )
-    return weighted > 0
+def _sum_up(counts: Sequence[Facts], data: DataSection, base: int = 0, shift: int = 0) -> Facts:
+    """Add up the counts of all blocks."""
+    sums = ("rows", "nonzeros", "label_nonzeros", "nbytes", "weighted_rows")
+    return Facts(
+        **{name: sum(getattr(block, name) for block in counts) for name in sums},
+        features=data.features or max(block.features for block in counts) - shift,
+        labels=max(block.labels for block in counts),
+        feature_base=shift or base,
+        shift=shift,
+    )
 
 
 def weights_of(block: Partition) -> Array:
@@ -126,111 +97,98 @@ def weights_of(block: Partition) -> Array:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How a source is read: its blocks in the order of its files, and the headers by file."""
+    """How training files are read: blocks in the order of the files, and the headers by file."""
 
-    source: DataSource
+    data: DataSection
     blocks: list[Block]
     headers: dict[str, Header]
 
     @property
     def dialect(self) -> Dialect:
         """What the parser checks ids against; a base that is still unknown is taken for 0."""
-        source, headers = self.source, self.headers.values()
-        features = source.features or max((h.features or 0 for h in headers), default=0)
-        labels = source.labels or max((h.labels or 0 for h in headers), default=0)
-        base = 0 if headers or source.feature_base == "auto" else int(source.feature_base)
+        data, known = self.data, join_headers(self.headers.values())
+        base = 0 if self.headers or data.feature_base == "auto" else int(data.feature_base)
         return Dialect(
-            features=None if self._base_unknown else features or None,
-            labels=labels or None,
+            features=None if self._base_unknown else data.features or known.features,
+            labels=data.labels or known.labels,
             feature_base=base,
-            label_base=0 if any(h.labels for h in headers) else source.label_base,
-            feature_names=source.feature_names,
-            label_names=source.label_names,
-            line_bytes=source.line_bytes,
+            label_base=0 if known.labels else data.label_base,
+            feature_names=data.feature_names,
+            label_names=data.label_names,
+            line_bytes=data.line_bytes,
         )
 
     @property
     def _base_unknown(self) -> bool:
         """Whether only the data can show which feature id is the first."""
-        if self.headers or self.source.feature_base != "auto":
+        if self.headers or self.data.feature_base != "auto":
             return False
-        are_named = self.source.feature_names and self.blocks[0].format != "text"
+        are_named = self.data.feature_names and self.blocks[0].format != "text"
         return not are_named  # the ids of names count from 0
 
-    def find_shift(self, counts: Sequence[BlockCounts]) -> int:
-        """Check the rows of the files; return what is still to be subtracted from feature ids.
+    def facts(self, counts: Sequence[Facts]) -> Facts:
+        """Return the sizes of all files, of those of their blocks.
 
         Raises
         ------
         InputError
-            If a file has more or fewer rows than its header says.
+            If a file has more or fewer rows than its header says, or there is no row at all.
         """
         _check_rows(self.blocks, counts, self.headers)
-        if not self._base_unknown:
-            return 0
-        return detect_feature_base(min((n.least for n in counts if n.least >= 0), default=None))
+        least = min((n.feature_base for n in counts if n.feature_base >= 0), default=None)
+        shift = detect_feature_base(least) if self._base_unknown else 0
+        facts = _sum_up(counts, self.data, self.dialect.feature_base, shift)
+        if not facts.rows:
+            raise InputError("no rows in the file; give one with data", ", ".join(self.data.train))
+        return facts
 
-    def stricter_dialect(self, counts: Sequence[BlockCounts], shift: int) -> Dialect | None:
+    def stricter_dialect(self, counts: Sequence[Facts], facts: Facts) -> Dialect | None:
         """Return the dialect with which parsing again names the line of an id that is too large.
 
         None if no id is: that shows only once the first feature id is known.
         """
-        limit = self.source.features
-        if self._base_unknown and limit and max(n.features for n in counts) - shift > limit:
-            return replace(self.dialect, features=limit, feature_base=shift)
+        limit, found = self.data.features, max(n.features for n in counts) - facts.shift
+        if self._base_unknown and limit and found > limit:
+            return replace(self.dialect, features=limit, feature_base=facts.shift)
         return None
 
-    def facts(self, counts: Sequence[BlockCounts], shift: int) -> Facts:
-        """Return the sizes of the source.
 
-        Raises
-        ------
-        InputError
-            If there is no row.
-        """
-        facts = _sum_up(counts, self.source.features, shift, self.dialect.feature_base)
-        if not facts.rows:
-            paths = ", ".join(self.source.paths)
-            raise InputError("no rows in the file; give one with data", paths)
-        return facts
-
-
-def plan_source(source: DataSource) -> ReadPlan:
-    """Find the files of a source, and read their headers.
+def plan_source(data: DataSection) -> ReadPlan:
+    """Find the training files, and read their headers.
 
     Raises
     ------
     InputError
         If a file is missing, or its header is missing or does not fit.
     """
-    blocks = plan_files(source.paths, source.block_bytes, source.format)
+    blocks = plan_files(data.train, data.block_bytes, data.format)
     formats = {block.path: block.format for block in blocks}
-    if source.format == "libsvm":
-        return ReadPlan(source, blocks, {})
+    if data.format == "libsvm":
+        return ReadPlan(data, blocks, {})
     read = {path: declared(path, format) for path, format in formats.items()}
     headers = {path: header for path, header in read.items() if header is not None}
     missing = [path for path in formats if path not in headers]
-    if missing and (headers or source.format == "xml"):
+    if missing and (headers or data.format == "xml"):
         if formats[missing[0]] != "text":
             problem = f"does not declare its columns, as {next(iter(headers))} does"
             raise InputError(f"{problem}; give files of one format", missing[0])
         problem = "no header 'rows features labels' on the first line, as the other files have"
         raise InputError(problem if headers else problem.split(",")[0], missing[0], 1)
-    _check_columns(source, headers)
-    return ReadPlan(source, blocks, headers)
+    _check_columns(data, headers)
+    return ReadPlan(data, blocks, headers)
 
 
-def _check_columns(source: DataSource, headers: dict[str, Header]) -> None:
+def _check_columns(data: DataSection, headers: dict[str, Header]) -> None:
     for path, header in headers.items():
         for kind in ("features", "labels"):
-            found, known = getattr(header, kind), getattr(source, kind)
+            found, known = getattr(header, kind), getattr(data, kind)
             if known and (found or 0) > known:
                 problem = f"its header has {found} {kind}, but the model has {known}"
                 raise InputError(f"{problem}; give rows of the same data set", path, 1)
 
 
 def _check_rows(
-    blocks: Sequence[Block], counts: Sequence[BlockCounts], headers: dict[str, Header]
+    blocks: Sequence[Block], counts: Sequence[Facts], headers: dict[str, Header]
 ) -> None:
     found = dict.fromkeys(headers, 0)
     for block, count in zip(blocks, counts, strict=True):
@@ -244,39 +202,24 @@ def _check_rows(
             raise InputError(f"{problem}; {hint}", path, 1)
 
 
-def matrix_facts(counts: Sequence[BlockCounts], source: DataSource) -> Facts:
+def matrix_facts(counts: Sequence[Facts], data: DataSection) -> Facts:
     """Return the sizes of matrices that the user passed instead of files.
 
     Raises
     ------
     InputError
-        If they have no row, or more columns than ``source`` says.
+        If they have no row, or more columns than ``data`` says.
     """
-    facts = _sum_up(counts, source.features)
+    facts = _sum_up(counts, data)
     for kind, found, given in (
-        ("features", max(n.features for n in counts), source.features),
-        ("labels", facts.labels, source.labels),
+        ("features", max(n.features for n in counts), data.features),
+        ("labels", facts.labels, data.labels),
     ):
         if given and found > given:
             raise InputError(f"a matrix has {found} {kind}, but the model has {given}")
     if not facts.rows:
         raise InputError("the matrices have no rows")
-    return replace(facts, labels=source.labels or facts.labels)
-
-
-def _sum_up(
-    counts: Sequence[BlockCounts], features: int, shift: int = 0, feature_base: int = 0
-) -> Facts:
-    """Add up the counts of all blocks; ``features`` is 0 where the user gave none."""
-    return Facts(
-        rows=sum(n.rows for n in counts),
-        features=features or max(n.features for n in counts) - shift,
-        labels=max(n.labels for n in counts),
-        nonzeros=sum(n.nonzeros for n in counts),
-        label_nonzeros=sum(n.label_nonzeros for n in counts),
-        nbytes=sum(n.nbytes for n in counts),
-        feature_base=shift or feature_base,
-    )
+    return replace(facts, labels=data.labels or facts.labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ Matrices that users pass (SciPy, NumPy, the package `sparse`) are checked and co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numba import njit
@@ -15,7 +15,50 @@ from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 
 BLOCK_ROWS = 8192  # converted at a time
+Made = TypeVar("Made")
 LARGEST = float(np.finfo(np.float32).max)
+
+
+def find_bad_row(
+    rows: Any, make: Callable[[Any], Made], refuse: Callable[[int, str], InputError]
+) -> Made:
+    """Return ``make(rows)``; where that fails, find the first row at which it does.
+
+    Parameters
+    ----------
+    rows
+        Anything that has a length and can be sliced: lines, an Arrow batch, a data frame.
+    make
+        Raises `InputError` for rows of which one is wrong; succeeds for none at all.
+    refuse
+        Makes the error of a row's number, counted from 0, and what is wrong with it.
+
+    Raises
+    ------
+    InputError
+        Of the first row that is wrong.
+
+    Examples
+    --------
+    >>> def make(rows):
+    ...     if "x" in rows:
+    ...         raise InputError("is x")
+    >>> find_bad_row(["a", "b", "x", "x"], make, lambda row, text: InputError(f"row {row} {text}"))
+    Traceback (most recent call last):
+    daskxml.core.errors.InputError: row 2 is x
+    """
+    try:
+        return make(rows)
+    except InputError as error:
+        good, bad, problem = 0, len(rows), error.problem
+    while bad - good > 1:  # the first ``good`` rows are right, among the first ``bad`` one is wrong
+        middle = (good + bad) // 2
+        try:
+            make(rows[:middle])
+            good = middle
+        except InputError as error:
+            bad, problem = middle, error.problem
+    raise refuse(good, problem) from None
 
 
 @njit(nogil=True, cache=True)
@@ -278,7 +321,7 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
 
     Raises
     ------
-    ValueError
+    InputError
         Not two-dimensional, or a value is NaN or infinite or does not fit float32.
 
     Examples
@@ -289,7 +332,7 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
     from scipy.sparse import csr_array
 
     if getattr(matrix, "ndim", 2) != 2:
-        raise ValueError(f"a matrix has two dimensions, not {matrix.ndim}")
+        raise InputError(f"a matrix has two dimensions, not {matrix.ndim}")
     copy = csr_array(matrix, copy=True)
     copy.sum_duplicates()  # sorts as well
     if ones:
@@ -297,7 +340,7 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
     with np.errstate(over="ignore"):
         data = copy.data.astype(np.float32)
     if not np.isfinite(data).all():
-        raise ValueError("the matrix holds NaN, infinite values or values that do not fit float32")
+        raise InputError("the matrix holds NaN, infinite values or values that do not fit float32")
     indptr, indices = copy.indptr.astype(np.int64), copy.indices.astype(np.int32)
     return Csr(indptr, indices, None if ones else data, int(copy.shape[1]))
 
@@ -402,7 +445,7 @@ def label_csr(Y: Any, rows: int, columns: int) -> Csr:
         raise InputError(f"Y is {matrix.shape}, but X and the model ask for {(rows, columns)}")
     try:
         return from_scipy(matrix, ones=True)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"Y: {error}; give 1 where a label is true") from error
 
 
@@ -433,16 +476,11 @@ def _owned_block(block: Any, first_row: int) -> Csr:
             owned = indptr.astype(np.int64), indices.astype(np.int32), data.astype(np.float32)
             if tidy_rows(*owned)[1] == 0:  # sums of equal ids may be too large
                 return Csr(*owned, int(block.shape[1]))
-    try:
-        return from_scipy(block)
-    except ValueError as error:
-        row = next(row for row in range(block.shape[0]) if not _convertible(block[row : row + 1]))
-        raise InputError(f"X, row {first_row + row}: {error}; fix or remove it") from error
 
+    def first(rows: range) -> Csr:
+        return from_scipy(block[: len(rows)])
 
-def _convertible(block: Any) -> bool:
-    try:
-        from_scipy(block)
-    except ValueError:
-        return False
-    return True
+    def refuse(row: int, problem: str) -> InputError:
+        return InputError(f"X, row {first_row + row}: {problem}; fix or remove it")
+
+    return find_bad_row(range(block.shape[0]), first, refuse)

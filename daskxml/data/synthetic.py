@@ -9,7 +9,6 @@ block, each from its own seed, so that memory is bounded and any block can be ma
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from daskxml.core.arrays import Csr, Partition
-from daskxml.core.errors import InputError
 from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.files import replacing
 
 BLOCK_ROWS = 4096
 VALUE_STEPS = 10_000  # values are multiples of 1e-4, so that text holds them exactly
@@ -116,23 +115,17 @@ def write_xml(path: str | Path, spec: SyntheticSpec, split: SplitName = "train")
 
     Raises
     ------
-    InputError
+    ModelError
         If the file cannot be written.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     opener: Any = gzip.open if path.suffix == ".gz" else open
-    try:
+    with replacing(path) as partial:
         path.parent.mkdir(parents=True, exist_ok=True)
         with opener(partial, "wt", encoding="ascii") as file:
             file.write(f"{spec.rows_of(split)} {spec.features} {spec.labels}\n")
             for block in blocks(spec, split):
                 file.writelines(_lines(block))
-        partial.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

@@ -23,14 +23,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Header
-from daskxml.data.names import Names, ids_by_name
 from daskxml.data.parse import (
     Dialect,
     ParsedRows,
@@ -43,14 +42,13 @@ from daskxml.data.parse import (
 )
 from daskxml.data.rows import from_scipy
 from daskxml.data.scan import LARGEST_ID
+from daskxml.data.side_files import Names, ids_by_name
 
 LABELS, FEATURES, INDICES, VALUES = "labels", "features", "indices", "values"
 WEIGHTS = "sample_weight"
 NO_DOCUMENTS = "holds rows of features, not documents: train on it as it is"
 _NO_FEATURES = {LABELS, WEIGHTS}
 _PAIR = re.compile(r"(.*):([^:]*)", re.DOTALL)
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -110,48 +108,6 @@ OpenParts = Callable[[IO[bytes], str], Parts]  # of a file, and its path
 OpenLines = Callable[[str], Lines]
 
 
-def find_bad_row(
-    rows: Any, make: Callable[[Any], Made], refuse: Callable[[int, str], InputError]
-) -> Made:
-    """Return ``make(rows)``; where that fails, find the first row at which it does.
-
-    Parameters
-    ----------
-    rows
-        Anything that has a length and can be sliced: lines, an Arrow batch, a data frame.
-    make
-        Raises `InputError` for rows of which one is wrong; succeeds for none at all.
-    refuse
-        Makes the error of a row's number, counted from 0, and what is wrong with it.
-
-    Raises
-    ------
-    InputError
-        Of the first row that is wrong.
-
-    Examples
-    --------
-    >>> def make(rows):
-    ...     if "x" in rows:
-    ...         raise InputError("is x")
-    >>> find_bad_row(["a", "b", "x", "x"], make, lambda row, text: InputError(f"row {row} {text}"))
-    Traceback (most recent call last):
-    daskxml.core.errors.InputError: row 2 is x
-    """
-    try:
-        return make(rows)
-    except InputError as error:
-        good, bad, problem = 0, len(rows), error.problem
-    while bad - good > 1:  # the first ``good`` rows are right, among the first ``bad`` one is wrong
-        middle = (good + bad) // 2
-        try:
-            make(rows[:middle])
-            good = middle
-        except InputError as error:
-            bad, problem = middle, error.problem
-    raise refuse(good, problem) from None
-
-
 @dataclass(frozen=True)
 class Lists:
     """A column of lists: row ``i`` is ``items[indptr[i]:indptr[i + 1]]``.
@@ -168,8 +124,8 @@ class Lists:
     items: Any
 
     @staticmethod
-    def of(rows: Sequence[Sequence[str]]) -> Lists:
-        """Make a column of lists of texts.
+    def of(rows: Sequence[Sequence[Any]]) -> Lists:
+        """Make a column of lists, of texts for example.
 
         Examples
         --------
@@ -341,17 +297,20 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
 def _parse_labels(column: Column | None, rows: int, dialect: Dialect) -> Csr:
     if column is None:
         return Csr(np.zeros(rows + 1, np.int64), np.empty(0, np.int32), None, dialect.labels or 0)
-    if isinstance(column, np.ndarray):
-        column = Lists(np.arange(rows + 1), column)
-    elif not isinstance(column, Lists) and dialect.label_names:
-        column = Lists.of([_split_names(text) for text in column])
-    if isinstance(column, Lists):
-        return _pack_labels(column, dialect)
+    if isinstance(column, Lists | np.ndarray) or dialect.label_names:
+        return _pack_labels(_listed(column, _split_names), dialect)
     parsed = _parse_lines([f"{text}\n" for text in column], dialect)
     if parsed.features.indptr[-1]:
         row = int(np.argmax(np.diff(parsed.features.indptr)))
         raise InputError(f"'labels' is {_quote(column[row])}: expected label,label")
     return parsed.labels
+
+
+def _listed(column: Column, split: Callable[[str], list[str]]) -> Lists:
+    """Return a column as lists: of one number each, or of what a text is split into."""
+    if isinstance(column, np.ndarray):
+        return Lists(np.arange(len(column) + 1), column)
+    return column if isinstance(column, Lists) else Lists.of([split(text) for text in column])
 
 
 def _split_names(text: str) -> list[str]:
@@ -440,7 +399,7 @@ def _checked_lists(table: Table) -> tuple[Lists, Lists]:
 def _lists(column: Column, name: str) -> Lists:
     if isinstance(column, np.ndarray):
         raise InputError(f"{name!r} must hold a list in every row")
-    return column if isinstance(column, Lists) else Lists.of([text.split() for text in column])
+    return _listed(column, str.split)
 
 
 # ------------------------------------------------------------------------------- documents
@@ -461,9 +420,7 @@ def parse_documents(table: Table, rows: int, dialect: Dialect) -> Documents:
     >>> parse_documents({"text": ["red"], "labels": ["a, b"]}, 1, Dialect(text_column="text"))
     (['red'], [['a', 'b']])
     """
-    if (column := dialect.text_column) not in table:
-        raise InputError(NO_DOCUMENTS)
-    texts = table[column]
+    texts, column = table[dialect.text_column], dialect.text_column
     if isinstance(texts, Lists | np.ndarray) and rows:
         raise InputError(f"{column!r} holds no texts: name the column of texts")
     return list(texts) if rows else [], label_lists(table.get(LABELS), rows)  # type: ignore[arg-type]
@@ -484,16 +441,11 @@ def label_lists(column: Column | None, rows: int) -> list[list[str]]:
     """
     if column is None:
         return [[] for _ in range(rows)]
-    if isinstance(column, Lists):
-        items = [str(item) for item in np.asarray(column.items, object).tolist()]
-        found = [items[first:last] for first, last in pairwise(column.indptr.tolist())]
-    elif isinstance(column, np.ndarray):
-        found = [[str(item)] for item in column.tolist()]
-    else:
-        found = [_split_names(text) for text in column]
-    if any("" in names for names in found):
+    lists = _listed(column, _split_names)
+    items = [str(item) for item in np.asarray(lists.items, object).tolist()]
+    if "" in items:
         raise InputError("an empty label: give it a name, or leave it out")
-    return found
+    return [items[first:last] for first, last in pairwise(lists.indptr.tolist())]
 
 
 def label_csr_of(names: Sequence[Sequence[str]], columns: Mapping[str, int]) -> Csr:
@@ -504,10 +456,8 @@ def label_csr_of(names: Sequence[Sequence[str]], columns: Mapping[str, int]) -> 
     >>> label_csr_of([["b", "new"], ["a", "b", "a"]], {"a": 0, "b": 1}).indices
     array([1, 0, 1], dtype=int32)
     """
-    rows = [sorted({columns[name] for name in row if name in columns}) for row in names]
-    indptr = np.append(0, np.cumsum([len(row) for row in rows])).astype(np.int64)
-    ids = np.fromiter(chain.from_iterable(rows), np.int32, int(indptr[-1]))
-    return Csr(indptr, ids, None, len(columns))
+    ids = Lists.of([sorted({columns[name] for name in row if name in columns}) for row in names])
+    return Csr(ids.indptr, np.array(ids.items, np.int32), None, len(columns))
 
 
 # ------------------------------------------------------------------------ ids and values

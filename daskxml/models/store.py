@@ -22,7 +22,7 @@ from daskxml._version import __version__
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import replace_durably, replacing
 from daskxml.core.text import parse_json
-from daskxml.data.text.vectorizer import Vectorizer
+from daskxml.data.text import Vectorizer
 from daskxml.kernels.operands import Quantised
 from daskxml.models.decisions import Decisions
 from daskxml.models.kinds import kind_of, spec_from_dict

@@ -20,7 +20,7 @@ from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.hardware import usable_cores
 from daskxml.data.rows import feature_blocks, label_csr, unit_rows
-from daskxml.data.text.counts import check_texts
+from daskxml.data.text import check_texts
 from daskxml.kernels import get_kernels
 from daskxml.kernels.operands import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities

@@ -29,13 +29,10 @@ from daskxml.data.blocks import Block
 from daskxml.data.formats import read_block
 from daskxml.data.parse import Dialect
 from daskxml.data.reading import (
-    BlockCounts,
-    DataSource,
     Facts,
     ReadPlan,
     Recipe,
     count_block,
-    have_weights,
     join_pieces,
     matrix_facts,
     plan_source,
@@ -43,14 +40,14 @@ from daskxml.data.reading import (
     weights_of,
 )
 from daskxml.data.rows import label_counts
-from daskxml.data.weights import row_weights
+from daskxml.data.settings import DataSection
+from daskxml.data.side_files import row_weights
 from daskxml.session.setup import (
     DataLayout,
+    as_test_rows,
     check_labels,
     evaluation_recipe,
-    make_source,
     place_rows,
-    source_like,
     training_recipe,
 )
 
@@ -107,12 +104,11 @@ class GivenRows:
 
 @dataclass(frozen=True)
 class ParsedBlocks:
-    """Blocks in the order of the files; ``shift`` is still to be subtracted from feature ids."""
+    """Blocks in the order of the files, and the sizes of each and of all."""
 
     blocks: Sequence[Any]
-    counts: list[BlockCounts]
+    counts: list[Facts]
     facts: Facts
-    shift: int
 
 
 @dataclass(frozen=True)
@@ -211,10 +207,10 @@ async def load_partitions(
         The first problem in the order of the files, training files first.
     """
     data, began_s = config.data, time.monotonic()
-    train = await _read(tasks, make_source(data, data.train), given.train, f"train-{run}")
+    train = await _read(tasks, data, given.train, f"train-{run}")
     test = None
     if (data.test or given.test) and not data.validation:
-        source = source_like(data, data.test, train.facts)
+        source = as_test_rows(data, train.facts)
         test = await _read(tasks, source, given.test, f"test-{run}")
     nbytes = train.facts.nbytes + (test.facts.nbytes if test else 0)
     read_s = time.monotonic() - began_s
@@ -222,12 +218,12 @@ async def load_partitions(
     check_labels(train.facts, data.train)
     if check is not None:
         await check(train.facts)
-    recipe = training_recipe(config, train.facts, train.shift, layout.parts)
+    recipe = training_recipe(config, train.facts, layout.parts)
     weights = await _weights(tasks, config, given.weights, train, run)
     shards = make_shards(tasks, train, recipe, f"train-{run}", weights)
     shards, tests = shards.divide(recipe.parts)
     if test is not None:
-        recipe = evaluation_recipe(config, test.facts, test.shift, layout.parts)
+        recipe = evaluation_recipe(config, test.facts, layout.parts)
         tests = make_shards(tasks, test, recipe, f"test-{run}")
     counts = count_labels(tasks, shards, train.facts.labels, run)
     await tasks.wait([*shards.futures, *tests.futures, counts])
@@ -245,7 +241,7 @@ async def _weights(
 ) -> Any:
     """Return the weights of all training rows as a future, if they have any."""
     given = given if given is not None else config.data.weights or None
-    if given is None and have_weights(train.counts):
+    if given is None and train.facts.has_weights:
         own = [
             tasks.submit(f"own-weights-{run}-{i}", weights_of, block)
             for i, block in enumerate(train.blocks)
@@ -259,16 +255,16 @@ async def _weights(
     return weights
 
 
-async def _read(tasks: Tasks, source: DataSource, blocks: Sequence[Any], name: str) -> ParsedBlocks:
+async def _read(tasks: Tasks, data: DataSection, blocks: Sequence[Any], name: str) -> ParsedBlocks:
     """Read files, or describe blocks that are there already, such as a user's matrices."""
     if not blocks:
-        return await parse_source(tasks, source, name)
+        return await parse_files(tasks, data, name)
     counts = await _count(tasks, blocks, name)
-    return ParsedBlocks(blocks, counts, matrix_facts(counts, source), 0)
+    return ParsedBlocks(blocks, counts, matrix_facts(counts, data))
 
 
-async def parse_source(tasks: Tasks, source: DataSource, name: str) -> ParsedBlocks:
-    """Read and parse all files of a source, one task per block.
+async def parse_files(tasks: Tasks, data: DataSection, name: str) -> ParsedBlocks:
+    """Read and parse all training files, one task per block.
 
     Raises
     ------
@@ -276,18 +272,17 @@ async def parse_source(tasks: Tasks, source: DataSource, name: str) -> ParsedBlo
         The first problem in the order of the files.
     """
     plan: ReadPlan
-    (plan,) = await tasks.fetch([tasks.submit(f"plan-{name}", plan_source, source)])
+    (plan,) = await tasks.fetch([tasks.submit(f"plan-{name}", plan_source, data)])
     blocks, counts = await _parse(tasks, plan.blocks, plan.dialect, name)
-    shift = plan.find_shift(counts)
-    strict = plan.stricter_dialect(counts, shift)
-    if strict is not None:
+    facts = plan.facts(counts)
+    if (strict := plan.stricter_dialect(counts, facts)) is not None:
         await _parse(tasks, plan.blocks, strict, f"check-{name}")  # raises
-    return ParsedBlocks(blocks, counts, plan.facts(counts, shift), shift)
+    return ParsedBlocks(blocks, counts, facts)
 
 
 async def _parse(
     tasks: Tasks, blocks: Sequence[Block], dialect: Dialect, name: str
-) -> tuple[list[Any], list[BlockCounts]]:
+) -> tuple[list[Any], list[Facts]]:
     parsed = [
         tasks.submit(f"parse-{name}-{i}", read_block, block, dialect)
         for i, block in enumerate(blocks)
@@ -295,7 +290,7 @@ async def _parse(
     return parsed, await _count(tasks, parsed, name)
 
 
-async def _count(tasks: Tasks, blocks: Sequence[Any], name: str) -> list[BlockCounts]:
+async def _count(tasks: Tasks, blocks: Sequence[Any], name: str) -> list[Facts]:
     counts = [
         tasks.submit(f"describe-{name}-{i}", count_block, block) for i, block in enumerate(blocks)
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from daskxml.config import DataSection, RunConfig
+from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.data.names import read_names
-from daskxml.data.reading import DataSource, Facts, Recipe, count_held, shuffle_key
-from daskxml.data.text.vectorizer import Vectorizer
+from daskxml.data.reading import Facts, Recipe, count_held, shuffle_key
+from daskxml.data.settings import DataSection
+from daskxml.data.side_files import read_names
+from daskxml.data.text import Vectorizer
 from daskxml.models.protocol import Spec
 from daskxml.models.store import ModelHeader, check_names
 from daskxml.session.overlapped import OverlappedSession
@@ -102,19 +103,14 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
     return DataLayout(is_replicated, max(1, min(parts, rows)))
 
 
-def make_source(data: DataSection, paths: tuple[str, ...]) -> DataSource:
-    """Return the source of the training files."""
-    names = [one.name for one in fields(DataSource) if one.name != "paths"]
-    return DataSource(paths=paths, **{name: getattr(data, name) for name in names})
-
-
-def source_like(data: DataSection, paths: tuple[str, ...], training: Facts) -> DataSource:
-    """Return the source of the test files, with the sizes and bases of the training files."""
+def as_test_rows(data: DataSection, training: Facts) -> DataSection:
+    """Return what to read for testing: the test files, with the columns of the training files."""
     return replace(
-        make_source(data, paths),
+        data,
+        train=data.test,
         features=training.features,
         labels=training.labels,
-        feature_base=training.feature_base,
+        feature_base=1 if training.feature_base else 0,
     )
 
 
@@ -133,7 +129,7 @@ def check_labels(facts: Facts, paths: tuple[str, ...]) -> None:
         )
 
 
-def training_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -> Recipe:
+def training_recipe(config: RunConfig, facts: Facts, parts: int) -> Recipe:
     """Return how parsed training rows become partitions, the last of them held out.
 
     Parameters
@@ -148,14 +144,14 @@ def training_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -> 
     """
     held_rows = count_held(facts.rows, config.data.validation)
     return replace(
-        evaluation_recipe(config, facts, shift, min(parts, facts.rows - held_rows)),
+        evaluation_recipe(config, facts, min(parts, facts.rows - held_rows)),
         shuffle_key=shuffle_key(config.run.seed),
         held_rows=held_rows,
         held_parts=min(parts, held_rows),
     )
 
 
-def evaluation_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -> Recipe:
+def evaluation_recipe(config: RunConfig, facts: Facts, parts: int) -> Recipe:
     """Return how parsed test rows become partitions, in the order of the files."""
     return Recipe(
         rows=facts.rows,
@@ -163,7 +159,7 @@ def evaluation_recipe(config: RunConfig, facts: Facts, shift: int, parts: int) -
         shuffle_key=None,
         features=facts.features,
         labels=facts.labels,
-        shift=shift,
+        shift=facts.shift,
         normalize=config.data.normalize,
     )
 

@@ -23,7 +23,7 @@ from daskxml.collectives.combine import outer_memory
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
-from daskxml.data.weights import label_weights
+from daskxml.data.side_files import label_weights
 from daskxml.kernels import get_kernels
 from daskxml.metrics import frequency_groups, propensities
 from daskxml.models.network.spec import Layout, initial_parameters

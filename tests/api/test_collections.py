@@ -19,8 +19,8 @@ from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.api.collections import find_rows
-from daskxml.config import DataSection
 from daskxml.data.rows import concatenate, to_scipy
+from daskxml.data.settings import DataSection
 from daskxml.data.synthetic import generate
 from harness.small_data import SPEC
 

@@ -23,7 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.cli.main import main
-from daskxml.data.text import TextSettings, Vectorizer
+from daskxml.data.settings import TextSettings
+from daskxml.data.text import Vectorizer
 from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model

@@ -9,7 +9,7 @@ import pytest
 from daskxml.cli.suite import Cell, find_rows, load_suite, packaged_suites, plan
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.cards import load_card
+from daskxml.data.settings import load_card
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 SMALL = "[data.small]\nrows = 40\ntest_rows = 10\nfeatures = 9\nlabels = 5\n"

@@ -13,9 +13,10 @@ from distributed import Client
 from daskxml.cluster.data_loading import ClusterTasks
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.reading import DataSource, Facts, Recipe
+from daskxml.data.reading import Facts, Recipe
 from daskxml.data.rows import concatenate, to_scipy
-from daskxml.session.row_loading import count_labels, make_shards, parse_source
+from daskxml.data.settings import DataSection
+from daskxml.session.row_loading import count_labels, make_shards, parse_files
 from harness.table_files import WRITERS
 
 ROWS, FEATURES, LABELS = 97, 40, 12
@@ -43,16 +44,16 @@ def write(path: Path, rows: list[str], header: bool = True) -> Path:
 
 
 def ingested(
-    client: Client, source: DataSource, parts: int, key: int | None = 7, normalize: str = "none"
+    client: Client, source: DataSection, parts: int, key: int | None = 7, normalize: str = "none"
 ) -> tuple[Partition, Facts, Any]:
     async def work() -> tuple[list[Partition], Facts, Any]:
         name = f"{np.random.default_rng().integers(2**40)}"
         tasks = ClusterTasks(client)
-        parsed = await parse_source(tasks, source, name)
+        parsed = await parse_files(tasks, source, name)
         facts = parsed.facts
         recipe = Recipe(
             rows=facts.rows, parts=parts, shuffle_key=key, features=facts.features,
-            labels=facts.labels, shift=parsed.shift, normalize=normalize,
+            labels=facts.labels, shift=parsed.facts.shift, normalize=normalize,
         )  # fmt: skip
         shards = make_shards(tasks, parsed, recipe, name)
         counts = count_labels(tasks, shards, facts.labels, name)
@@ -80,9 +81,9 @@ def test_the_shuffle_does_not_depend_on_the_cuts(
     client: Client, tmp_path: Path, block_bytes: int, parts: int
 ) -> None:
     path = str(write(tmp_path / "train.txt", lines()))
-    whole, _, _ = ingested(client, DataSource(paths=(path,)), 1)
+    whole, _, _ = ingested(client, DataSection(train=(path,)), 1)
     rows, facts, counts = ingested(
-        client, DataSource(paths=(path,), block_bytes=block_bytes), parts
+        client, DataSection(train=(path,), block_bytes=block_bytes), parts
     )
     assert same(rows, whole)
     assert sorted(numbers(rows)) == list(range(ROWS))
@@ -97,14 +98,14 @@ def test_without_a_key_the_order_of_the_files_stays(client: Client, tmp_path: Pa
         str(write(tmp_path / "a.txt", text[:40])),
         str(write(tmp_path / "b.txt.gz", text[40:])),
     ]
-    rows, facts, _ = ingested(client, DataSource(paths=tuple(paths), block_bytes=200), 4, key=None)
+    rows, facts, _ = ingested(client, DataSection(train=tuple(paths), block_bytes=200), 4, key=None)
     assert numbers(rows) == list(range(ROWS))
     assert facts.rows == ROWS
 
 
 def test_rows_are_scaled_to_unit_length(client: Client, tmp_path: Path) -> None:
     path = str(write(tmp_path / "train.txt", lines()))
-    rows, _, _ = ingested(client, DataSource(paths=(path,)), 2, normalize="l2")
+    rows, _, _ = ingested(client, DataSection(train=(path,)), 2, normalize="l2")
     squares = to_scipy(rows.features).power(2).sum(axis=1).A1
     np.testing.assert_allclose(squares, 1.0, rtol=1e-6)
 
@@ -115,7 +116,7 @@ def test_libsvm_counts_from_zero_or_one(
     client: Client, tmp_path: Path, base: int, given: str
 ) -> None:
     path = str(write(tmp_path / "train.svm", lines(base), header=False))
-    source = DataSource(paths=(path,), feature_base=base if given == "base" else "auto")
+    source = DataSection(train=(path,), feature_base=base if given == "base" else "auto")
     rows, facts, _ = ingested(client, source, 2)
     assert facts.feature_base == base
     assert facts.features <= FEATURES
@@ -125,7 +126,7 @@ def test_libsvm_counts_from_zero_or_one(
 def test_ids_beyond_the_given_counts_name_file_and_line(client: Client, tmp_path: Path) -> None:
     path = str(write(tmp_path / "train.svm", lines(1), header=False))
     with pytest.raises(InputError, match=r"train.svm:\d+: .*10"):
-        ingested(client, DataSource(paths=(path,), features=10), 1)
+        ingested(client, DataSection(train=(path,), features=10), 1)
 
 
 def test_a_file_that_is_cut_off(client: Client, tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_file_that_is_cut_off(client: Client, tmp_path: Path) -> None:
     write(path, lines())
     path.write_text("\n".join(path.read_text().splitlines()[:50]) + "\n")
     with pytest.raises(InputError, match="97 rows but the file has 49"):
-        ingested(client, DataSource(paths=(str(path),)), 1)
+        ingested(client, DataSection(train=(str(path),)), 1)
 
 
 def test_the_first_bad_row_in_the_order_of_the_files_is_told(
@@ -146,7 +147,7 @@ def test_the_first_bad_row_in_the_order_of_the_files_is_told(
         str(write(tmp_path / "b.txt", text[:50])),
     ]
     with pytest.raises(InputError, match=r"a.txt:32: .*4:nan"):
-        ingested(client, DataSource(paths=tuple(paths), block_bytes=100), 1)
+        ingested(client, DataSection(train=tuple(paths), block_bytes=100), 1)
 
 
 def test_headers_must_be_in_all_files_or_in_none(client: Client, tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_headers_must_be_in_all_files_or_in_none(client: Client, tmp_path: Path)
     ]
     for order in (paths, paths[::-1]):
         with pytest.raises(InputError, match=r"b.txt:1: no header"):
-            ingested(client, DataSource(paths=tuple(order)), 1)
+            ingested(client, DataSection(train=tuple(order)), 1)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_tables_are_read_in_blocks_on_the_workers(
 ) -> None:
     rows = [([i % LABELS], [0, 1 + i % 5], [i + 1.0, 0.5]) for i in range(ROWS)]
     WRITERS[name](tmp_path / name, rows)
-    source = DataSource(paths=(str(tmp_path / name),), block_bytes=400, features=FEATURES)
+    source = DataSection(train=(str(tmp_path / name),), block_bytes=400, features=FEATURES)
     found, facts, _ = ingested(client, source, 3)
     assert (facts.rows, facts.features, facts.labels) == (ROWS, FEATURES, LABELS)
     assert sorted(numbers(found)) == list(range(ROWS))

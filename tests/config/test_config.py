@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.config import load_run_config, packaged_run_files
-from daskxml.config.sections import ClusterSection, DataSection, EvaluationSection, TrainingSection
+from daskxml.config.sections import ClusterSection, EvaluationSection, TrainingSection
 from daskxml.config.toml import decode, encode
 from daskxml.core.errors import ConfigError
+from daskxml.data.settings import DataSection
 
 LIMIT = {"training": {"megabatches": 3}}
 
@@ -97,6 +98,13 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
         ("strategy", "name", "adaptive-sdg", "no such strategy, did you mean 'adaptive-sgd'?"),
         ("strategy", "batch_mx", 3, "unknown key 'batch_mx', did you mean 'batch_max'?"),
         ("strategy", "lr", -1.0, "lr = -1.0"),
+        (
+            "model",
+            "output",
+            "partitioned",
+            "unknown key 'output'; removed: output layers are no lo",
+        ),
+        ("strategy", "output", 1, "unknown key 'output'; valid are "),
         ("optimizer", "name", 3, "name = 3: must be a text"),
     ],
 )

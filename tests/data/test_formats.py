@@ -17,13 +17,21 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.formats import FORMATS, PartTable, declared, plan_files, read_block, read_frame
+from daskxml.data.formats import (
+    FORMATS,
+    PartTable,
+    declared,
+    plan_files,
+    read_block,
+    read_documents,
+    read_frame,
+)
 from daskxml.data.inspection import inspect_file
-from daskxml.data.names import ids_by_name
 from daskxml.data.parse import Dialect, parse_bytes
-from daskxml.data.reading import DataSource
-from daskxml.data.rows import concatenate
-from daskxml.data.tables import Parts, find_bad_row
+from daskxml.data.rows import concatenate, find_bad_row
+from daskxml.data.settings import DataSection
+from daskxml.data.side_files import ids_by_name
+from daskxml.data.tables import Parts
 from harness.rows_here import read_here
 from harness.table_files import WRITERS, Rows, as_text
 
@@ -87,7 +95,7 @@ def test_urls_globs_and_many_files(tmp_path, name) -> None:
     (tmp_path / "more").mkdir()
     WRITERS[name](tmp_path / "more" / name, FIXED)
     both = (str(tmp_path / name), str(tmp_path / "more" / name))
-    blocks, facts, _ = read_here(DataSource(paths=both))
+    blocks, facts = read_here(DataSection(train=both))
     assert facts.rows == 6
     assert_same(blocks[0], expected)
 
@@ -140,8 +148,8 @@ def test_dense_tables_have_a_feature_in_each_column(tmp_path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "dense.parquet")
     (tmp_path / "dense.csv").write_text('labels,x,y,z\n"0,2",0,3,1\n1,1,0,0\n')
     for name in ("dense.parquet", "dense.csv"):
-        blocks, facts, shift = read_here(DataSource(paths=(str(tmp_path / name),)))
-        assert (facts.features, facts.labels, facts.feature_base, shift) == (3, 3, 0, 0)
+        blocks, facts = read_here(DataSection(train=(str(tmp_path / name),)))
+        assert (facts.features, facts.labels, facts.feature_base, facts.shift) == (3, 3, 0, 0)
         assert blocks[0].features.indices.tolist() == [1, 2, 0]
         assert blocks[0].features.data.tolist() == [3, 1, 1]
         assert inspect_file(str(tmp_path / name)).features == 3
@@ -165,16 +173,16 @@ def named(tmp_path) -> Path:
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.jsonl"])
 def test_names_become_ids_that_count_from_zero(named, name) -> None:
-    source = DataSource(
-        paths=(str(named / name),),
+    source = DataSection(
+        train=(str(named / name),),
         features=4,
         labels=4,
         feature_names=str(named / "features.txt"),
         label_names=str(named / "labels.txt"),
         label_base=1,
     )
-    [rows], facts, shift = read_here(source)
-    assert (facts.feature_base, shift) == (0, 0)
+    [rows], facts = read_here(source)
+    assert (facts.feature_base, facts.shift) == (0, 0)
     assert rows.features.indices.tolist() == [1, 3]
     assert rows.features.data.tolist() == [2, 0.5]
     assert rows.labels.indices.tolist() == [2, 3, 0]
@@ -404,15 +412,15 @@ def test_formats_are_not_mixed_where_ids_count_differently(tmp_path) -> None:
     WRITERS["lists.jsonl"](tmp_path / "a.jsonl", FIXED)
     paths = (str(tmp_path / "X.npz"), str(tmp_path / "a.jsonl"))
     with pytest.raises(InputError, match=r"a.jsonl: does not declare its columns, as .*X\.npz"):
-        read_here(DataSource(paths=paths))
+        read_here(DataSection(train=paths))
 
 
 def test_a_format_is_known_by_its_setting_too(tmp_path) -> None:
     WRITERS["lists.jsonl"](tmp_path / "rows.dat", FIXED)
-    [rows], _, _ = read_here(DataSource(paths=(str(tmp_path / "rows.dat"),), format="jsonl"))
+    [rows], _ = read_here(DataSection(train=(str(tmp_path / "rows.dat"),), format="jsonl"))
     assert rows.rows == 3
     with pytest.raises(InputError, match=r"rows.dat:1: malformed"):
-        read_here(DataSource(paths=(str(tmp_path / "rows.dat"),)))
+        read_here(DataSection(train=(str(tmp_path / "rows.dat"),)))
 
 
 def test_the_first_bad_row_is_found_wherever_it_is() -> None:
@@ -447,8 +455,8 @@ def test_dense_json_lines_and_lists_of_ids_as_texts(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text(
         '{"y": 2, "x": 0, "labels": [1]}\n{"labels": [0], "x": 1.5, "y": 0}\n'
     )
-    [rows], facts, shift = read_here(DataSource(paths=(str(tmp_path / "a.jsonl"),)))
-    assert (facts.features, facts.feature_base, shift) == (2, 0, 0)
+    [rows], facts = read_here(DataSection(train=(str(tmp_path / "a.jsonl"),)))
+    assert (facts.features, facts.feature_base, facts.shift) == (2, 0, 0)
     assert rows.features.indices.tolist() == [0, 1]
     pq.write_table(pa.table({"labels": ["0"], "indices": ["4 2"]}), tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet", Dialect()).features.indices.tolist() == [2, 4]
@@ -469,3 +477,12 @@ def test_a_new_reader_is_a_function_and_a_line(tmp_path, monkeypatch) -> None:
     assert read(tmp_path / "a.mine", Dialect()).features.indices.tolist() == [1, 9]
     with pytest.raises(InputError, match=r"a\.mine: row 1: feature id 9 in '9' is out of range"):
         read(tmp_path / "a.mine", Dialect(features=9))
+
+
+@pytest.mark.parametrize("name", ["lists.parquet", "lists.jsonl", "X.npz", "rows.txt"])
+def test_rows_of_features_are_no_documents(tmp_path, name) -> None:
+    path = tmp_path / name
+    WRITERS[name](path, FIXED) if name in WRITERS else path.write_text("1 4 3\n0,2 1:0.5\n")
+    [block] = plan_files([str(path)], 1 << 20)
+    with pytest.raises(InputError, match=f"{name}: holds rows of features, not documents"):
+        read_documents(block, Dialect(text_column="text", needs_labels=False))

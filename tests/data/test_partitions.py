@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from daskxml.core.errors import InputError
 from daskxml.data.parse import parse_bytes
-from daskxml.data.reading import DataSource, Recipe, count_held
+from daskxml.data.reading import Recipe, count_held
+from daskxml.data.settings import DataSection
 from harness.rows_here import read_here, shuffle_here
 
 
@@ -53,13 +54,13 @@ def test_files_are_read_here_with_the_checks_of_a_cluster(tmp_path):
     path = tmp_path / "rows.txt"
     path.write_text("3 2 2\n0 0:1\n1 1:1\n")
     with pytest.raises(InputError, match="header says 3 rows but the file has 2"):
-        read_here(DataSource(paths=(str(path),)))
+        read_here(DataSection(train=(str(path),)))
     path.write_text("0 1:1\n1 3:1\n")
-    blocks, facts, shift = read_here(DataSource(paths=(str(path),)))
-    assert (facts.rows, facts.features, facts.labels, shift) == (2, 3, 2, 1)
+    blocks, facts = read_here(DataSection(train=(str(path),)))
+    assert (facts.rows, facts.features, facts.labels, facts.shift) == (2, 3, 2, 1)
     assert len(blocks) == 1
     with pytest.raises(InputError, match=r"rows\.txt:2"):
-        read_here(DataSource(paths=(str(path),), features=2))
+        read_here(DataSection(train=(str(path),), features=2))
     path.write_text("")
     with pytest.raises(InputError, match=r"no rows|empty"):
-        read_here(DataSource(paths=(str(path),)))
+        read_here(DataSection(train=(str(path),)))

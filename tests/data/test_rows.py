@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.core.arrays import Csr, Partition
+from daskxml.core.errors import InputError
 from daskxml.data.rows import (
     concatenate,
     from_scipy,
@@ -159,7 +160,7 @@ def test_from_scipy_sorts_sums_and_leaves_its_argument() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_from_scipy_refuses_what_float32_cannot_hold(value: float) -> None:
-    with pytest.raises(ValueError, match="NaN, infinite"):
+    with pytest.raises(InputError, match="NaN, infinite"):
         from_scipy(sp.csr_matrix([[value]]))
 
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from sklearn.datasets import load_svmlight_file
 
-from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml, zipf_mandelbrot
 
 SMALL = SyntheticSpec(rows=300, test_rows=60, features=120, labels=25, seed=3)
@@ -106,6 +106,6 @@ def test_parameters_out_of_range_are_refused(name, value):
 
 def test_a_file_that_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
     (tmp_path / "taken").mkdir()
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(ModelError, match="cannot be written"):
         write_xml(tmp_path / "taken", SMALL)
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]

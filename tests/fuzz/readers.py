@@ -26,10 +26,10 @@ import daskxml
 from daskxml.api.in_process import simulate, train_here
 from daskxml.config import load_run_config
 from daskxml.core.errors import DaskxmlError
-from daskxml.data.cards import load_card
 from daskxml.data.formats import plan_files, read_block
-from daskxml.data.names import read_names
 from daskxml.data.parse import Dialect, parse_bytes
+from daskxml.data.settings import load_card
+from daskxml.data.side_files import read_names
 from daskxml.models.store import read_model
 from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.models.trained import Model

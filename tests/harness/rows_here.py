@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daskxml.core.arrays import Array, Partition
-from daskxml.data.reading import DataSource, Facts, Recipe, count_block, matrix_facts
+from daskxml.data.reading import Facts, Recipe, count_block, matrix_facts
+from daskxml.data.settings import DataSection
 from daskxml.session.row_loading import (
     ParsedBlocks,
     TasksHere,
     make_shards,
-    parse_source,
+    parse_files,
     run_here,
 )
 
 
-def read_here(source: DataSource) -> tuple[Sequence[Partition], Facts, int]:
-    """Return the blocks of a source, their sizes, and what is still subtracted from feature ids."""
-    parsed = run_here(parse_source(TasksHere(), source, "here"))
-    return parsed.blocks, parsed.facts, parsed.shift
+def read_here(data: DataSection) -> tuple[Sequence[Partition], Facts]:
+    """Return the blocks of the training files, and their sizes."""
+    parsed = run_here(parse_files(TasksHere(), data, "here"))
+    return parsed.blocks, parsed.facts
 
 
 def shuffle_here(
@@ -26,5 +27,5 @@ def shuffle_here(
 ) -> list[Partition]:
     """Return the partitions of parsed blocks."""
     counts = [count_block(block) for block in blocks]
-    parsed = ParsedBlocks(blocks, counts, matrix_facts(counts, DataSource(paths=())), recipe.shift)
+    parsed = ParsedBlocks(blocks, counts, matrix_facts(counts, DataSection()))
     return make_shards(TasksHere(), parsed, recipe, "here", weights).futures

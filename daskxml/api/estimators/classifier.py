@@ -28,7 +28,7 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.files import replacing
 from daskxml.core.text import parse_json
-from daskxml.data.weights import row_weights
+from daskxml.data.side_files import row_weights
 from daskxml.models.rankings import scores_csr
 from daskxml.models.trained import Model
 from daskxml.observe.notebook import notebook_progress
@@ -68,7 +68,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     class_weight
         What a row's own labels count in the loss: ``"balanced"``, ``"propensity"``, a weight for
         each label of `classes_`, or a dictionary by label, where others have 1
-        (`daskxml.data.weights`).
+        (`daskxml.data.side_files`).
     top_k
         The most labels that `predict` gives a row; None: as many as `daskxml.Model.choose` looks
         at, four times those of a training row and at least 20.
@@ -162,7 +162,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             One label a row; or a list of names, or of ids, for each row; or an indicator ``(rows,
             labels)``, sparse or dense.
         sample_weight
-            ``(rows,)``: what each row counts in the loss (`daskxml.data.weights`); None: 1.
+            ``(rows,)``: what each row counts in the loss (`daskxml.data.side_files`); None: 1.
         eval_set
             ``(X, y)`` that are scored after every epoch.
         model

@@ -4,7 +4,7 @@ On a CPU the exponentials of the first pass are stored; on a GPU they are comput
 (`GpuPass`), or never stored at all (`FusedPass`). Rows, and their labels, may have weights on a
 CPU (`daskxml.kernels.cpu.labels.BatchWeights`). A batch is still the mean over its rows, whatever
 they weigh: a row of weight 2 counts there as two rows do, and the mean weight of all training rows
-is 1 (`daskxml.data.weights`).
+is 1 (`daskxml.data.side_files`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
 from daskxml.data.rows import slice_csr
-from daskxml.data.weights import label_weights
+from daskxml.data.side_files import label_weights
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.operands import FittedBlock
 from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities

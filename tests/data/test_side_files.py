@@ -1,5 +1,8 @@
-"""Weights of rows, files and arrays of them, and of labels; what is refused."""
+"""Files of names and of weights: what they hold, what is refused, and how names reach a model."""
 
+from __future__ import annotations
+
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -9,18 +12,88 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+import daskxml
+from daskxml.api.in_process import train_here
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.data.reading import DataSource
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows
-from daskxml.data.weights import label_weights, row_weights
+from daskxml.data.settings import DataSection
+from daskxml.data.side_files import label_weights, read_names, row_weights
 from daskxml.kernels import get_kernels
 from daskxml.local import read_rows
 from daskxml.metrics import propensities
 from harness.rows_here import read_here
 
 COUNTS = np.array([50, 10, 0, 1])  # rows with each label
+VALUES = {"model": {"hidden": [4]}, "strategy": {"batch_max": 4, "megabatch_batches": 1},
+          "training": {"megabatches": 1}, "cluster": {"threads": 1}}  # fmt: skip
+ROWS = daskxml.Matrices(np.eye(4), np.eye(4)[:, :3])
+
+
+def named(path, *names, ending="\n"):
+    path.write_text("".join(name + ending for name in names), encoding="utf-8", newline="")
+    return str(path)
+
+
+def test_lines_are_names(tmp_path):
+    path = named(tmp_path / "names.txt", "red", " two words", "größe")
+    assert read_names(path) == ("red", " two words", "größe")
+    assert read_names(named(tmp_path / "dos.txt", "a", "b", ending="\r\n")) == ("a", "b")
+    (tmp_path / "names.gz").write_bytes(gzip.compress(b"x\ny"))
+    assert read_names(str(tmp_path / "names.gz")) == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "names.txt: is empty"),
+        (b"a\n\nb\n", "names.txt:2: an empty line"),
+        (b"a\nb\na\n", "names.txt:3: the name 'a' is that of line 1 too"),
+        (b"\xff\xfe\x00", "names.txt: is no UTF-8 text"),
+    ],
+)
+def test_names_that_tell_nothing_apart_are_refused(tmp_path, text, message):
+    path = tmp_path / "names.txt"
+    path.write_bytes(text)
+    with pytest.raises(daskxml.InputError, match=message):
+        read_names(str(path))
+    with pytest.raises(daskxml.InputError, match=r"absent: no such file"):
+        read_names(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("where", ["here", "simulated"])
+def test_names_travel_with_the_model(tmp_path, where):
+    values = {**VALUES, "data": {
+        "label_names": named(tmp_path / "labels.txt", "red", "green", "blue", "never seen"),
+        "feature_names": named(tmp_path / "features.txt", *"abcd"),
+    }}  # fmt: skip
+    if where == "here":
+        run = train_here(values, train=ROWS)
+    else:
+        run = daskxml.simulate(values, [1.0], train=ROWS, out=tmp_path / "run")
+    header = run.model.header
+    assert header.label_names == ("red", "green", "blue", "never seen")
+    assert header.feature_names == ("a", "b", "c", "d")
+    run.model.save(tmp_path / "model")
+    loaded = daskxml.load(tmp_path / "model")
+    assert loaded.header == header
+    assert loaded.predict_labels(np.eye(4), 2) == run.model.predict_labels(np.eye(4), 2)
+    classifier = daskxml.XMLClassifier.load(tmp_path / "model")
+    assert classifier.classes_.tolist() == list(header.label_names)
+    assert classifier.feature_names_in_.tolist() == list(header.feature_names)
+
+
+def test_too_few_names_are_refused_before_training(tmp_path):
+    labels = named(tmp_path / "labels.txt", "red", "green")
+    seen = []
+    for overrides, message in [
+        ({"data.label_names": labels}, "a matrix has 3 labels, but the model has 2"),
+        ({"data.label_names": labels, "data.labels": 3}, "2 label names for 3 labels"),
+    ]:
+        with pytest.raises(daskxml.DaskxmlError, match=message):
+            train_here(VALUES, train=ROWS, overrides=overrides, on_megabatch=seen.append)
+    assert not seen
 
 
 def test_files_hold_what_arrays_hold(tmp_path):
@@ -107,7 +180,7 @@ def test_a_column_of_a_table_is_the_weights(tmp_path: Path, kind: str) -> None:
     if kind != "jsonl":
         file = table_file(tmp_path, kind, **dense)
         assert weights_in(file).shape == (3,)
-        (block,), _, _ = read_here(DataSource(paths=(str(file),)))
+        (block,), _ = read_here(DataSection(train=(str(file),)))
         assert block.features.columns == 2
 
 

@@ -16,7 +16,8 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer,
 from sklearn.pipeline import make_pipeline
 
 import daskxml
-from daskxml.data.text import TextSettings, Vectorizer, choose_words, count_words, merge_counts
+from daskxml.data.settings import TextSettings
+from daskxml.data.text import Vectorizer, choose_words, count_words, merge_counts
 
 WORDS = ["red", "Red", "apple", "green", "the", "car", "ünder", "x", "42", "a-b", "I'm"]
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join), min_size=1)

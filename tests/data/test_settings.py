@@ -8,7 +8,8 @@ import hashlib
 import pytest
 
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.cards import card_files, load_card, verify_file
+from daskxml.core.files import packaged
+from daskxml.data.settings import load_card, verify_file
 
 CARD = """
 name = "tiny"
@@ -35,7 +36,7 @@ def tiny(tmp_path):
     return load_card(str(path))
 
 
-@pytest.mark.parametrize("name", sorted(card_files()))
+@pytest.mark.parametrize("name", sorted(packaged("datasets")))
 def test_cards_are_whole_and_named_as_their_files(name):
     card = load_card(name)
     assert card.name == name

@@ -1,12 +1,13 @@
-"""Weights of rows, and of labels: what each training row counts in the loss, and each of its own.
+"""Files beside those of rows: names of features and labels, and what each row counts in the loss.
 
-A weight of 2 means the same as the row twice, a weight of 0 as no such row. They are an array of
+Names stand one a line, in the order of their ids.
+
+A weight of 2 means the same as the row twice, a weight of 0 as no such row. Weights are an array of
 their own, in the order in which the rows are given, until rows are shuffled into partitions, which
 hold them from there on (`daskxml.core.arrays.Partition`). For networks they are divided by their
 mean over all rows given, held-out ones too, so that the learning rate need not be changed; label
-trees take them as they are, since their loss is a sum over rows.
-
-Only the loss knows of weights: batches, epochs, the ledger and metrics count rows.
+trees take them as they are, since their loss is a sum over rows. Only the loss knows of weights:
+batches, epochs, the ledger and metrics count rows.
 
 Weights of labels that are "balanced" are in inverse proportion to the rows that a label has, so
 that each label counts as much as any; of "propensity" in proportion to the label's inverse
@@ -17,15 +18,63 @@ so that a label of a training row counts 1 on average. Weights that are given st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.blocks import errors_explained, open_file
+from daskxml.data.blocks import errors_explained, open_file, open_text
 
 ClassWeight = str | Sequence[float] | Mapping[str, float]
+Names = str | tuple[str, ...]  # the path of a file with a name on each line, or the names
+
+
+@lru_cache(maxsize=4)
+def ids_by_name(names: Names) -> Mapping[str, int]:
+    """Return the ids of names; they are read once in a process.
+
+    Examples
+    --------
+    >>> ids_by_name(("red", "green"))["green"]
+    1
+    """
+    listed = read_names(names) if isinstance(names, str) else names
+    return {name: number for number, name in enumerate(listed)}
+
+
+def read_names(path: str) -> tuple[str, ...]:
+    """Return the names in a text file, of which line ``i`` names column ``i - 1``.
+
+    Parameters
+    ----------
+    path
+        A file or an fsspec URL, UTF-8; gzipped if it ends in ``.gz``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is empty, or a line is empty or occurs twice; with the line.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/names.txt", "red\\ngreen\\n".encode())
+    >>> read_names("memory://names.txt")
+    ('red', 'green')
+    """
+    first: dict[str, int] = {}
+    for line, name in enumerate(_lines(path), 1):
+        if not name:
+            raise InputError("an empty line; give a name on each line", path, line)
+        if name in first:
+            problem = f"the name {name!r} is that of line {first[name]} too; names must differ"
+            raise InputError(problem, path, line)
+        first[name] = line
+    if not first:
+        raise InputError("is empty; give a name on each line", path)
+    return tuple(first)
 
 
 def read_weights(path: str) -> Array:
@@ -43,21 +92,28 @@ def read_weights(path: str) -> Array:
     >>> read_weights("memory://weights.txt")
     array([1. , 2.5])
     """
-    with open_file(path) as file:
-        if path.endswith(".npy"):
-            with errors_explained(path):
-                return np.asarray(np.load(file, allow_pickle=False))
-        lines = file.read().split(b"\n")
-    numbers = np.empty(len(lines) - (not lines[-1].strip()))
-    for place in range(numbers.shape[0]):
+    if path.endswith(".npy"):
+        with open_file(path) as file, errors_explained(path):
+            return np.asarray(np.load(file, allow_pickle=False))
+    numbers = []
+    for line, text in enumerate(_lines(path), 1):
         try:
-            numbers[place] = float(lines[place])
+            numbers.append(float(text))
         except ValueError:
-            text = lines[place].decode(errors="replace").strip()
-            raise InputError(
-                f"{text[:40]!r} is no number; give a weight", path, place + 1
-            ) from None
-    return numbers
+            problem = f"{text.strip()[:40]!r} is no number; give a weight"
+            raise InputError(problem, path, line) from None
+    return np.array(numbers)
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a text in UTF-8, gzipped if its name ends in ``.gz``."""
+    with open_text(path) as file:
+        data = file.read()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError("is no UTF-8 text; save it as UTF-8", path) from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n") if text]
 
 
 def row_weights(given: Any, rows: int, *, has_mean_one: bool) -> Array:
