@@ -29,10 +29,11 @@ DASHES = ("none", "7 3", "2 3", "9 3 2 3")
 MOST_POINTS = 600  # of a series: more than a chart has pixels to distinguish
 _NAMED = 4  # series whose values are named one by one
 _TINY = 1e-300  # steps of smaller ranges would be 0
+Floats = NDArray[np.float64]
 Points = tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
     """A named line.
 
@@ -41,7 +42,8 @@ class Series:
     name
         What the legend calls it.
     points
-        Pairs of x and y, x rising; NaN interrupts the line, or is left out where many are `thin`.
+        ``(n, 2)`` float64, x and y, x rising; NaN interrupts the line, or is left out where many
+        are `thin`.
     marked
         Those of the points that get a mark, which ``mark_meaning`` explains in the legend.
     band
@@ -49,14 +51,25 @@ class Series:
     """
 
     name: str
-    points: Points
+    points: Floats
     marked: Points = ()
-    band: tuple[tuple[float, float], ...] = ()
+    band: Points = ()
+
+    def __post_init__(self) -> None:  # pairs will do, and none
+        points = np.asarray(self.points, dtype=np.float64).reshape(-1, 2)
+        object.__setattr__(self, "points", points)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Series)
+            and (self.name, self.marked, self.band) == (other.name, other.marked, other.band)
+            and np.array_equal(self.points, other.points, equal_nan=True)
+        )
 
     @functools.cached_property
-    def finite(self) -> Points:
+    def finite(self) -> Floats:
         """The points that can be drawn."""
-        return tuple([point for point in self.points if math.isfinite(point[1])])
+        return self.points[np.isfinite(self.points[:, 1])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +127,9 @@ class Chart:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw."""
-        return not any(line.finite for line in self.series) and not self.bars
+        return not any(len(line.finite) for line in self.series) and not self.bars
 
-    @property
+    @functools.cached_property
     def numbers(self) -> str | None:
         """The values of lines that never change, which need no axes; None if there is more to see.
 
@@ -131,10 +144,10 @@ class Chart:
         has_more = self.bars or self.x_names or self.target is not None
         if has_more or any(line.band for line in self.series):
             return None
-        if any(y != line.finite[0][1] for line in self.series for _, y in line.finite):
+        values = [(line.finite[:, 1], line.name) for line in self.series if len(line.finite)]
+        if any((found != found[0]).any() for found, _ in values):
             return None
-        values = {line.name: {y for _, y in line.finite} for line in self.series}
-        known = [(found.pop(), name) for name, found in values.items() if found]
+        known = [(float(found[0]), name) for found, name in values]
         numbers = sorted({value for value, _ in known})
         if not any(numbers):
             return ""
@@ -170,13 +183,11 @@ class Chart:
         ...     Series(name="a", points=((0.0, 1.0), (4.0, 3.0))),)).ranges()
         ((0.0, 4.0), (1.0, 3.0))
         """
-        points = [point for line in self.series for point in line.finite]
-        ys = [y for _, y in points]
+        xs, ys = np.concatenate([line.finite for line in self.series]).T.tolist()
         ys += [edge for line in self.series for pair in line.band for edge in pair]
         ys += [
             level for level in (self.target, 0.0 if self.from_zero else None) if level is not None
         ]
-        xs = [x for x, _ in points]
         return (min(xs), max(xs)), (min(ys), max(ys))
 
 
@@ -192,35 +203,32 @@ def bars(totals: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float
     return {name: {part: bar.get(part, 0.0) for part in parts} for name, bar in totals.items()}
 
 
-def thin(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
+def thin(points: Floats, most: int = MOST_POINTS) -> Floats:
     """Return at most ``most`` points that draw the same: of each stretch its ends and extremes.
 
     Parameters
     ----------
     points
-        Pairs of x and y; those that are no finite numbers are left out.
+        ``(n, 2)``, x and y; those that are no finite numbers are left out.
     most
         At least 8.
 
     Examples
     --------
-    >>> thin([(0.0, 1.0), (1.0, float("nan")), (2.0, 3.0)])
-    ((0.0, 1.0), (2.0, 3.0))
-    >>> len(thin([(float(x), x % 7.0) for x in range(10_000)])) <= MOST_POINTS
+    >>> thin(np.array([(0.0, 1.0), (1.0, np.nan), (2.0, 3.0)])).tolist()
+    [[0.0, 1.0], [2.0, 3.0]]
+    >>> len(thin(np.array([(x, x % 7.0) for x in range(10_000)]))) <= MOST_POINTS
     True
     """
-    finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
+    finite = points[np.isfinite(points).all(axis=1)]
     if len(finite) <= most:
-        return tuple(finite)
-    stretches = most // 4
-    edges = [len(finite) * i // stretches for i in range(stretches + 1)]
-    kept: list[tuple[float, float]] = []
+        return finite
+    kept: set[int] = set()
+    edges = np.linspace(0, len(finite), most // 4 + 1).astype(np.int64).tolist()
     for start, stop in itertools.pairwise(edges):
-        places = range(start, stop)
-        low = min(places, key=lambda i: finite[i][1])
-        high = max(places, key=lambda i: finite[i][1])
-        kept += [finite[i] for i in sorted({start, low, high, stop - 1})]
-    return tuple(kept)
+        ys = finite[start:stop, 1]
+        kept |= {start, start + int(ys.argmin()), start + int(ys.argmax()), stop - 1}
+    return finite[sorted(kept)]
 
 
 def shorten(name: str, longest: int) -> str:
@@ -270,7 +278,6 @@ _AXES: tuple[tuple[str, str, str, Value], ...] = (
     ("time", "time", TIME, lambda point: point.until_s),
     ("megabatches", MEGABATCHES, MEGABATCHES, lambda point: float(point.megabatch)),
 )
-Floats = NDArray[np.float64]
 
 
 def learning_charts(
@@ -320,7 +327,7 @@ def _loss(point: Point) -> float:
     return point.loss
 
 
-def _metric(run: Course, x: Value, name: str) -> Points:
+def _metric(run: Course, x: Value, name: str) -> Floats:
     return _points(run.evaluated, x, lambda point: point.metrics.get(name, np.nan))
 
 
@@ -328,9 +335,9 @@ def _each(runs: Sequence[Course], x: Value, y: Value) -> tuple[Series, ...]:
     return tuple(Series(name=run.name, points=_points(run.points, x, y)) for run in runs)
 
 
-def _points(points: Iterable[Point], x: Value, y: Value) -> Points:
-    found = ((x(point), float(y(point))) for point in points)
-    return tuple(pair for pair in found if math.isfinite(pair[1]))
+def _points(points: Iterable[Point], x: Value, y: Value) -> Floats:
+    found = np.array([(x(point), y(point)) for point in points], dtype=np.float64).reshape(-1, 2)
+    return found[np.isfinite(found[:, 1])]
 
 
 def busy_chart(runs: Sequence[Course]) -> Chart:
@@ -411,7 +418,7 @@ def _lines(
     return tuple(
         Series(
             name=f"worker {name}",
-            points=tuple(zip(xs, values[place].tolist(), strict=True)),
+            points=np.stack([xs, values[place]], axis=1),
             marked=tuple(mark for at, mark in marks if at == place),
         )
         for place, name in enumerate(workers)
@@ -420,14 +427,12 @@ def _lines(
 
 def _median(count: int, xs: Sequence[float], values: Floats, marked: Points) -> Series:
     is_known = np.isfinite(values).any(axis=0)
-    known = values[:, is_known]
-    median = np.nanmedian(known, axis=0).tolist() if is_known.any() else []
-    places = np.asarray(xs)[is_known].tolist()
-    edges = {x: (float(np.nanmin(column)), float(np.nanmax(column)))
-             for x, column in zip(places, known.T, strict=True)}  # fmt: skip
-    points = thin(list(zip(places, median, strict=True)))
+    places, known = np.asarray(xs)[is_known], values[:, is_known]
+    points = thin(np.stack([places, np.nanmedian(known, axis=0)], axis=1))
+    kept = known[:, np.isin(places, points[:, 0])]
+    edges = np.stack([np.nanmin(kept, axis=0), np.nanmax(kept, axis=0)], axis=1).tolist()
     name = f"median and range of {count} workers"
-    return Series(name=name, points=points, band=tuple(edges[x] for x, _ in points), marked=marked)
+    return Series(name=name, points=points, band=tuple(map(tuple, edges)), marked=marked)
 
 
 class MemorySample(NamedTuple):
@@ -496,11 +501,11 @@ def frequency_charts(runs: Sequence[StoredRun]) -> list[Chart]:
             x_label="training rows of the label: at least",
             y_label=f"{of_what}, at the first {ks}",
             series=tuple(
-                Series(name=name, points=tuple(
-                    (float(leasts.index(group["least_training_rows"])), group[key])
+                Series(name=name, points=np.array([
+                    (leasts.index(group["least_training_rows"]), group[key])
                     for group in of_run
                     if group[key] is not None
-                ))
+                ]))
                 for name, of_run in groups.items()
             ),
             from_zero=True,

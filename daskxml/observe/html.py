@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__
-from daskxml.observe.charts import COLOURS, DASHES, Chart, Points, Series, shorten, thin, ticks
+from daskxml.observe.charts import COLOURS, DASHES, Chart, Series, shorten, thin, ticks
 from daskxml.observe.wording import exact, rounded
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Frame:
     def x_name(self, value: float) -> str:
         return self.x_names[int(value)] if self.x_names else exact(round(value, 3))
 
-    def path(self, points: Points) -> str:
+    def path(self, points: Iterable[Sequence[float]]) -> str:
         return "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
 
 
@@ -162,7 +162,7 @@ def _frame(chart: Chart) -> _Frame:
 
 def _line(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
     """Return a line's path, the outline of its band, and the points that show their values."""
-    points = line.points if line.band else thin(line.points)
+    points = (line.points if line.band else thin(line.points)).tolist()
     xs = [x for x, _ in points]
     lower, upper = ([pair[side] for pair in line.band] for side in (0, 1))
     outline = [*zip(xs, lower, strict=False), *reversed([*zip(xs, upper, strict=False)])]
@@ -172,7 +172,7 @@ def _line(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
     ]
     return {
         "path": frame.path(points),
-        "band": frame.path(tuple(outline)).replace("L", " "),
+        "band": frame.path(outline).replace("L", " "),
         "dots": dots,
         "dot": 'r="2.2"' if len(points) <= _DOTTED else 'r="5" fill-opacity="0"',
         "marks": [(frame.x(x), frame.y(y)) for x, y in line.marked],

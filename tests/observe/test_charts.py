@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.one_of(NUMBERS, st.just(math.n
 def test_thinned_points_keep_ends_and_extremes_in_order(points, most):
     points = sorted(points, key=lambda point: point[0])
     finite = [point for point in points if math.isfinite(point[1])]
-    kept = thin(points, most)
+    kept = [*map(tuple, thin(np.array(points).reshape(-1, 2), most).tolist())]
     assert len(kept) <= max(most, 0)
     rest = iter(finite)
     assert all(point in rest for point in kept), "a part of the points, in their order"

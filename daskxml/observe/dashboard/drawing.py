@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -119,8 +118,8 @@ class LiveChart:
 
 def _packed(series: Sequence[Series], shades: Sequence[str]) -> list[Any]:
     """Return what ``unpack.js`` reads."""
-    numbers = chain.from_iterable(chain.from_iterable(line.points for line in series))
-    x, y = np.fromiter(numbers, np.float32).reshape(-1, 2).T.copy()
+    points = [np.empty((0, 2)), *(line.points for line in series)]
+    x, y = np.concatenate(points).T.astype(np.float32, order="C")
     return [x, y, [len(line.points) for line in series], [line.name for line in series], [*shades]]
 
 

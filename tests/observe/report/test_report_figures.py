@@ -27,6 +27,10 @@ def chart(charts, name):
     return found
 
 
+def pairs(points):
+    return tuple(map(tuple, points.tolist()))
+
+
 def test_metrics_lie_over_each_other_at_their_times(runs):
     charts = figures.comparison(runs, "P@1", 0.4)
     for found, at in (("metric_time", "s"), ("metric_megabatches", "mega-batches")):
@@ -35,8 +39,10 @@ def test_metrics_lie_over_each_other_at_their_times(runs):
         assert [line.name for line in chart(charts, found).series] == ["changing", "elastic"]
     line = chart(charts, "metric_megabatches").series[0]
     measured = [row for row in runs[0].history if row["metrics"]]
-    assert line.points == tuple((row["megabatch"], row["metrics"]["P@1"]) for row in measured)
-    times = chart(charts, "metric_time").series[1].points
+    assert pairs(line.points) == tuple(
+        (row["megabatch"], row["metrics"]["P@1"]) for row in measured
+    )
+    times = pairs(chart(charts, "metric_time").series[1].points)
     assert times[-1][0] == pytest.approx(
         sum(row["train_s"] + row["merge_s"] for row in runs[1].history)
     )
@@ -99,7 +105,7 @@ def test_workers_have_lines_while_they_are_there(runs):
     for name, line in zip("012", sizes.series, strict=True):
         there = [row for row in runs[0].history if name in row["workers"]]
         expected = [(row["megabatch"], row["workers"][name]["batch_rows"]) for row in there]
-        assert list(line.finite) == expected
+        assert [*pairs(line.finite)] == expected
     weights = chart(charts, "weight")
     perturbed = [row["megabatch"] for row in runs[0].history if row["perturbed"]]
     assert perturbed
@@ -123,7 +129,9 @@ def test_many_workers_are_a_median_in_a_band():
     rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in (1, 2)]
     run = StoredRun(name="r", directory=Path(), history=tuple(rows))
     (line,) = chart(worker_charts(run), "batch_rows").series
-    assert line.points == tuple((m, statistics.median(range(0, 400, 10))) for m in (1.0, 2.0))
+    assert pairs(line.points) == tuple(
+        (m, statistics.median(range(0, 400, 10))) for m in (1.0, 2.0)
+    )
     assert line.band == ((0.0, 390.0),) * 2
     assert "40 workers" in line.name
     (weights,) = chart(worker_charts(run), "weight").series
