@@ -168,10 +168,10 @@ WRITES_BESIDE = Case(
 
 
 BROUGHT_BACK = Case(
-    23927, "static", False, True, workers=2, epochs=1, checkpoint_every=1, follows=True,
+    94567, "static", False, True, workers=2, epochs=1, checkpoint_every=1, follows=True,
     faults=(
-        fault("interrupt", "store_local", at=16),
-        fault("interrupt", "store_local", at=37),
+        fault("interrupt", "store_local", at=22),
+        fault("interrupt", "store_local", at=37, lag=2),
         fault("interrupt", "store_local", at=37, lag=4),
     ),
 )  # fmt: skip
@@ -190,14 +190,14 @@ STAYS_ON_WORKERS = Case(
 
 
 LOST_AT_LAST = Case(
-    97199, "hogbatch", False, False, workers=2, epochs=1, checkpoint_every=2, slots=3,
+    51506, "hogbatch", False, False, workers=2, epochs=1, checkpoint_every=2, slots=3,
     faults=(
         fault("power", "", at=23, lasts_s=0.0008526016621664985),
-        replace(fault("power", "store_local", at=98, lag=8), pick=2),
-        fault("cut", "", at=242),
-        replace(fault("kill here", "", at=242, lasts_s=0.4954630042034762, lag=2), pick=3,
+        replace(fault("power", "store_local", at=99, lag=7), pick=2),
+        fault("cut", "", at=214),
+        replace(fault("kill here", "", at=214, lasts_s=0.4954630042034762, lag=2), pick=3,
                 returns_s=0.0, same_address=False),
-        fault("early", "", at=242),
+        fault("early", "", at=214),
     ),
 )  # fmt: skip
 
