@@ -49,7 +49,8 @@ class ShmSender(SocketEnd, Sender):
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         super().__init__(connection, timeout_s)
-        self._unread: deque[Array | None] = deque()  # the copy that is read, if it is one
+        # What must stay until it was read, and the copy of it that is read, if it is one.
+        self._unread: deque[tuple[memoryview, Array | None]] = deque()
         self._buffers: list[Array] = []  # of copies that were read
 
     def send(self, data: Payload) -> None:
@@ -86,7 +87,7 @@ class ShmSender(SocketEnd, Sender):
             place = locate(memoryview(copy).cast("B"))
         if place is None:
             raise ConnectionError("there is no memory that processes can share any more")
-        self._unread.append(copy)
+        self._unread.append((data, copy))
         handle, offset = place
         numbers = (handle.pid, handle.fd, handle.size, offset, len(data), copy is None)
         reference = _REFERENCE.pack(*numbers) + handle.name.encode()
@@ -112,7 +113,7 @@ class ShmSender(SocketEnd, Sender):
         if not acknowledgements:
             raise ConnectionResetError("the connection was closed")
         for _ in acknowledgements:
-            copy = self._unread.popleft()
+            _, copy = self._unread.popleft()
             if copy is not None:
                 self._buffers.append(copy)
 

@@ -219,7 +219,7 @@ PLANTS = (
           "np.copyto(self.shared.flat, current)", "pass"),
     Plant("the pieces of a tree are in the order in which they are there",
           "session.tree_run:TreeRun._submit_pieces",
-          "settings, tree.plan, tree.pieces)", "settings, tree.plan, tree.pieces[::-1])"),
+          "put_together, tree.plan, tree.pieces)", "put_together, tree.plan, tree.pieces[::-1])"),
     Plant("a tree is put together before its pieces are there", "session.task_pool:TaskPool.fill",
           "if not all(needed.is_done for needed in task.needs()):",
           "if sum(not needed.is_done for needed in task.needs()) > 1:"),
