@@ -37,6 +37,7 @@ def test_tags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "('stilton', " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("tutorials/cluster")
     told = capsys.readouterr().out
@@ -46,6 +47,7 @@ def test_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(Path("labels.jsonl").read_text().splitlines()) == 500
 
 
+@pytest.mark.slow
 def test_unequal_workers(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("tutorials/unequal")
     seconds = {name: run.history[-1]["train_s"] for name, run in names["found"].items()}
@@ -64,6 +66,7 @@ def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ended with 0" in told
 
 
+@pytest.mark.slow
 def test_coming_from_other_tools(capsys: pytest.CaptureFixture[str]) -> None:
     spec = SyntheticSpec(rows=1000, test_rows=200, features=300, labels=40, seed=1)
     for part, rows in zip(("train", "test"), generate(spec), strict=True):

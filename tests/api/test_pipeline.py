@@ -177,6 +177,7 @@ def test_a_failed_stage_goes_on_where_it_was_and_says_what_failed(
             _ = pipe.read(tmp_path / "rows.txt").partitions
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_a_stage_and_between_two(
     client: Client, data: dict[str, Path], short: dict[str, Any]
 ) -> None:

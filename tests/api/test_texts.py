@@ -168,6 +168,7 @@ def shouted(texts: list[str], labels: list[Any], marker: str) -> tuple[list[str]
     return [text.upper() for text in texts], labels
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_texts_is_done_once_for_two_trainings_and_a_lost_worker(
     client: Client, files: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_all_rows_alike_learn_other_labels(client, rows):
     )
 
 
+@pytest.mark.slow
 def test_an_estimator_passes_weights_on(client, rows):
     X, Y, label, weights = rows
     blocks = [da.from_array(m.toarray(), chunks=(500, -1)) for m in (X, Y.astype(int))]

@@ -69,7 +69,7 @@ def changes_of(events: list[Any]) -> list[str]:
 # ------------------------------------------------------------------------ whole runs
 
 
-@pytest.mark.parametrize("residency", ["replicate", "shard"])
+@pytest.mark.parametrize("residency", ["replicate", pytest.param("shard", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", ROW_STRATEGIES)
 def test_every_strategy_accounts_for_every_row(
     client: Client, data: Data, values: Values, strategy: str, residency: str

@@ -42,6 +42,7 @@ def client(tmp_path):
         yield connected
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_workers_choose_their_budget_for_logits_and_the_history_tells(client):
     part = generate(SyntheticSpec(rows=96, features=60, labels=LABELS, seed=4))[0]

@@ -106,6 +106,7 @@ def check_interrupted(command: Command, out: Path) -> None:
     resume(out, done + 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_ends_at_a_merge_and_goes_on(
     run_file: Path, data: Data, tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_ctrl_c_before_the_first_merge_leaves_nothing(
     assert not out.exists() or not list(out.iterdir())  # it rarely stays, empty
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_leaves_no_process_and_a_checkpoint(
     run_file: Path, data: Data, tmp_path: Path
 ) -> None:

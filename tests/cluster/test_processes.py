@@ -129,6 +129,7 @@ def test_nobody_answers() -> None:
         daskxml.train({"training": {"epochs": 1}}, train="/x", scheduler="tcp://127.0.0.1:9")
 
 
+@pytest.mark.slow
 def test_the_scheduler_dies(
     scheduler: tuple[str, list[Any]], data: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -159,8 +159,11 @@ def die_when_asked_for_the_norm(dask_worker: Worker) -> None:
 
 @pytest.mark.parametrize(
     "arm",
-    [die_in("lease", 5), die_in_ring(3), die_in("commit", 3), die_in("evaluate", 3),
-     die_in("training_loss", 3), die_when_asked_for_the_norm],
+    [
+        die_in("lease", 5), die_in_ring(3), die_in("commit", 3), die_in("evaluate", 3),
+        pytest.param(die_in("training_loss", 3), marks=pytest.mark.slow),
+        pytest.param(die_when_asked_for_the_norm, marks=pytest.mark.slow),
+    ],
     ids=["mega-batch", "merge", "commit", "evaluation", "training loss", "norm"],
 )  # fmt: skip
 def test_a_worker_is_killed(

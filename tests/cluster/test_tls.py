@@ -52,7 +52,9 @@ STRATEGIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", [*STRATEGIES[:3], *(pytest.param(n, marks=pytest.mark.slow) for n in STRATEGIES[3:])]
+)
 def test_every_strategy_over_tls(client: Client, data: dict[str, Path], name: str) -> None:
     settings = {"training.epochs": 1.0, "cluster.threads": 1}
     if name != "best":

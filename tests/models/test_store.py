@@ -229,7 +229,9 @@ def write_and_die(directory: Path, renames: int) -> int:
     return subprocess.run(command, cwd=root, timeout=60, check=False).returncode
 
 
-@pytest.mark.parametrize(("renames", "value"), [(0, 1.0), (1, 1.0), (2, 2.0)])
+@pytest.mark.parametrize(
+    ("renames", "value"), [(0, 1.0), pytest.param(1, 1.0, marks=pytest.mark.slow), (2, 2.0)]
+)
 def test_a_killed_writer_leaves_the_old_model_or_the_new(
     directory: Path, renames: int, value: float
 ) -> None:
@@ -240,6 +242,7 @@ def test_a_killed_writer_leaves_the_old_model_or_the_new(
     assert sorted(path.name for path in directory.iterdir()) == ["model.json", "model.safetensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renames", [0, 1])
 def test_a_killed_first_writer_leaves_no_model(tmp_path: Path, renames: int) -> None:
     assert write_and_die(tmp_path, renames) == -signal.SIGKILL

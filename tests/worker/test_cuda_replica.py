@@ -149,7 +149,17 @@ FUSED = [
 
 @DEVICES
 @pytest.mark.parametrize(
-    "settings", [*NARROW, {"optimizer": "lamb"}, {"hidden": ()}, *FUSED], ids=str
+    "settings",
+    [
+        *NARROW[:3],
+        {"hidden": ()},
+        *FUSED[:2],
+        *(
+            pytest.param(s, marks=pytest.mark.slow)
+            for s in (*NARROW[3:], {"optimizer": "lamb"}, *FUSED[2:])
+        ),
+    ],
+    ids=str,
 )
 def test_steps_with_logits_of_float16_are_close_to_those_without(make, settings):
     """And ranks, which have float32 logits of much the same weights, even more so."""

@@ -37,6 +37,7 @@ def prefixes(dask_scheduler: Scheduler) -> set[str]:
     return {name for name in dask_scheduler.task_prefixes if name.startswith("daskxml")}
 
 
+@pytest.mark.slow
 def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: Start) -> None:
     link = str(client.dashboard_link)
     assert is_missing(link.replace("/status", "/daskxml"))
