@@ -343,8 +343,8 @@ def _pairs_of(texts: Sequence[Any], labels: Any) -> list[Documents]:
     """Return the partitions of documents of this process."""
     check_texts(texts)
     if labels is not None and len(labels) != len(texts):
-        told = f"{len(texts):,} texts, but labels of {len(labels):,}"
-        raise InputError(f"{told}: give each text a list of its labels")
+        found = f"{len(texts):,} texts, but labels of {len(labels):,}"
+        raise InputError(f"{found}: give each text a list of its labels")
     names = [_names(row, number) for number, row in enumerate(labels or [[]] * len(texts))]
     starts = range(0, max(1, len(names)), _DOCUMENTS)
     spans = [slice(first, first + _DOCUMENTS) for first in starts]

@@ -131,12 +131,12 @@ def calibrate(options: Options) -> int:
         f"the best {made.k} labels of each:"
     )
     names = {"calibration_error": "calibration error", "macro-F1": "macro F1"}
-    told = {
+    values = {
         text: f"{made.measured[f'{name}_before']:.4f} before, {made.measured[name]:.4f} after"
         for name, text in {**names, "micro-F1": "micro F1"}.items()
     }
     own = f"{len(made.labels):,} of {model.spec.labels:,} labels have their own"
-    print_lines(told | {"thresholds": f"{made.threshold:.4f}; {own}"})
+    print_lines(values | {"thresholds": f"{made.threshold:.4f}; {own}"})
     print(f"wrote {options.out or options.model}")
     return 0
 

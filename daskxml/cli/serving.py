@@ -410,12 +410,12 @@ class Counted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
 
-        async def told(message: Message) -> None:
+        async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._count(scope["path"], message["status"])
             await send(message)
 
-        await self._app(scope, receive, told)
+        await self._app(scope, receive, noted)
 
 
 def _rows(served: ServedModel, ids: Ids, scores: Scores) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from daskxml.session.commands import JoinPending
 from daskxml.strategies.protocol import natural_order
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 
-MAX_OUTRUN = 3  # merges committed while a worker copies the model, before the run waits for it
+MAX_OVERTAKEN = 3  # merges committed while a worker copies the model, before the run waits for it
 CATCH_UP_S = 5.0
 ARRIVAL_TIMEOUT_S = 60.0  # for the first worker of a cluster
 
@@ -193,8 +193,8 @@ class Membership(Admission):
         Return none if the worker is lost that created a shared model.
         """
         workers = await self._choose(present)
-        founders = [worker for worker in workers if worker.host == self.group.model_host][:1]
-        if not await self._create(workers, founders, present):
+        creators = [worker for worker in workers if worker.host == self.group.model_host][:1]
+        if not await self._create(workers, creators, present):
             return []
         self.executor.session.placement.spread(
             {worker.name: worker.speed for worker in remaining(workers)}
@@ -202,7 +202,7 @@ class Membership(Admission):
         await _wait_for_all(self.executor.load_rows(worker) for worker in remaining(workers))
         await self._load_model(remaining(workers))
         self.group.workers = {worker.name: worker for worker in remaining(workers)}
-        return [] if _any_lost(founders) else list(self.group.workers.values())
+        return [] if _any_lost(creators) else list(self.group.workers.values())
 
     async def _choose(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
         """Return the workers that can take part, and choose the machine of a shared model."""
@@ -215,21 +215,21 @@ class Membership(Admission):
     async def _create(
         self,
         workers: Sequence[WorkerHandle],
-        founders: Sequence[WorkerHandle],
+        creators: Sequence[WorkerHandle],
         present: Sequence[WorkerInfo],
     ) -> bool:
-        """Create each `TrainingWorker`, first the founder's, which creates a shared model.
+        """Create each `TrainingWorker`, first the creator's, which creates a shared model.
 
-        Return False if the founder was lost.
+        Return False if the creator was lost.
         """
-        for wave in (founders, [worker for worker in workers if worker not in founders]):
-            handles = [worker.shared for worker in founders if worker.is_created]
+        for wave in (creators, [worker for worker in workers if worker not in creators]):
+            handles = [worker.shared for worker in creators if worker.is_created]
             args = [(self.group.run, self._settings(worker, present), handles) for worker in wave]
             speeds = await self.group.ask_each(wave, "start", tasks.create_worker, args)
             failure = first_failure(speeds)
-            if founders and failure is not None and is_unreachable(failure):
-                await wait_for_loss(founders, NOTICE_S)
-            if _any_lost(founders):
+            if creators and failure is not None and is_unreachable(failure):
+                await wait_for_loss(creators, NOTICE_S)
+            if _any_lost(creators):
                 return False
             raise_first_failure(speeds)
             for worker in remaining(wave):
@@ -287,7 +287,7 @@ class Membership(Admission):
     def has_candidates(self) -> bool:
         """Return whether a worker waits to join, or copies a newer model to join with."""
         candidates = remaining(self.group.candidates.values())
-        return any(worker in self._ready or worker.outrun for worker in candidates)
+        return any(worker in self._ready or worker.overtaken for worker in candidates)
 
     def admit(self, generation: int, may_join: bool) -> list[WorkerHandle]:
         """Return the workers with the model of this generation and take part from now on.
@@ -302,7 +302,7 @@ class Membership(Admission):
         self._ready = [worker for worker in waiting if worker.name in names]
         for worker in ready:
             if worker.generation != generation:
-                worker.outrun += 1
+                worker.overtaken += 1
                 self._copies[worker] = self._tasks.start(self._copy_model(worker))
         fresh = [worker for worker in ready if worker.generation == generation]
         for worker in fresh:
@@ -317,9 +317,9 @@ class Membership(Admission):
         This happens where merges are quicker than a copy. To be called while no merge can begin.
         """
         candidates = remaining(self.group.candidates.values())
-        outrun = [worker for worker in candidates if worker.outrun >= MAX_OUTRUN]
-        if outrun:
-            copies = [self._tasks.start(self._update(worker, generation)) for worker in outrun]
+        overtaken = [worker for worker in candidates if worker.overtaken >= MAX_OVERTAKEN]
+        if overtaken:
+            copies = [self._tasks.start(self._update(worker, generation)) for worker in overtaken]
             await asyncio.wait(copies, timeout=CATCH_UP_S)
 
     async def _update(self, worker: WorkerHandle, generation: int) -> None:

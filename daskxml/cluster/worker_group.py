@@ -59,7 +59,7 @@ class WorkerHandle:
         It has a `TrainingWorker` of the run.
     turns
         Leases submitted to it so far; they run in this order.
-    generation, outrun
+    generation, overtaken
         Generation of its global model, -1 before it has one; merges committed while it copied a
         model to join with.
     snapshot_for, snapshot_turn
@@ -78,7 +78,7 @@ class WorkerHandle:
     is_created: bool = False
     turns: int = 0
     generation: int = -1
-    outrun: int = 0
+    overtaken: int = 0
     snapshot_for: int = -1
     snapshot_turn: int = -1
     squared_norm: float | None = None

@@ -158,8 +158,8 @@ class RunWorkerPlugin(WorkerPlugin):
         self._merges: dict[str, tuple[CollectiveId, asyncio.Future[ProgramResult[Means]]]] = {}
         self.communicator = Communicator(worker)
         self._open = ExitStack()
-        told = {"compiling": worker.address}
-        self._open.enter_context(telling_of_compilation(lambda: worker.log_event(TOPIC, told)))
+        event = {"compiling": worker.address}
+        self._open.enter_context(telling_of_compilation(lambda: worker.log_event(TOPIC, event)))
         worker.handlers |= self.handlers()
 
     def handlers(self) -> dict[str, Any]:

@@ -126,8 +126,8 @@ class PartTable:
                 problem = "a part of it is larger than the memory, or damaged"
                 raise InputError(f"{problem}: write it in smaller parts", path) from None
             except (pyarrow.ArrowException, OSError) as error:
-                told = " ".join(str(error).split())[:120]
-                problem = f"not a whole table ({told}); fetch or write it again"
+                reason = " ".join(str(error).split())[:120]
+                problem = f"not a whole table ({reason}); fetch or write it again"
                 raise InputError(problem, path) from None
             except InputError as error:
                 raise InputError(error.problem, error.path or path, error.line) from None
@@ -269,8 +269,8 @@ def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: lis
         if wrong:
             problem = f"{wrong[0].actual_columns} fields, but there are {len(names)} columns"
             raise InputError(f"{problem}; fix the row or its quotes") from None
-        told = " ".join(str(error).split())[:120]
-        raise InputError(f"malformed CSV ({told}); fix the quotes") from None
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"malformed CSV ({reason}); fix the quotes") from None
     is_open = any("\n" in table[name][-1].as_py() for name in wanted if table.num_rows)
     if is_open or table.num_rows != len(lines):
         raise InputError("a quoted text does not end on its line; fix it")
@@ -345,9 +345,9 @@ def arrow_array(values: Sequence[Any], name: str) -> Any:
     except OverflowError:
         raise InputError(f"{name!r} is {values[-1]!r:.40}: a number is too large") from None
     except (pyarrow.ArrowException, ValueError) as error:
-        told = " ".join(str(error.args[0]).split())
+        reason = " ".join(str(error.args[0]).split())
         shown = f"{values[-1]!r:.40}"
-        raise InputError(f"{name!r} is {shown} ({told}); write all rows alike") from None
+        raise InputError(f"{name!r} is {shown} ({reason}); write all rows alike") from None
 
 
 def _first_line(path: str) -> bytes:
@@ -537,8 +537,8 @@ def _frame_batch(frame: Any, columns: Sequence[str]) -> Any:
     try:
         table = pyarrow.table(frame[list(columns)] if hasattr(frame, "iloc") else frame)
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
-        told = " ".join(str(error.args[0]).split())
-        raise InputError(f"values of several kinds ({told}); give all rows alike") from None
+        reason = " ".join(str(error.args[0]).split())
+        raise InputError(f"values of several kinds ({reason}); give all rows alike") from None
     table = table.select(list(columns))
     for name in columns:
         is_list = name in (tables.LABELS, tables.INDICES, tables.VALUES)

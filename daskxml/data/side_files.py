@@ -148,18 +148,18 @@ def row_weights(given: Any, rows: int, *, has_mean_one: bool) -> Array:
     path = given if isinstance(given, str) else None
     weights = np.asarray(given if path is None else read_weights(path))
     if weights.ndim != 1 or weights.dtype.kind not in "biuf":
-        told = f"weights of shape {weights.shape} and dtype {weights.dtype}"
-        raise InputError(f"{told}: give one number for each row", path)
+        found = f"weights of shape {weights.shape} and dtype {weights.dtype}"
+        raise InputError(f"{found}: give one number for each row", path)
     if weights.shape[0] != rows:
-        told = f"{weights.shape[0]:,} weights for {rows:,} rows"
-        raise InputError(f"{told}: give one for each row", path)
+        found = f"{weights.shape[0]:,} weights for {rows:,} rows"
+        raise InputError(f"{found}: give one for each row", path)
     weights = weights.astype(np.float64)
     with np.errstate(over="ignore"):
         is_good = (weights >= 0.0) & np.isfinite(weights.astype(np.float32))
     if not is_good.all():
         row = int(np.argmin(is_good))
-        told = f"weight of row {row} is {weights[row]}"
-        raise InputError(f"{told}: must be a finite number, at least 0", path)
+        found = f"weight of row {row} is {weights[row]}"
+        raise InputError(f"{found}: must be a finite number, at least 0", path)
     if not weights.any():
         raise InputError("all weights are zero: give some rows a positive one", path)
     return (weights / weights.mean() if has_mean_one else weights).astype(np.float32)

@@ -324,8 +324,8 @@ def _parse_weights(column: Column | None) -> Array | None:
     with np.errstate(over="ignore"):
         weights = numbers.astype(np.float32)
     if not (is_good := (weights >= 0.0) & np.isfinite(weights)).all():
-        told = f"{WEIGHTS!r} is {numbers[int(np.argmin(is_good))]}"
-        raise InputError(f"{told}: must be a finite number, at least 0")
+        found = f"{WEIGHTS!r} is {numbers[int(np.argmin(is_good))]}"
+        raise InputError(f"{found}: must be a finite number, at least 0")
     return weights
 
 
@@ -504,8 +504,8 @@ def _ids_of_names(items: list[str], names: Names, kind: str) -> Array:
     known = ids_by_name(names)
     ids = np.fromiter((known.get(name, -1) for name in items), np.int32, len(items))
     if (ids < 0).any():
-        told = f"{kind} {_quote(items[int(np.argmin(ids))])} is none of the {len(known)} names"
-        raise InputError(f"{told}; add it to data.{kind}_names or remove it")
+        found = f"{kind} {_quote(items[int(np.argmin(ids))])} is none of the {len(known)} names"
+        raise InputError(f"{found}; add it to data.{kind}_names or remove it")
     return ids
 
 
@@ -513,8 +513,8 @@ def _ids_of_texts(items: list[str], kind: str) -> Array:
     """Return ids that are written as texts."""
     for text in items:
         if not text.isdecimal():
-            told = f"{kind} {_quote(text)} is a name: give data.{kind}_names"
-            raise InputError(f"{told}, a file with a name on each line")
+            found = f"{kind} {_quote(text)} is a name: give data.{kind}_names"
+            raise InputError(f"{found}, a file with a name on each line")
         if len(text) > 18:
             problem = f"{kind} id {_quote(text)} is larger than {LARGEST_ID}"
             raise InputError(f"{problem}; renumber the {kind}s")

@@ -46,8 +46,8 @@ def unknown_texts(count: int, texts: int) -> str:
     >>> unknown_texts(2, 1000)
     '2 of 1,000 texts have no word that the model knows: their labels are those of an empty row'
     """
-    told = f"{count:,} of {texts:,} texts have no word that the model knows"
-    return f"{told}: their labels are those of an empty row"
+    found = f"{count:,} of {texts:,} texts have no word that the model knows"
+    return f"{found}: their labels are those of an empty row"
 
 
 def named(labels: Sequence[int], names: Sequence[str]) -> list[Any]:

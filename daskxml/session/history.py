@@ -134,8 +134,8 @@ class MegabatchLog:
         """
         match event:
             case WorkDone(_, rows, updates, busy_s):
-                told = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
-                self._count(work or told)
+                totals = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
+                self._count(work or totals)
                 self._finish(rows)
             case Measured(norms):
                 self.squared_norms = norms

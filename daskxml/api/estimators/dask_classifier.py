@@ -225,8 +225,8 @@ def _label_blocks(y: Any, sizes: Sequence[int], name: str) -> list[Any]:
         if np.isnan(sum(y.chunks[0])):
             raise LabelsError(f"{name}: y has blocks of unknown sizes: call compute_chunk_sizes()")
         if sum(y.chunks[0]) != sum(sizes):
-            told = f"X has {sum(sizes):,} rows, y has {sum(y.chunks[0]):,}"
-            raise LabelsError(f"{told}: give each row its labels")
+            found = f"X has {sum(sizes):,} rows, y has {sum(y.chunks[0]):,}"
+            raise LabelsError(f"{found}: give each row its labels")
         y = y.rechunk((tuple(sizes), *[-1] * (y.ndim - 1)))
     blocks = list(np.ravel(y.to_delayed()))
     if len(blocks) != len(sizes):

@@ -251,7 +251,7 @@ def fit_blocks(
 
 
 def pack_blocks(blocks: Sequence[FittedBlock]) -> Packed:
-    """Return a few arrays in the place of many: lengths, and those of all blocks in a row.
+    """Return a few arrays instead of many: lengths, and those of all blocks in a row.
 
     Examples
     --------
