@@ -105,8 +105,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
             client = await self._own_client()
             capabilities = await probe_workers(client)
             await client.register_plugin(RunWorkerPlugin())  # also for later workers
-        if run_dir is not None:
-            await self._forget_orphans(run_dir)
+            if run_dir is not None:  # two users may resume at once: the second finds the first's
+                await self._forget_orphans(run_dir)
         if run in self._given_up or owner not in self.scheduler.clients:
             self._given_up.discard(run)
             raise ClusterError("the client that started the run has left it")

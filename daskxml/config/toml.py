@@ -32,9 +32,11 @@ REMOVED = {  # run files, keys by class and values that are no more, and what ta
     "SamplingConfig.sets": "'random' draws labels for a batch, 'simhash' and 'dwta' for each row; "
     "leave it out",
     "SamplingConfig.weighted": "drawn labels count 1, which ranks better; leave it out",
-    "TreeSpec.hard_negatives": "they gain nothing that two sets show; leave it out",
+    "TreeSpec.hard_negatives": "no measurable gain on two data sets; leave it out",
+    "ModelSpec.hard_negatives": "no measurable gain on two data sets; leave it out",
     "output_dtype = 'bfloat16'": "take 'float16', which is faster and has smaller logits",
     "rule = 'changed-mean'": "take 'mean'",
+    "rule = 'geometric'": "take 'speed', which ends nearer to equal updates",
     "method = 'tree'": "negatives by chance are as good; take 'random'",
 }
 
@@ -360,7 +362,7 @@ def _find_file(given: str | Path) -> Path:
     if bare in packaged:
         return packaged[bare]
     hint = suggestion(path.stem, packaged)
-    raise ConfigError(f"{given}: no such run file{hint} (the run files that come with daskxml)")
+    raise ConfigError(f"{given}: no such run file{hint}")
 
 
 def _read_text(path: Path) -> str:

@@ -81,6 +81,11 @@ def test_a_planted_fault_is_found(name: str) -> None:
         assert any(simulate(draw_case(seed)).problem for seed in range(240))
 
 
+def test_two_users_who_resume_at_once_do_not_both_start() -> None:
+    """The first is dead, and the scheduler has not noticed: both waited for the same old run."""
+    assert not simulate(draw_case(132324)).problem
+
+
 def fault(
     kind: str, when: str, at: int = 1, lasts_s: float = 0.0, returns_s: float = 0.01, lag: int = 0
 ) -> Fault:
