@@ -91,7 +91,7 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
         (["evaluation.training_loss=true"], "has no loss over all rows"),
         (["strategy.name=elastic"], "kind = 'trees' has none"),
         (["model.hidden=[8]"], "unknown key 'hidden'"),
-        (["model.hard_negatives=5"], "removed: they gain nothing"),
+        (["model.hard_negatives=5"], "removed: no measurable gain"),
         (["model.kind=forest"], "kind = 'forest': must be one of 'network', 'trees'"),
         (["model.kind=network"], "leaf_labels"),
     ],
