@@ -81,11 +81,6 @@ def test_a_planted_fault_is_found(name: str) -> None:
         assert any(simulate(draw_case(seed)).problem for seed in range(240))
 
 
-def test_two_users_who_resume_at_once_do_not_both_start() -> None:
-    """The first is dead, and the scheduler has not noticed: both waited for the same old run."""
-    assert not simulate(draw_case(132324)).problem
-
-
 def fault(
     kind: str, when: str, at: int = 1, lasts_s: float = 0.0, returns_s: float = 0.01, lag: int = 0
 ) -> Fault:
@@ -207,6 +202,24 @@ LOST_AT_LAST = Case(
 )  # fmt: skip
 
 
+BOTH_RESUME = Case(
+    132324, "elastic", True, False, workers=2, epochs=1, checkpoint_every=1, slots=2, machines=2,
+    transport="tcp", follows=True,
+    faults=(
+        fault("client", "remove_worker", at=27, lasts_s=0.7334681633971554, returns_s=0.0),
+        fault("cut", "remove_worker", at=27, lag=1),
+        replace(fault("freeze client", "", at=39, lasts_s=0.3693816820632553, returns_s=1.0),
+                pick=2, same_address=False),
+        replace(fault("client", "report", at=65, returns_s=0.0), pick=3),
+        replace(fault("kill here", "store_checkpoint", at=96, lasts_s=0.0005098509036091396,
+                      returns_s=0.1), pick=1),
+        replace(fault("stop", "evaluate_pieces", at=102, lasts_s=0.06561707266312125,
+                      returns_s=0.0), same_address=False),
+        fault("kill", "evaluate_pieces", at=102, lasts_s=6.081393735377256, returns_s=1.0, lag=4),
+    ),
+)  # fmt: skip
+
+
 def users(
     *faults: Fault, strategy: str = "adaptive-sgd", follows: bool = False, seed: int = 2
 ) -> Case:
@@ -299,6 +312,7 @@ def users(
         ("two evaluations at once share a replica", TWO_EVALUATIONS),
         ("a failed run whose directory cannot be written stays on its workers", STAYS_ON_WORKERS),
         ("a worker that is lost after the last message to it ends the run", LOST_AT_LAST),
+        ("two users who resume at once both start", BOTH_RESUME),
     ],
 )
 def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:
