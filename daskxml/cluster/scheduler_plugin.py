@@ -265,9 +265,9 @@ class RunSchedulerPlugin(SchedulerPlugin):
     # ---------------------------------------------------- events of the scheduler
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Pass on that a worker was added."""
+        """Pass on that a worker was added: it may get the lock of a run that is being forgotten."""
         info = _info(scheduler.workers[worker])
-        for driver in self.drivers.values():
+        for driver in (*self.drivers.values(), *self._closing):
             driver.worker_added(info)
 
     def remove_worker(

@@ -220,6 +220,20 @@ BOTH_RESUME = Case(
 )  # fmt: skip
 
 
+COMES_AS_FORGOTTEN = Case(
+    137460, "static", False, True, workers=4, epochs=1, checkpoint_every=3, transport="tcp",
+    pools=1,
+    faults=(
+        fault("scheduler", "batch"),
+        replace(fault("cut", "message", at=3, lag=1), pick=1),
+        replace(fault("kill all", "lock_directory", at=71, lasts_s=0.8477287030592651,
+                      returns_s=0.0), pick=3),
+        fault("client", "lock_directory", at=71, lasts_s=0.0007900849921114364),
+        fault("scheduler", "", at=235),
+    ),
+)  # fmt: skip
+
+
 def users(
     *faults: Fault, strategy: str = "adaptive-sgd", follows: bool = False, seed: int = 2
 ) -> Case:
@@ -313,6 +327,7 @@ def users(
         ("a failed run whose directory cannot be written stays on its workers", STAYS_ON_WORKERS),
         ("a worker that is lost after the last message to it ends the run", LOST_AT_LAST),
         ("two users who resume at once both start", BOTH_RESUME),
+        ("a run that is being forgotten does not see who comes", COMES_AS_FORGOTTEN),
     ],
 )
 def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:
