@@ -23,21 +23,26 @@ Tables = dict[str, dict[str, Any]]
 _INTEGERS = 2**63  # TOML's integers are below
 _NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
 _NO_PARTS = "output layers are no longer divided among workers: every worker holds all labels"
-REMOVED = {  # run files, keys by class and values that are no more, and what takes their place
+_NO_SHORTLISTS = "negatives by chance are as good as a shortlist"
+REMOVED = {  # run files, strategies, keys by class and values, and what takes their place
     "quickstart": "take 'best', the same four label trees",
     "trees": "take 'best', the same four label trees",
     "mixture": "train two runs or more, then `daskxml mix RUN RUN --valid FILE`",
     "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
+    "label-tree": "label trees are tasks; take [model] kind = 'trees' and leave [strategy] out",
+    "BatchConfig.pieces": "label trees are cut by the number of workers; leave it out",
     "ModelSpec.output": f"{_NO_PARTS}; leave it out",
+    "SamplingConfig.model": f"{_NO_SHORTLISTS}; leave it out",
+    "SamplingConfig.shortlist": f"{_NO_SHORTLISTS}; leave it out",
     "SamplingConfig.sets": "'random' draws labels for a batch, 'simhash' and 'dwta' for each row; "
     "leave it out",
     "SamplingConfig.weighted": "drawn labels count 1, which ranks better; leave it out",
-    "TreeSpec.hard_negatives": "no measurable gain on two data sets; leave it out",
-    "ModelSpec.hard_negatives": "no measurable gain on two data sets; leave it out",
+    "Spec.hard_negatives": "no measurable gain on two data sets; leave it out",
     "output_dtype = 'bfloat16'": "take 'float16', which is faster and has smaller logits",
     "rule = 'changed-mean'": "take 'mean'",
     "rule = 'geometric'": "take 'speed', which ends nearer to equal updates",
     "method = 'tree'": "negatives by chance are as good; take 'random'",
+    "scale_every = 'auto'": "give it as a number; rule 'speed' damps by itself",
 }
 
 
@@ -77,7 +82,7 @@ def decode(kind: type[Section], table: Mapping[str, Any], skip: Iterable[str] = 
     values = {}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"unknown key {key!r}{suggestion(key, fields, kind.__name__)}", key)
+            raise ConfigError(f"unknown key {key!r}{suggestion(key, fields, kind)}", key)
         values[key] = _decode_field(fields[key], hints[key], value)
     return kind(**values)
 
@@ -103,10 +108,10 @@ def encode(section: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
     return table
 
 
-def suggestion(name: str, valid: Iterable[str], section: str = "") -> str:
+def suggestion(name: str, valid: Iterable[str], section: type | None = None) -> str:
     """Return how an error about an unknown `name` ends: the nearest valid name, or all of them.
 
-    Of what was removed, perhaps from the ``section`` of that class, it says what to do instead.
+    Of what was removed, a key from the class ``section``, it says what to do instead.
 
     Examples
     --------
@@ -115,8 +120,10 @@ def suggestion(name: str, valid: Iterable[str], section: str = "") -> str:
     >>> suggestion("gpu", ["workers", "threads"])
     '; valid are workers, threads'
     """
-    if instead := REMOVED.get(f"{section}.{name}" if section else name):
-        return f"; removed: {instead}"
+    keys = [f"{owner.__name__}.{name}" for owner in section.__mro__] if section else [name]
+    for key in keys:
+        if key in REMOVED:
+            return f"; removed: {REMOVED[key]}"
     names = list(valid)
     nearest = difflib.get_close_matches(name, names, n=1)
     return f", did you mean {nearest[0]!r}?" if nearest else "; valid are " + ", ".join(names)
@@ -135,12 +142,11 @@ def _decode_field(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     except TypeError as error:
         given = f"{field.name} = {_shown(value)}"
         problem = f"{given}: must be {error}"
-        if isinstance(value, str) and get_origin(hint) is Literal:
-            choices = [choice for choice in get_args(hint) if isinstance(choice, str)]
-            if given in REMOVED:
-                problem += suggestion(given, choices)
-            elif difflib.get_close_matches(value, choices):
-                problem += suggestion(value, choices)
+        choices = [choice for choice in get_args(hint) if isinstance(choice, str)]
+        if given in REMOVED:
+            problem += suggestion(given, choices)
+        elif isinstance(value, str) and difflib.get_close_matches(value, choices):
+            problem += suggestion(value, choices)
         raise ConfigError(problem, field.name) from error
 
 

@@ -14,6 +14,7 @@ from daskxml.config.sections import ClusterSection, EvaluationSection, TrainingS
 from daskxml.config.toml import decode, encode
 from daskxml.core.errors import ConfigError
 from daskxml.data.settings import DataSection
+from daskxml.strategies import STRATEGIES
 
 LIMIT = {"training": {"megabatches": 3}}
 
@@ -105,6 +106,11 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
             "unknown key 'output'; removed: output layers are no lo",
         ),
         ("strategy", "output", 1, "unknown key 'output'; valid are "),
+        ("strategy", "scale_every", "auto", "must be an integer; removed: give it as a number; ru"),
+        ("strategy", "pieces", 3, "unknown key 'pieces'; removed: label trees are cut by the numb"),
+        ("strategy", "name", "label-tree", "no such strategy; removed: label trees are tasks; ta"),
+        ("sampling", "shortlist", 9, "unknown key 'shortlist'; removed: negatives by chance are"),
+        ("sampling", "model", "run", "unknown key 'model'; removed: negatives by chance are as go"),
         ("optimizer", "name", 3, "name = 3: must be a text"),
     ],
 )
@@ -114,6 +120,12 @@ def test_refusals_name_place_and_value(section, key, value, expected):
     message = refusal(tables)
     assert message.startswith(f"run configuration: [{section}] ")
     assert expected in message
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_removed_key_is_called_that_under_every_strategy(name):
+    strategy = {"name": name, "pieces": 3}
+    assert "'pieces'; removed: label trees are cut" in refusal(LIMIT | {"strategy": strategy})
 
 
 def test_unknown_section_is_refused_with_the_nearest():
