@@ -252,8 +252,7 @@ def _cells(suite: Suite, matrix: Matrix, rows: Mapping[str, Rows]) -> Iterator[C
         is_file = beside.is_file() and beside.resolve() != suite.path.resolve()
         try:
             build_parser().parse_args(words)
-            config = load_run_config(beside if is_file else name, [*matrix.settings, *own])
-            config = load_run_config(config, given)
+            config = load_run_config(beside if is_file else name, [*matrix.settings, *own], given)
         except ConfigError as error:
             raise ConfigError(f"{suite.path}: run {run!r}: {error}") from error
         yield Cell(

@@ -64,9 +64,9 @@ def _run_file(options: Options) -> str:
 
 def _resolve(options: Options, file: str, given: Mapping[str, Any]) -> RunConfig:
     """Return a run file's settings with those of the command line, which win where given."""
-    config = load_run_config(file, options.overrides)
     given = {"data.train": options.train, "data.test": options.test, **given}
-    config = load_run_config(config, {key: value for key, value in given.items() if value})
+    given = {key: value for key, value in given.items() if value}
+    config = load_run_config(file, options.overrides, given)
     if not config.data.train:
         raise ConfigError("no training data: give --train FILE, or train in the run file's [data]")
     return config

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -26,13 +26,14 @@ from daskxml.core.errors import ConfigError
 from daskxml.data.settings import DataSection, TextSettings, load_card
 from daskxml.models.kinds import TRAINED, trained_kind
 from daskxml.models.network.sampling import SamplingConfig
-from daskxml.models.protocol import DEFAULT_KIND, Spec, TrainedKind
+from daskxml.models.protocol import DEFAULT_KIND, Limit, Spec, TrainedKind
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.megabatch import Strategy
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
+_NO_STRATEGY = "is not for this [model] kind, which is fitted in tasks: leave the section out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +59,12 @@ class RunConfig:
     combine: CombineConfig = field(default_factory=CombineConfig)
     strategy_name: str = DEFAULT_STRATEGY
     strategy: Any = field(default_factory=lambda: STRATEGIES[DEFAULT_STRATEGY].Config())
-    training: TrainingSection
+    training: TrainingSection = field(default_factory=TrainingSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     gpu: GpuSection = field(default_factory=GpuSection)
     dashboard: DashboardSection = field(default_factory=DashboardSection)
-
-    def __post_init__(self) -> None:
-        strategy = self.make_strategy()
-        for is_wrong, problem in chain(
-            self.kind.needs(self),
-            self._conflicts(strategy),
-            self._needs(strategy),
-        ):
-            if is_wrong:
-                raise ConfigError(problem)
 
     @property
     def kind(self) -> TrainedKind[Any]:
@@ -85,89 +76,102 @@ class RunConfig:
         """Whether a strategy says how workers train together; else the model is fitted in tasks."""
         return self.kind.strategy is not None
 
-    def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
-        """Yield combinations of sections that are invalid, with what to do about them."""
-        name, combine, on_merge = self.strategy_name, self.combine, self.optimizer.on_merge
-        merges = not (strategy.is_joint or strategy.shares_model)
-        training, rank = self.training, self.training.target_rank
-        needs_metric = training.target or training.patience or training.keep_best is True
-        yield (
-            self.text != TextSettings() and VECTORIZE not in self.pipeline.stages,
-            f"[text] is for documents: add {VECTORIZE!r} to [pipeline] stages",
-        )
-        yield (
-            bool(needs_metric) and rank not in self.evaluation.k,
-            f"[training] target_metric = {training.target_metric!r} is never measured: "
-            f"add {rank} to [evaluation] k = {list(self.evaluation.k)}",
-        )
-        yield (
-            combine.rule not in ("auto", *strategy.rules),
-            f"[combine] rule = {combine.rule!r}: strategy {name!r} takes "
-            f"auto, {', '.join(strategy.rules)}",
-        )
-        yield (
-            combine.outer != "none" and not (merges and self.rule == "mean"),
-            f"[combine] outer = {combine.outer!r}: needs a strategy that merges models by "
-            "their mean, like adaptive-sgd or elastic",
-        )
-        yield (
-            combine.overlap and not merges,
-            f"[combine] overlap = true: the workers of strategy {name!r} share "
-            "one model between merges; take one that merges replicas, like adaptive-sgd, "
-            "elastic or static by mega-batch",
-        )
-        yield (
-            combine.overlap and on_merge == "average",
-            "[combine] overlap = true: [optimizer] on_merge = 'average' would merge moments "
-            "that steps change meanwhile; take 'keep' or 'reset'",
-        )
-        yield (
-            strategy.shares_model and on_merge != "keep",
-            f"[optimizer] on_merge = {on_merge!r}: strategy {name!r} updates one shared model and "
-            "merges nothing; leave it at 'keep'",
-        )
-        yield (
-            strategy.is_joint and bool(self.cluster.pools),
-            f"[cluster] pools = {self.cluster.pools}: the workers of strategy {name!r} step "
-            "together, which pools do not; take one that leases batches, like adaptive-sgd or "
-            "hogbatch",
-        )
+    def problems(self) -> Iterator[tuple[str, str, Any, str]]:
+        """Yield section, key and value of what the other sections do not allow, and why.
 
-    def _needs(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
-        """Yield the needs of sampling, of `[gpu]` and of the schedule, and which are not met."""
-        name, gpu = self.strategy_name, self.gpu
-        if self.has_weights:
-            weights = "[training] class_weight" if not self.data.weights else "[data] weights"
-            on_gpu = self.cluster.device == "cuda" and self.has_strategy
-            yield on_gpu, f"{weights}: needs a CPU: give [cluster] device"
-            yield self.sampling.is_on, f"{weights}: needs all labels: leave [sampling] out"
-        sampling = f"[sampling] method = {self.sampling.method!r}: needs"
-        if self.sampling.is_on:
-            yield self.cluster.device == "cuda", f"{sampling} a CPU: give [cluster] device"
-            yield (
-                strategy.is_joint,
-                f"{sampling} a strategy that leases batches, which {name!r} does not: take one "
-                "like adaptive-sgd or hogbatch",
-            )
-            yield (
-                not self.optimizer.takes_rows("output.weight"),
-                f"{sampling} an optimizer that changes some rows alone: [optimizer] clip_norm must "
-                "be 0, and lamb not the output layer's",
-            )
-        yield (
-            gpu != GpuSection() and self.cluster.device == "cpu",
-            "[gpu] is for GPUs, but [cluster] device = 'cpu': leave the section out, or let "
-            "device be 'auto' or 'cuda'",
-        )
-        output = f"[gpu] output_dtype = {gpu.output_dtype!r}: needs"
-        if gpu.output_dtype != "float32":
-            yield gpu.exact, f"{output} float32 products off, which [gpu] exact = true asks for"
-            yield self.sampling.is_on, f"{output} all labels: leave [sampling] method at 'none'"
-        yield (
-            self.schedule.needs_epochs and not self.training.epochs,
-            f"[schedule] name = {self.schedule.name!r} needs the length of the run: give "
-            "[training] epochs",
-        )
+        Examples
+        --------
+        >>> run = dataclasses.replace(load_run_config("mirrored"), cluster=ClusterSection(pools=1))
+        >>> [problem[:3] for problem in run.problems()]
+        [('cluster', 'pools', 1)]
+        """
+        for limit in self._limits():
+            section, _, key = limit.place.partition(".")
+            values = getattr(self, section)
+            value = getattr(values, key) if key else values
+            if value not in limit.allowed:
+                yield section, key, value, limit.why
+
+    def without_use(self) -> dict[str, str]:
+        """Return the sections, and ``section.key``, that must be left at their defaults, and why.
+
+        Examples
+        --------
+        >>> sorted(load_run_config("tree").without_use())
+        ['cluster.pool_threads', 'cluster.pools', 'combine.overlap', 'evaluation.training_loss',
+         'strategy', 'text']
+        """
+        own = {} if self.has_strategy else {"strategy": _NO_STRATEGY}
+        return own | {limit.place: limit.why for limit in self._limits() if len(limit.allowed) == 1}
+
+    def _limits(self) -> Iterator[Limit]:
+        """Yield what sections must be because of others."""
+        yield from self.kind.limits(self)
+        yield from self._limits_of_strategy(self.make_strategy())
+        yield from self._limits_of_devices()
+        training, rank, ranks = self.training, self.training.target_rank, self.evaluation.k
+        if VECTORIZE not in self.pipeline.stages:
+            why = f"is for documents: add {VECTORIZE!r} to [pipeline] stages"
+            yield Limit("text", (TextSettings(),), why)
+        needs_metric = training.target or training.patience or training.keep_best is True
+        if needs_metric and rank not in ranks:
+            why = f"is never measured: add {rank} to [evaluation] k = {list(ranks)}"
+            yield Limit("training.target_metric", (), why)
+        if self.schedule.needs_epochs and not training.epochs:
+            why = "needs the length of the run: give [training] epochs"
+            yield Limit("schedule.name", (), why)
+
+    def _limits_of_strategy(self, strategy: Strategy) -> Iterator[Limit]:
+        """Yield what does not go with how workers share their work."""
+        name, on_merge = f"strategy {self.strategy_name!r}", self.optimizer.on_merge
+        merges = not (strategy.is_joint or strategy.shares_model)
+        rules = ("auto", *strategy.rules)
+        yield Limit("combine.rule", rules, f"{name} takes {', '.join(rules)}")
+        if not (merges and self.rule == "mean"):
+            why = "needs a strategy that merges models by their mean, like adaptive-sgd or elastic"
+            yield Limit("combine.outer", ("none",), why)
+        if not merges:
+            why = f"the workers of {name} share one model between merges; take one that merges "
+            why += "replicas, like adaptive-sgd, elastic or static by mega-batch"
+            yield Limit("combine.overlap", (False,), why)
+        if on_merge == "average":
+            why = f"[optimizer] on_merge = {on_merge!r} would merge moments that steps change "
+            why += "meanwhile; take 'keep' or 'reset'"
+            yield Limit("combine.overlap", (False,), why)
+        if strategy.shares_model:
+            why = f"{name} updates one shared model and merges nothing; leave it at 'keep'"
+            yield Limit("optimizer.on_merge", ("keep",), why)
+        if strategy.is_joint:
+            why = f"the workers of {name} step together, which pools do not; take one that leases "
+            why += "batches, like adaptive-sgd or hogbatch"
+            yield from (Limit(f"cluster.{key}", (0,), why) for key in ("pools", "pool_threads"))
+            why = f"needs a strategy that leases batches, like adaptive-sgd or hogbatch; {name} "
+            why += "does not"
+            yield Limit("sampling.method", ("none",), why)
+
+    def _limits_of_devices(self) -> Iterator[Limit]:
+        """Yield what GPUs, samples of the labels and weights of rows and labels need."""
+        on_gpu, samples = self.cluster.device == "cuda", self.sampling.is_on
+        needs_cpu = "needs a CPU: give [cluster] device"
+        if on_gpu:
+            yield Limit("sampling.method", ("none",), needs_cpu)
+        if samples and not self.optimizer.takes_rows("output.weight"):
+            why = "needs an optimizer that changes some rows alone: [optimizer] clip_norm must be "
+            yield Limit("sampling.method", (), why + "0, and lamb not the output layer's")
+        for place, off in (("data.weights", ""), ("training.class_weight", "none")):
+            if on_gpu and self.has_strategy:
+                yield Limit(place, (off,), needs_cpu)
+            if samples:
+                yield Limit(place, (off,), "needs all labels: leave [sampling] out")
+        if self.cluster.device == "cpu":
+            why = "is for GPUs, but [cluster] device = 'cpu': leave the section out, or let device "
+            yield Limit("gpu", (GpuSection(),), why + "be 'auto' or 'cuda'")
+        if self.gpu.exact:
+            why = "needs float32 products off, which [gpu] exact = true asks for"
+            yield Limit("gpu.output_dtype", ("float32",), why)
+        if samples:
+            why = "needs all labels: leave [sampling] method at 'none'"
+            yield Limit("gpu.output_dtype", ("float32",), why)
 
     @property
     def keeps_best(self) -> bool:
@@ -294,7 +298,7 @@ SECTIONS = tuple(name for name in _HINTS if name != "strategy_name")
 
 def load_run_config(
     source: str | Path | Mapping[str, Any] | RunConfig,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
+    *overrides: Iterable[str] | Mapping[str, Any],
 ) -> RunConfig:
     """Read and check a run file.
 
@@ -304,7 +308,7 @@ def load_run_config(
         A TOML file, the bare name of one that comes with daskxml (``"best"``), a
         dictionary of sections, or a resolved run.
     overrides
-        ``"section.key=value"`` texts, or a mapping of ``"section.key"`` to values; they win.
+        ``"section.key=value"`` texts, or mappings of ``"section.key"`` to values; the last wins.
 
     Raises
     ------
@@ -322,11 +326,8 @@ def load_run_config(
     'epochs'?
     """
     read = read_source(source.as_dict() if isinstance(source, RunConfig) else source)
-    read.override(overrides)
-    for section in read.tables:
-        if section not in SECTIONS:
-            hint = suggestion(section, SECTIONS)
-            raise ConfigError(f"{read.place(section)} is not a section{hint}")
+    for each in overrides:
+        read.override(each)
     _apply_card(read)
     return _build_run(read)
 
@@ -341,43 +342,49 @@ def _apply_card(source: Source) -> None:
 
 
 def _build_run(source: Source) -> RunConfig:
-    built = {name: _section(source, name) for name in SECTIONS if name != "strategy"}
-    name, config = _strategy(source)
-    try:
-        return RunConfig(**built, strategy_name=name, strategy=config)
-    except ConfigError as error:
-        raise ConfigError(f"{source.name}: {error}") from error
+    built: dict[str, Any] = {}
+    for name in SECTIONS:
+        with contextlib.suppress(ConfigError):
+            built |= _values(source, name)
+    run = RunConfig(**built)  # with the defaults of sections that are wrong
+    unused = run.without_use()
+    for section in source.tables:
+        if section not in SECTIONS:
+            hint = suggestion(section, [name for name in SECTIONS if name not in unused])
+            raise ConfigError(f"{source.place(section)} is not a section{hint}")
+    for name in SECTIONS:
+        if name in built:
+            continue
+        if name in unused:
+            raise source.refusal(name, "", None, unused[name])
+        _values(source, name, unused)
+    with source.located("training"):
+        run.training.check_end()
+    for problem in run.problems():
+        raise source.refusal(*problem)
+    return run
 
 
-def _section(source: Source, name: str) -> Any:
+def _values(source: Source, name: str, unused: Iterable[str] = ()) -> dict[str, Any]:
+    """Return a section, and the strategy's name with it, by the fields of `RunConfig`."""
     table = source.tables.get(name, {})
+    hidden = [place.removeprefix(f"{name}.") for place in unused]
+    with source.located("model"):
+        kind = trained_kind(source.tables.get("model", {}).get("kind", DEFAULT_KIND))
     with source.located(name):
         if name == "model":
             for key in _FROM_DATA:
                 if key in table:
                     raise ConfigError(f"unknown key {key!r}: it is [data] {key}", key)
-            kind = trained_kind(table.get("kind", DEFAULT_KIND)).Spec
-            own = {key: value for key, value in table.items() if key != "kind"}
-            return decode(kind, {**own, "features": 1, "labels": 1})
-        section = decode(_HINTS[name], table)
-        if name == "training":
-            section.check_end()
-        return section
-
-
-def _strategy(source: Source) -> tuple[str, Any]:
-    table = dict(source.tables.get("strategy", {}))
-    model = source.tables.get("model", {})
-    with source.located("model"):
-        usual = trained_kind(model.get("kind", DEFAULT_KIND)).strategy
-    if usual is None and table:
-        raise ConfigError(
-            f"{source.place('strategy')}: [model] kind = {model['kind']!r} has none, and is cut "
-            "into pieces by the number of workers: leave the section out"
-        )
-    name = table.pop("name", usual or DEFAULT_STRATEGY)
-    with source.located("strategy"):
-        if not isinstance(name, str) or name not in STRATEGIES:
-            hint = suggestion(str(name), STRATEGIES)
-            raise ConfigError(f"name = {name!r}: no such strategy{hint}", "name")
-        return name, decode(STRATEGIES[name].Config, table)
+            table, hidden = {**table, "features": 1, "labels": 1}, [*hidden, *_FROM_DATA]
+            return {name: decode(kind.Spec, table, hidden, chosen_by="kind")}
+        if name != "strategy":
+            return {name: decode(_HINTS[name], table, hidden)}
+        if kind.strategy is None and table:
+            raise ConfigError(_NO_STRATEGY)
+        own = table.get("name", kind.strategy or DEFAULT_STRATEGY)
+        if not isinstance(own, str) or own not in STRATEGIES:
+            hint = suggestion(str(own), STRATEGIES)
+            raise ConfigError(f"name = {own!r}: no such strategy{hint}", "name")
+        config = decode(STRATEGIES[own].Config, table, hidden, chosen_by="name")
+        return {"strategy_name": own, name: config}

@@ -46,7 +46,9 @@ REMOVED = {  # run files, strategies, keys by class and values, and what takes t
 }
 
 
-def decode(kind: type[Section], table: Mapping[str, Any], skip: Iterable[str] = ()) -> Section:
+def decode(
+    kind: type[Section], table: Mapping[str, Any], unused: Iterable[str] = (), chosen_by: str = ""
+) -> Section:
     """Build the dataclass `kind` from a table.
 
     Parameters
@@ -56,8 +58,10 @@ def decode(kind: type[Section], table: Mapping[str, Any], skip: Iterable[str] = 
         and unions of them.
     table
         Values by field; absent fields keep their defaults.
-    skip
-        Fields that the table may not contain.
+    unused
+        Fields that errors about another key do not offer.
+    chosen_by
+        A key of the table that is no field, as it has chosen `kind`.
 
     Raises
     ------
@@ -76,14 +80,14 @@ def decode(kind: type[Section], table: Mapping[str, Any], skip: Iterable[str] = 
     Traceback (most recent call last):
     daskxml.core.errors.ConfigError: unknown key 'tray', did you mean 'trays'?
     """
-    hidden = frozenset(skip)
-    fields = {f.name: f for f in dataclasses.fields(kind) if f.name not in hidden}  # type: ignore[arg-type]
-    hints = get_type_hints(kind)
-    values = {}
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints, values = get_type_hints(kind), {}
     for key, value in table.items():
-        if key not in fields:
-            raise ConfigError(f"unknown key {key!r}{suggestion(key, fields, kind)}", key)
-        values[key] = _decode_field(fields[key], hints[key], value)
+        if key in fields:
+            values[key] = _decode_field(fields[key], hints[key], value)
+        elif key != chosen_by:
+            valid = [name for name in (chosen_by, *fields) if name and name not in unused]
+            raise ConfigError(f"unknown key {key!r}{suggestion(key, valid, kind)}", key)
     return kind(**values)
 
 
@@ -220,6 +224,7 @@ _CONVERTERS: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
 
 
 def _shown(value: Any) -> str:
+    value = list(value) if isinstance(value, tuple) else value
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -263,10 +268,16 @@ class Source:
 
     def place(self, section: str, key: str = "") -> str:
         """Return ``file:line: [section]``, or the option that gave a value."""
+        key = key if key in self.tables.get(section, {}) else ""
         if (section, key) in self.overridden:
             return self.overridden[section, key]
         line = find_line(self.text, section, key)
         return f"{self.name}{f':{line}' if line else ''}: [{section}]"
+
+    def refusal(self, section: str, key: str, value: Any, why: str) -> ConfigError:
+        """Return the error about a value, or without a key about a section."""
+        given = f" {key} = {_shown(value)}:" if key else ""
+        return ConfigError(f"{self.place(section, key)}{given} {why}")
 
     @contextlib.contextmanager
     def located(self, section: str) -> Iterator[None]:
@@ -274,9 +285,8 @@ class Source:
         try:
             yield
         except ConfigError as error:
-            key = error.key if error.key in self.tables.get(section, {}) else ""
             problem = str(error).removeprefix(f"{section}.")
-            raise ConfigError(f"{self.place(section, key)} {problem}") from error
+            raise ConfigError(f"{self.place(section, error.key)} {problem}") from error
 
     def override(self, overrides: Iterable[str] | Mapping[str, Any]) -> None:
         """Set ``section.key`` to values, given as ``"section.key=value"`` or as a mapping."""

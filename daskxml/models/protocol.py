@@ -76,6 +76,25 @@ def _plain(value: Any) -> Any:
     return value.as_dict() if isinstance(value, Spec) else value
 
 
+@dataclass(frozen=True)
+class Limit:
+    """What one section of a run file must be because of the others.
+
+    Attributes
+    ----------
+    place
+        ``section.key``, or a section.
+    allowed
+        Its values; one alone is the default, and the key has no use in this run file.
+    why
+        Follows the key and its value in the message.
+    """
+
+    place: str
+    allowed: tuple[Any, ...]
+    why: str
+
+
 AnySpec = TypeVar("AnySpec", bound=Spec)
 NAMES_BEFORE = {"mlp": "network", "tree": "trees", "mixture": "mix"}  # in models stored before
 
@@ -172,8 +191,8 @@ class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
     scales_weights: bool  # of rows, to the mean 1
     row_s: float | None  # what a row takes to rank on a CPU; None: a network's products decide
 
-    def needs(self, config: Any) -> Iterable[tuple[bool, str]]:
-        """Return what the other sections of a run file, a `RunConfig`, must be, and are not."""
+    def limits(self, config: Any) -> Iterable[Limit]:
+        """Return what the other sections of a run file, a `RunConfig`, must be."""
         return ()
 
     def figures(self, spec: AnySpec) -> dict[str, Any]:

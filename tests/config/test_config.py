@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 import tomllib
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.config import load_run_config, packaged_run_files
+from daskxml.config.run import SECTIONS
 from daskxml.config.sections import ClusterSection, EvaluationSection, TrainingSection
 from daskxml.config.toml import decode, encode
 from daskxml.core.errors import ConfigError
@@ -105,7 +109,7 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
             "partitioned",
             "unknown key 'output'; removed: output layers are no lo",
         ),
-        ("strategy", "output", 1, "unknown key 'output'; valid are "),
+        ("strategy", "output", 1, "unknown key 'output'; valid are name, lr"),
         ("strategy", "scale_every", "auto", "must be an integer; removed: give it as a number; ru"),
         ("strategy", "pieces", 3, "unknown key 'pieces'; removed: label trees are cut by the numb"),
         ("strategy", "name", "label-tree", "no such strategy; removed: label trees are tasks; ta"),
@@ -157,6 +161,105 @@ def test_missing_and_unreadable_files_are_refused(tmp_path):
     assert "a directory" in refusal(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "not a text file" in refusal(tmp_path / "binary.toml")
+
+
+TREES = "[model]\nkind = 'trees'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[strategy]\nname = 'hogbatch'\n[combine]\norder = 'tree'\nrule = 'sum'", "7: [combine]"),
+        ("[strategy]\nname = 'central'\n[combine]\nouter = 'nesterov'", "6: [combine] outer ="),
+        ("[strategy]\nname = 'mirrored'\n[cluster]\nworkers = 2\npools = 1", "7: [cluster] pools"),
+        ("[strategy]\nname = 'crossbow'\n[sampling]\nk = 3\nmethod = 'simhash'", "7: [sampling]"),
+        ("[optimizer]\nclip_norm = 1\n[sampling]\nmethod = 'random'", "6: [sampling] method = 'r"),
+        ("[optimizer]\non_merge = 'average'\n[combine]\noverlap = true", "6: [combine] overlap ="),
+        ("class_weight = [1, 2]\n[cluster]\ndevice = 'cuda'", "3: [training] class_weight = [1"),
+        ("[cluster]\ndevice = 'cpu'\n[gpu]\nexact = true", "5: [gpu] is for GPUs"),
+        ("[gpu]\nexact = true\noutput_dtype = 'float16'", "5: [gpu] output_dtype = 'float16': "),
+        ("target = 0.5\n[evaluation]\nk = [3]", "1: [training] target_metric = 'P@1': is ne"),
+        ("[pipeline]\nstages = []\n[text]\nmin_df = 2", "5: [text] is for documents"),
+        (TREES + "[evaluation]\ntraining_loss = true", "6: [evaluation] training_loss = true: "),
+        (TREES + "[data]\nresidency = 'shard'", "6: [data] residency = 'shard': [model] kind ="),
+        (TREES + "[strategy]\nname = 'elastic'", "5: [strategy] is not for this [model] kind"),
+    ],
+)  # fmt: skip
+def test_a_value_that_others_do_not_allow_is_named_with_its_line(tmp_path, text, place):
+    path = write(tmp_path, f"[training]\nepochs = 2\n{text}\n")
+    assert refusal(path).startswith(f"{path}:{place}")
+
+
+def test_an_option_that_the_run_file_does_not_allow_names_the_place_of_either(tmp_path):
+    path = write(tmp_path, "[training]\nepochs = 1\n[sampling]\nmethod = 'random'\n")
+    problem = "[sampling] method = 'random': needs a CPU: give [cluster] device"
+    assert refusal(path, [], {"cluster.device": "cuda"}) == f"{path}:4: {problem}"
+    joint = "--set strategy.name=central", ["strategy.name=central", "combine.overlap=true"]
+    assert refusal(LIMIT, joint[1]).startswith("--set combine.overlap: overlap = true: the workers")
+
+
+SOME = [True, False, 3, 0.5, 1, 2, 64, "adam", "P@3", "delicious", "16MiB", [1, 2], ["m:f"]]
+
+
+def offered(tables, section):
+    """Return the keys, or without a section the sections, that an error calls valid."""
+    unknown = {section: {**tables.get(section, {}), "zzzz": 1}} if section else {"zzzz": {}}
+    return refusal(tables | unknown).partition("; valid are ")[2].split(", ")
+
+
+def can_be_set(tables, section, field, hint):
+    """Return whether some value other than the default is accepted."""
+    with_pool = {"pools": 1} if field.name == "pool_threads" else {}
+    words = [word for each in (hint, *get_args(hint)) for word in get_args(each)]
+    for value in [word for word in words if isinstance(word, str)] + SOME:
+        given = {**tables.get(section, {}), **with_pool, field.name: value}
+        with contextlib.suppress(ConfigError):
+            run = load_run_config(tables | {section: given})
+            if getattr(getattr(run, section), field.name) != field.default:
+                return True
+    return False
+
+
+ALL = (
+    {"model": {"kind": "network"}},
+    {"model": {"kind": "trees"}},
+    {"cluster": {"device": "cuda"}},
+)
+SHARING = ("strategy", "combine", "optimizer", "sampling", "cluster")
+
+
+@pytest.mark.parametrize(
+    ("given", "sections"),
+    [(given, SECTIONS) for given in ALL]
+    + [({"strategy": {"name": name}}, SHARING) for name in STRATEGIES],
+    ids=str,
+)
+def test_keys_are_called_valid_that_are_accepted_in_this_run_file_and_no_others(given, sections):
+    tables = {"training": {"epochs": 2}, "pipeline": {"stages": ["vectorize"]}} | given
+    run = load_run_config(tables)
+    for section in offered(tables, ""):
+        if section not in sections:
+            continue
+        kind = type(getattr(run, section))
+        hints = get_type_hints(kind)
+        valid = {
+            field.name
+            for field in dataclasses.fields(kind)
+            if can_be_set(tables, section, field, hints[field.name])
+        }
+        chosen_by = {{"model": "kind", "strategy": "name"}.get(section)}
+        assert set(offered(tables, section)) - chosen_by == valid
+
+
+def test_sections_are_called_valid_that_are_accepted_in_this_run_file():
+    trees = LIMIT | {"model": {"kind": "trees"}, "cluster": {"device": "cpu"}}
+    assert set(SECTIONS) - set(offered(trees, "")) == {"strategy", "text", "gpu"}
+    assert set(SECTIONS) - set(offered(LIMIT, "")) == {"text"}
+
+
+def test_an_unknown_key_of_a_section_without_use_has_the_reason(tmp_path):
+    path = write(tmp_path, "[training]\nepochs = 1\n[cluster]\ndevice = 'cpu'\n[gpu]\nzzz = 1\n")
+    assert refusal(path).startswith(f"{path}:5: [gpu] is for GPUs, but [cluster] device = 'cpu'")
 
 
 def test_a_run_needs_an_end():

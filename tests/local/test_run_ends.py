@@ -151,7 +151,7 @@ def test_what_needs_evaluations_is_refused_without(data, key):
     value = {"training.patience": 2, "training.keep_best": True}[key]
     with pytest.raises(daskxml.ConfigError, match=rf"{key} needs test rows"):
         train_here(VALUES, train=data["train"], overrides={key: value})
-    with pytest.raises(daskxml.ConfigError, match=r"'P@4' is never measured: add 4"):
+    with pytest.raises(daskxml.ConfigError, match=r"'P@4': is never measured: add 4"):
         here(data, {key: value, "training.target_metric": "P@4"})
 
 

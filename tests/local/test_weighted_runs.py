@@ -131,8 +131,8 @@ def test_bad_weights_of_rows_are_refused():
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
-        ({"cluster": {"device": "cuda"}}, "class_weight: needs a CPU"),
-        ({"sampling": {"method": "random"}}, "class_weight: needs all labels"),
+        ({"cluster": {"device": "cuda"}}, "class_weight = .balanced.: needs a CPU"),
+        ({"sampling": {"method": "random"}}, "class_weight = .balanced.: needs all labels"),
     ],
 )
 def test_gpus_and_samples_of_labels_take_no_weights(sections, problem):

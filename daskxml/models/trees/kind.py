@@ -17,7 +17,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels import Kernels
-from daskxml.models.protocol import Arrays, Ranker, TrainedKind
+from daskxml.models.protocol import Arrays, Limit, Ranker, TrainedKind
 from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 
@@ -80,23 +80,19 @@ class Trees(TrainedKind[TreeSpec]):
         paths = (label_path(spec, own, label) for own in _trees(arrays))
         return np.asarray(np.mean([path_strengths(path, spec.features) for path in paths], axis=0))
 
-    def needs(self, config: Any) -> Iterator[tuple[bool, str]]:
+    def limits(self, config: Any) -> Iterator[Limit]:
         """Yield what trees need."""
-        tree, epochs = "[model] kind = 'trees':", config.training.epochs
-        yield (
-            not (epochs >= 1 and epochs == int(epochs)),
-            f"{tree} give [training] epochs, the number of trees, as a whole number",
-        )
-        yield bool(config.cluster.pools), f"{tree} takes no pools: leave [cluster] pools at 0"
-        yield (
-            config.data.residency == "shard",
-            f"{tree} needs all rows on every worker: leave [data] residency at 'auto'",
-        )
-        yield (
-            config.evaluation.training_loss,
-            f"{tree} has no loss over all rows: leave [evaluation] training_loss out",
-        )
-        yield config.combine.overlap, f"{tree} merges nothing: leave [combine] overlap out"
+        tree, epochs = "[model] kind = 'trees'", config.training.epochs
+        if not (epochs >= 1 and epochs == int(epochs)):
+            why = f"{tree} needs the number of trees, as a whole number"
+            yield Limit("training.epochs", (), why)
+        for key in ("pools", "pool_threads"):
+            yield Limit(f"cluster.{key}", (0,), f"{tree} takes no pools: leave it at 0")
+        why = f"{tree} needs all rows on every worker: leave it at 'auto'"
+        yield Limit("data.residency", ("auto", "replicate"), why)
+        why = f"{tree} has no loss over all rows: leave it out"
+        yield Limit("evaluation.training_loss", (False,), why)
+        yield Limit("combine.overlap", (False,), f"{tree} merges nothing: leave it out")
 
     def figures(self, spec: TreeSpec) -> dict[str, Any]:
         """Return how nodes are fitted."""
