@@ -204,13 +204,19 @@ class Job:
         named = {"train": train, "test": test}
         given = {name: found for name, rows in named.items() if (found := find(rows, name))}
         files = {name: None if name in given else rows for name, rows in named.items()}
-        resolved = resolve_run(config, files["train"], files["test"], overrides)
-        if settings:
-            resolved = load_run_config(resolved, settings)
+        resolved = resolve_run(config, files["train"], files["test"], overrides, settings or {})
         if not (resolved.data.train or "train" in given):
             raise ConfigError("no training data: give --train FILE, or data.train in the run file")
         directory = RunDir.open(out, resume)
         return cls(config=resolved, given=given, directory=directory, callbacks=callbacks)
+
+    @property
+    def files(self) -> list[str]:
+        """The paths, globs and URLs that will be read."""
+        data = self.config.data
+        others = (data.weights, data.feature_names, data.label_names)
+        named = {"train": data.train, "test": data.test, "": others}
+        return [path for name in named if name not in self.given for path in named[name] if path]
 
     def run(self, place: Place) -> Run:
         """Train in some place: the directory is locked, and callbacks are called meanwhile."""
@@ -230,7 +236,7 @@ def resolve_run(
     config: Config,
     train: Any,
     test: Any,
-    overrides: Iterable[str] | Mapping[str, Any],
+    *overrides: Iterable[str] | Mapping[str, Any],
 ) -> RunConfig:
     """Return the resolved run file of a call, with absolute paths.
 
@@ -250,13 +256,13 @@ def resolve_run(
     >>> run.data.train, run.data.test
     (('/data/train.txt',), ())
     """
-    resolved = load_run_config(config, overrides)
+    resolved = load_run_config(config, *overrides)
     absolute: dict[str, Any] = {}
     for name, paths in (("train", train), ("test", test)):
         _check_is_here(paths)
         own = getattr(resolved.data, name) if paths is None else paths
         absolute[f"data.{name}"] = [_absolute(path) for path in _listed(own, name)]
-    for name in ("feature_names", "label_names"):
+    for name in ("weights", "feature_names", "label_names"):
         if path := getattr(resolved.data, name):
             absolute[f"data.{name}"] = _absolute(path)
     return load_run_config(resolved, absolute)

@@ -20,6 +20,7 @@ from daskxml.cluster.connection import Warn, connection
 from daskxml.config import RunConfig
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
+from daskxml.data.blocks import check_files
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore
 from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
@@ -105,6 +106,7 @@ class Cluster:
         does the first while the data is loading.
         """
         if self.client is None and self.scheduler is None:
+            check_files(job.files)  # workers of other clusters may see other files
             publish({"kind": "status", "state": "starting local workers"})
         with self._started(job, publish) as (follower, _):
             interrupts = 0

@@ -11,7 +11,7 @@ import gzip
 import re
 import sys
 import zlib
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ import fsspec
 import numpy as np
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import get_protocol
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import InputError
@@ -273,7 +274,29 @@ def expand(path: str) -> list[str]:
             return found if local else [filesystem.unstrip_protocol(name) for name in found]
         if filesystem.isdir(inner):
             raise IsADirectoryError
+        if local:
+            filesystem.open(inner).close()  # where it can be, it is there
         return [inner] if local else [path]
+
+
+def check_files(paths: Iterable[str]) -> None:
+    """Refuse paths and globs of this machine that name no readable file; URLs are left alone.
+
+    Raises
+    ------
+    InputError
+        If one is missing, a directory, or not readable.
+
+    Examples
+    --------
+    >>> check_files(["memory://no/such/file"])
+    >>> check_files(["/no/such/file"])
+    Traceback (most recent call last):
+    daskxml.core.errors.InputError: /no/such/file: no such file; check the path
+    """
+    for path in paths:
+        if get_protocol(path) in LocalFileSystem.protocol:
+            expand(path)
 
 
 def stamp_files(paths: Sequence[str]) -> list[str] | None:

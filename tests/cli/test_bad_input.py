@@ -117,6 +117,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "scores over a folder": (("predict", "run", "good.txt", "--out", "folder"), "folder: cannot"),
     "evaluate cut gzip": (("evaluate", "run", "cut.txt.gz"), "the gzip stream ends early"),
     "inspect NaN": (("inspect", "nan.txt"), "nan.txt:6: the value in '3:nan' is NaN"),
+    "missing here": (here("absent.txt"), "absent.txt: no such file; check the path"),
     "no address": ((*train("good.txt"), "--scheduler", "nonsense"), "nonsense: not a scheduler's"),
     "a tcp scheduler": (train("good.txt", "--protocol", "ucx"), "speaks tcp; start it with 'dask"),
     "detached alone": (here("good.txt", "--detach"), "a detached run needs --scheduler: a local"),

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse
 
 from daskxml.cli import main
+from daskxml.cluster import connection
 from daskxml.config import load_run_config
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 
@@ -87,3 +88,30 @@ def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
     assert [row["megabatch"] for row in after] == [1, 2, 3, 4, 5]
     assert "ended by  megabatches" in capsys.readouterr().out
     assert len(json.loads((trained / "run" / "environment.json").read_text())) == 2  # its starts
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--train", "{}/absent.txt"], "{}/absent.txt: no such file; check the path"),
+        (["--train", "{}/absent-*.txt"], "{}/absent-*.txt: no file matches; check the pattern"),
+        (["--train", "{}"], "{}: is a directory; name its files, as in DIR/*.txt"),
+        (["--train", "file://{}/absent.txt"], "file://{}/absent.txt: no such file; check the path"),
+        (["--train", "{}/*.txt", "{}/absent.txt"], "{}/absent.txt: no such file; check the path"),
+        (["--train", "{}/a.txt", "--test", "{}/b.txt"], "{}/b.txt: no such file; check the path"),
+        (["--train", "{}/a.txt", "--set=data.label_names={}/c"], "{}/c: no such file; check"),
+        (["--train", "{}/a.txt", "--set=data.weights={}/c"], "{}/c: no such file; check the path"),
+        (["--train", "{}/absent.txt", "--scheduler", "nonsense"], "nonsense: not a scheduler"),
+    ],
+)  # fmt: skip
+def test_files_of_this_machine_are_looked_for_before_a_worker_starts(
+    options, problem, tmp_path, monkeypatch, capsys
+):
+    def started(*_):
+        pytest.fail("the local cluster was started")
+
+    monkeypatch.setattr(connection, "local_cluster", started)
+    (tmp_path / "a.txt").write_text("0 1:1\n")
+    given = [option.format(tmp_path) for option in options]
+    assert main(["train", "adaptive-sgd", *given, "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.startswith("daskxml: error: " + problem.format(tmp_path))
