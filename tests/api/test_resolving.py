@@ -29,3 +29,9 @@ def test_paths_of_any_kind_become_absolute() -> None:
     assert data.train == ("/b/1", "/b/2")
     assert data.test == ("s3://a/b",)
     assert resolve_run(RUN, "rows", None, []).data.train == (str(Path.cwd() / "rows"),)
+
+
+@pytest.mark.parametrize("name", ["weights", "feature_names", "label_names"])
+def test_files_beside_the_rows_become_absolute(name: str) -> None:
+    data = resolve_run(RUN, "rows", None, [f"data.{name}=beside"]).data
+    assert getattr(data, name) == str(Path.cwd() / "beside")
