@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
+from daskxml.observe.dashboard import page
 from harness.small_data import data as data
 from harness.watched_run import Started, forget
 
@@ -44,9 +45,10 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def start(
-    client: Client, data: dict[str, Path], values: dict[str, Any]
+    client: Client, data: dict[str, Path], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Started]]:
     """Start runs on the cluster; with the test they are ended, and forgotten."""
+    monkeypatch.setattr(page, "SHARE", 0.5)  # else a page waits up to a minute on a busy machine
     begun: list[Started] = []
 
     def begin(**sections: Any) -> Started:
