@@ -72,7 +72,7 @@ def ask(start: Callable[..., Started], tmp_path: Path) -> Iterator[Callable[[str
 def test_prometheus_takes_the_file_of_compose() -> None:
     promtool = shutil.which("promtool")
     assert promtool is not None
-    file = GRAFANA.parents[1] / "docker" / "prometheus.yml"
+    file = GRAFANA.parents[2] / "prometheus.yml"
     subprocess.run([promtool, "check", "config", str(file)], check=True, capture_output=True)
 
 
