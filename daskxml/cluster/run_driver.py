@@ -493,7 +493,7 @@ class RunDriver:
             del self._ending[0]
         workers = [*self.group.workers.values(), *self.group.candidates.values()]
         await self.group.call_all(workers, "daskxml_close")  # ends leases that wait
-        await self.group.ask_all(workers, "end", tasks.remove_worker, self.run)
+        await self.group.ask_all(workers, "end", tasks.remove_worker, self.run, self.run_dir)
         self.group.workers, self.group.candidates = {}, {}
         while not self.events.empty():
             self.events.get_nowait()

@@ -43,7 +43,8 @@ from daskxml.models.trees.fitting import (
     check_any,
     named_trees,
 )
-from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
+from daskxml.records import checkpoint
+from daskxml.records.checkpoint import read_tree, stored_trees
 from daskxml.session.commands import StopRequest
 from daskxml.session.task_pool import Task, TaskPool
 from daskxml.session.tree_run import Steps, TreeData, TreeRun, announce_trees
@@ -394,7 +395,14 @@ class TreeDriver(RunDriver):
 
 def store_model(run_dir: str, header: ModelHeader, counts: Array, trees: Sequence[Tree]) -> None:
     """Write the model."""
-    write_model(run_dir, header, named_trees(trees), counts, overwrite=True)
+    with worker_plugin().writing(run_dir):
+        write_model(run_dir, header, named_trees(trees), counts, overwrite=True)
+
+
+def store_tree(run_dir: str, tree: int, arrays: Tree, row: Mapping[str, Any]) -> str:
+    """Write a tree; return why it could not be written, "" if it was."""
+    with worker_plugin().writing(run_dir):
+        return checkpoint.store_tree(run_dir, tree, arrays, row)
 
 
 def keep_trees(run: str, counts: Array, trees: Sequence[Tree]) -> None:

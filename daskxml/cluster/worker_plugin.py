@@ -148,6 +148,7 @@ class RunWorkerPlugin(WorkerPlugin):
         """Open the communicator, and register the message handlers."""
         self.queues: dict[str, LeaseQueue] = {}  # by run
         self.removals: Counter[str] = Counter()  # by run: how often it was removed
+        self._writers: dict[str | None, threading.Semaphore] = {}  # by a run's directory
         self._lock = threading.Lock()
         # Of detached runs: the directories that this worker writes, and the models (parameters,
         # label counts) of those that are over.
@@ -209,6 +210,15 @@ class RunWorkerPlugin(WorkerPlugin):
             self._merges.pop(run, None)
         if queue is not None:
             queue.close()
+
+    def writing(self, run_dir: str | None) -> threading.Semaphore:
+        """Return what a task holds that writes to a run's directory."""
+        return self._writers.setdefault(run_dir, threading.Semaphore())
+
+    def await_writing(self, run_dir: str | None) -> None:
+        """Wait for a task that writes there: its thread goes on although the run is given up."""
+        with self.writing(run_dir):
+            pass
 
     def queue_of(self, run: str) -> LeaseQueue:
         """Return the lease queue of a run.

@@ -100,12 +100,13 @@ def open_shared(handles: Sequence[SharedHandle | None]) -> SharedModel:
     raise ClusterError(f"the shared model of this machine cannot be opened: {problem}")
 
 
-async def remove_worker(run: str) -> None:
-    """Remove a run from this process, and abort what it still does here."""
+async def remove_worker(run: str, run_dir: str | None) -> None:
+    """Remove a run from this process, abort what it still does here, and let it end writing."""
     plugin = worker_plugin()
     plugin.remove_queue(run)
     plugin.fitters.pop(run, None)
     await plugin.communicator.forget(run)
+    await asyncio.to_thread(plugin.await_writing, run_dir)
 
 
 def hold_rows(
@@ -257,16 +258,18 @@ def evaluate_pieces(
 
 def store_local(run: str, run_dir: str, megabatch: int, number: int) -> bool:
     """Write this worker's local state for a checkpoint; return whether it has any."""
-    state = run_worker(run).local_state()
-    if state:
-        checkpoint.write_local(run_dir, megabatch, number, state)
+    with worker_plugin().writing(run_dir):
+        state = run_worker(run).local_state()
+        if state:
+            checkpoint.write_local(run_dir, megabatch, number, state)
     return bool(state)
 
 
 def store_checkpoint(run: str, run_dir: str, megabatch: int, session: str, keep: int) -> str:
     """Write a checkpoint; return its path."""
-    _, models = run_worker(run).host_models()
-    return str(checkpoint.write_checkpoint(run_dir, megabatch, models, session, keep))
+    with worker_plugin().writing(run_dir):
+        _, models = run_worker(run).host_models()
+        return str(checkpoint.write_checkpoint(run_dir, megabatch, models, session, keep))
 
 
 def keep_best(run: str, megabatch: int) -> None:
@@ -281,8 +284,9 @@ def restore_best(run: str, megabatch: int) -> bool:
 
 def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
     """Write the global model into the run's directory."""
-    parameters, label_counts = model_arrays(run)
-    write_model(run_dir, header, parameters, label_counts, overwrite=True)
+    with worker_plugin().writing(run_dir):
+        parameters, label_counts = model_arrays(run)
+        write_model(run_dir, header, parameters, label_counts, overwrite=True)
 
 
 def model_arrays(run: str) -> tuple[dict[str, Array], Array]:

@@ -203,7 +203,7 @@ LOST_AT_LAST = Case(
 
 
 BOTH_RESUME = Case(
-    132324, "elastic", True, False, workers=2, epochs=1, checkpoint_every=1, slots=2, machines=2,
+    1, "elastic", True, False, workers=2, epochs=1, checkpoint_every=1, slots=2, machines=2,
     transport="tcp", follows=True,
     faults=(
         fault("client", "remove_worker", at=27, lasts_s=0.7334681633971554, returns_s=0.0),
@@ -230,6 +230,17 @@ COMES_AS_FORGOTTEN = Case(
                       returns_s=0.0), pick=3),
         fault("client", "lock_directory", at=71, lasts_s=0.0007900849921114364),
         fault("scheduler", "", at=235),
+    ),
+)  # fmt: skip
+
+
+STILL_WRITES = Case(
+    146429, "static", False, True, workers=4, epochs=1, checkpoint_every=2, slots=3, machines=2,
+    transport="tcp", follows=True,
+    faults=(
+        replace(fault("break", "message", at=14), pick=2),
+        fault("slow disk", "fsync 00", at=20, lasts_s=2.289514147162333),
+        fault("client", "rename 00", at=91, lasts_s=0.031484006952499435),
     ),
 )  # fmt: skip
 
@@ -328,6 +339,20 @@ def users(
         ("a worker that is lost after the last message to it ends the run", LOST_AT_LAST),
         ("two users who resume at once both start", BOTH_RESUME),
         ("a run that is being forgotten does not see who comes", COMES_AS_FORGOTTEN),
+        ("a task that was given up writes beside one of the next run", STILL_WRITES),
+        (
+            "a run is forgotten while a worker writes its files",
+            replace(
+                users(
+                    fault("slow disk", "store_model", lasts_s=2.0),
+                    fault("client", "store_model", lasts_s=0.001, lag=4),
+                    strategy="label-trees",
+                    follows=True,
+                    seed=3,
+                ),
+                slots=3,
+            ),
+        ),
     ],
 )
 def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:

@@ -255,7 +255,7 @@ class FakeWorker:
         self._member = FakeMember()
         return 100.0, "", None, None
 
-    async def remove_worker(self, run: str) -> None:
+    async def remove_worker(self, run: str, run_dir: str | None) -> None:
         if self._member is not None:
             self._member.close()
         self._member, self._next = None, 0
