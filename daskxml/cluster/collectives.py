@@ -115,8 +115,7 @@ class Collectives:
         raise_first_failure(committed)
         for worker in workers:
             worker.generation, worker.squared_norm = generation, None
-        corrected = {name: done for name, done in committed.items() if isinstance(done, int)}
-        return MergeResult(*self._merged[1:], corrected if command.overlaps else {})
+        return MergeResult(*self._merged[1:])
 
     async def _combine(
         self, command: MergeReplicas, workers: list[WorkerHandle]
@@ -145,9 +144,6 @@ class Collectives:
         self, worker: WorkerHandle, peers: ProcessGroup, command: MergeReplicas, rank: int
     ) -> Any:
         """Let a worker take part: by a message, or by a task, which takes some 8 ms longer."""
-        if command.overlaps:
-            args = peers, command, rank, worker.snapshot_turn
-            return await self.group.ask(worker, "merge", tasks.merge_snapshot, *args)
         if self.parameters > MESSAGE_FLOATS:
             return await self.group.ask(worker, "merge", tasks.merge_replica, peers, command, rank)
         values = {"peers": to_serialize(peers), "command": to_serialize(command), "rank": rank}

@@ -68,7 +68,12 @@ class RunFailed:
     error: BaseException
 
 
-Event = Result | HandleLost | TaskErred | RunFailed
+@dataclass(frozen=True, slots=True)
+class CandidateReady:
+    """A worker has the global model and can join: `RunLoop.admit` follows."""
+
+
+Event = Result | HandleLost | TaskErred | RunFailed | CandidateReady
 
 
 class Executor:
@@ -125,8 +130,6 @@ class Executor:
             case RunWork() if command.is_lease:
                 self._lease(command)
             case MeasureNorms() | MergeReplicas() | RunWork():
-                if isinstance(command, MergeReplicas) and command.overlaps:
-                    self._plan_snapshots(command)
                 self._collective = self._tasks.start(self._collectives.run(command))
             case Evaluate():
                 self._tasks.start(self._evaluate(command))
@@ -137,12 +140,6 @@ class Executor:
             case Rebalance():
                 for worker in list(self.group.workers.values()):
                     self._tasks.start(self.load_rows(worker))
-
-    def _plan_snapshots(self, command: MergeReplicas) -> None:
-        """Reserve turns for snapshots before the leases of the next mega-batch take theirs."""
-        for worker in (self.group.workers.get(name) for name in command.weights):
-            if worker is not None:
-                worker.plan_snapshot(command.generation)
 
     # ---------------------------------------------------------------- leases
 

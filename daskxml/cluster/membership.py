@@ -10,7 +10,7 @@ from distributed import Client
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import LoadedData
-from daskxml.cluster.executor import Executor
+from daskxml.cluster.executor import CandidateReady, Executor
 from daskxml.cluster.worker_group import (
     NOTICE_S,
     BackgroundTasks,
@@ -32,7 +32,6 @@ from daskxml.cluster.worker_info import (
 )
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
-from daskxml.session.commands import JoinPending
 from daskxml.strategies.protocol import natural_order
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 
@@ -282,12 +281,7 @@ class Membership(Admission):
                 continue
         self._ready.append(worker)
         if worker.generation == self.executor.session.generation:
-            self.executor.emit(JoinPending())  # otherwise the result of a merge follows anyway
-
-    def has_candidates(self) -> bool:
-        """Return whether a worker waits to join, or copies a newer model to join with."""
-        candidates = remaining(self.group.candidates.values())
-        return any(worker in self._ready or worker.overtaken for worker in candidates)
+            self.executor.emit(CandidateReady())  # otherwise the result of a merge follows anyway
 
     def admit(self, generation: int, may_join: bool) -> list[WorkerHandle]:
         """Return the workers with the model of this generation and take part from now on.

@@ -23,7 +23,14 @@ from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
 from daskxml.cluster.detached import HistoryWriter, ModelKeepers
 from daskxml.cluster.event_log import EventLog, explained
-from daskxml.cluster.executor import Event, Executor, HandleLost, RunFailed, TaskErred
+from daskxml.cluster.executor import (
+    CandidateReady,
+    Event,
+    Executor,
+    HandleLost,
+    RunFailed,
+    TaskErred,
+)
 from daskxml.cluster.membership import Admission, Membership, wait_for_worker
 from daskxml.cluster.worker_group import (
     LostBeforeAnswer,
@@ -40,7 +47,6 @@ from daskxml.models.store import ModelHeader
 from daskxml.session.commands import (
     Command,
     EndRun,
-    JoinPending,
     RunWork,
     StopRequest,
     WorkResult,
@@ -354,12 +360,12 @@ class RunDriver:
                 raise await future.exception()
             case RunFailed(error):
                 raise error
-            case JoinPending():  # a candidate is ready: `RunLoop.admit` follows
+            case CandidateReady():
                 return []
             case WorkResult() if self.executor is not None:
                 busy_s = event.ranks[0].busy_s
                 self.executor.lease_ended(event.number, busy_s, event.squared_norm)
-        assert not isinstance(event, HandleLost | TaskErred | RunFailed)
+        assert not isinstance(event, HandleLost | TaskErred | RunFailed | CandidateReady)
         return loop.session.handle(event, time.monotonic())
 
     async def _lose(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:

@@ -62,8 +62,6 @@ class WorkerHandle:
     generation, overtaken
         Generation of its global model, -1 before it has one; merges committed while it copied a
         model to join with.
-    snapshot_for, snapshot_turn
-        The last merge that overlaps with training, and the turn in which it takes its snapshot.
     squared_norm
         Of its replica after its last lease, if it is known and no merge has changed it since.
     speed, memory, budget, shared
@@ -79,8 +77,6 @@ class WorkerHandle:
     turns: int = 0
     generation: int = -1
     overtaken: int = 0
-    snapshot_for: int = -1
-    snapshot_turn: int = -1
     squared_norm: float | None = None
     speed: float = 0.0
     memory: str = ""
@@ -123,12 +119,6 @@ class WorkerHandle:
         """Note what its `TrainingWorker` said of itself."""
         self.speed, self.memory, self.budget, self.shared = answer
         self.is_created = True
-
-    def plan_snapshot(self, generation: int) -> None:
-        """Reserve a turn for its snapshot, after all its leases so far; once for each merge."""
-        if self.snapshot_for != generation:
-            self.snapshot_for, self.snapshot_turn = generation, self.turns
-            self.turns += 1
 
 
 class WorkerGroup:

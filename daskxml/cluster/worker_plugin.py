@@ -1,7 +1,7 @@
 """The worker plugin: a Dask worker's part in every run, and the messages that it answers.
 
 Leases of a run are executed in the order of their turns, whatever the number of threads of the Dask
-worker. Merges that overlap with training are committed between two batches.
+worker.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 from distributed import Worker, WorkerPlugin, get_worker, secede
@@ -54,10 +53,7 @@ class LeaseQueue:
         self.worker, self.store = worker, store
         self.pushed: dict[str, int] = {}
         self.turn, self.evaluation = threading.Condition(), threading.Semaphore()
-        self.next_lease = 0  # snapshots take their turns among the leases
-        self.is_closed = self._is_working = False
-        self._pauses = 0  # commits that wait for a batch to end
-        self._batches = self._corrected_after = 0  # since the snapshot
+        self.next_lease, self.is_closed = 0, False
 
     def acquire_turn(self, number: int) -> None:
         """Wait until all leases before ``number`` are done.
@@ -69,64 +65,16 @@ class LeaseQueue:
             is_early = self.next_lease != number
         if is_early:
             secede()
-        self._await_turn(number)
-
-    def _await_turn(self, number: int) -> None:
         with self.turn:
-            self._wait(lambda: self.next_lease == number and not self._pauses)
-            self._is_working = True
-
-    def _wait(self, is_due: Callable[[], bool]) -> None:
-        self.turn.wait_for(lambda: self.is_closed or is_due())
-        if self.is_closed:
-            raise ClusterError("the run is over on this worker")
+            self.turn.wait_for(lambda: self.is_closed or self.next_lease == number)
+            if self.is_closed:
+                raise ClusterError("the run is over on this worker")
 
     def release_turn(self) -> None:
         """Let the next lease begin."""
         with self.turn:
             self.next_lease += 1
-            self._is_working = False
             self.turn.notify_all()
-
-    def take_snapshot(self, number: int, command: MergeReplicas) -> None:
-        """Take the replica's snapshot for a merge, in its turn; do nothing if that is past."""
-        if self.next_lease > number:
-            return
-        self._await_turn(number)
-        try:
-            self.worker.take_snapshot(command)
-            self._batches = 0
-        finally:
-            self.release_turn()
-
-    def batch_boundary(self, batches: int) -> None:
-        """Count batches of a lease, and let a merge be committed before the next batch."""
-        with self.turn:
-            self._batches += batches
-            if self._pauses:
-                self._is_working = False
-                self.turn.notify_all()
-                self.turn.wait_for(lambda: self.is_closed or not self._pauses)
-                self._is_working = True
-
-    def commit(self, generation: int) -> int:
-        """Commit a merge between two batches; return how many were done since the snapshot."""
-        with self._between_batches():
-            if self.worker.generation != generation:  # the message may come twice
-                self._corrected_after = self._batches
-            self.worker.commit(generation)
-            return self._corrected_after
-
-    @contextmanager
-    def _between_batches(self) -> Iterator[None]:
-        with self.turn:
-            self._pauses += 1
-            try:
-                self._wait(lambda: not self._is_working)
-                yield
-            finally:
-                self._pauses -= 1
-                self.turn.notify_all()
 
     def close(self) -> None:
         """Make everything that waits fail, and close the worker with its shared model."""
@@ -262,12 +210,10 @@ class RunWorkerPlugin(WorkerPlugin):
         )
         return result
 
-    async def commit(self, run: str, generation: int) -> int:
-        """Make the merged model the global one; see `LeaseQueue.commit`.
-
-        It may wait for a batch, so it has a thread of its own rather than one of a shared pool.
-        """
-        return await asyncio.to_thread(self.queues[run].commit, generation)
+    async def commit(self, run: str, generation: int) -> bool:
+        """Make the merged model the global one."""
+        await offload(self.queues[run].worker.commit, generation)
+        return True
 
     async def abort(self, run: str, number: int) -> bool:
         """Make this worker's part in a merge or a gang fail; return when it has ended."""

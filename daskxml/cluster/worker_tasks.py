@@ -172,7 +172,7 @@ def run_lease(
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
         (batches,), (lr,) = command.batches, command.lrs
-        work = queue.worker.lease(batches, lr, rows, queue.batch_boundary)
+        work = queue.worker.lease(batches, lr, rows)
         message = {"run": run, "lease": command.number, "squared_norm": quick_norm(queue.worker)}
     finally:
         queue.release_turn()
@@ -180,13 +180,8 @@ def run_lease(
 
 
 def quick_norm(worker: TrainingWorker) -> float | None:
-    """Return the replica's squared norm if computing it is quicker than a message; else None.
-
-    None also if a merge may change the replica between two leases.
-    """
-    settings = worker.settings
-    is_settled = not (settings.strategy.shares_model or settings.config.combine.overlap)
-    if not is_settled or worker.layout.size > QUICK_FLOATS:
+    """Return the replica's squared norm if computing it is quicker than a message; else None."""
+    if worker.settings.strategy.shares_model or worker.layout.size > QUICK_FLOATS:
         return None
     return worker.squared_norm()
 
@@ -201,18 +196,6 @@ async def merge_replica(
 ) -> ProgramResult[Means]:
     """Take part in a merge."""
     return await worker_plugin().take_part(peers, command, rank)
-
-
-def merge_snapshot(
-    peers: ProcessGroup, command: MergeReplicas, rank: int, turn: int
-) -> ProgramResult[Means]:
-    """Take part in a merge that overlaps with training, with a snapshot taken in this turn.
-
-    The task leaves its slot in the thread pool to the leases of the next mega-batch.
-    """
-    secede()
-    queue_of(peers.id.run).take_snapshot(turn, command)
-    return _on_loop(worker_plugin().take_part(peers, command, rank))
 
 
 def run_gang(

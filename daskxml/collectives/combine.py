@@ -69,10 +69,6 @@ class CombineConfig:
         Nesterov momentum (DiLoCo), instead of the strategy's own momentum.
     outer_lr, outer_momentum
         Of the outer optimizer.
-    overlap
-        Workers continue with the next mega-batch during the merge of the last one, whose changes
-        are added to their replicas when it is complete (see `daskxml.session.overlapped`). For
-        strategies that lease batches and merge replicas; takes memory for one more model.
 
     Examples
     --------
@@ -87,7 +83,6 @@ class CombineConfig:
     outer: Literal["none", "nesterov"] = "none"
     outer_lr: float = bounded(0.7, above=0)
     outer_momentum: float = bounded(0.9, low=0, below=1)
-    overlap: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -98,8 +98,7 @@ class RunConfig:
         Examples
         --------
         >>> sorted(load_run_config("tree").without_use())
-        ['cluster.pool_threads', 'cluster.pools', 'combine.overlap', 'evaluation.training_loss',
-         'strategy', 'text']
+        ['cluster.pool_threads', 'cluster.pools', 'evaluation.training_loss', 'strategy', 'text']
         """
         own = {} if self.has_strategy else {"strategy": _NO_STRATEGY}
         return own | {limit.place: limit.why for limit in self._limits() if len(limit.allowed) == 1}
@@ -123,7 +122,7 @@ class RunConfig:
 
     def _limits_of_strategy(self, strategy: Strategy) -> Iterator[Limit]:
         """Yield what does not go with how workers share their work."""
-        name, on_merge = f"strategy {self.strategy_name!r}", self.optimizer.on_merge
+        name = f"strategy {self.strategy_name!r}"
         merges = not (strategy.is_joint or strategy.shares_model)
         rules = ("auto", *strategy.rules)
         yield Limit("combine.rule", rules, f"{name} takes {', '.join(rules)}")
@@ -133,11 +132,7 @@ class RunConfig:
         if not merges:
             why = f"the workers of {name} share one model between merges; take one that merges "
             why += "replicas, like adaptive-sgd, elastic or static by mega-batch"
-            yield Limit("combine.overlap", (False,), why)
-        if on_merge == "average":
-            why = f"[optimizer] on_merge = {on_merge!r} would merge moments that steps change "
-            why += "meanwhile; take 'keep' or 'reset'"
-            yield Limit("combine.overlap", (False,), why)
+            yield Limit("combine.quorum", ("auto", 1), why)
         if strategy.shares_model:
             why = f"{name} updates one shared model and merges nothing; leave it at 'keep'"
             yield Limit("optimizer.on_merge", ("keep",), why)

@@ -251,10 +251,6 @@ class LocalDriver:
         times = (candidate.ready_s for candidate in self.candidates)
         return min((ready_s for ready_s in times if ready_s > now_s), default=math.inf)
 
-    def has_candidates(self) -> bool:
-        """Whether a worker waits to join."""
-        return bool(self.candidates)
-
     def admit(self, generation: int, may_join: bool) -> list[LocalWorker]:
         """Let candidates with the model of ``generation`` join; send it to others."""
         admitted = []

@@ -5,8 +5,7 @@ a message to its worker, its work, and a message back. Leases of a worker follow
 one may wait at the worker while another runs. A batch is computed when it ends, so a worker that is
 lost before leaves nothing of it; a merge writes only scratch models until all workers have the
 result, so it is undone by forgetting it; a gang that is undone begins again from the global model
-(`RunWork.rewinds`). A merge that overlaps with training takes the replicas at the time of its
-command, and corrects each as soon as its worker is between two batches.
+(`RunWork.rewinds`).
 
 A worker with a copy of a shared model computes a batch when it begins, from the model at that time,
 and its change is pending until the batch ends: other workers cannot read it before, and a loss of
@@ -20,7 +19,7 @@ import heapq
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,17 +178,14 @@ class LocalExecutor:
         (name,), (batches,), (lr,) = command.workers, command.batches, command.lrs
         worker, done = self.workers[name], list[WorkStats]()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
-        ends_s = []
         for together, takes_s in worker.pieces(batches, self.session.generation):
             work = partial(worker.work, together, lr, done)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)
                 self._start(end_s, worker.name, work, begins=True)
             end_s += takes_s
-            ends_s.append(end_s)
             self._start(end_s, worker.name, worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
-        worker.record_lease(begun_s, ends_s)
 
         def finish() -> Result:
             work = sum_stats(done)
@@ -219,9 +215,6 @@ class LocalExecutor:
 
     def _merge(self, command: MergeReplicas, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.weights]
-        if command.overlaps:
-            for worker in workers:
-                worker.take_snapshot(command)
         hosts = self._hosts(command.weights)
         programs = [
             merge_program(worker.training, command, rank, hosts)
@@ -231,11 +224,6 @@ class LocalExecutor:
         means = merge_means(end.result for end in ends)
         result = MergeResult(sum(end.sent_bytes for end in ends), means)
         reduced_s = max(end.end_s for end in ends) + self._message_s
-        if command.overlaps:
-            arrived_s = reduced_s + self._message_s
-            correct = partial(self._correct, command, result, arrived_s)
-            self._start(arrived_s, None, correct, settled_s=reduced_s)
-            return
 
         def finish() -> Result:
             for worker in workers:
@@ -243,17 +231,6 @@ class LocalExecutor:
             return result
 
         self._start(reduced_s + 2 * self._message_s, None, finish, settled_s=reduced_s)
-
-    def _correct(self, command: MergeReplicas, result: MergeResult, arrived_s: float) -> None:
-        """Correct each replica between two batches; then report the merge."""
-        workers = {name: self.workers[name] for name in command.weights}
-        free_s = {name: worker.between_batches_s(arrived_s) for name, worker in workers.items()}
-        for name, worker in workers.items():
-            commit = partial(worker.training.commit, command.generation)
-            self._start(free_s[name], None, commit, settled_s=arrived_s)
-        done = {name: worker.batches_until(free_s[name]) for name, worker in workers.items()}
-        end_s = max(free_s.values()) + self._message_s
-        self._start(end_s, None, lambda: replace(result, corrected=done), settled_s=arrived_s)
 
     def _gang(self, command: RunWork, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.workers]

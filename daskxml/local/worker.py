@@ -23,7 +23,7 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.local.cost import CostModel, Devices, jitter_factor, whole_ticks
 from daskxml.local.rows import Rows
 from daskxml.models.protocol import Spec
-from daskxml.session.commands import Evaluate, MergeReplicas, Piece
+from daskxml.session.commands import Evaluate, Piece
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.memory import LogitsBudget
@@ -66,7 +66,6 @@ class LocalWorker:
         self.name, self.speed, self.cost = name, speed, cost
         self.device = WorkerDevice(settings.slot.pool_threads)
         self.free_s = 0.0
-        self._done: list[tuple[float, float, int]] = []  # from, until, batches; since a snapshot
         self._batches = (-1, 0)  # a mega-batch, and the number of its last one
         shares_model = settings.strategy.shares_model
         self.has_copy = self.is_virtual and shares_model and not settings.steps_in_place
@@ -171,30 +170,6 @@ class LocalWorker:
     def release(self) -> None:
         """Add the pending change of the copy to the shared model."""
         self._pending.release()
-
-    def take_snapshot(self, command: MergeReplicas) -> None:
-        """Copy the replica for a merge that overlaps with the next leases."""
-        if self.training.snapshot.generation != command.generation:
-            self._done = []
-        self.training.take_snapshot(command)
-
-    def record_lease(self, begun_s: float, ends_s: Sequence[float]) -> None:
-        """Record when a lease begins and when each of its batches ends, where merges overlap."""
-        if not (self.is_virtual and self.training.settings.config.combine.overlap):
-            return
-        if self.device.is_pool:  # whose threads do not wait for each other between batches
-            self._done.append((begun_s, ends_s[-1], len(ends_s)))
-        else:
-            self._done += [(*at, 1) for at in itertools.pairwise((begun_s, *ends_s))]
-
-    def between_batches_s(self, at_s: float) -> float:
-        """Return when the batch under way ends; ``at_s`` if there is none."""
-        ends = (end_s for begun_s, end_s, _ in self._done if begun_s < at_s < end_s)
-        return next(ends, at_s)
-
-    def batches_until(self, at_s: float) -> int:
-        """Return the number of batches from the snapshot to ``at_s``."""
-        return sum(batches for _, end_s, batches in self._done if end_s <= at_s)
 
     def write_s(self, nbytes: int) -> float:
         """Return how long it takes to write a checkpoint of so many bytes."""

@@ -26,9 +26,7 @@ from daskxml.strategies.protocol import (
     BatchLimited,
     Begin,
     Command,
-    Measure,
     Measured,
-    Merge,
     Merged,
     Part,
     Work,
@@ -107,8 +105,6 @@ class Audit:
         self._log, self._closed = MegabatchLog(0, 0.0), None
         self._late: list[Mapping[str, Any]] = []  # events of the row before that no trace has yet
         self._bounded: set[str] = set()  # workers whose memory cuts batches into parts
-        self._sealed: dict[str, int] = {}  # rows of workers lost while a merge overlapped
-        self._is_over = self._may_be_held = False  # a merge is decided; leases may wait for one
         self._rows = 0
         self._left = 0  # rows of lost workers that no later lease has taken, at most
 
@@ -119,18 +115,18 @@ class Audit:
         """Verify all rows of a run."""
         streams = [setup.stream_rows for row in rows for setup in row.of_kind(Setup)]
         self._coverage.stream_rows = streams[0] if streams else ()
-        for row, following in zip(rows, [*rows[1:], None], strict=True):
+        for row in rows:
             self.findings.megabatch, self._closed = row.values["megabatch"], None
             self._take_trace(row)
             self._check_spans(row)
-            self._check_row(row, following)
+            self._check_row(row)
         self._check_gaps()
 
     # ------------------------------------------------------------------ a trace
 
     def _take_trace(self, row: HistoryRow) -> None:
         """Follow a row's trace, and compare the row's events with those in it."""
-        happened, resumed = list[tuple[Any, int | None]](), 0
+        happened, resumed = list[tuple[Any, int]](), 0
         for number, entry in enumerate(row.trace, 1):
             if isinstance(entry.event, Setup):
                 resumed = len(happened) if entry.event.state is not None else resumed
@@ -160,22 +156,16 @@ class Audit:
             self._state = strategy.restore(dict(setup.state))
 
     def _begin(self) -> None:
-        self._log, self._sealed = MegabatchLog(0, 0.0), {}
-        self._is_over = self._may_be_held = False
+        self._log = MegabatchLog(0, 0.0)
 
-    def _rows_returned(self, event: Any) -> int | None:
-        """Return the rows that go back to the ledger with a lost worker, before it is counted.
-
-        None where that depends on decisions that were held back during an overlapping merge.
-        """
+    def _rows_returned(self, event: Any) -> int:
+        """Return the rows that go back to the ledger with a lost worker, before it is counted."""
         if not isinstance(event, WorkerLost | WorkRolledBack):
             return 0
         name = event.worker if isinstance(event, WorkerLost) else ""
-        rows = self._log.rows_lost(name, self._strategy) + self._sealed.pop(name, 0)
+        rows = self._log.rows_lost(name, self._strategy)
         self._left += rows
-        known = None if self._may_be_held else rows
-        self._may_be_held = self._is_over and self.setups[-1].overlaps
-        return known
+        return rows
 
     @contextmanager
     def _finding(self, what: str, written: Any) -> Iterator[None]:
@@ -207,7 +197,6 @@ class Audit:
             self._bounded.add(event.worker)
         self._log.take(self._strategy, (before, self._state), event, entry.commands)
         for command in entry.commands:
-            self._is_over |= isinstance(command, Measure | Merge)
             if isinstance(command, Work):
                 self._left -= min(self._left, command.rows)
         if isinstance(event, Measured):
@@ -246,7 +235,7 @@ class Audit:
     # ------------------------------------------------------------------ a row
 
     def _check_events(
-        self, row: HistoryRow, happened: Sequence[tuple[Any, int | None]], resumed: int
+        self, row: HistoryRow, happened: Sequence[tuple[Any, int]], resumed: int
     ) -> None:
         """Compare a row's events with those of its trace, and the rows that losses returned.
 
@@ -267,7 +256,7 @@ class Audit:
             elif isinstance(event, BatchLimited):
                 what, found = "batch_rows of the event", written.get("batch_rows")
                 self.findings.compare(event.worker, what, found, event.rows)
-            elif rows is not None:
+            else:
                 found = written.get("rows_returned")
                 self.findings.compare(event.worker, "rows_returned", found, rows)
         for event in () if resumed else late:
@@ -290,15 +279,12 @@ class Audit:
             for span in (span for lease in worker["leases"] for span in lease):
                 self._coverage.add(name, span)
 
-    def _check_row(self, row: HistoryRow, following: HistoryRow | None) -> None:
+    def _check_row(self, row: HistoryRow) -> None:
         """Check what the trace says of the merge and of what was done before it."""
         log, compare = self._closed, self.findings.compare
         if log is None:
             self.findings.add("", "a merge in the trace", "absent", "present")
             return
-        for name in self._lost_in_merge(row, following, log):
-            self._sealed[name] = sum(part.rows for part in log.done.get(name, ()))
-            log.leave_out(name)
         with self._finding("the merge", log.decided):
             expected = log.counted()
             workers = expected["workers"]
@@ -313,27 +299,9 @@ class Audit:
             for key in _OF_ROWS:
                 compare("", key, row.values.get(key, "absent"), expected.get(key, "absent"))
 
-    def _lost_in_merge(
-        self, row: HistoryRow, following: HistoryRow | None, log: MegabatchLog
-    ) -> list[str]:
-        """Return the workers that were lost while a merge overlapped with training.
-
-        They have no part in the row, and the row that follows says when they were lost.
-        """
-        missing = [name for name in log.weights if name not in row.workers]
-        if not (self.setups and self.setups[-1].overlaps):
-            return []
-        if following is None:
-            return missing
-        losses = [event.worker for event in following.of_kind(WorkerLost)]
-        return [name for name in dict.fromkeys(losses) if name in missing]
-
     def _check_leases(self, name: str, worker: Mapping[str, Any], done: Sequence[Part]) -> None:
         given = [part.rows for part in done]
         self.findings.compare(name, "rows of its leases", _leased_rows(worker), given)
-        batches = sum(-(-part.rows // part.batch_rows) for part in done)
-        if not 0 <= (corrected := worker.get("corrected_after", 0)) <= batches:
-            self.findings.add(name, "corrected_after", corrected, f"0 to {batches}")
 
     # ------------------------------------------------------------------ the run
 
@@ -341,12 +309,11 @@ class Audit:
         """Compare the rows that were passed over with those of lost workers that are left."""
         gaps = self._coverage.gaps()
         missing = sum(stop - start for *_, start, stop in gaps)
-        left = self._left + sum(self._sealed.values())
-        if missing <= left:  # fewer where no later row has been merged
+        if missing <= self._left:  # fewer where no later row has been merged
             return
         places = [f"{start} to {stop} of epoch {e}, stream {s}" for e, s, start, stop in gaps[:4]]
         written = f"{missing} ({', '.join(places)}{', ...' * (len(gaps) > 4)})"
-        self.findings.add("", "rows up to here in no mega-batch", written, left)
+        self.findings.add("", "rows up to here in no mega-batch", written, self._left)
 
 
 def _take_out(

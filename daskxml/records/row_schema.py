@@ -101,5 +101,5 @@ def _check_leases(leases: Sequence[Any], epoch: float) -> None:
         for span in spans:
             is_span = isinstance(span, list) and [type(part) for part in span] == [int] * 4
             is_span = is_span and all(0 <= part <= LARGEST_INTEGER for part in span)
-            if not (is_span and span[0] <= epoch + 1):  # merges that overlap: two may be open
+            if not (is_span and span[0] <= epoch + 1):  # late rows may be missing in it
                 raise ValueError(f"leases have {span!r:.60}")

@@ -48,14 +48,10 @@ class MergeResult:
         Bytes sent between workers.
     means
         Means that the rule of combining reports.
-    corrected
-        Of a merge that overlapped with training: the batches that each worker did between its
-        snapshot and the correction of its replica.
     """
 
     sent_bytes: int
     means: Means = field(default_factory=dict)
-    corrected: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +93,6 @@ class Stop(enum.Enum):
 STOP: Final = Stop.STOP
 
 
-@dataclass(frozen=True, slots=True)
-class JoinPending:
-    """A worker waits to join, which it can only do after a merge that does not overlap."""
-
-
 Result = (
     WorkResult
     | WorkFailed
@@ -110,7 +101,6 @@ Result = (
     | CheckpointWritten
     | BestKept
     | StopRequest
-    | JoinPending
     | Measured
     | WorkerJoined
     | WorkerLost
@@ -186,20 +176,11 @@ class MergeReplicas:
 
     If a worker dies before all have the merged model, the merge is undone for all, and the backend
     reports ``WorkerLost`` instead of ``MergeResult``.
-
-    Attributes
-    ----------
-    overlaps
-        Each worker takes a snapshot of its replica before its next lease and brings that to the
-        merge; once all have the merged model, replicas are corrected by it between two batches.
-        The command may be repeated for the same generation without a worker that was lost;
-        snapshots stay as they are.
     """
 
     generation: int
     weights: Mapping[str, float]
     momentum: float
-    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,17 +39,14 @@ Each of ``workers`` has its ``updates``, ``rows``, ``nonzeros``, ``batch_rows``,
 schedule), merging ``weight``, ``pool_threads`` (0: not a pool; updates and rate of a pool are those
 of single threads), ``busy_s``, ``idle_s`` and its ``leases`` as lists of ``[epoch, stream, start,
 stop]``: together they are the rows of the mega-batch, each once. Where all update one shared model,
-a lost worker is listed with what it had done, and weights are shares of the updates. Where a merge
-overlapped with training, ``corrected_after`` is the number of batches that a worker did in this
-mega-batch before its replica was corrected by the merge before. Under Adaptive SGD each has its
-real ``batch_size`` and the ``norm`` of its replica before the merge.
+a lost worker is listed with what it had done, and weights are shares of the updates. Under
+Adaptive SGD each has its real ``batch_size`` and the ``norm`` of its replica before the merge.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
@@ -92,8 +89,6 @@ class MegabatchLog:
         Of the replicas before it, where they were measured.
     departed
         Lost workers whose work stays in a shared model.
-    corrected
-        Batches of each worker before its replica was corrected by an overlapping merge.
     trace
         The strategy's events and decisions, up to the merge.
     """
@@ -112,8 +107,7 @@ class MegabatchLog:
         self.events: list[dict[str, Any]] = []
         self.means: Means = {}
         self.moved_bytes = self.merged_bytes = 0
-        self.merge_s = self.overlapped_s = 0.0
-        self.corrected: dict[str, int] = {}
+        self.merge_s = 0.0
         self.trace: list[Any] = []
         self._is_trained = False
 
@@ -188,7 +182,7 @@ class MegabatchLog:
             self._drop(worker)
 
     def _drop(self, worker: str) -> None:
-        for values in (self.work, self.open, self.done, self.corrected):
+        for values in (self.work, self.open, self.done):
             values.pop(worker, None)
 
     def _drop_all(self) -> None:
@@ -201,13 +195,6 @@ class MegabatchLog:
         names = [*present, *(n for n in self.departed if n in self.work and n not in present)]
         updates = {name: self.work.get(name, WorkStats()).updates for name in names}
         return {name: count / max(1, sum(updates.values())) for name, count in updates.items()}
-
-    def leave_out(self, worker: str) -> None:
-        """Merge without a worker that was lost while its snapshot was merged."""
-        self._drop(worker)
-        self.weights = reweighed(self.weights, worker)
-        if not self.rows:  # no work, no step
-            self.decided = replace(self.decided, momentum=0.0)
 
     def counted(self) -> dict[str, Any]:
         """Return the part of the row that follows from the trace."""
@@ -236,11 +223,6 @@ class MegabatchLog:
 
     # -------------------------------------------------------------- what was measured
 
-    def postpone(self, now_s: float) -> None:
-        """Leave out the time since training ended, in which an evaluation took place."""
-        self.begun_s, self.trained_s = self.begun_s + now_s - self.trained_s, now_s
-        self.unrecorded_since_s = self.begun_s
-
     def merged(self, result: MergeResult, now_s: float) -> None:
         """Record the end of the merge."""
         self.means = merge_means([self.means, result.means])
@@ -258,7 +240,7 @@ class MegabatchLog:
             "wall_s": 0.0,
             "train_s": self.trained_s - self.begun_s,
             "merge_s": self.merge_s,
-            "overlapped_s": self.overlapped_s,
+            "overlapped_s": 0.0,
             "eval_s": 0.0,
             "loss": loss_sum / max(1, self.rows),
             "metrics": {},
@@ -272,37 +254,16 @@ class MegabatchLog:
 
     def _measured(self, name: str, spans: list[list[Span]]) -> dict[str, Any]:
         work = self.work.get(name, WorkStats())
-        corrected = {"corrected_after": self.corrected[name]} if name in self.corrected else {}
         return {
             "nonzeros": work.nonzeros,
             "idle_s": max(0.0, self.trained_s - self.begun_s - work.busy_s),
             "leases": [[list(span) for span in lease] for lease in spans],
-            **corrected,
         }
 
 
 def _root(squared: float) -> float:
     """Return a norm by its square; nan for what is the square of none, as in a damaged record."""
     return math.sqrt(squared) if squared >= 0.0 else math.nan
-
-
-def reweighed(weights: Mapping[str, float], lost: str) -> dict[str, float]:
-    """Return the weights without a lost worker's, with the same sum in the same proportions.
-
-    Where the others have none, all of them are equal.
-
-    Examples
-    --------
-    >>> reweighed({"a": 0.5, "b": 0.25, "c": 0.25}, "b")
-    {'a': 0.6666666666666666, 'c': 0.3333333333333333}
-    >>> reweighed({"a": 1.0, "b": 0.0, "c": 0.0}, "a")
-    {'b': 0.5, 'c': 0.5}
-    """
-    kept = {name: weight for name, weight in weights.items() if name != lost}
-    whole, left = sum(weights.values()), sum(kept.values())
-    if left == 0.0:
-        return {name: whole / len(kept) for name in kept}
-    return {name: weight * whole / left for name, weight in kept.items()}
 
 
 def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from daskxml.session.commands import STOP, Command, EndRun, JoinPending, Restart
+from daskxml.session.commands import STOP, Command, EndRun, Restart
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice, WorkerJoined, WorkerLost
 
@@ -55,9 +55,6 @@ class Executor(Protocol):
 
 class Membership(Protocol):
     """Prepares workers that arrive during the run."""
-
-    def has_candidates(self) -> bool:
-        """Whether a worker waits to join."""
 
     def admit(self, generation: int, may_join: bool) -> Iterable[Participant]:
         """Let candidates with the model of ``generation`` join, and return them.
@@ -129,8 +126,6 @@ class RunLoop:
     def admit(self, now_s: float) -> list[Command]:
         """Let workers with the global model join, unless a merge is under way."""
         commands: list[Command] = []
-        if self.membership.has_candidates():
-            commands += self.session.handle(JoinPending(), now_s)
         session = self.session
         for worker in self.membership.admit(session.generation, session.may_join):
             self._publish("worker", event="joined", worker=worker.name)

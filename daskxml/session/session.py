@@ -34,7 +34,6 @@ from daskxml.session.commands import (
     Command,
     EndRun,
     EvaluationResult,
-    JoinPending,
     KeepBest,
     MeasureNorms,
     MergeReplicas,
@@ -76,11 +75,6 @@ class Session:
         The strategy's name and settings, for the trace.
     """
 
-    overlaps = False  # whether merges overlap with training: `daskxml.session.overlapped`
-    holds_decisions = False  # the strategy's wait until the row of the last merge is closed
-    join_is_pending = False  # a worker waits to join
-    rows_under_way = 0  # rows of a merge that overlaps with training
-
     def __init__(
         self,
         strategy: Strategy,
@@ -111,7 +105,6 @@ class Session:
             settings or {},
             self.ledger.stream_rows,
             parameters,
-            self.overlaps,
             None if stored is None else stored["strategy"],
         )
         self._trace.append(plain_entry(setup))
@@ -134,8 +127,7 @@ class Session:
     @property
     def rows_done(self) -> int:
         """Rows of all mega-batches, merged or not."""
-        is_open = self.stage in ("train", "merge") or self.holds_decisions
-        return self.rows_merged + self.rows_under_way + (self.log.rows if is_open else 0)
+        return self.rows_merged + (self.log.rows if self.stage in ("train", "merge") else 0)
 
     @property
     def epoch(self) -> float:
@@ -216,8 +208,6 @@ class Session:
                 return self._worker_lost(worker, now_s)
             case StopRequest(reason):
                 return self.drain(reason, now_s)
-            case JoinPending():
-                self.join_is_pending = True
         return []  # results of lost workers, and those that come too late, are ignored
 
     def tick(self, now_s: float) -> list[Command]:
@@ -243,7 +233,7 @@ class Session:
         limit = self.rules.rows_in_all(sum(self.ledger.stream_rows))
         if limit is None:
             return None
-        return max(1, limit - self.rows_merged - self.rows_under_way)
+        return max(1, limit - self.rows_merged)
 
     def inform(
         self, event: protocol.Event, work: Mapping[str, WorkStats] | None = None
@@ -328,13 +318,8 @@ class Session:
         self.stop_reason = self.stop_reason or self.rules.reached(self.history)
         return self._evaluate(now_s) if self._is_evaluation_due() else self._close_row(now_s)
 
-    @property
-    def _is_last(self) -> bool:
-        """Whether the run ends with the last row of the history."""
-        return bool(self.stop_reason) and not self.holds_decisions
-
     def _is_evaluation_due(self) -> bool:
-        has_tests, is_last = bool(sum(self.placement.test_rows)), self._is_last
+        has_tests, is_last = bool(sum(self.placement.test_rows)), bool(self.stop_reason)
         return self.rules.is_evaluation_due(self.history, has_tests=has_tests, is_last=is_last)
 
     def _evaluate(self, now_s: float) -> list[Command]:
@@ -360,7 +345,7 @@ class Session:
 
     def _close_row(self, now_s: float) -> list[Command]:
         self.history[-1]["wall_s"] = self._wall_before_s + now_s - self._started_s
-        due = self.rules.is_checkpoint_due(len(self.history), is_last=self._is_last)
+        due = self.rules.is_checkpoint_due(len(self.history), is_last=bool(self.stop_reason))
         return self._checkpoint() if due else self._checkpoint_written(now_s)
 
     def _checkpoint(self) -> list[Command]:
@@ -391,19 +376,14 @@ class Session:
         if not self.workers:
             self.stage = "lost"
             return [Restart()]
-        again, rows = self._leave_out(worker)
-        rows += self._allocator.lose(worker, self.strategy)
+        rows = self._allocator.lose(worker, self.strategy)
         self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
         if self.stage == "merge":
             self.stage = "train"
             if self.stop_reason:  # the run ends without the returned rows
                 self.inform(protocol.Drain())
         commands = self._decide(WorkerLost(worker), now_s)
-        return again + self._rebalance() + commands + self._reassign(worker)
-
-    def _leave_out(self, worker: str) -> tuple[list[Command], int]:
-        """Leave a lost worker out of the merge under way; return commands, and rows returned."""
-        return [], 0
+        return self._rebalance() + commands + self._reassign(worker)
 
     def add_event(self, event: dict[str, Any]) -> None:
         """Add an event to the row of the mega-batch that is under way, or is being closed."""

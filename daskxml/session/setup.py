@@ -14,7 +14,6 @@ from daskxml.data.side_files import read_names
 from daskxml.data.text import Vectorizer
 from daskxml.models.protocol import Spec
 from daskxml.models.store import ModelHeader, check_names
-from daskxml.session.overlapped import OverlappedSession
 from daskxml.session.placement import Placement
 from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules, limits_of
@@ -185,8 +184,7 @@ def make_session(
         check_untested(config)
     if stored is not None:
         _check_state(config, stored)
-    kind = OverlappedSession if config.combine.overlap else Session
-    session = kind(
+    session = Session(
         config.make_strategy(),
         StoppingRules.of(config, can_checkpoint=can_checkpoint),
         placement,

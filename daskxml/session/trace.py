@@ -40,8 +40,6 @@ class Setup:
         Rows of each stream of the ledger.
     parameters
         Number of model parameters.
-    overlaps
-        Whether merges overlap with training.
     state
         The checkpoint's state of the strategy, as `Strategy.plain` returns it; None at the
         beginning.
@@ -51,7 +49,6 @@ class Setup:
     strategy: Mapping[str, Any]
     stream_rows: tuple[int, ...]
     parameters: int
-    overlaps: bool
     state: Mapping[str, Any] | None
 
 

@@ -34,13 +34,7 @@ from daskxml.worker.resident_rows import (
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import ModelCopy, ModelStore, SharedModel
 
-BatchBoundary = Callable[[int], None]  # called after so many batches, when no step is under way
-
 _LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
-
-
-def ignore_boundary(batches: int) -> None:
-    """Do nothing between two batches."""
 
 
 class BatchRunner:
@@ -85,29 +79,25 @@ class BatchRunner:
         for replica in (self.replica, *(self.pool.replicas if self.pool is not None else ())):
             replica.weigh_labels(weights)
 
-    def run(
-        self, batches: Sequence[Batch], lr: float, fetched: Fetched, batch_boundary: BatchBoundary
-    ) -> WorkStats:
+    def run(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> WorkStats:
         """Step through batches; see `daskxml.worker.training_worker.TrainingWorker.lease`."""
         if self._copy is None:
-            done = self._run(batches, lr, fetched, batch_boundary)
+            done = self._run(batches, lr, fetched)
         else:
             done = WorkStats()
             for batch in batches:
                 self._copy.pull()
-                done += self._run([batch], lr, fetched, batch_boundary)
+                done += self._run([batch], lr, fetched)
                 self._copy.push()
         if self._settings.config.sampling.is_on and done.rows:
             share = done.labels_scored / self._settings.data.spec.labels
             done.means = {"active": (share, done.rows)}
         return done
 
-    def _run(
-        self, batches: Sequence[Batch], lr: float, fetched: Fetched, batch_boundary: BatchBoundary
-    ) -> WorkStats:
+    def _run(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> WorkStats:
         if self.pool is None:
             micro_batches = [MicroBatch(batch, lr, fetched) for batch in batches]
-            steps = self._run_micro_batches(micro_batches, self._step, batch_boundary)
+            steps = self._run_micro_batches(micro_batches, self._step)
             return sum_stats(settled(step, lr) for step in steps)  # synchronizes once
         fetched = cut_fetched(batches, fetched, self.pool.threads)
 
@@ -115,9 +105,7 @@ class BatchRunner:
             segments = self._rows.batch(part, fetched)
             return settled(replica.step(segments, self.scheduled(lr, part), self._key(part)), lr)
 
-        done = self.pool.run(batches, step)
-        batch_boundary(len(batches))
-        return done
+        return self.pool.run(batches, step)
 
     def step(self, batch: Batch, lr: float, fetched: Fetched) -> WorkStats:
         """Step the replica through one batch; ``lr`` is the rate before the schedule."""
@@ -156,7 +144,6 @@ class BatchRunner:
     def _run_micro_batches(
         self, batches: Sequence[MicroBatch],
         work: Callable[[MicroBatch, Sequence[Segment]], WorkStats],
-        batch_boundary: BatchBoundary = ignore_boundary,
     ) -> list[WorkStats]:  # fmt: skip
         """Work on batches in order; the rows of the next are sent while one is computed."""
         todo, prefetch, results = [*reversed(batches)], Prefetch(self._rows), list[WorkStats]()
@@ -174,8 +161,6 @@ class BatchRunner:
                 prefetch.drop()
                 self._shrink(part.rows, problem)
                 todo.append(part)
-            elif part.ends:
-                batch_boundary(1)
         return results
 
     def _shrink(self, rows: int, problem: str) -> None:
@@ -318,8 +303,6 @@ class MicroBatch:
         Rows, and the rate before the schedule.
     fetched
         The rows of those spans that are not resident here.
-    ends
-        It is the last part of a batch, or all of it.
 
     Examples
     --------
@@ -331,7 +314,6 @@ class MicroBatch:
     batch: Batch
     lr: float
     fetched: Fetched = field(default_factory=dict)
-    ends: bool = True
 
     @property
     def rows(self) -> int:
@@ -345,6 +327,5 @@ class MicroBatch:
             return [self]
         fetched = cut_fetched([self.batch], self.fetched, parts)
         batches = [part_of(self.batch, part, parts) for part in range(parts)]
-        cut = [MicroBatch(batch, self.lr, fetched, ends=False) for batch in batches]
-        cut = [replace(part, lr=self.lr * part.rows / self.rows) for part in cut]
-        return [*cut[:-1], replace(cut[-1], ends=self.ends)]
+        cut = [MicroBatch(batch, self.lr, fetched) for batch in batches]
+        return [replace(part, lr=self.lr * part.rows / self.rows) for part in cut]

@@ -128,7 +128,6 @@ def plan_memory(settings: WorkerSettings, kernels: Kernels, batch_rows: int) -> 
     nonzeros = batch_rows * settings.data.row_nonzeros
     replica.reserve(batch_rows, nonzeros)
     models = 1 + _MODELS + (_JOINT_MODELS if settings.strategy.is_joint else 0)
-    models += settings.config.combine.overlap
     flats_bytes = models * flat_bytes
     scratch_bytes = kernels.scratch_bytes(replica.sizes(batch_rows, nonzeros))
     own_bytes = replica.memory_bytes - flat_bytes

@@ -3,7 +3,7 @@
 It does not depend on Dask. Four flat arrays of the model's size are allocated once: the replica
 that is being trained, the global model that it started from, the global model before that (or the
 outer optimizer's memory), and a scratch model that a merge writes into; a commit rotates them.
-Where arrays are exchanged at every step, or merges overlap with training, there are more: `array`.
+Where arrays are exchanged at every step there are more: `array`.
 
 Where all workers update one shared model, the replica of a pool on that model's machine is in the
 shared memory; other workers step on a copy. A merge then only copies the shared model.
@@ -28,10 +28,7 @@ from daskxml.kernels import get_kernels
 from daskxml.metrics import frequency_groups, propensities
 from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
-from daskxml.session.commands import MergeReplicas
 from daskxml.worker.batch_runner import (
-    BatchBoundary,
-    ignore_boundary,
     make_batch_runner,
     warm_up,
 )
@@ -40,7 +37,6 @@ from daskxml.worker.replica import Replica
 from daskxml.worker.resident_rows import Batch, Fetched, ResidentRows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
-from daskxml.worker.snapshot import Snapshot
 
 
 class TrainingWorker:
@@ -72,8 +68,6 @@ class TrainingWorker:
     current, previous, scratch
         ``(size,)`` float32: the global model, the one before it, and room for the next one.
         With an outer optimizer ``previous`` is its memory.
-    snapshot
-        For the merge after ``generation``.
     shared
         The shared model, where it is on this machine.
     """
@@ -100,7 +94,6 @@ class TrainingWorker:
         self.replica, self.memory = self.runner.replica, self.runner.memory
         self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros
         self.current, self.previous, self.scratch = map(self._zeros, [self.layout.size] * 3)
-        self.snapshot = Snapshot(settings.config.combine, self.kernels)
         self._rotation = threading.Lock()  # a joining worker reads while others merge
         self._arrays: dict[str, Array] = {}
 
@@ -188,10 +181,8 @@ class TrainingWorker:
             return  # a repeated message
         if generation != self.generation + 1:
             raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
-        settings, flat = self.settings, self.replica.flat
-        combine, models = settings.config.combine, (self.scratch, self.current, self.previous)
-        if is_ahead := self.snapshot.generation == generation:
-            self.snapshot.correct(flat, self.array("snapshot"), *models)
+        settings, combine = self.settings, self.settings.config.combine
+        models = self.scratch, self.current, self.previous
         with self._rotation:
             if combine.outer == "nesterov":
                 outer_memory(self.previous, self.scratch, combine.outer_momentum, self.kernels)
@@ -202,16 +193,10 @@ class TrainingWorker:
             else:
                 self.current, self.previous, self.scratch = models
             self.generation = generation
-        if not (is_ahead or settings.strategy.keeps_replicas or settings.steps_in_place):
-            self.kernels.copy(flat, self.current)
+        if not (settings.strategy.keeps_replicas or settings.steps_in_place):
+            self.kernels.copy(self.replica.flat, self.current)
         if settings.state_on_merge == "reset":
             self.replica.optimizer.reset()
-
-    def take_snapshot(self, command: MergeReplicas) -> None:
-        """Copy the replica for this merge; the first snapshot for a merge counts."""
-        if self.snapshot.generation != command.generation:
-            flat, kept = self.replica.flat, self.array("snapshot")
-            self.snapshot.take(command, kept, flat, self.current, self.previous)
 
     def squared_norm(self) -> float:
         """Return the squared L2 norm of the replica."""
@@ -258,8 +243,6 @@ class TrainingWorker:
 
     def merge_source(self) -> Array:
         """Return the model that this worker brings to a merge."""
-        if self.snapshot.generation > self.generation:
-            return self.array("snapshot")
         is_center = self.settings.strategy.averages or "server_optimizer" in self.__dict__
         return self.array("center") if is_center else self.replica.flat
 
@@ -306,18 +289,11 @@ class TrainingWorker:
 
     # -------------------------------------------------------------------- work
 
-    def lease(
-        self,
-        batches: Sequence[Batch],
-        lr: float,
-        fetched: Fetched,
-        batch_boundary: BatchBoundary = ignore_boundary,
-    ) -> WorkStats:
+    def lease(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> WorkStats:
         """Step through batches; ``fetched`` has the rows of spans that are not resident here.
 
-        ``batch_boundary`` is called after every batch, of a pool after all of them: a merge may be
-        committed there. The threads of a pool divide each batch among them. Where the shared model
-        is elsewhere, every batch is stepped on a fresh copy, whose changes are added to it.
+        The threads of a pool divide each batch among them. Where the shared model is elsewhere,
+        every batch is stepped on a fresh copy, whose changes are added to it.
 
         Raises
         ------
@@ -326,7 +302,7 @@ class TrainingWorker:
         """
         begun_s = time.perf_counter()
         with self.kernels.time_range("lease"):
-            work = self.runner.run(batches, lr, fetched, batch_boundary)
+            work = self.runner.run(batches, lr, fetched)
         work.busy_s = time.perf_counter() - begun_s
         work.max_batch_rows = self.runner.new_memory_bound()
         return work
@@ -340,10 +316,10 @@ class TrainingWorker:
     def global_model(self) -> Iterator[Replica]:
         """Set the replica to the global model while the context is open."""
         settings = self.settings
-        if not (settings.strategy.keeps_replicas or settings.config.combine.overlap):
+        if not settings.strategy.keeps_replicas:
             yield self.replica
             return
-        kept = self.array("snapshot")  # no merge is under way
+        kept = self.array("kept")
         self.kernels.copy(kept, self.replica.flat)
         self.kernels.copy(self.replica.flat, self.current)
         try:
