@@ -80,18 +80,17 @@ sampling.method=simhash sampling.active=0.2 sampling.rebuild_every=100 | samplin
 sampling.active=10 optimizer.name=adam | sampling.method=dwta sampling.active=0.2 sampling.k=2 |
 combine.rule=mean | combine.rule=sum | combine.rule=adasum | combine.rule=adasum
 combine.order=linear | combine.rule=adasum combine.transfer=float16 | combine.transfer=bfloat16 |
-combine.outer=nesterov combine.outer_lr=0.5 | combine.overlap=true | combine.overlap=true
-combine.transfer=bfloat16 optimizer.name=adam optimizer.on_merge=reset | model.loss=sigmoid
-model.output_bias=-3.0 | model.hidden=[] | model.hidden=[12,6] model.dropout=0.3
-model.activation=sigmoid model.feature_dropout=0.1 | data.validation=0.2 | data.residency=shard
-data.partitions=5 | data.normalize=none training.epochs=0.5 | evaluation.training_loss=true
-evaluation.k=[2,4] | training.logits_budget=4KiB | training.target=0.05 | training.minutes=0.001 |
-strategy.rule=paper strategy.norm=literal strategy.renormalize=false | strategy.momentum=0.0
-strategy.perturbation_threshold=1e9 | strategy.batch_initial=16 strategy.batch_min=4
-strategy.beta=4.0 | strategy.weighting=rows | strategy.merge=step | strategy.local_steps=2 |
-strategy.restart_every=1 | strategy.staleness=0 | strategy.lr_rows=batch | strategy.per_thread=true
-| cluster.device=cuda"""
-SIMULATED = """adaptive-sgd --compare elastic static --set combine.overlap=true --speeds 1,0.5 |
+combine.outer=nesterov combine.outer_lr=0.5 | combine.transfer=bfloat16 optimizer.name=adam
+optimizer.on_merge=reset | model.loss=sigmoid model.output_bias=-3.0 | model.hidden=[] |
+model.hidden=[12,6] model.dropout=0.3 model.activation=sigmoid model.feature_dropout=0.1 |
+data.validation=0.2 | data.residency=shard data.partitions=5 | data.normalize=none
+training.epochs=0.5 | evaluation.training_loss=true evaluation.k=[2,4] | training.logits_budget=4KiB
+| training.target=0.05 | training.minutes=0.001 | strategy.rule=paper strategy.norm=literal
+strategy.renormalize=false | strategy.momentum=0.0 strategy.perturbation_threshold=1e9 |
+strategy.batch_initial=16 strategy.batch_min=4 strategy.beta=4.0 | strategy.weighting=rows |
+strategy.merge=step | strategy.local_steps=2 | strategy.restart_every=1 | strategy.staleness=0 |
+strategy.lr_rows=batch | strategy.per_thread=true | cluster.device=cuda"""
+SIMULATED = """adaptive-sgd --compare elastic static --speeds 1,0.5 |
 elastic --compare elastic --cost 1e-3,1e-4,1e-6 --jitter 0.2 --bandwidth 10MB/s --latency 1e-3
 --message 2e-3 --speeds x=1,y=0.5 | static --calibrate adaptive-sgd | adaptive-sgd-pool --pool x=2
 --pool-cost 1e-3,1e-2,0 --jitter 0 --speeds x=1,y=0.5"""
@@ -112,9 +111,9 @@ simulate run.toml --speeds 1 --out NEW | demo --workers 0 | doctor --jsn""",
 --set cluster.threads=4000 --out NEW | --detach --log tensorboard""",
 "simulate --train good.txt --out NEW": """run.toml | run.toml --calibrate /nowhere | elastic
 --calibrate folder | absent.toml --speeds 1 | key.toml --speeds 1 | section.toml --speeds 1 |
-syntax.toml --speeds 1 | endless.toml --speeds 1 | outside.toml --speeds 1 | mirrored --speeds 1,1
---set combine.overlap=true | mirrored --speeds a=1,b=1 --pool b=2 | elastic --speeds 1,1 --set
-combine.rule=sum | network --speeds 1,1 --set training.epochs=0 --set training.megabatches=2""",
+syntax.toml --speeds 1 | endless.toml --speeds 1 | outside.toml --speeds 1 | mirrored --speeds
+a=1,b=1 --pool b=2 | elastic --speeds 1,1 --set combine.rule=sum | network --speeds 1,1 --set
+training.epochs=0 --set training.megabatches=2""",
 "simulate run.toml --train good.txt --out NEW --speeds": """1,x | 1,0 | a=1,a=2 | a=1 --pool b=2 |
 a=1 --pool 2 | a=1 --pool a=0 | 1 --cost 1,2 | 1 --cost 0,0,0 | 1 --cost 1,x,1 | 1 --jitter -1 |
 a=1 --pool a=1 --pool-cost 1,1,1 --pool-ratio 2 | 1 --jitter 5 | 1 --bandwidth fast | 1 --bandwidth
@@ -335,7 +334,7 @@ def vary(place: Place, name: str) -> str:
     is_own = config_of(run)["strategy"]["name"] == name
     tried: list[tuple[str, dict[str, Any]]]
     tried = [(it, {}) for it in OPTIONS.split("|")[:: 1 if is_own else 3]]
-    for extra in ("", "combine.overlap=true", "combine.rule=adasum combine.inside=mean"):
+    for extra in ("", "combine.rule=adasum combine.inside=mean"):
         tried += [(f"{extra} training.megabatches=5", how) for how in happenings()]
     for number, (options, how) in enumerate(tried):
         given, out = options.split(), run / str(number)

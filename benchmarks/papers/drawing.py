@@ -53,14 +53,8 @@ class Figure:
 
 
 def elapsed_s(history: History) -> list[float]:
-    """Return the simulated seconds of training and merging until each merged model was there.
-
-    A merge that overlaps with training ends in the next mega-batch's time.
-    """
-    spent_s = itertools.accumulate(row["train_s"] + row["merge_s"] for row in history)
-    return [
-        time_s + row.get("overlapped_s", 0.0) for time_s, row in zip(spent_s, history, strict=True)
-    ]
+    """Return the simulated seconds of training and merging until each merged model was there."""
+    return [*itertools.accumulate(row["train_s"] + row["merge_s"] for row in history)]
 
 
 def points(history: History, metric: str = "P@1") -> list[dict[str, float]]:

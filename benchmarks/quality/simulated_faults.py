@@ -94,7 +94,7 @@ def _simulated(seed: int) -> tuple[Counter[str], str, dict[str, int], float, str
     """Return the faults of a run, its kind, its sizes, its processor time, and what it violated."""
     began_s, case = time.process_time(), draw_case(seed)
     outcome = simulate(case)
-    name = case.strategy + ", overlapping" * case.overlap + ", pools" * bool(case.pools)
+    name = case.strategy + ", quorum" * case.quorum + ", pools" * bool(case.pools)
     sizes = {"runs": 1, "followed": int(case.follows), "faults": len(case.faults)}
     sizes |= {"starts": outcome.starts, "merges": outcome.merges, "steps": outcome.steps}
     problem = outcome.problem and explain(case, outcome.problem)

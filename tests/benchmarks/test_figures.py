@@ -176,13 +176,6 @@ class TestTable:
         )
 
 
-class TestOverlap:
-    def test_a_model_counts_from_the_moment_when_it_is_there(self):
-        rows = [{**row, "overlapped_s": 0.75} for row in history(0.1, 0.2)]
-        rows[-1]["overlapped_s"] = 0.0
-        assert drawing.elapsed_s(rows) == [2.75, 4.0]
-
-
 class TestExactHessian:
     @pytest.fixture
     def batch(self):

@@ -159,8 +159,7 @@ def test_the_time_is_up_between_events_and_at_one(lease_s: float) -> None:
     [
         ("adaptive-sgd", 0.0, {}),
         ("adaptive-sgd", 0.5, {}),
-        ("adaptive-sgd", 0.5, {"overlap": True}),
-        ("elastic", 0.0, {"overlap": True, "has_local_state": True}),
+        ("elastic", 0.0, {"has_local_state": True}),
         ("static", 0.0, {"is_replicated": False}),
         ("mirrored", 0.3, {}),
     ],

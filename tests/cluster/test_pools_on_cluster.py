@@ -24,7 +24,6 @@ from daskxml.cluster.worker_plugin import LeaseQueue, RunWorkerPlugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from harness.commands import WITHIN_S, Command
-from harness.overlap_replay import make_training_worker
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -266,7 +265,9 @@ def test_nobody_is_left_on_the_machine_of_the_model(data: Data, tmp_path: Path) 
 def test_a_push_that_comes_twice_counts_once(data: Data) -> None:
     rows = replay.shuffled_rows(data["train"], 0)
     plugin = RunWorkerPlugin()
-    plugin.queues = {"run": LeaseQueue(make_training_worker(load_run_config(make_values()), rows))}
+    plugin.queues = {
+        "run": LeaseQueue(replay.make_training_worker(load_run_config(make_values()), rows))
+    }
     before = plugin.queues["run"].worker.shared.flat.copy()
     delta = np.full_like(before, 0.5)
 

@@ -434,31 +434,3 @@ def test_defaults_are_in_range(kind):
 def test_sections_refuse_on_their_own_too():
     with pytest.raises(ConfigError, match=re.escape("minutes = -1: must be at least 0")):
         TrainingSection(minutes=-1)
-
-
-def test_overlap_is_for_strategies_that_merge_replicas():
-    for name in ("adaptive-sgd", "elastic", "static"):
-        given = {"training": {"epochs": 1}, "strategy": {"name": name}}
-        assert not load_run_config(given).combine.overlap
-        assert load_run_config(given, ["combine.overlap=true"]).combine.overlap
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("mirrored", {}), ("crossbow", {}), ("static", {"merge": "step"}), ("hogbatch", {})],
-)
-def test_overlap_needs_replicas_that_merge(name, options):
-    given = {"training": {"epochs": 1}, "strategy": {"name": name, **options}}
-    assert refusal(given | {"combine": {"overlap": True}}) == (
-        f"run configuration: [combine] overlap = true: the workers of strategy {name!r} share one "
-        "model between merges; take one that merges replicas, like adaptive-sgd, elastic or "
-        "static by mega-batch"
-    )
-
-
-def test_moments_are_not_averaged_while_steps_change_them():
-    given = {"training": {"epochs": 1}, "optimizer": {"on_merge": "average"}}
-    assert refusal(given | {"combine": {"overlap": True}}) == (
-        "run configuration: [combine] overlap = true: [optimizer] on_merge = 'average' would merge "
-        "moments that steps change meanwhile; take 'keep' or 'reset'"
-    )

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import strategies as st
 
-from daskxml.session.commands import JoinPending, StopRequest
+from daskxml.session.commands import StopRequest
 
 CHOICES = st.lists(st.integers(0, 5), min_size=1, max_size=40)  # which task of several ends first
 MOST_TURNS = 5000
@@ -60,7 +60,5 @@ def _apply(backend, action, number, newcomer, join):
         join(backend, newcomer, number)
     elif action == "join":
         backend.join(newcomer, 1.0 + 20.0 * number)
-    elif action == "await":
-        backend.handle(JoinPending())
     elif action == "stop" and number < 3:
         backend.handle(StopRequest("asked"))

@@ -45,7 +45,7 @@ class Recount:
 
     def __init__(self, make_strategy: Make) -> None:
         self._make = make_strategy
-        self.strategy, self.overlaps = make_strategy({}), False
+        self.strategy = make_strategy({})
         self.views: dict[str, WorkerView] = {}
         self._begin()
 
@@ -85,7 +85,7 @@ class Recount:
 
     def _set_up(self, setup: Setup) -> None:
         self._begin()
-        self.strategy, self.overlaps = self._make(setup.strategy), setup.overlaps
+        self.strategy = self._make(setup.strategy)
         self._state: Any = self.strategy.initial_state()
         if setup.state is not None:
             self._state = self.strategy.restore(dict(setup.state))
@@ -103,22 +103,15 @@ class Recount:
         else:
             self._counts.pop(name, None)
 
-    def weights(self, row: HistoryRow) -> dict[str, float]:
-        """Return the weight of each worker that a row has."""
+    def weights(self) -> dict[str, float]:
+        """Return the weight of each worker in the last merge."""
         counts = self.counts or {}
         if self.strategy.shares_model:
             names = dict.fromkeys([*self.merge.weights, *counts])
             updates = {name: counts[name].updates if name in counts else 0 for name in names}
             total = max(1, math.fsum(updates.values()))
             return {name: count / total for name, count in updates.items()}
-        weights = dict(self.merge.weights)
-        if not self.overlaps or weights.keys() == row.workers.keys():
-            return weights
-        # Some were lost while the merge was under way: the others keep their proportions.
-        kept = {name: weight for name, weight in weights.items() if name in row.workers}
-        whole, left = sum(weights.values()), sum(kept.values())
-        shares = {name: weight / left if left else 1 / len(kept) for name, weight in kept.items()}
-        return {name: whole * share for name, share in shares.items()}
+        return dict(self.merge.weights)
 
 
 def recounted(rows: Sequence[HistoryRow], make_strategy: Make) -> list[str]:
@@ -130,7 +123,7 @@ def recounted(rows: Sequence[HistoryRow], make_strategy: Make) -> list[str]:
         if recount.counts is None:
             findings.add("", "a merge", "absent", "present")
             continue
-        weights = recount.weights(row)
+        weights = recount.weights()
         findings.compare("", "workers", sorted(row.workers), sorted(weights))
         for name in sorted(weights.keys() & row.workers.keys()):
             expected = {"weight": weights[name]}

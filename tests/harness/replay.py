@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from daskxml.collectives.messages import run_together
-from daskxml.config import load_run_config
+from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.blocks import read_header
 from daskxml.data.formats import plan_files, read_block
@@ -23,11 +23,12 @@ from daskxml.data.rows import to_scipy
 from daskxml.models.trained import Model
 from daskxml.session.commands import MergeReplicas, RunWork
 from daskxml.session.ledger import Span, cut_batches
+from daskxml.session.placement import Placement
 from daskxml.strategies.protocol import SyncPattern
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
 from daskxml.worker.merge_program import merge_program
+from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
-from harness.overlap_replay import Replay, lease_rate, make_training_worker
 from harness.records import check_record
 
 History = Sequence[Mapping[str, Any]]
@@ -78,12 +79,31 @@ def shuffled_rows(path: Path, seed: int) -> Partition:
     return join_pieces(split_block(read_block(block, dialect), 0, recipe), 0, recipe)
 
 
+def lease_rate(
+    config: RunConfig, worker: Mapping[str, Any], batches: Sequence[Sequence[Span]]
+) -> float:
+    """Return the rate of a lease: a smaller batch has one of its own, in proportion to its rows."""
+    rows = sum(span.rows for batch in batches for span in batch)
+    is_scaled = getattr(config.make_strategy(), "scales_parts", False)
+    share = min(1.0, rows / worker["batch_rows"]) if is_scaled else 1.0
+    return float(worker["lr"] * share)
+
+
+def make_training_worker(config: RunConfig, rows: Partition) -> TrainingWorker:
+    """Return a worker that holds all rows, as one stream."""
+    placement = Placement(True, (rows.rows,), ())
+    spec = config.model_spec(rows.features.columns, rows.labels.columns)
+    facts = DataFacts(spec=spec, rows=rows.rows, stream_rows=placement.streams(), row_nonzeros=9)
+    training_worker = TrainingWorker(WorkerSettings.of(config, facts, WorkerSlot()))
+    training_worker.initialize()
+    training_worker.rows.hold_all([rows], [])
+    return training_worker
+
+
 def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> Any:
     """Return the flat model that the history leads to."""
     config = load_run_config(values)
     rows = shuffled_rows(path, config.run.seed)
-    if config.combine.overlap:
-        return Replay(config, rows).repeat(history)
     training_worker = make_training_worker(config, rows)
     current = np.array(training_worker.current)
     previous = current.copy()

@@ -143,8 +143,6 @@ class FakeMember:
     def __init__(self) -> None:
         self.turn, self.generation, self.is_closed = 0, 0, False
         self.rows: Counter[Any] = Counter()  # since the last merge
-        self.snapshot: Counter[Any] = Counter()
-        self.snapshot_for = -1
         self._changed = Signal()
 
     async def acquire_turn(self, turn: int) -> None:
@@ -170,8 +168,6 @@ class FakeMember:
     def commit(self, generation: int) -> Counter[Any]:
         """Return the rows that this worker brought to a merge."""
         self.generation = generation
-        if self.snapshot_for == generation:
-            return self.snapshot
         rows, self.rows = self.rows, Counter()
         return rows
 
@@ -225,7 +221,7 @@ class FakeWorker:
 
     async def run(self, task: str, args: tuple[Any, ...]) -> Any:
         """Run a task in the only thread, unless it is one that leaves it while it waits."""
-        if task in ("run_lease", "merge_snapshot", "merge_replica", "run_gang"):
+        if task in ("run_lease", "merge_replica", "run_gang"):
             return await self._run(task, args)
         async with self._thread:
             return await self._run(task, args)
@@ -285,16 +281,6 @@ class FakeWorker:
         norm, rows = self.dask.rng.choice([1.0, None]), command.rows_of(0)
         work = WorkStats(rows, 1, 1.0, rows, busy_s=0.01)
         self.dask.driver.lease_reported(WorkResult(command.number, (work,), norm))
-
-    async def merge_snapshot(self, peers: Any, command: Any, rank: int, turn: int) -> Any:
-        member = self.member
-        if member.turn <= turn:
-            await member.acquire_turn(turn)
-            if member.snapshot_for != command.generation:
-                member.snapshot, member.rows = member.rows, Counter()
-                member.snapshot_for = command.generation
-            member.release_turn()
-        return await self.merge_replica(peers, command, rank)
 
     async def merge_replica(self, peers: Any, command: Any, rank: int) -> ProgramResult[Any]:
         await self._take_part(peers)
@@ -527,7 +513,6 @@ def train(
     strategy: str,
     *,
     workers: int = 3,
-    overlap: bool = False,
     is_replicated: bool = True,
     seed: int = 0,
     has_local_state: bool = False,
@@ -537,7 +522,6 @@ def train(
     values = {
         "training": training or {"megabatches": 4},
         "strategy": {"name": strategy, "batch_max": 8, "megabatch_batches": 10},
-        "combine": {"overlap": overlap},
         "checkpoint": {"every": 2},
         "model": {"hidden": [4]},
         "cluster": {"threads": 1},

@@ -77,16 +77,6 @@ def test_merges_of_different_sizes_tell_the_bandwidth():
     assert network.message_s == pytest.approx(0.1)
 
 
-def test_only_merges_that_were_waited_for_tell_of_the_network(data, values, true):
-    values["training"] = {"megabatches": 20}
-    values["combine"] = {"overlap": True}
-    values["checkpoint"] = {"every": 5}
-    run = simulate(values, SPEEDS, **data, cost=true, network=Network(message_s=2e-3))
-    assert sum(row["overlapped_s"] > 0.0 for row in run.history) == 16
-    fitted = fit_history(run.history, merge_messages=6)  # norms are asked for
-    assert fitted.network.message_s == pytest.approx(2e-3, rel=0.05)
-
-
 def test_a_history_without_times_is_refused(tmp_path):
     with pytest.raises(ModelError, match="no history"):
         fit_run(tmp_path)

@@ -43,7 +43,6 @@ def test_every_strategy_gives_the_bits_of_one_virtual_worker(strategy):
 @pytest.mark.parametrize(
     "sections",
     [
-        {"combine": {"overlap": True}},
         {"combine": {"rule": "adasum"}},
         {"optimizer": {"name": "adam", "on_merge": "average"}},
         {"data": {"residency": "shard", "partitions": 3}},

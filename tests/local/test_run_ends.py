@@ -63,9 +63,8 @@ def test_a_run_ends_with_its_epochs(data, strategy, epochs):
     check_ledger(run.history, 400)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_run_ends_with_its_epochs_though_workers_come_and_go(data, overlap):
-    limits = {"training.epochs": 2, "training.megabatches": 0, "combine.overlap": overlap}
+def test_a_run_ends_with_its_epochs_though_workers_come_and_go(data):
+    limits = {"training.epochs": 2, "training.megabatches": 0}
     changes = [Loss(0.02, "1"), Arrival(0.05, "2", 2.0), Loss(0.1, "0")]
     run = simulate(data, {**limits, "strategy.lr": 0.1}, changes=changes)
     assert run.history[-1]["rows"] == 800
@@ -93,9 +92,8 @@ def test_the_metric_goes_up_and_down(data):
     assert check_best(here(data, {"training.keep_best": True})) < 12
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_the_best_model_survives_losses_arrivals_and_restarts(data, tmp_path, overlap):
-    overrides = {"training.keep_best": True, "checkpoint.every": 2, "combine.overlap": overlap}
+def test_the_best_model_survives_losses_arrivals_and_restarts(data, tmp_path):
+    overrides = {"training.keep_best": True, "checkpoint.every": 2}
     changes = [Loss(0.05, "1"), Arrival(0.06, "2"), Loss(0.1, "0"), Loss(0.15, "2"),
                Arrival(0.15, "3")]  # fmt: skip
     run = simulate(data, overrides, changes=changes, out=tmp_path / "run")

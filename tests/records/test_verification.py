@@ -35,7 +35,7 @@ CHANGES = (Loss(0.1, "1"), Arrival(0.12, "2"))
 # Values of a row that were measured, or follow from what no history has.
 MEASURED = {
     "wall_s", "eval_s", "overlapped_s", "merge_s", "loss", "metrics", "merged_bytes", "moved_bytes",
-    "notes", "nonzeros", "after_s", "training_loss", "corrected_after",
+    "notes", "nonzeros", "after_s", "training_loss",
 }  # fmt: skip
 
 
@@ -46,15 +46,6 @@ def simulated(values: Any, data: Mapping[str, Path], out: Path, **options: Any) 
     return daskxml.simulate(
         config, {"0": 1.0, "1": 0.7}, pools=pools, **data, **{**COSTS, **options}, out=out
     )
-
-
-@pytest.fixture(scope="module")
-def overlapped(data: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of Adaptive SGD with overlapping merges, a worker lost and one joined."""
-    out = tmp_path_factory.mktemp("overlapped") / "run"
-    config = load_run_config("adaptive-sgd", SMALL | {"combine.overlap": True})
-    simulated(config, data, out, changes=CHANGES)
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -190,18 +181,14 @@ def changed(rows: list[Row], number: int, path: tuple[Any, ...]) -> list[Row]:
     return new
 
 
-@pytest.mark.parametrize("kind", ["run", "overlapped"])
 @pytest.mark.parametrize("number", [1, 2])
-def test_every_number_of_a_row_is_verified(
-    kind: str, number: int, request: pytest.FixtureRequest
-) -> None:
-    out: Path = request.getfixturevalue(kind)
-    rows = history(out)
-    assert problems(out, rows) == []
+def test_every_number_of_a_row_is_verified(run: Path, number: int) -> None:
+    rows = history(run)
+    assert problems(run, rows) == []
     row = {key: value for key, value in rows[number].items() if key not in ("trace", "megabatch")}
     verified = [path for path in paths(row) if not MEASURED & set(path)]
     assert len(verified) > 20
-    unseen = [path for path in verified if not problems(out, changed(rows, number, path))]
+    unseen = [path for path in verified if not problems(run, changed(rows, number, path))]
     assert unseen == []
 
 
@@ -259,11 +246,6 @@ def negative_norm(rows: list[Row]) -> None:
     norms["0"] = -norms["0"]
 
 
-def late_correction(rows: list[Row]) -> None:
-    """Let a replica be corrected after more batches than its worker did."""
-    rows[1]["workers"]["0"]["corrected_after"] = 99
-
-
 def unknown_worker(rows: list[Row]) -> None:
     event = entries(rows[1], "WorkDone")[0][0]
     event[2:] = [{"nobody": next(iter(by_name.values()))} for by_name in event[2:]]
@@ -278,10 +260,6 @@ def unknown_worker(rows: list[Row]) -> None:
         (shifted_span, "of epoch 0, stream 0: times counted is 2, also by worker"),
         (shifted_span, "rows up to here in no mega-batch is 1 ("),
         (other_loss, "worker 1: rows_returned is"),
-        (
-            late_correction,
-            "worker 0: corrected_after is 99 in the record, by the rules 0 to",
-        ),
         (negative_norm, "worker 0: norm is"),
         (enormous_momentum, "mega-batch 2: momentum is 1000"),
         (unknown_worker, "the strategy cannot take (KeyError: 'nobody') is ['WorkDone', "),

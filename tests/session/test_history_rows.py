@@ -156,17 +156,6 @@ def test_after_a_loss_the_training_goes_on_and_ends_again():
     }  # fmt: skip
 
 
-def test_who_is_lost_in_an_overlapping_merge_has_no_part_in_it():
-    log, told = MegabatchLog(1, 0.0), Told(dict.fromkeys("ab", WorkerView(8, 0.5, 1.0)))
-    merge = Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False)
-    take(log, told, done("a", 8, 1, 1.0), merge)
-    log.leave_out("b")
-    assert (log.weights, log.decided.momentum) == ({"a": 1.0}, 0.9)
-    log.weights = {"a": 0.5, "c": 0.5}
-    log.leave_out("a")  # no work is left, so no step is taken
-    assert (log.weights, log.decided.momentum) == ({"c": 1.0}, 0.0)
-
-
 def test_later_events_do_not_change_a_row():
     log = MegabatchLog(1, 0.0)
     log.events.append(worker_event("lost", "a", 1.0, 64))

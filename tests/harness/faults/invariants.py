@@ -176,15 +176,14 @@ class Truth:
             is_owned = group.workers.get(handle.name) is handle
             require(is_owned, f"lease {lease} is with {handle.name}, which takes no part")
         session = executor.session
-        if not session.overlaps:
-            is_training = session.stage == "train"
-            require(is_training or not session._allocator._open, "work is open while merging")
-            self._check_stop(session)
+        is_training = session.stage == "train"
+        require(is_training or not session._allocator._open, "work is open while merging")
+        self._check_stop(session)
         for number, work in session._allocator._open.items():
             present = work.spans.keys() <= session.workers.keys()
             require(present, f"work {number} has no owner")
         held = {name for name, spans in session.ledger.held.items() if spans}
-        if not (session.overlaps or session.strategy.shares_model):
+        if not session.strategy.shares_model:
             require(held <= session.workers.keys(), f"rows are held by {held}")
 
     def _check_stop(self, session: Any) -> None:

@@ -15,7 +15,7 @@ from daskxml import strategies
 _MADE = {name: kind(kind.Config()) for name, kind in strategies.STRATEGIES.items()}
 SHARING = tuple(name for name, made in _MADE.items() if made.shares_model)  # one model
 TOGETHER = tuple(name for name, made in _MADE.items() if made.is_joint)
-LEASING = tuple(  # whose merges may overlap with training
+LEASING = tuple(  # whose merges may have a quorum
     name for name in _MADE if name not in (*SHARING, *TOGETHER)
 )
 ADDING = tuple(  # gradients, where the rule is not their mean
@@ -57,7 +57,7 @@ MOMENTS = (
     "store_local", "store_model", "remove_worker", "release_directory", "lock_directory",
     "begin_directory", "write_rows", "evaluate_pieces", "run_gang", "run_lease", "report",
     "fit_piece", "put_together", "rank_block", "store_tree", "keep_trees",
-    "merge_snapshot", "daskxml_merge", "daskxml_commit", "daskxml_norm", "daskxml_models",
+    "daskxml_merge", "daskxml_commit", "daskxml_norm", "daskxml_models",
     "daskxml_abort", "daskxml_close", "rename 00", "fsync 00", "open 00", "remove 00",
     "fsync folder", "rename model", "rename run.toml", "open history", "batch", "message",
     "daskxml_start", "daskxml_read", "daskxml_detach", "daskxml_forget",
@@ -132,7 +132,7 @@ class Case:
 
     seed: int
     strategy: str
-    overlap: bool
+    quorum: bool
     is_replicated: bool
     workers: int
     epochs: int
@@ -146,7 +146,7 @@ class Case:
     rule: str = "auto"
 
     def __str__(self) -> str:
-        how = ", overlapping merges" if self.overlap else ""
+        how = ", quorum" if self.quorum else ""
         how += ", gradients are added" if self.rule == "sum" else ""
         rows = "all rows on each worker" if self.is_replicated else "sharded rows"
         pools = f", the first {self.pools} of them pools" if self.pools else ""
@@ -173,7 +173,7 @@ def draw_case(seed: int) -> Case:
     return Case(
         seed=seed,
         strategy=strategy,
-        overlap=strategy in LEASING and rng.random() < 0.4,
+        quorum=strategy in LEASING and rng.random() < 0.4,
         is_replicated=strategy in WHOLE or rng.random() < 0.7,
         workers=rng.choice([1, 2, 2, 2, 3, 3, 4]),
         epochs=rng.choice([1, 1, 1, 2, 2, 3]),

@@ -132,9 +132,7 @@ class Simulation:
         self._lost_power, self._has_lost_disk = asyncio.Event(), False
         self._resumes_at_once = self._has_resumed = False
         self._problem: Exception | None = None
-        self.config = _config(
-            case.strategy, case.overlap, case.epochs, case.checkpoint_every, case.rule
-        )
+        self.config = _config(case.strategy, case.epochs, case.checkpoint_every, case.rule)
         self._keep_account()
 
     # ------------------------------------------------------------------- steps
@@ -445,9 +443,7 @@ def _visit(kind: str, run: str, **where: Any) -> Any:
 
 
 @cache
-def _config(
-    strategy: str, overlap: bool, epochs: int, checkpoint_every: int, rule: str
-) -> RunConfig:
+def _config(strategy: str, epochs: int, checkpoint_every: int, rule: str) -> RunConfig:
     rules: dict[str, Any] = {"name": strategy, "batch_max": 4, "megabatch_batches": 4}
     model: dict[str, Any] = {"hidden": [1]}
     if strategy == TREES:
@@ -459,7 +455,7 @@ def _config(
             "data": {"train": [clients.ROWS]},
             "training": {"epochs": epochs},
             "strategy": rules,
-            "combine": {"overlap": overlap, "rule": rule},
+            "combine": {"rule": rule},
             "checkpoint": {"every": checkpoint_every, "keep": 2},
             "evaluation": {"k": [1]},
             "model": model,
