@@ -272,16 +272,28 @@ class Membership(Admission):
 
     async def _copy_model(self, worker: WorkerHandle) -> None:
         """Copy the global model from some worker; `admit` repeats it for an older model."""
-        for donor in remaining(self.group.workers.values()):
-            args = (self.group.run, donor.address)
+        names = self.executor.session.present()
+        donors = [self.group.workers[name] for name in names if name in self.group.workers]
+        is_late = self.group.workers.get(worker.name) is worker
+        for donor in remaining(donors):
+            args = (self.group.run, donor.address, is_late)
             try:
-                worker.generation = await self.group.ask(worker, "start", tasks.copy_model, *args)
+                copied = await self.group.ask(worker, "start", tasks.copy_model, *args)
+                worker.generation, keeps_change = copied
+                worker.keeps_change &= keeps_change
                 break
             except OSError:  # the donor is gone
                 continue
         self._ready.append(worker)
         if worker.generation == self.executor.session.generation:
             self.executor.emit(CandidateReady())  # otherwise the result of a merge follows anyway
+
+    def rebase(self, worker: str) -> None:
+        """Start to move what a late worker changed to the present global model."""
+        if worker in self.group.workers:
+            late = self.group.workers[worker]
+            late.overtaken, late.keeps_change, late.squared_norm = 0, True, None
+            self._copies[late] = self._tasks.start(self._copy_model(late))
 
     def admit(self, generation: int, may_join: bool) -> list[WorkerHandle]:
         """Return the workers with the model of this generation and take part from now on.
@@ -291,16 +303,17 @@ class Membership(Admission):
         """
         if not may_join:
             return []
-        waiting, names = remaining(self._ready), self.group.workers.keys()
-        ready = [worker for worker in waiting if worker.name not in names]
-        self._ready = [worker for worker in waiting if worker.name in names]
+        waiting, workers = remaining(self._ready), self.group.workers
+        ready = [worker for worker in waiting if workers.get(worker.name, worker) is worker]
+        self._ready = [worker for worker in waiting if worker not in ready]
         for worker in ready:
             if worker.generation != generation:
                 worker.overtaken += 1
                 self._copies[worker] = self._tasks.start(self._copy_model(worker))
         fresh = [worker for worker in ready if worker.generation == generation]
         for worker in fresh:
-            del self.group.candidates[worker.address]
+            self.group.candidates.pop(worker.address, None)
+            self._copies.pop(worker, None)
             self.group.workers[worker.name] = worker
         self.publish_hardware(fresh)
         return fresh
@@ -310,7 +323,7 @@ class Membership(Admission):
 
         This happens where merges are quicker than a copy. To be called while no merge can begin.
         """
-        candidates = remaining(self.group.candidates.values())
+        candidates = remaining(dict.fromkeys([*self.group.candidates.values(), *self._copies]))
         overtaken = [worker for worker in candidates if worker.overtaken >= MAX_OVERTAKEN]
         if overtaken:
             copies = [self._tasks.start(self._update(worker, generation)) for worker in overtaken]

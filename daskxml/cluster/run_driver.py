@@ -304,12 +304,19 @@ class RunDriver:
         loop = RunLoop(session, executor, membership, self.event_log.event, self.event_log.state)
         reason = await self._run_loop(loop, membership)
         self._published, self.stored = loop.published, executor.stored
+        self._set_late_aside(session)
         if reason == RESTART:
             self._warn(f"{self.group.loss()}; going back to the last checkpoint")
         else:
             await self._restore_best(session)
             await self._store_model(reason)
         return reason
+
+    def _set_late_aside(self, session: Session) -> None:
+        """Keep workers without the last model apart: they have no part in the result."""
+        workers, present = self.group.workers, session.present()
+        late = [name for name in workers if name not in present]
+        self.group.candidates |= {workers[n].address: workers.pop(n) for n in late}
 
     async def _restore_best(self, session: Session) -> None:
         """Let the best model be the result, where it is kept; workers without it come last."""
@@ -344,7 +351,7 @@ class RunDriver:
         now_s, session = time.monotonic(), loop.session
         if commands := session.tick(now_s):
             return commands
-        left_s = session.time_left_s(now_s)
+        left_s = session.deadline_s() - now_s
         try:
             async with asyncio.timeout(max(left_s, MIN_WAIT_S) if left_s < math.inf else None):
                 event = await self.events.get()

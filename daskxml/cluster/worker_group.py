@@ -67,6 +67,8 @@ class WorkerHandle:
     speed, memory, budget, shared
         Rows a second in the warm-up, its memory plan in words, its budget for logits, and where
         others on its machine find the shared model.
+    keeps_change
+        Whether it brings what it changed when it was late.
     train_shards, test_shards
         The shards that it holds, if the data is sharded.
     """
@@ -82,6 +84,7 @@ class WorkerHandle:
     memory: str = ""
     budget: LogitsBudget | None = None
     shared: SharedHandle | None = None
+    keeps_change: bool = True
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
 

@@ -137,15 +137,23 @@ def read_session(path: str) -> dict[str, Any]:
     return checkpoint.read_checkpoint(path)[1]
 
 
-async def copy_model(run: str, donor: str) -> int:
-    """Copy the global model from another worker; return its generation, -1 if it has none."""
+async def copy_model(run: str, donor: str, rebases: bool) -> tuple[int, bool]:
+    """Copy the global model from another worker, or rebase the replica on it.
+
+    Returns
+    -------
+    tuple
+        The model's generation, -1 if the donor has none, and whether the change was kept.
+    """
     models = await get_worker().rpc(donor).daskxml_models(run=run)
-    if models["generation"] >= 0:
-        best = models.pop("best_megabatch")
-        generation = models.pop("generation")
-        run_worker(run).set_models(models, generation, best)
-        return int(generation)
-    return int(models["generation"])
+    generation, keeps_change = int(models.pop("generation")), True
+    if generation >= 0:
+        worker, best = run_worker(run), models.pop("best_megabatch")
+        if rebases:
+            keeps_change = worker.rebase(models, generation, best)
+        else:
+            worker.set_models(models, generation, best)
+    return generation, keeps_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +180,8 @@ def run_lease(
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
         (batches,), (lr,) = command.batches, command.lrs
+        if command.rewinds:
+            queue.worker.rewind()
         work = queue.worker.lease(batches, lr, rows)
         message = {"run": run, "lease": command.number, "squared_norm": quick_norm(queue.worker)}
     finally:

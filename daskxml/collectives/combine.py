@@ -69,6 +69,10 @@ class CombineConfig:
         Nesterov momentum (DiLoCo), instead of the strategy's own momentum.
     outer_lr, outer_momentum
         Of the outer optimizer.
+    quorum, grace
+        The share of the workers that a merge needs, and how many seconds it then waits for the
+        others; see `daskxml.strategies.quorum`. 1 waits for all; "auto" is .75 where replicas are
+        merged, else 1, and a quarter of the mega-batch.
 
     Examples
     --------
@@ -83,6 +87,8 @@ class CombineConfig:
     outer: Literal["none", "nesterov"] = "none"
     outer_lr: float = bounded(0.7, above=0)
     outer_momentum: float = bounded(0.9, low=0, below=1)
+    quorum: float | Literal["auto"] = bounded("auto", above=0, high=1, words=("auto",))
+    grace: float | Literal["auto"] = bounded("auto", low=0.01, words=("auto",))
 
     def __post_init__(self) -> None:
         check_ranges(self)

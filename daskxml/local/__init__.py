@@ -1,12 +1,13 @@
 """Runs in one process: one worker in real time, or many on virtual clocks."""
 
 from daskxml.local.cost import CostModel, Network, cost_by_epochs, v100_cost
-from daskxml.local.driver import Arrival, Loss
+from daskxml.local.driver import Arrival, Freeze, Loss
 from daskxml.local.rows import Rows, read_rows
 
 __all__ = [
     "Arrival",
     "CostModel",
+    "Freeze",
     "Loss",
     "Network",
     "Rows",

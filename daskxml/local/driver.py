@@ -24,7 +24,6 @@ from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.session.commands import STOP, Command, StopRequest
 from daskxml.session.run_loop import RunLoop
 from daskxml.session.session import Session
-from daskxml.session.stopping import trained_s
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,20 @@ class Arrival:
             raise ConfigError(f"worker {self.worker}: speed = {self.speed}: must be above 0")
 
 
-Change = Loss | Arrival
+@dataclass(frozen=True)
+class Freeze:
+    """``worker`` does nothing for ``seconds`` from ``at_s`` on, and then goes on."""
+
+    at_s: float
+    worker: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check_time(self.at_s)
+        _check_time(self.seconds)
+
+
+Change = Loss | Arrival | Freeze
 
 
 def _check_time(at_s: float) -> None:
@@ -114,7 +126,7 @@ class Script:
 
 @dataclass
 class Candidate:
-    """A worker that prepares to join: it has the model of ``generation`` at ``ready_s``."""
+    """A worker that prepares to join, or to rejoin: it has a model at ``ready_s``."""
 
     worker: LocalWorker
     ready_s: float
@@ -158,7 +170,6 @@ class LocalDriver:
         self._factory, self._script = factory, script
         self.candidates: list[Candidate] = []
         self._ends_at_merge, self._is_interrupted = ends_at_merge, False
-        self._timed_out = -1  # the mega-batch in which the time was up
 
     def speeds(self) -> dict[str, float]:
         """Return the speeds of all workers, candidates last."""
@@ -166,7 +177,7 @@ class LocalDriver:
 
     def _workers(self) -> list[LocalWorker]:
         candidates = (candidate.worker for candidate in self.candidates)
-        return [*self.executor.workers.values(), *candidates]
+        return [*dict.fromkeys((*self.executor.workers.values(), *candidates))]
 
     def run(self) -> str:
         """Run until the session ends; return why."""
@@ -210,29 +221,29 @@ class LocalDriver:
             case 1:
                 commands = self._change(script.pop())
             case 3:
-                self._timed_out = self.session.generation
                 commands = self.session.tick(clock.now_s)
         return [*commands, *self._loop.admit(clock.now_s)]
 
     def _deadline_s(self) -> float:
-        """Return when the run's time is up; infinite without a limit, or if it was up before."""
-        session = self.session
-        limit_s = session.rules.train_s
-        if not limit_s or session.stage != "train" or self._timed_out == session.generation:
-            return math.inf
-        due_s = session.log.unrecorded_since_s + limit_s - trained_s(session.history)
-        return math.ceil(due_s / TICK_S) * TICK_S  # a whole tick, not before it is up
+        """Return when the session is to be told the time: a whole tick, not before it is due."""
+        due_s = self.session.deadline_s()
+        return math.ceil(due_s / TICK_S) * TICK_S if due_s < math.inf else due_s
 
     def _change(self, change: Change) -> list[Command]:
         name = change.worker
         if isinstance(change, Arrival):
             worker = self._factory.create(name, change.speed)
             self.candidates.append(Candidate(worker, self.executor.clock.now_s))
+        elif isinstance(change, Freeze):
+            self.executor.freeze(name, whole_ticks(change.seconds))
         elif name in self.executor.workers:
             return self._lose(change, name)
         else:
-            self.candidates = [each for each in self.candidates if each.worker.name != name]
+            self._forget_candidate(name)
         return []
+
+    def _forget_candidate(self, name: str) -> None:
+        self.candidates = [each for each in self.candidates if each.worker.name != name]
 
     def _lose(self, loss: Loss, name: str) -> list[Command]:
         """Handle a loss, after the end of what it cannot undo any more."""
@@ -241,6 +252,7 @@ class LocalDriver:
         if settled_s > now_s:
             self._script.push(loss, settled_s)
             return []
+        self._forget_candidate(name)  # if it was late
         return self._loop.lose(name, now_s)
 
     # ------------------------------------------------------------ workers that arrive
@@ -250,6 +262,11 @@ class LocalDriver:
         now_s = self.executor.clock.now_s
         times = (candidate.ready_s for candidate in self.candidates)
         return min((ready_s for ready_s in times if ready_s > now_s), default=math.inf)
+
+    def rebase(self, worker: str) -> None:
+        """Let a late worker get the global model."""
+        late = self.executor.workers[worker]
+        self.candidates.append(Candidate(late, self.executor.clock.now_s))
 
     def admit(self, generation: int, may_join: bool) -> list[LocalWorker]:
         """Let candidates with the model of ``generation`` join; send it to others."""
@@ -272,7 +289,11 @@ class LocalDriver:
         candidate.ready_s = self.executor.clock.now_s + takes_s
 
     def _join(self, worker: LocalWorker) -> None:
-        donor = next(iter(self.executor.workers.values())).training
+        donors = (other.training for other in self.executor.workers.values())
+        donor = max(donors, key=lambda training: training.generation)
         generation, models = donor.host_models()
-        worker.training.set_models(models, generation, donor.best)
+        if worker.name in self.executor.workers:
+            worker.keeps_change = worker.training.rebase(models, generation, donor.best)
+        else:
+            worker.training.set_models(models, generation, donor.best)
         self.executor.workers[worker.name] = worker

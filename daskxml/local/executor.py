@@ -18,8 +18,8 @@ from __future__ import annotations
 import heapq
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ class Task:
     ----------
     end_s
         When the session has the result, or a batch begins or ends.
-    worker
-        Name; None for collective work.
+    workers
+        Who take part: the loss of one undoes it.
     finish
         Does the computation; returns the result, None where there is none yet.
     settled_s
@@ -70,7 +70,7 @@ class Task:
     """
 
     end_s: float
-    worker: str | None
+    workers: Collection[str]
     finish: Callable[[], Result | None]
     settled_s: float = math.inf
 
@@ -129,10 +129,23 @@ class LocalExecutor:
         ends = [task.end_s for *_, task in self._tasks if task.settled_s <= now_s]
         return max(ends, default=now_s)
 
+    def freeze(self, worker: str, seconds: float) -> None:
+        """Let a worker, and what it takes part in, stand still for so long."""
+        if worker not in self.workers:
+            return
+        frozen = self.workers[worker]
+        frozen.wakes_s = max(frozen.wakes_s, self.clock.now_s + seconds)
+        frozen.free_s = max(frozen.free_s, self.clock.now_s) + seconds
+        for place, (end_s, begins, number, task) in enumerate(self._tasks):
+            if worker in task.workers:
+                later = replace(task, end_s=end_s + seconds)
+                self._tasks[place] = later.end_s, begins, number, later
+        heapq.heapify(self._tasks)
+
     def remove(self, worker: str) -> bool:
         """Forget a lost worker and its work; return whether the shared model is lost with it."""
         del self.workers[worker]
-        self._tasks = [entry for entry in self._tasks if entry[-1].worker not in (None, worker)]
+        self._tasks = [entry for entry in self._tasks if worker not in entry[-1].workers]
         heapq.heapify(self._tasks)
         left = [other.training.settings for other in self.workers.values()]
         shares_model = bool(left) and left[0].strategy.shares_model
@@ -141,14 +154,14 @@ class LocalExecutor:
     def _start(
         self,
         end_s: float,
-        worker: str | None,
+        workers: Collection[str],
         finish: Callable[[], Result | None],
         settled_s: float = math.inf,
         *,
         begins: bool = False,
     ) -> None:
         self._started += 1
-        task = Task(end_s, worker, finish, settled_s)
+        task = Task(end_s, workers, finish, settled_s)
         heapq.heappush(self._tasks, (end_s, begins, self._started, task))
 
     # ---------------------------------------------------------------- commands
@@ -157,13 +170,17 @@ class LocalExecutor:
         """Start a command."""
         now_s = self.clock.now_s
         begins_s = now_s + self._message_s
+        if isinstance(command, MergeReplicas | MeasureNorms):
+            names = command.weights if isinstance(command, MergeReplicas) else command.workers
+            begins_s = max(begins_s, *(self.workers[name].wakes_s for name in names))
         match command:
             case RunWork() if command.is_lease:
                 self._lease(command, begins_s)
             case RunWork():
                 self._gang(command, begins_s)
             case MeasureNorms():
-                self._start(begins_s + self._message_s, None, lambda: self._measure(command))
+                ends_s = begins_s + self._message_s
+                self._start(ends_s, command.workers, lambda: self._measure(command))
             case MergeReplicas():
                 self._merge(command, begins_s)
             case Evaluate():
@@ -172,19 +189,22 @@ class LocalExecutor:
                 self._checkpoint(command, begins_s)
             case KeepBest():
                 ends_s = begins_s + self._message_s
-                self._start(ends_s, None, lambda: self._keep_best(command), settled_s=now_s)
+                keep = partial(self._keep_best, command)
+                self._start(ends_s, tuple(self.workers), keep, settled_s=now_s)
 
     def _lease(self, command: RunWork, begins_s: float) -> None:
         (name,), (batches,), (lr,) = command.workers, command.batches, command.lrs
         worker, done = self.workers[name], list[WorkStats]()
+        if command.rewinds:
+            worker.training.rewind()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         for together, takes_s in worker.pieces(batches, self.session.generation):
             work = partial(worker.work, together, lr, done)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)
-                self._start(end_s, worker.name, work, begins=True)
+                self._start(end_s, command.workers, work, begins=True)
             end_s += takes_s
-            self._start(end_s, worker.name, worker.release if worker.has_copy else work)
+            self._start(end_s, command.workers, worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
 
         def finish() -> Result:
@@ -192,7 +212,7 @@ class LocalExecutor:
             work.busy_s = busy_s if worker.is_virtual else work.busy_s
             return WorkResult(command.number, (work,))
 
-        self._start(end_s + self._message_s, worker.name, finish)
+        self._start(end_s + self._message_s, command.workers, finish)
 
     def _fetch_s(self, command: RunWork) -> float:
         """Return the transfer time of rows that are resident on other workers."""
@@ -230,7 +250,7 @@ class LocalExecutor:
                 worker.training.commit(command.generation)
             return result
 
-        self._start(reduced_s + 2 * self._message_s, None, finish, settled_s=reduced_s)
+        self._start(reduced_s + 2 * self._message_s, command.weights, finish, settled_s=reduced_s)
 
     def _gang(self, command: RunWork, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.workers]
@@ -251,7 +271,8 @@ class LocalExecutor:
         ranks = [rank_stats([end]) for end in ends[: len(workers)]]
         ranks[0] = rank_stats([ends[0], *ends[len(workers) :]])  # its process runs the server
         result = WorkResult(command.number, tuple(ranks))
-        self._start(max(end.end_s for end in ends) + self._message_s, None, lambda: result)
+        ends_s = max(end.end_s for end in ends) + self._message_s
+        self._start(ends_s, command.workers, lambda: result)
 
     def _evaluate(self, command: Evaluate, begins_s: float) -> None:
         worker = self.workers[command.worker]
@@ -262,7 +283,7 @@ class LocalExecutor:
             loss = training_loss(worker.training, command.train_pieces, {})
             return EvaluationResult(command.number, sums, loss)
 
-        self._start(end_s, command.worker, finish)
+        self._start(end_s, (command.worker,), finish)
 
     def _checkpoint(self, command: WriteCheckpoint, begins_s: float) -> None:
         session, worker = self.session.plain(), self.workers[command.worker]
@@ -274,10 +295,14 @@ class LocalExecutor:
             self._write(command, session)
             return CheckpointWritten()
 
-        self._start(begins_s + takes_s + self._message_s, command.worker, finish)
+        self._start(begins_s + takes_s + self._message_s, (command.worker,), finish)
+
+    def _current(self) -> list[LocalWorker]:
+        """Return the workers that are not late."""
+        return [self.workers[name] for name in self.session.present()]
 
     def _keep_best(self, command: KeepBest) -> Result:
-        for worker in self.workers.values():
+        for worker in self._current():
             worker.training.keep_best(command.megabatch)
         return BestKept()
 
@@ -287,10 +312,10 @@ class LocalExecutor:
         run_dir, keep = self._store
         session["local"] = {}
         try:
-            for number, (name, worker) in enumerate(self.workers.items()):
+            for number, worker in enumerate(self._current()):
                 if state := worker.training.local_state():
                     checkpoint.write_local(run_dir, command.megabatch, number, state)
-                    session["local"][name] = number
+                    session["local"][worker.name] = number
             _, models = self.workers[command.worker].training.host_models()
             written = run_dir, command.megabatch, models, json.dumps(session), keep
             self.stored = session, checkpoint.write_checkpoint(*written)

@@ -53,10 +53,12 @@ class LocalWorker:
     ----------
     device
         A replica or a pool.
+    keeps_change
+        Whether it brings what it changed when it was late.
     has_copy
         It steps on a copy of a shared model: from `work` to `release` its change is pending.
-    free_s
-        When its last lease ends.
+    free_s, wakes_s
+        When its last lease ends, and until when it is frozen.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class LocalWorker:
     ) -> None:  # fmt: skip
         self.name, self.speed, self.cost = name, speed, cost
         self.device = WorkerDevice(settings.slot.pool_threads)
-        self.free_s = 0.0
+        self.free_s, self.wakes_s, self.keeps_change = 0.0, 0.0, True
         self._batches = (-1, 0)  # a mega-batch, and the number of its last one
         shares_model = settings.strategy.shares_model
         self.has_copy = self.is_virtual and shares_model and not settings.steps_in_place

@@ -24,7 +24,6 @@ from daskxml.session.trace import Entry, Setup, plain, read_entry
 from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     BatchLimited,
-    Begin,
     Command,
     Measured,
     Merged,
@@ -37,7 +36,7 @@ from daskxml.strategies.protocol import (
 )
 
 _KINDS = {WorkerJoined: "joined", WorkerLost: "lost", BatchLimited: "memory"}
-_OF_ROWS = ("perturbed", "regularized", "momentum")
+_OF_ROWS = ("perturbed", "regularized", "momentum", "late", "given_up")
 _OF_WORKERS = (
     "updates", "rows", "batch_rows", "lr", "weight", "pool_threads", "busy_s", "batch_size", "norm",
 )  # fmt: skip
@@ -144,8 +143,10 @@ class Audit:
     def _set_up(self, setup: Setup) -> None:
         self.setups.append(setup)
         self.findings.compare("", "rows of streams", setup.stream_rows, self._coverage.stream_rows)
-        self._begin()
+        self._left += self._log.held_rows  # of late workers, which a checkpoint gives back
+        self._log = MegabatchLog(0, 0.0)
         strategy = self._strategy = self._make_strategy(setup.strategy)
+        strategy.quorum = setup.quorum
         if setup.state is None:
             self._state = strategy.initial_state()
             return
@@ -155,14 +156,12 @@ class Audit:
         with self._finding("the checkpoint's state", setup.state):
             self._state = strategy.restore(dict(setup.state))
 
-    def _begin(self) -> None:
-        self._log = MegabatchLog(0, 0.0)
-
     def _rows_returned(self, event: Any) -> int:
         """Return the rows that go back to the ledger with a lost worker, before it is counted."""
-        if not isinstance(event, WorkerLost | WorkRolledBack):
+        is_back_without = isinstance(event, WorkerJoined) and not event.keeps_change
+        if not (is_back_without or isinstance(event, WorkerLost | WorkRolledBack)):
             return 0
-        name = event.worker if isinstance(event, WorkerLost) else ""
+        name = "" if isinstance(event, WorkRolledBack) else event.worker
         rows = self._log.rows_lost(name, self._strategy)
         self._left += rows
         return rows
@@ -191,11 +190,11 @@ class Audit:
         else:
             what = f"what follows event {number}, {type(event).__name__},"
             self.findings.add("", what, entry.commands, commands)
-        if isinstance(event, Begin):
-            self._log = MegabatchLog(0, 0.0)
         if isinstance(event, BatchLimited):
             self._bounded.add(event.worker)
+        given_up = sum(self._log.given_up.values())
         self._log.take(self._strategy, (before, self._state), event, entry.commands)
+        self._left += sum(self._log.given_up.values()) - given_up
         for command in entry.commands:
             if isinstance(command, Work):
                 self._left -= min(self._left, command.rows)
@@ -204,10 +203,10 @@ class Audit:
             self.findings.compare("", "Measured.parameters", event.parameters, expected_count)
         if isinstance(event, Merged):
             self._closed = self._log if self._log.rows else self._closed
-            for name, parts in self._log.open.items():
-                rows = [part.rows for part in parts]
+            for name in self._log.open.keys() - self._log.late:
+                rows = [part.rows for part in self._log.open[name]]
                 self.findings.compare(name, "rows of leases that are open at the merge", rows, [])
-            self._begin()
+            self._log = self._log.following()
 
     def _check_work(self, done: WorkDone) -> None:
         """Compare work that is done with what was leased."""
@@ -309,11 +308,12 @@ class Audit:
         """Compare the rows that were passed over with those of lost workers that are left."""
         gaps = self._coverage.gaps()
         missing = sum(stop - start for *_, start, stop in gaps)
-        if missing <= self._left:  # fewer where no later row has been merged
+        left = self._left + self._log.held_rows  # fewer where no later row has been merged
+        if missing <= left:
             return
         places = [f"{start} to {stop} of epoch {e}, stream {s}" for e, s, start, stop in gaps[:4]]
         written = f"{missing} ({', '.join(places)}{', ...' * (len(gaps) > 4)})"
-        self.findings.add("", "rows up to here in no mega-batch", written, self._left)
+        self.findings.add("", "rows up to here in no mega-batch", written, left)
 
 
 def _take_out(

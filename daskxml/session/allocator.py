@@ -9,7 +9,7 @@ counts each row once, whichever worker is lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daskxml.metrics import LossSum, MetricSums
@@ -29,11 +29,15 @@ from daskxml.strategies.megabatch import Strategy
 
 @dataclass(frozen=True)
 class OpenWork:
-    """Work under way, since ``begun_s``, with the rows of each worker."""
+    """Work under way, since ``begun_s``, with the rows of each worker.
+
+    If it ``is_void``, its rows were given to others.
+    """
 
     command: RunWork
     spans: Mapping[str, list[Span]]
     begun_s: float
+    is_void: bool = False
 
 
 class WorkAllocator:
@@ -53,6 +57,7 @@ class WorkAllocator:
         self.ledger, self.placement, self.allocated = ledger, placement, allocated
         self._open: dict[int, OpenWork] = {}
         self._rewinds = False
+        self._given_up: set[str] = set()  # whose next lease drops what it did before
 
     def allocate(self, work: protocol.Work, *, begins: bool, now_s: float) -> RunWork:
         """Allocate the rows of some work; ``begins``: the first since a merge."""
@@ -65,8 +70,9 @@ class WorkAllocator:
             lrs=tuple(part.lr for part in work.parts.values()),
             pattern=work.pattern,
             begins=begins,
-            rewinds=self._rewinds,
+            rewinds=self._rewinds or not self._given_up.isdisjoint(work.parts),
         )
+        self._given_up.difference_update(work.parts)
         self._open[command.number] = OpenWork(command, spans, now_s)
         self._rewinds = False
         return command
@@ -89,12 +95,22 @@ class WorkAllocator:
         if work is None:
             return None
         command, ranks = work.command, dict(zip(work.command.workers, result.ranks, strict=True))
+        if work.is_void:
+            (name,) = command.workers
+            return protocol.WorkDone.alone(name, rows=0, updates=0, busy_s=0.0)
         return protocol.WorkDone(
             took_s=now_s - work.begun_s,
             rows={name: command.rows_of(rank) for rank, name in enumerate(command.workers)},
             updates={name: done.updates for name, done in ranks.items()},
             busy_s={name: done.busy_s for name, done in ranks.items()},
         )
+
+    def give_up(self, worker: str) -> int:
+        """Take back all rows of a late worker, whose work goes on in vain; return how many."""
+        own = {n: work for n, work in self._open.items() if worker in work.spans}
+        self._open |= {n: replace(work, is_void=True) for n, work in own.items()}
+        self._given_up.add(worker)
+        return self.ledger.give_back(worker)
 
     def is_under_way(self, number: int) -> bool:
         """Whether the work of this number has neither ended nor been undone."""
@@ -104,6 +120,7 @@ class WorkAllocator:
         """Take back the rows that a strategy loses with a worker; return how many."""
         if strategy.is_joint:
             return self.roll_back()
+        self._given_up.discard(worker)
         undone = [n for n, work in self._open.items() if worker in work.spans]
         spans = [self._open.pop(number).spans[worker] for number in undone]
         if strategy.shares_model:

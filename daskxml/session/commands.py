@@ -14,7 +14,13 @@ from typing import Final
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.metrics import LossSum, MetricSums
 from daskxml.session.ledger import Span
-from daskxml.strategies.protocol import Measured, SyncPattern, WorkerJoined, WorkerLost
+from daskxml.strategies.protocol import (
+    Measured,
+    Rebase,
+    SyncPattern,
+    WorkerJoined,
+    WorkerLost,
+)
 
 Piece = tuple[int, int, int]  # shard, first row, row after the last
 
@@ -130,7 +136,8 @@ class RunWork:
     begins
         The first work since a merge: the replicas of a gang start from the global model.
     rewinds
-        A worker was lost since the merge: the replicas of a gang drop what they have done since.
+        The replicas drop what they have done since the merge: those of a gang if a worker was lost,
+        a late one's if its rows were given to others.
     """
 
     number: int
@@ -236,6 +243,7 @@ Command = (
     | WriteCheckpoint
     | KeepBest
     | Rebalance
+    | Rebase
     | Restart
     | EndRun
 )

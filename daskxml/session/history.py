@@ -22,15 +22,18 @@ key                                 meaning
 ``regularized``                     whether the norms were small enough for that, where a strategy
                                     compares them
 ``momentum``                        gamma of the merge, where there is one
+``late``, ``given_up``              the workers that the merge began without; rows of late workers
+                                    that were given to others, by worker
 ``merged_bytes``, ``moved_bytes``   bytes between workers: in the merge; in the exchanges of gangs
 ``notes``                           means that an algorithm reports: ``orthogonality/LAYER``
                                     (Adasum), ``staleness`` in batches (asynchronous), ``active``
                                     (sampled output layer: share of the labels scored),
                                     ``memory rows`` (see the event ``memory``)
-``events``                          ``joined``, ``lost`` (with the rows returned to the ledger),
-                                    ``memory`` (the device's memory holds batches of so many rows
-                                    only), ``logits`` (the budget for logits a GPU has chosen, and
-                                    milliseconds of a step by the sizes tried)
+``events``                          ``joined`` (a late worker is back, too), ``lost`` (both with the
+                                    rows returned to the ledger), ``memory`` (the device's memory
+                                    holds batches of so many rows only), ``logits`` (the budget for
+                                    logits a GPU has chosen, and milliseconds of a step by the sizes
+                                    tried)
 ``trace``                           every event that the strategy received since the last row, and
                                     what it decided: see `daskxml.session.trace`
 ==================================  ================================================================
@@ -56,12 +59,14 @@ from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     Command,
     Event,
+    GiveUp,
     Measure,
     Measured,
     Merge,
     Part,
     Work,
     WorkDone,
+    WorkerJoined,
     WorkerLost,
     WorkerView,
     WorkRolledBack,
@@ -75,8 +80,6 @@ class MegabatchLog:
     ----------
     begun_s, trained_s
         Times at which the mega-batch began and its training ended.
-    unrecorded_since_s
-        Training from then on is in no row of the history yet.
     work
         Each worker's work.
     open, done
@@ -89,18 +92,21 @@ class MegabatchLog:
         Of the replicas before it, where they were measured.
     departed
         Lost workers whose work stays in a shared model.
+    late
+        The workers that the merge began without.
     trace
         The strategy's events and decisions, up to the merge.
     """
 
     def __init__(self, megabatch: int, begun_s: float) -> None:
         self.megabatch, self.begun_s, self.trained_s = megabatch, begun_s, begun_s
-        self.unrecorded_since_s = begun_s
         self.work: dict[str, WorkStats] = {}
         self.open: dict[str, list[Part]] = {}
         self.done: dict[str, list[Part]] = {}
         self.views: Mapping[str, WorkerView] = {}
         self.departed: dict[str, WorkerView] = {}
+        self.late: list[str] = []
+        self.given_up: dict[str, int] = {}
         self.weights: Mapping[str, float] = {}
         self.decided = Merge({}, 0.0, perturbed=False)
         self.squared_norms: Mapping[str, float] = {}
@@ -113,8 +119,26 @@ class MegabatchLog:
 
     @property
     def rows(self) -> int:
-        """Rows done so far in this mega-batch."""
-        return sum(work.rows for work in self.work.values())
+        """Rows done so far that are in no merge, or in this one once it is decided."""
+        return sum(work.rows for name, work in self.work.items() if name not in self.late)
+
+    def rows_of(self, worker: str) -> int:
+        """Return the rows that a worker has done."""
+        return self.work[worker].rows if worker in self.work else 0
+
+    @property
+    def held_rows(self) -> int:
+        """Rows done and under way."""
+        held = (*self.open.values(), *self.done.values())
+        return sum(part.rows for parts in held for part in parts)
+
+    def following(self) -> MegabatchLog:
+        """Return the log of the next mega-batch, with what late workers have done and hold."""
+        log = MegabatchLog(self.megabatch, self.begun_s)
+        log.work = {name: work for name, work in self.work.items() if name in self.late}
+        log.open = {name: parts for name, parts in self.open.items() if name in self.late}
+        log.done = {name: parts for name, parts in self.done.items() if name in self.late}
+        return log
 
     # ------------------------------------------------------------- from the trace
 
@@ -135,6 +159,8 @@ class MegabatchLog:
                 self.squared_norms = norms
             case WorkerLost(worker):
                 self._lose(worker, strategy, states[0])
+            case WorkerJoined(worker, keeps_change=False):
+                self._drop(worker)
             case WorkRolledBack():
                 self._drop_all()
         for command in commands:
@@ -142,10 +168,13 @@ class MegabatchLog:
                 for name, part in command.parts.items():
                     if part.rows:  # a gang's worker may have none
                         self.open.setdefault(name, []).append(part)
+            if isinstance(command, GiveUp):
+                self._give_up(command.worker)
             if isinstance(command, Measure | Merge) and not self._is_trained:
                 self.views, self._is_trained = strategy.view(states[1]), True
             if isinstance(command, Merge):
                 self.decided = command
+                self.late = [n for n in strategy.view(states[1]) if n not in command.weights]
                 shares = strategy.shares_model
                 self.weights = self._update_shares() if shares else command.weights
 
@@ -171,8 +200,17 @@ class MegabatchLog:
         names = {*self.open, *self.done} if strategy.is_joint else {worker}
         return sum(part.rows for parts in lost for name in names for part in parts.get(name, ()))
 
+    def _give_up(self, worker: str) -> None:
+        parts = (*self.open.get(worker, ()), *self.done.get(worker, ()))
+        rows = self.given_up.get(worker, 0) + sum(part.rows for part in parts)
+        self.given_up[worker] = rows
+        self._drop(worker)
+
     def _lose(self, worker: str, strategy: Strategy, before: Any) -> None:
-        self._is_trained = False
+        if worker in self.late:  # the merge goes on
+            self.late.remove(worker)
+            return self._drop(worker)
+        self._is_trained, self.late = False, []
         if strategy.is_joint:
             self._drop_all()
         elif strategy.shares_model:
@@ -204,6 +242,8 @@ class MegabatchLog:
             "perturbed": self.decided.perturbed,
             **({} if regularized is None else {"regularized": regularized}),
             **({"momentum": momentum} if momentum else {}),
+            **({"late": self.late} if self.late else {}),
+            **({"given_up": self.given_up} if self.given_up else {}),
         }
 
     def _worker(self, name: str) -> dict[str, Any]:
@@ -230,7 +270,8 @@ class MegabatchLog:
 
     def row(self, rows: int, epoch: float, spans: Mapping[str, list[list[Span]]]) -> dict[str, Any]:
         """Return this mega-batch's row; ``wall_s`` and the evaluation are filled in later."""
-        loss_sum, counted = sum(work.loss_sum for work in self.work.values()), self.counted()
+        counted = self.counted()
+        loss_sum = sum(self.work[name].loss_sum for name in self.work if name not in self.late)
         for name, worker in counted["workers"].items():
             worker |= self._measured(name, spans.get(name, []))
         return {

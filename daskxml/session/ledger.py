@@ -110,10 +110,16 @@ class Ledger:
             del self.held[worker]
         return self.take_back([lease])
 
-    def settle(self) -> dict[str, list[list[Span]]]:
-        """Close the mega-batch: return each worker's spans, which are now merged."""
-        settled, self.held = self.held, {}
+    def settle(self, late: Collection[str] = ()) -> dict[str, list[list[Span]]]:
+        """Close the mega-batch: return the spans of each worker that is not late."""
+        settled = {name: leases for name, leases in self.held.items() if name not in late}
+        self.held = {name: leases for name, leases in self.held.items() if name in late}
         return settled
+
+    @property
+    def held_rows(self) -> int:
+        """Rows that are leased and not merged."""
+        return sum(span.rows for leases in self.held.values() for lease in leases for span in lease)
 
     def _next_span(self, rows: int, preferred: Collection[int]) -> Span:
         if self.returned:
@@ -140,14 +146,13 @@ class Ledger:
         return own[0] if own else left.index(max(left))
 
     def plain(self) -> dict[str, Any]:
-        """Return the ledger as JSON values; only between mega-batches, when nothing is leased."""
-        if self.held:
-            raise RuntimeError("a ledger can be stored only when every leased row is merged")
+        """Return the ledger between mega-batches as JSON values; late workers' rows go back."""
+        held = [span for leases in self.held.values() for lease in leases for span in lease]
         return {
             "stream_rows": list(self.stream_rows),
             "epoch": self.epoch,
             "cursors": list(self.cursors),
-            "returned": [list(span) for span in self.returned],
+            "returned": [list(span) for span in (*self.returned, *held)],
         }
 
     @classmethod

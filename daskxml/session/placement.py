@@ -140,10 +140,11 @@ class Placement:
 def _owned(
     shard_rows: Sequence[int], owners: Mapping[int, str], workers: Collection[str]
 ) -> dict[str, list[Piece]]:
-    """Return every worker's shards, whole."""
+    """Return every worker's shards, whole; those of a late one go to whoever has fewest."""
     pieces: dict[str, list[Piece]] = {name: [] for name in workers}
     for shard, owner in owners.items():
-        pieces[owner].append((shard, 0, shard_rows[shard]))
+        name = owner if owner in pieces else min(pieces, key=lambda each: len(pieces[each]))
+        pieces[name].append((shard, 0, shard_rows[shard]))
     return pieces
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from daskxml.session.commands import STOP, Command, EndRun, Restart
 from daskxml.session.session import Session
-from daskxml.strategies.protocol import WorkerDevice, WorkerJoined, WorkerLost
+from daskxml.strategies.protocol import Rebase, WorkerDevice, WorkerJoined, WorkerLost
 
 RESTART = "restart"  # why a session ends that has lost all workers
 STATES = {
@@ -39,6 +39,10 @@ class Participant(Protocol):
         """Whether it is a replica or a pool of threads."""
 
     @property
+    def keeps_change(self) -> bool:
+        """Whether a worker that was late brings what it changed."""
+
+    @property
     def autotune_event(self) -> dict[str, Any] | None:
         """The history's event of its logits budget; None where there was no choice."""
 
@@ -54,7 +58,10 @@ class Executor(Protocol):
 
 
 class Membership(Protocol):
-    """Prepares workers that arrive during the run."""
+    """Prepares workers that arrive during the run, and those that were late."""
+
+    def rebase(self, worker: str) -> None:
+        """Start to add what a late worker changed to the present global model."""
 
     def admit(self, generation: int, may_join: bool) -> Iterable[Participant]:
         """Let candidates with the model of ``generation`` join, and return them.
@@ -112,7 +119,10 @@ class RunLoop:
                 return command.reason
             if isinstance(command, Restart):
                 return RESTART
-            self.executor.execute(command)
+            if isinstance(command, Rebase):
+                self.membership.rebase(command.worker)
+            else:
+                self.executor.execute(command)
         self._publish_progress()
         return ""
 
@@ -128,9 +138,12 @@ class RunLoop:
         commands: list[Command] = []
         session = self.session
         for worker in self.membership.admit(session.generation, session.may_join):
+            is_new = worker.name not in session.workers
             self._publish("worker", event="joined", worker=worker.name)
-            commands += session.handle(WorkerJoined(worker.name, worker.device), now_s)
-            self._add_autotune_event(worker)
+            joined = WorkerJoined(worker.name, worker.device, worker.keeps_change)
+            commands += session.handle(joined, now_s)
+            if is_new:
+                self._add_autotune_event(worker)
         return commands
 
     def _add_autotune_event(self, participant: Participant) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from daskxml.core.errors import ModelError
@@ -54,10 +54,11 @@ from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import Measured, WorkerDevice, WorkerJoined, WorkerLost
+from daskxml.strategies.quorum import grace_s
 
 
 class Session:
-    """One run, whose workers wait for every merge.
+    """One run.
 
     Parameters
     ----------
@@ -73,6 +74,8 @@ class Session:
         The value of `plain`, to continue from a checkpoint.
     settings
         The strategy's name and settings, for the trace.
+    grace_s
+        How long a quorum waits for others; None: see `daskxml.strategies.quorum.grace_s`.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Session:
         parameters: int,
         stored: dict[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
+        grace_s: float | None = None,
     ) -> None:
         self.strategy, self.rules, self.placement = strategy, rules, placement
         self.parameters, self.state = parameters, strategy.initial_state()
@@ -95,6 +99,8 @@ class Session:
         self._evaluations = itertools.count(1)
         self._writer, self._strategy_name = "", (settings or {}).get("name", "")
         self._wall_before_s = self._started_s = 0.0
+        self._grace_s, self._grace_until_s = grace_s, math.inf
+        self._measured: set[str] = set()  # whose norms the strategy has asked for
         self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
             self._restore(stored)
@@ -105,6 +111,7 @@ class Session:
             settings or {},
             self.ledger.stream_rows,
             parameters,
+            strategy.quorum,
             None if stored is None else stored["strategy"],
         )
         self._trace.append(plain_entry(setup))
@@ -162,10 +169,16 @@ class Session:
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
         self._trace = list(stored.get("trace", []))  # older checkpoints have none
 
-    def speeds(self) -> dict[str, float]:
-        """Return the rows a second of every worker; 0 while unknown."""
+    def speeds(self, names: Iterable[str] | None = None) -> dict[str, float]:
+        """Return the rows a second of these workers, by default of all; 0 while unknown."""
         view = self.strategy.view(self.state)
-        return {name: view[name].rows_per_s if name in view else 0.0 for name in self.workers}
+        names = self.workers if names is None else names
+        return {name: view[name].rows_per_s if name in view else 0.0 for name in names}
+
+    def present(self) -> list[str]:
+        """Return the workers that have the global model, in order of arrival."""
+        late = self.strategy.late(self.state)
+        return [name for name in self.workers if name not in late]
 
     # ----------------------------------------------------------------- results
 
@@ -192,7 +205,7 @@ class Session:
             case WorkFailed(number) if self._allocator.is_under_way(number):
                 self._allocator.roll_back()
                 return self._decide(protocol.WorkRolledBack(), now_s)
-            case Measured() if result.squared_norms.keys() == self.workers.keys():
+            case Measured() if result.squared_norms.keys() == self._measured:
                 return self._decide(result, now_s)
             case MergeResult():
                 return self._finish_merge(result, now_s)
@@ -211,21 +224,30 @@ class Session:
         return []  # results of lost workers, and those that come too late, are ignored
 
     def tick(self, now_s: float) -> list[Command]:
-        """Return the commands that follow if the run's time is up."""
-        return self.drain("minutes", now_s) if self.time_left_s(now_s) <= 0.0 else []
+        """Return the commands that follow if the run's time is up, or the grace of late workers."""
+        if now_s >= self._training_ends_s():
+            return self.drain("minutes", now_s)
+        if now_s >= self._grace_until_s:
+            self._grace_until_s = math.inf
+            return self._decide(protocol.GraceOver(), now_s)
+        return []
 
-    def time_left_s(self, now_s: float) -> float:
-        """Return how long this mega-batch may still train; infinite where nothing limits it."""
+    def deadline_s(self) -> float:
+        """Return when `tick` is to be called next; infinite where nothing is waited for."""
+        return min(self._training_ends_s(), self._grace_until_s)
+
+    def _training_ends_s(self) -> float:
+        """Return when the run's time is up; infinite without a limit."""
         if self.stage != "train" or self.stop_reason:
             return math.inf
-        return self.rules.time_left_s(self.history, now_s - self.log.unrecorded_since_s)
+        return self.log.begun_s + self.rules.time_left_s(self.history, 0.0)
 
     # -------------------------------------------------------------- mega-batches
 
     def begin_megabatch(self, now_s: float) -> list[Command]:
         """Begin the next mega-batch."""
         self.stage = "train"
-        self.log = MegabatchLog(self.generation + 1, now_s)
+        self.log.megabatch, self.log.begun_s = self.generation + 1, now_s
         return self._decide(protocol.Begin(self._rows_left()), now_s)
 
     def _rows_left(self) -> int | None:
@@ -233,7 +255,8 @@ class Session:
         limit = self.rules.rows_in_all(sum(self.ledger.stream_rows))
         if limit is None:
             return None
-        return max(1, limit - self.rows_merged)
+        held = self.ledger.held_rows  # by late workers
+        return max(0 if held else 1, limit - self.rows_merged - held)
 
     def inform(
         self, event: protocol.Event, work: Mapping[str, WorkStats] | None = None
@@ -245,11 +268,6 @@ class Session:
         self.log.take(self.strategy, (before, self.state), event, decisions, work)
         return decisions
 
-    def take_trace(self) -> list[Any]:
-        """Return the events and decisions up to now that are in no row yet, for the next row."""
-        trace, self._trace = self._trace, []
-        return trace
-
     def _decide(
         self, event: protocol.Event | None, now_s: float,
         work: Mapping[str, WorkStats] | None = None,
@@ -259,21 +277,33 @@ class Session:
 
     def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
         """Turn decisions into commands; a mega-batch without any work is not merged."""
-        if ends_megabatch(decisions) and not self.log.rows:
-            self.inform(protocol.Merged())
+        if (merged := to_merge(decisions)) and not any(map(self.log.rows_of, merged)):
+            self._merged()
             return self._checkpoint() if self.rules.can_checkpoint else self._end_run()
-        return [self._command(decision, now_s) for decision in decisions]
+        commands = [self._command(decision, now_s) for decision in decisions]
+        return [command for command in commands if command is not None]
 
-    def _command(self, decision: protocol.Command, now_s: float) -> Command:
+    def _command(self, decision: protocol.Command, now_s: float) -> Command | None:
         match decision:
             case protocol.Work():
                 return self._allocator.allocate(decision, begins=not self.log.rows, now_s=now_s)
-            case protocol.Measure():
-                self.end_training(now_s)
-                return MeasureNorms(tuple(self.workers))
+            case protocol.Measure(workers):
+                self._end_training(now_s)
+                self._measured = set(workers)
+                return MeasureNorms(workers)
             case protocol.Merge(weights, momentum):
-                self.end_training(now_s)
+                self._end_training(now_s)
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
+            case protocol.Wait(has_quorum):
+                since_s = now_s - self.log.begun_s
+                wait_s = grace_s(since_s, self._grace_s, has_quorum=has_quorum)
+                self._grace_until_s = now_s + wait_s
+                return None
+            case protocol.GiveUp(worker):
+                self._allocator.give_up(worker)
+                return None
+            case protocol.Rebase():
+                return decision
 
     def _work_finished(self, result: WorkResult, now_s: float) -> list[Command]:
         commands: list[Command] = []
@@ -282,7 +312,8 @@ class Session:
             self.log.events.append(memory_event(limited.worker, after_s, limited.rows))
             commands += self._decide(limited, now_s)
         done = self._allocator.done(result, now_s)
-        work = None if done is None else dict(zip(done.rows, result.ranks, strict=True))
+        is_counted = done is not None and any(done.rows.values())  # else others do its rows
+        work = dict(zip(done.rows, result.ranks, strict=True)) if is_counted else None
         return commands + self._decide(done, now_s, work)
 
     def drain(self, reason: str, now_s: float) -> list[Command]:
@@ -290,30 +321,34 @@ class Session:
         self.stop_reason = self.stop_reason or reason
         return self._decide(protocol.Drain(), now_s) if self.stage == "train" else []
 
-    def end_training(self, now_s: float) -> None:
-        """Record when the last lease of the mega-batch came back, if that is not recorded yet."""
+    def _end_training(self, now_s: float) -> None:
+        """Record when the mega-batch was over for those that are merged."""
+        self._grace_until_s = math.inf
         if self.stage == "train":
             self.stage = "merge"
             self.log.trained_s = now_s
 
-    def record(self, log: MegabatchLog, spans: Mapping[str, Any]) -> None:
-        """Add the row of a merged mega-batch to the history."""
-        rows = self.rows_merged + log.rows
-        self.history.append(log.row(rows, rows / sum(self.ledger.stream_rows), spans))
+    def _merged(self) -> MegabatchLog:
+        """Tell the strategy of a merge; return the log of its mega-batch."""
+        self.inform(protocol.Merged())
+        log, self.log = self.log, self.log.following()
+        return log
 
     def _finish_merge(self, result: MergeResult, now_s: float) -> list[Command]:
-        """Record a merge for which every worker has waited."""
+        """Add the row of a merged mega-batch to the history."""
         if self.stage != "merge":
             return []
-        self.inform(protocol.Merged())
-        self.log.trace = self.take_trace()
-        self.log.merged(result, now_s)
-        self.record(self.log, self.ledger.settle())
-        return self.complete_row(now_s)
+        log = self._merged()
+        log.trace, self._trace = self._trace, []
+        log.merged(result, now_s)
+        rows = self.rows_merged + log.rows
+        spans = self.ledger.settle(log.late)
+        self.history.append(log.row(rows, rows / sum(self.ledger.stream_rows), spans))
+        return self._complete_row(now_s)
 
     # ------------------------------------------------ evaluation and checkpoint
 
-    def complete_row(self, now_s: float) -> list[Command]:
+    def _complete_row(self, now_s: float) -> list[Command]:
         """Evaluate and checkpoint after the merge that was recorded last, as far as that is due."""
         self.stop_reason = self.stop_reason or self.rules.reached(self.history)
         return self._evaluate(now_s) if self._is_evaluation_due() else self._close_row(now_s)
@@ -325,7 +360,7 @@ class Session:
     def _evaluate(self, now_s: float) -> list[Command]:
         self.stage = "evaluate"
         self._round = EvaluationRound(self.rules, self._evaluations, now_s)
-        return [*self._round.begin(self.placement, self.speeds())]
+        return [*self._round.begin(self.placement, self.speeds(self.present()))]
 
     def _pieces_evaluated(self, result: EvaluationResult, now_s: float) -> list[Command]:
         self._round.count(result)
@@ -349,7 +384,7 @@ class Session:
         return self._checkpoint() if due else self._checkpoint_written(now_s)
 
     def _checkpoint(self) -> list[Command]:
-        self.stage, self._writer = "checkpoint", next(iter(self.workers))
+        self.stage, self._writer = "checkpoint", self.present()[0]
         return [WriteCheckpoint(self._writer, self.generation)]
 
     def _checkpoint_written(self, now_s: float) -> list[Command]:
@@ -366,19 +401,22 @@ class Session:
     # ----------------------------------------------------------------- workers
 
     def _worker_joined(self, event: WorkerJoined, now_s: float) -> list[Command]:
+        is_new, rows = event.worker not in self.workers, 0
         self.workers[event.worker] = None
-        self.add_event(worker_event("joined", event.worker, now_s - self.log.begun_s))
+        if not event.keeps_change:
+            rows = self.ledger.give_back(event.worker)
+        self.add_event(worker_event("joined", event.worker, now_s - self.log.begun_s, rows))
         commands = self._decide(event, now_s)
-        return self._rebalance() + commands
+        return self._rebalance() + commands if is_new else commands
 
     def _worker_lost(self, worker: str, now_s: float) -> list[Command]:
         del self.workers[worker]
-        if not self.workers:
+        if not self.present():
             self.stage = "lost"
             return [Restart()]
         rows = self._allocator.lose(worker, self.strategy)
         self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
-        if self.stage == "merge":
+        if self.stage == "merge" and worker in self.strategy.merging(self.state):
             self.stage = "train"
             if self.stop_reason:  # the run ends without the returned rows
                 self.inform(protocol.Drain())
@@ -403,9 +441,14 @@ class Session:
             return self._checkpoint() if lost == self._writer else []
         if self.stage != "evaluate":
             return []
-        return [*self._round.reassign(lost, self.speeds())]
+        return [*self._round.reassign(lost, self.speeds(self.present()))]
 
 
-def ends_megabatch(decisions: Sequence[protocol.Command]) -> bool:
-    """Whether a strategy's decisions end a mega-batch."""
-    return any(isinstance(d, protocol.Measure | protocol.Merge) for d in decisions)
+def to_merge(decisions: Sequence[protocol.Command]) -> Collection[str]:
+    """Return the workers that a strategy's decisions merge; none if they do not end it."""
+    for decision in decisions:
+        if isinstance(decision, protocol.Measure):
+            return decision.workers
+        if isinstance(decision, protocol.Merge):
+            return decision.weights
+    return ()

@@ -191,6 +191,7 @@ def make_session(
         spec.parameter_count,
         stored,
         config.as_dict()["strategy"],
+        grace_s=None if config.combine.grace == "auto" else float(config.combine.grace),
     )
     expected, found = session.ledger.stream_rows, placement.streams()
     if expected != found:

@@ -40,6 +40,8 @@ class Setup:
         Rows of each stream of the ledger.
     parameters
         Number of model parameters.
+    quorum
+        `Strategy.quorum`.
     state
         The checkpoint's state of the strategy, as `Strategy.plain` returns it; None at the
         beginning.
@@ -49,6 +51,7 @@ class Setup:
     strategy: Mapping[str, Any]
     stream_rows: tuple[int, ...]
     parameters: int
+    quorum: float
     state: Mapping[str, Any] | None
 
 

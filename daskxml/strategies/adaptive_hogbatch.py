@@ -36,9 +36,9 @@ from typing import ClassVar
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BoundedConfig
-from daskxml.strategies.megabatch import MegabatchState, WorkerState
 from daskxml.strategies.protocol import Event, Started, WorkDone, WorkerJoined
 from daskxml.strategies.shared_model import SharedConfig, SharedModelStrategy
+from daskxml.strategies.state import MegabatchState, WorkerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,17 +52,14 @@ from daskxml.strategies.batch_rules import (
 )
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH, LeasePolicy
-from daskxml.strategies.megabatch import (
-    MegabatchState,
-    Strategy,
-    WorkerState,
-)
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     Measured,
     Merge,
     WorkerView,
     natural_order,
 )
+from daskxml.strategies.state import MegabatchState, WorkerState
 
 Sizes = Mapping[str, float]
 Updates = Mapping[str, float]

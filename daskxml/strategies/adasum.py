@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.gangs import GangStrategy
-from daskxml.strategies.megabatch import MegabatchState
 from daskxml.strategies.protocol import LocalSteps, SyncPattern
+from daskxml.strategies.state import MegabatchState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig, split_batches
 from daskxml.strategies.gangs import GangStrategy, active, next_steps
-from daskxml.strategies.megabatch import MegabatchState
 from daskxml.strategies.protocol import Asynchronous, SyncPattern
+from daskxml.strategies.state import MegabatchState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,10 @@ from dataclasses import dataclass
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.megabatch import MegabatchState, WorkerState, proportional_weights
+from daskxml.strategies.megabatch import proportional_weights
 from daskxml.strategies.protocol import Measured, Merge
 from daskxml.strategies.quotas import QuotaStrategy
+from daskxml.strategies.state import MegabatchState, WorkerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from daskxml.strategies.batches import BatchConfig, split_rows
-from daskxml.strategies.megabatch import MegabatchState, Strategy, WorkerState
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     Command,
     Event,
@@ -31,6 +31,7 @@ from daskxml.strategies.protocol import (
     WorkerView,
     natural_order,
 )
+from daskxml.strategies.state import MegabatchState, WorkerState
 
 FIRST_STEPS = 2  # of a run's first gang
 GANG_S = 1.0  # keeps losses small, and stops prompt

@@ -10,9 +10,10 @@ functions return a new state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from daskxml.strategies import quorum as by_quorum
 from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.dispatch import DEFAULT_POLICY, LeasePolicy, Load, next_lease_rows
 from daskxml.strategies.protocol import (
@@ -22,6 +23,7 @@ from daskxml.strategies.protocol import (
     Command,
     Drain,
     Event,
+    GraceOver,
     Measure,
     Measured,
     Merge,
@@ -36,175 +38,14 @@ from daskxml.strategies.protocol import (
     WorkRolledBack,
     natural_order,
 )
-
-_SMOOTHING = 0.5  # share of the newest lease in the measured throughput
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerState:
-    """What a strategy records of a worker.
-
-    Attributes
-    ----------
-    batch_size
-        Its batch size, kept as a real number; a pool's is divided among its threads.
-    pool_threads
-        Threads of a pool; 0 for a replica.
-    updates, rows, busy_s
-        Done since the last merge, and the seconds that it took; a pool's updates are its batches,
-        unless the strategy counts those of its threads.
-    total_updates
-        Updates since the run began.
-    leased_rows, leases
-        Rows under way, and pieces of work: leases, or its part in a gang.
-    quota_rows
-        Assigned and not yet leased (static assignment only).
-    rows_per_s
-        Measured throughput, without waiting for others; 0 before the first measurement.
-    speed
-        The throughput by which its batches are sized once for all, where they are; 0 before.
-    came_late
-        Whether it joined in the middle of this mega-batch.
-    most_rows
-        The largest batch that its memory holds, an upper bound of ``batch_size``; 0: no bound.
-    gain
-        What a rule of batch sizes remembers of its last step; see
-        `daskxml.strategies.batch_rules`.
-    staleness
-        Updates of others between two of a replica's own, in the last mega-batch (shared models).
-    best_rows_per_s
-        The highest ``rows_per_s`` so far, where a strategy asks how far the device is used.
-    """
-
-    batch_size: float
-    pool_threads: int = 0
-    updates: float = 0
-    rows: int = 0
-    total_updates: float = 0.0
-    leased_rows: int = 0
-    leases: int = 0
-    quota_rows: int = 0
-    rows_per_s: float = 0.0
-    came_late: bool = False
-    most_rows: int = 0
-    busy_s: float = 0.0
-    gain: float = 0.0
-    staleness: float = 0.0
-    best_rows_per_s: float = 0.0
-    speed: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.most_rows:
-            object.__setattr__(self, "batch_size", min(self.batch_size, float(self.most_rows)))
-
-    @property
-    def updates_per_batch(self) -> int:
-        """Updates of a full batch: one, or one by every thread of a pool."""
-        return max(1, self.pool_threads)
-
-    @property
-    def batch_rows(self) -> int:
-        """The batch size in whole rows, the same for every thread of a pool."""
-        parts = self.updates_per_batch
-        return parts * max(1, round(self.batch_size / parts))
-
-    def with_lease(self, rows: int) -> WorkerState:
-        """Return the state after it was given so many rows."""
-        return replace(self, leased_rows=self.leased_rows + rows, leases=self.leases + 1)
-
-    def with_work(self, rows: int, updates: float, busy_s: float) -> WorkerState:
-        """Return the state after so many rows under way are done, as so many updates."""
-        measured = rows / busy_s if rows and busy_s > 0.0 else self.rows_per_s
-        known = self.rows_per_s or measured
-        return replace(
-            self,
-            updates=self.updates + updates,
-            rows=self.rows + rows,
-            busy_s=self.busy_s + busy_s,
-            total_updates=self.total_updates + updates,
-            leased_rows=self.leased_rows - rows,
-            leases=self.leases - 1,
-            rows_per_s=known + _SMOOTHING * (measured - known),
-        )
-
-    def in_new_megabatch(self) -> WorkerState:
-        """Return the state with the counters of a mega-batch at their beginning."""
-        return replace(
-            self, updates=0, rows=0, busy_s=0.0, leased_rows=0, leases=0, quota_rows=0,
-            came_late=False,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MegabatchState:
-    """The state of a strategy.
-
-    Attributes
-    ----------
-    remaining_rows
-        Rows of this mega-batch that are neither given out nor assigned.
-    phase
-        ``"idle"``, ``"train"``, ``"measure"``, ``"merge"``, or one that a subclass adds.
-    is_draining
-        Whether nothing more is given out in this mega-batch.
-    merges
-        Merges since the run began.
-    members
-        Every worker, by name.
-    first_norm
-        The largest norm of a replica at the first merge; 0 before.
-    step_s
-        Measured seconds of a step that all make together; 0 before the first measurement.
-    """
-
-    remaining_rows: int
-    phase: str = "idle"
-    is_draining: bool = False
-    merges: int = 0
-    members: Mapping[str, WorkerState] = field(default_factory=dict)
-    first_norm: float = 0.0
-    step_s: float = 0.0
-
-
-def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
-    """Remove a lost worker and return its rows: the unmerged ones, or only the unfinished ones."""
-    members = dict(state.members)
-    lost = members.pop(name, None)
-    if lost is None:
-        return state
-    remaining = state.remaining_rows + lost.leased_rows + lost.quota_rows
-    if not keeps_work:
-        remaining += lost.rows
-    phase = "train" if state.phase in ("measure", "merge") else state.phase
-    return replace(state, remaining_rows=remaining, members=members, phase=phase)
-
-
-def roll_back(state: MegabatchState) -> MegabatchState:
-    """Return the rows of a mega-batch that has begun: all workers restart it together."""
-    rows = sum(worker.rows + worker.leased_rows for worker in state.members.values())
-    members = {name: worker.in_new_megabatch() for name, worker in state.members.items()}
-    phase = state.phase if state.phase == "idle" else "train"
-    return replace(state, remaining_rows=state.remaining_rows + rows, members=members, phase=phase)
-
-
-def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
-    """Reset the counters of a mega-batch."""
-    members = {name: worker.in_new_megabatch() for name, worker in state.members.items()}
-    return replace(
-        state,
-        remaining_rows=rows,
-        phase="idle",
-        is_draining=False,
-        merges=state.merges + 1,
-        members=members,
-    )
-
-
-def is_complete(state: MegabatchState) -> bool:
-    """Whether all work that comes before the merge is finished."""
-    workers = state.members.values()
-    is_over = state.is_draining or not (state.remaining_rows or any(w.quota_rows for w in workers))
-    return bool(workers) and is_over and all(w.leases == 0 for w in workers)
+from daskxml.strategies.state import (
+    MegabatchState,
+    WorkerState,
+    next_megabatch,
+    present,
+    remove_worker,
+    roll_back,
+)
 
 
 def _load(worker: WorkerState, policy: LeasePolicy) -> Load:
@@ -274,6 +115,9 @@ class Strategy:
         The valid values of ``combine.rule``; the first is what "auto" stands for.
     needs_norms
         Whether the weights of a merge depend on the norms of the replicas.
+    quorum
+        The share of the workers that a merge needs, of a strategy that merges replicas: see
+        `daskxml.strategies.quorum`. 1 unless it is set.
     scales_parts
         Whether a batch of fewer rows than the worker's others, as there may be one at the end of a
         mega-batch, steps at a rate in proportion to its rows.
@@ -286,6 +130,7 @@ class Strategy:
     shares_model: bool = False
     needs_norms: bool = False
     scales_parts: bool = False
+    quorum: float = 1.0
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
     config: BatchConfig
@@ -346,7 +191,7 @@ class Strategy:
             return next_megabatch(self.scale(state), self.config.megabatch_rows), ()
         if isinstance(event, Measured) and state.phase == "measure":
             state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
-            return state, (self.merge(state, event),)
+            return state, (self.merge(by_quorum.merging(state), event),)
         state = self.record(state, event)
         is_open = state.phase not in ("idle", "measure", "merge")
         return self.schedule(state) if is_open else (state, ())
@@ -361,6 +206,8 @@ class Strategy:
             case Begin(rows):
                 left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
                 return replace(state, phase="train", remaining_rows=left)
+            case WorkerJoined(name, keeps_change=keeps) if name in members:
+                return self._rejoined(state, name, keeps_change=keeps)
             case WorkerJoined(name, device):
                 came_late = state.phase != "idle" and bool(members)
                 worker = replace(self._new_worker(device), came_late=came_late)
@@ -376,6 +223,8 @@ class Strategy:
                 return replace(state, members={**members, name: worker})
             case WorkDone():
                 return self._record_work(state, event)
+            case GraceOver() if state.waits_for:
+                return replace(state, is_grace_over=True)
             case Drain() if state.phase != "idle":
                 return replace(state, is_draining=True)
         return state
@@ -387,6 +236,17 @@ class Strategy:
             members[name] = members[name].with_work(rows, updates, done.busy_s[name])
         return replace(state, members=members)
 
+    @staticmethod
+    def _rejoined(state: MegabatchState, name: str, *, keeps_change: bool) -> MegabatchState:
+        """Return the state with a late worker that is back; it has no whole share of the rows."""
+        worker = replace(
+            state.members[name], lag=0, is_given_up=False, is_called=False, came_late=True
+        )
+        left = state.remaining_rows
+        if not keeps_change:
+            left, worker = left + worker.rows, worker.without_work()
+        return replace(state, remaining_rows=left, members={**state.members, name: worker})
+
     def _new_worker(self, device: WorkerDevice) -> WorkerState:
         threads = device.pool_threads
         size = float(self.config.first_size(threads))
@@ -395,28 +255,36 @@ class Strategy:
     def _resumed(self, known: WorkerState | None, device: WorkerDevice) -> WorkerState:
         """Return a worker as it was; a new one for a new worker or another device."""
         if known is not None and known.pool_threads == device.pool_threads:
-            return known
+            return known.in_new_megabatch()  # what a late one had was not stored
         return self._new_worker(device)
 
     def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
-        """Give out rows; once all are finished, ask for the replicas' norms, or merge."""
+        """Give out rows; once a merge is due, ask for the replicas' norms, or merge."""
+        state, given_up = by_quorum.give_up(state)
+        state, called = by_quorum.call_back(state)
         state, work = self.lease(state)
-        if not is_complete(state):
-            return state, work
+        state, waits, is_due = by_quorum.wait(state, self.quorum)
+        commands = (*given_up, *called, *work, *waits)
+        if not is_due:
+            return state, commands
+        names = by_quorum.those_in(state)
         if self.needs_norms:
-            return replace(state, phase="measure"), (Measure(),)
-        return replace(state, phase="merge"), (self.merge(state, Measured({}, 0)),)
+            state = replace(state, phase="measure", merging=names)
+            return state, (*commands, Measure(names))
+        state = replace(state, phase="merge", merging=names)
+        return state, (*commands, self.merge(by_quorum.merging(state), Measured({}, 0)))
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""
         leases, policy = list[Command](), self.policy(state)
-        members, remaining = dict(state.members), state.remaining_rows
+        members, remaining = present(state.members), state.remaining_rows
         while not state.is_draining and (lease := self._next_lease(members, remaining, policy)):
             leases.append(lease)
             (worker,) = lease.parts
             members[worker] = members[worker].with_lease(lease.rows)
             remaining -= lease.rows
-        return replace(state, members=members, remaining_rows=remaining), tuple(leases)
+        everyone = {**state.members, **members}
+        return replace(state, members=everyone, remaining_rows=remaining), tuple(leases)
 
     def _next_lease(
         self, members: Mapping[str, WorkerState], remaining_rows: int, policy: LeasePolicy
@@ -434,6 +302,14 @@ class Strategy:
             name: WorkerView(w.batch_rows, self.rate(w), w.rows_per_s, w.pool_threads)
             for name, w in state.members.items()
         }
+
+    def late(self, state: MegabatchState) -> set[str]:
+        """Return the workers whose replicas are not based on the global model."""
+        return state.members.keys() - present(state.members).keys()
+
+    def merging(self, state: MegabatchState) -> tuple[str, ...]:
+        """Return the workers of the merge that is decided."""
+        return state.merging
 
     def plain(self, state: MegabatchState) -> dict[str, Any]:
         """Return the state as JSON values, for a checkpoint."""

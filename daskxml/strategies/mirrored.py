@@ -35,8 +35,8 @@ from typing import Literal
 
 from daskxml.strategies.batches import BatchConfig, apportion
 from daskxml.strategies.gangs import GangStrategy
-from daskxml.strategies.megabatch import MegabatchState, WorkerState
 from daskxml.strategies.protocol import Central, Mirrored, SyncPattern
+from daskxml.strategies.state import MegabatchState, WorkerState
 
 
 @dataclass(frozen=True, kw_only=True)

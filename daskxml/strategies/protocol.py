@@ -24,7 +24,8 @@ weights need no norms go from train to merge. After `Drain` nothing more is give
 
 A lost worker takes its unmerged rows with it: `WorkerLost` leads from measure or merge back to
 train, and they are given out again (the executor takes a merge back that has begun before it sends
-the event). Where all workers update one model (``shares_model``), what they have done is in that
+the event). A merge may begin without workers that are late (`daskxml.strategies.quorum`). Where all
+workers update one model (``shares_model``), what they have done is in that
 model and stays counted: only the rows under way are given out again.
 
 Between two merges the workers of gangs change one common model, so a lost worker takes the work of
@@ -86,10 +87,17 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker arrived; its replica equals the global model."""
+    """A worker arrived, or one that was late is back, based on the global model.
+
+    Attributes
+    ----------
+    keeps_change
+        Whether a worker that was late brings what it changed; else its rows are done again.
+    """
 
     worker: str
     device: WorkerDevice = REPLICA
+    keeps_change: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,11 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
+class GraceOver:
+    """The time is over that `Wait` asked for: merge without those who are not in."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Time is up, or the run was stopped: merge what is done, and give out nothing more before."""
 
@@ -172,6 +185,7 @@ Event = (
     | WorkDone
     | Measured
     | Merged
+    | GraceOver
     | Drain
 )
 
@@ -268,7 +282,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Report the norm of every replica."""
+    """Report the norms of the replicas that are to be merged."""
+
+    workers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +304,31 @@ class Merge:
     regularized: bool | None = None
 
 
-Command = Work | Measure | Merge
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Report when the grace is over for those who are not in yet: `GraceOver`.
+
+    The grace is longer where no quorum is in. A later command takes the place of this one.
+    """
+
+    has_quorum: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """Add what a late worker changed to the present global model: `WorkerJoined`."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Give the rows of a late worker to others, and drop what it did with them."""
+
+    worker: str
+
+
+Command = Work | Measure | Merge | Wait | Rebase | GiveUp
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,9 @@ from dataclasses import replace
 
 from daskxml.strategies.batches import split_rows
 from daskxml.strategies.dispatch import IN_FLIGHT, LONGEST_LEASE_S
-from daskxml.strategies.megabatch import (
-    MegabatchState,
-    Strategy,
-    WorkerState,
-)
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import Command, Work, natural_order
+from daskxml.strategies.state import MegabatchState, WorkerState, present
 
 
 def assign_quotas(state: MegabatchState, names: Collection[str]) -> MegabatchState:
@@ -74,7 +71,8 @@ def lease_probes(
     """Lease the same few batches to every worker without a lease yet, as far as rows suffice."""
     leases: list[Command] = []
     members, left = dict(state.members), state.remaining_rows
-    new = sorted((n for n, w in members.items() if not (w.rows or w.leases)), key=natural_order)
+    here = present(members).items()
+    new = sorted((n for n, w in here if not (w.rows or w.leases)), key=natural_order)
     for place, name in enumerate(() if state.is_draining else new):
         worker = members[name]
         rows = min(batches * worker.batch_rows, -(-left // (len(new) - place)))
@@ -94,10 +92,11 @@ class QuotaStrategy(Strategy):
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease from the quotas, which are assigned first."""
-        state = assign_quotas(state, self.eligible(state))
+        here = present(state.members)
+        state = assign_quotas(state, here.keys() & set(self.eligible(state)) or here)
         leases: list[Command] = []
         members = dict(state.members)
-        ordered = sorted(members, key=natural_order)
+        ordered = sorted(here, key=natural_order)
         for name in () if state.is_draining else ordered * IN_FLIGHT:  # one each, then another
             worker = members[name]
             if lease := self.lease_of(name, worker, quota_lease_rows(worker)):

@@ -20,12 +20,9 @@ from typing import Literal
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.dispatch import IN_FLIGHT, LONGEST_LEASE_S, SHORTEST_LEASE_S, LeasePolicy
-from daskxml.strategies.megabatch import (
-    MegabatchState,
-    Strategy,
-    WorkerState,
-)
+from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import Measured, Merge
+from daskxml.strategies.state import MegabatchState, WorkerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from typing import Any, Literal
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig, apportion, split_rows
 from daskxml.strategies.gangs import GangStrategy, active
-from daskxml.strategies.megabatch import MegabatchState, WorkerState, proportional_weights
+from daskxml.strategies.megabatch import proportional_weights
 from daskxml.strategies.protocol import (
     Command,
     Event,
@@ -41,6 +41,7 @@ from daskxml.strategies.protocol import (
     WorkDone,
 )
 from daskxml.strategies.quotas import QuotaStrategy, begin_probe, lease_probes
+from daskxml.strategies.state import MegabatchState, WorkerState, present
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class StaticByMegabatch(QuotaStrategy):
             state = begin_probe(state, float(config.batch_max))
         if state.phase == "probe":
             state, probes = lease_probes(state, config.probe_batches, config.lr)
-            if any(w.leases for w in state.members.values()):
+            if any(w.leases for w in present(state.members).values()):
                 return state, probes
             state = self._fix_sizes(state)
         return super().schedule(state)

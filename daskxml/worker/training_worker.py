@@ -11,6 +11,7 @@ shared memory; other workers step on a copy. A merge then only copies the shared
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,6 +168,23 @@ class TrainingWorker:
         if not self.settings.steps_in_place:
             self.kernels.copy(self.replica.flat, self.current)
         self.generation = generation
+
+    def rebase(self, models: Mapping[str, Array], generation: int, best: int) -> bool:
+        """Add what the replica changed since its base to a newer global model.
+
+        Returns
+        -------
+        bool
+            False if that is not finite: the change is dropped.
+        """
+        changed, flat = self.scratch, self.replica.flat
+        self.kernels.axpby(changed, flat, 1.0, self.current, -1.0)
+        self.set_models(models, generation, best)
+        self.kernels.axpby(flat, self.current, 1.0, changed, 1.0)
+        is_finite = math.isfinite(self.squared_norm())
+        if not is_finite:
+            self.rewind()
+        return is_finite
 
     def rewind(self) -> None:
         """Undo all steps since the last merge, and reset all moments; a shared model stays."""

@@ -16,7 +16,7 @@ from daskxml.strategies.adaptive_sgd import (
     scale_batch_sizes,
 )
 from daskxml.strategies.batch_rules import Pace
-from daskxml.strategies.megabatch import WorkerState
+from daskxml.strategies.state import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,

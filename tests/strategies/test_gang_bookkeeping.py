@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.strategies.gangs import next_steps
-from daskxml.strategies.megabatch import MegabatchState
+from daskxml.strategies.state import MegabatchState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from daskxml.strategies.asynchronous import batch_shares
-from daskxml.strategies.megabatch import MegabatchState, WorkerState
+from daskxml.strategies.state import MegabatchState, WorkerState
 from daskxml.strategies.protocol import (
     Asynchronous,
     Averaging,

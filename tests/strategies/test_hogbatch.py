@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.strategies.megabatch import WorkerState
+from daskxml.strategies.state import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,

@@ -92,7 +92,6 @@ class Trees(TrainedKind[TreeSpec]):
         yield Limit("data.residency", ("auto", "replicate"), why)
         why = f"{tree} has no loss over all rows: leave it out"
         yield Limit("evaluation.training_loss", (False,), why)
-        yield Limit("combine.overlap", (False,), f"{tree} merges nothing: leave it out")
 
     def figures(self, spec: TreeSpec) -> dict[str, Any]:
         """Return how nodes are fitted."""

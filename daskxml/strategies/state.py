@@ -1,0 +1,227 @@
+"""What a strategy remembers: the rows, the workers, and what each has done since the last merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+_SMOOTHING = 0.5  # share of the newest lease in the measured throughput
+_SLOWEST = 4  # times as long as expected that a late lease counts, at most: a frozen worker is idle
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerState:
+    """What a strategy records of a worker.
+
+    Attributes
+    ----------
+    batch_size
+        Its batch size, kept as a real number; a pool's is divided among its threads.
+    pool_threads
+        Threads of a pool; 0 for a replica.
+    updates, rows, busy_s
+        Done since the last merge, and the seconds that it took; a pool's updates are its batches,
+        unless the strategy counts those of its threads.
+    total_updates
+        Updates since the run began.
+    leased_rows, leases
+        Rows under way, and pieces of work: leases, or its part in a gang.
+    quota_rows
+        Assigned and not yet leased (static assignment only).
+    rows_per_s
+        Measured throughput, without waiting for others; 0 before the first measurement.
+    speed
+        The throughput by which its batches are sized once for all, where they are; 0 before.
+    came_late
+        Whether it joined in the middle of this mega-batch.
+    most_rows
+        The largest batch that its memory holds, an upper bound of ``batch_size``; 0: no bound.
+    gain
+        What a rule of batch sizes remembers of its last step; see
+        `daskxml.strategies.batch_rules`.
+    staleness
+        Updates of others between two of a replica's own, in the last mega-batch (shared models).
+    best_rows_per_s
+        The highest ``rows_per_s`` so far, where a strategy asks how far the device is used.
+    lag, age
+        Merges since the base of its replica, and since its oldest step that is in no merge.
+    is_expected
+        Whether a merge waits for it: not if the last one began without it.
+    is_given_up, is_called
+        Whether its unmerged rows were given to others, and whether it is being rebased.
+    """
+
+    batch_size: float
+    pool_threads: int = 0
+    updates: float = 0
+    rows: int = 0
+    total_updates: float = 0.0
+    leased_rows: int = 0
+    leases: int = 0
+    quota_rows: int = 0
+    rows_per_s: float = 0.0
+    came_late: bool = False
+    most_rows: int = 0
+    busy_s: float = 0.0
+    gain: float = 0.0
+    staleness: float = 0.0
+    best_rows_per_s: float = 0.0
+    speed: float = 0.0
+    lag: int = 0
+    age: int = 0
+    is_expected: bool = True
+    is_given_up: bool = False
+    is_called: bool = False
+
+    def __post_init__(self) -> None:
+        if self.most_rows:
+            object.__setattr__(self, "batch_size", min(self.batch_size, float(self.most_rows)))
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Updates of a full batch: one, or one by every thread of a pool."""
+        return max(1, self.pool_threads)
+
+    @property
+    def batch_rows(self) -> int:
+        """The batch size in whole rows, the same for every thread of a pool."""
+        parts = self.updates_per_batch
+        return parts * max(1, round(self.batch_size / parts))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its replica is not based on the global model: nothing is leased to it."""
+        return self.lag > 0 or self.is_given_up
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it can be merged: it is not late, and nothing is under way."""
+        return not (self.is_late or self.leases or self.quota_rows)
+
+    def with_lease(self, rows: int) -> WorkerState:
+        """Return the state after it was given so many rows."""
+        return replace(self, leased_rows=self.leased_rows + rows, leases=self.leases + 1)
+
+    def with_work(self, rows: int, updates: float, busy_s: float) -> WorkerState:
+        """Return the state after so many rows under way are done, as so many updates."""
+        if self.is_late and self.rows_per_s:
+            busy_s = min(busy_s, _SLOWEST * rows / self.rows_per_s)
+        measured = rows / busy_s if rows and busy_s > 0.0 else self.rows_per_s
+        known = self.rows_per_s or measured
+        return replace(
+            self,
+            updates=self.updates + updates,
+            rows=self.rows + rows,
+            busy_s=self.busy_s + busy_s,
+            total_updates=self.total_updates + updates,
+            leased_rows=self.leased_rows - rows,
+            leases=self.leases - 1,
+            rows_per_s=known + _SMOOTHING * (measured - known),
+        )
+
+    def without_work(self) -> WorkerState:
+        """Return the state without what it has done and was given, but for the work under way."""
+        return replace(self, updates=0, rows=0, busy_s=0.0, leased_rows=0, quota_rows=0, age=0)
+
+    def in_new_megabatch(self) -> WorkerState:
+        """Return the state with the counters of a mega-batch at their beginning."""
+        return replace(
+            self.without_work(), leases=0, came_late=False, lag=0, is_expected=True,
+            is_given_up=False, is_called=False,
+        )  # fmt: skip
+
+    def left_behind(self) -> WorkerState:
+        """Return the state after a merge that began without it."""
+        is_idle = self.is_given_up or not (self.rows or self.leased_rows)
+        age = 0 if is_idle else self.age + 1
+        return replace(self, quota_rows=0, lag=self.lag + 1, age=age, is_expected=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MegabatchState:
+    """The state of a strategy.
+
+    Attributes
+    ----------
+    remaining_rows
+        Rows of this mega-batch that are neither given out nor assigned.
+    phase
+        ``"idle"``, ``"train"``, ``"measure"``, ``"merge"``, or one that a subclass adds.
+    is_draining
+        Whether nothing more is given out in this mega-batch.
+    merging
+        The workers of the merge that is decided, or that norms are measured for.
+    waits_for, is_grace_over
+        What `Wait` was asked for: ``"quorum"``, ``"others"`` or nothing; whether it was answered.
+    merges
+        Merges since the run began.
+    members
+        Every worker, by name.
+    first_norm
+        The largest norm of a replica at the first merge; 0 before.
+    step_s
+        Measured seconds of a step that all make together; 0 before the first measurement.
+    """
+
+    remaining_rows: int
+    phase: str = "idle"
+    is_draining: bool = False
+    merging: tuple[str, ...] = ()
+    waits_for: str = ""
+    is_grace_over: bool = False
+    merges: int = 0
+    members: Mapping[str, WorkerState] = field(default_factory=dict)
+    first_norm: float = 0.0
+    step_s: float = 0.0
+
+
+def present(members: Mapping[str, WorkerState]) -> dict[str, WorkerState]:
+    """Return the workers that are not late."""
+    return {name: worker for name, worker in members.items() if not worker.is_late}
+
+
+def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
+    """Remove a lost worker and return its rows: the unmerged ones, or only the unfinished ones."""
+    members = dict(state.members)
+    lost = members.pop(name, None)
+    if lost is None:
+        return state
+    remaining = state.remaining_rows + lost.leased_rows + lost.quota_rows
+    if not keeps_work:
+        remaining += lost.rows
+    return _without_merge(replace(state, remaining_rows=remaining, members=members), name)
+
+
+def _without_merge(state: MegabatchState, name: str) -> MegabatchState:
+    """Undo the merge that is decided, if this worker takes part."""
+    if name not in state.merging:
+        return state
+    return replace(state, phase="train", merging=(), waits_for="", is_grace_over=False)
+
+
+def roll_back(state: MegabatchState) -> MegabatchState:
+    """Return the rows of a mega-batch that has begun: all workers restart it together."""
+    rows = sum(worker.rows + worker.leased_rows for worker in state.members.values())
+    members = {name: worker.in_new_megabatch() for name, worker in state.members.items()}
+    phase = state.phase if state.phase == "idle" else "train"
+    left = state.remaining_rows + rows
+    return replace(state, remaining_rows=left, members=members, phase=phase, merging=())
+
+
+def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
+    """Reset the counters of a mega-batch, but for workers that the merge began without."""
+    members = {
+        name: worker.in_new_megabatch() if name in state.merging else worker.left_behind()
+        for name, worker in state.members.items()
+    }
+    return replace(
+        state,
+        remaining_rows=rows,
+        phase="idle",
+        is_draining=False,
+        merging=(),
+        waits_for="",
+        is_grace_over=False,
+        merges=state.merges + 1,
+        members=members,
+    )
