@@ -32,7 +32,7 @@ from daskxml.cluster.worker_info import (
 )
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
-from daskxml.strategies.protocol import natural_order
+from daskxml.strategies.protocol import Rebase, natural_order
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 
 MAX_OVERTAKEN = 3  # merges committed while a worker copies the model, before the run waits for it
@@ -276,11 +276,11 @@ class Membership(Admission):
         donors = [self.group.workers[name] for name in names if name in self.group.workers]
         is_late = self.group.workers.get(worker.name) is worker
         for donor in remaining(donors):
-            args = (self.group.run, donor.address, is_late)
+            args = (self.group.run, donor.address, is_late and worker.keeps_change)
             try:
                 copied = await self.group.ask(worker, "start", tasks.copy_model, *args)
-                worker.generation, keeps_change = copied
-                worker.keeps_change &= keeps_change
+                worker.generation, is_finite = copied
+                worker.keeps_change &= is_finite
                 break
             except OSError:  # the donor is gone
                 continue
@@ -288,12 +288,21 @@ class Membership(Admission):
         if worker.generation == self.executor.session.generation:
             self.executor.emit(CandidateReady())  # otherwise the result of a merge follows anyway
 
-    def rebase(self, worker: str) -> None:
-        """Start to move what a late worker changed to the present global model."""
-        if worker in self.group.workers:
-            late = self.group.workers[worker]
-            late.overtaken, late.keeps_change, late.squared_norm = 0, True, None
-            self._copies[late] = self._tasks.start(self._copy_model(late))
+    def rebase(self, command: Rebase) -> None:
+        """Start to bring a late worker to the global model, after what is under way for that."""
+        late = self.group.workers.get(command.worker)
+        if late is not None:
+            self._copies[late] = self._tasks.start(
+                self._rebase(late, command.keeps_change, self._copies.get(late))
+            )
+
+    async def _rebase(
+        self, late: WorkerHandle, keeps_change: bool, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        late.overtaken, late.keeps_change, late.squared_norm = 0, keeps_change, None
+        await self._copy_model(late)
 
     def admit(self, generation: int, may_join: bool) -> list[WorkerHandle]:
         """Return the workers with the model of this generation and take part from now on.

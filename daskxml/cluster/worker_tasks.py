@@ -180,8 +180,6 @@ def run_lease(
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
         (batches,), (lr,) = command.batches, command.lrs
-        if command.rewinds:
-            queue.worker.rewind()
         work = queue.worker.lease(batches, lr, rows)
         message = {"run": run, "lease": command.number, "squared_norm": quick_norm(queue.worker)}
     finally:

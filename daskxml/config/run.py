@@ -33,8 +33,8 @@ from daskxml.strategies.megabatch import Strategy
 
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
-_NO_STRATEGY = "is not for this [model] kind, which is fitted in tasks: leave the section out"
 DEFAULT_QUORUM = 0.75
+_NO_STRATEGY = "is not for this [model] kind, which is fitted in tasks: leave the section out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,48 +79,6 @@ class RunConfig:
 
     def problems(self) -> Iterator[tuple[str, str, Any, str]]:
         """Yield section, key and value of what the other sections do not allow, and why.
-    def _conflicts(self, strategy: Strategy) -> Iterator[tuple[bool, str]]:
-        """Yield combinations of sections that are invalid, with what to do about them."""
-        name, combine, on_merge = self.strategy_name, self.combine, self.optimizer.on_merge
-        merges = not (strategy.is_joint or strategy.shares_model)
-        training, rank = self.training, self.training.target_rank
-        needs_metric = training.target or training.patience or training.keep_best is True
-        yield (
-            self.text != TextSettings() and VECTORIZE not in self.pipeline.stages,
-            f"[text] is for documents: add {VECTORIZE!r} to [pipeline] stages",
-        )
-        yield (
-            bool(needs_metric) and rank not in self.evaluation.k,
-            f"[training] target_metric = {training.target_metric!r} is never measured: "
-            f"add {rank} to [evaluation] k = {list(self.evaluation.k)}",
-        )
-        yield (
-            combine.rule not in ("auto", *strategy.rules),
-            f"[combine] rule = {combine.rule!r}: strategy {name!r} takes "
-            f"auto, {', '.join(strategy.rules)}",
-        )
-        yield (
-            combine.outer != "none" and not (merges and self.rule == "mean"),
-            f"[combine] outer = {combine.outer!r}: needs a strategy that merges models by "
-            "their mean, like adaptive-sgd or elastic",
-        )
-        yield (
-            combine.quorum not in ("auto", 1) and not merges,
-            f"[combine] quorum = {combine.quorum}: the workers of strategy {name!r} have one model "
-            "between merges; leave it at 1, or take one that merges replicas, like adaptive-sgd or "
-            "elastic",
-        )
-        yield (
-            strategy.shares_model and on_merge != "keep",
-            f"[optimizer] on_merge = {on_merge!r}: strategy {name!r} updates one shared model and "
-            "merges nothing; leave it at 'keep'",
-        )
-        yield (
-            strategy.is_joint and bool(self.cluster.pools),
-            f"[cluster] pools = {self.cluster.pools}: the workers of strategy {name!r} step "
-            "together, which pools do not; take one that leases batches, like adaptive-sgd or "
-            "hogbatch",
-        )
 
         Examples
         --------

@@ -37,6 +37,7 @@ REMOVED = {  # run files, strategies, keys by class and values, and what takes t
     "SamplingConfig.sets": "'random' draws labels for a batch, 'simhash' and 'dwta' for each row; "
     "leave it out",
     "SamplingConfig.weighted": "drawn labels count 1, which ranks better; leave it out",
+    "CombineConfig.overlap": "merges by a `quorum` do not wait either; leave it out",
     "Spec.hard_negatives": "no measurable gain on two data sets; leave it out",
     "output_dtype = 'bfloat16'": "take 'float16', which is faster and has smaller logits",
     "rule = 'changed-mean'": "take 'mean'",

@@ -24,6 +24,7 @@ from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.session.commands import STOP, Command, StopRequest
 from daskxml.session.run_loop import RunLoop
 from daskxml.session.session import Session
+from daskxml.strategies.protocol import Rebase
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,11 @@ class LocalDriver:
         times = (candidate.ready_s for candidate in self.candidates)
         return min((ready_s for ready_s in times if ready_s > now_s), default=math.inf)
 
-    def rebase(self, worker: str) -> None:
+    def rebase(self, command: Rebase) -> None:
         """Let a late worker get the global model."""
-        late = self.executor.workers[worker]
+        self._forget_candidate(command.worker)
+        late = self.executor.workers[command.worker]
+        late.keeps_change = command.keeps_change
         self.candidates.append(Candidate(late, self.executor.clock.now_s))
 
     def admit(self, generation: int, may_join: bool) -> list[LocalWorker]:
@@ -292,7 +295,7 @@ class LocalDriver:
         donors = (other.training for other in self.executor.workers.values())
         donor = max(donors, key=lambda training: training.generation)
         generation, models = donor.host_models()
-        if worker.name in self.executor.workers:
+        if worker.name in self.executor.workers and worker.keeps_change:
             worker.keeps_change = worker.training.rebase(models, generation, donor.best)
         else:
             worker.training.set_models(models, generation, donor.best)

@@ -195,8 +195,6 @@ class LocalExecutor:
     def _lease(self, command: RunWork, begins_s: float) -> None:
         (name,), (batches,), (lr,) = command.workers, command.batches, command.lrs
         worker, done = self.workers[name], list[WorkStats]()
-        if command.rewinds:
-            worker.training.rewind()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         for together, takes_s in worker.pieces(batches, self.session.generation):
             work = partial(worker.work, together, lr, done)

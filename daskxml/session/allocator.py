@@ -57,7 +57,7 @@ class WorkAllocator:
         self.ledger, self.placement, self.allocated = ledger, placement, allocated
         self._open: dict[int, OpenWork] = {}
         self._rewinds = False
-        self._given_up: set[str] = set()  # whose next lease drops what it did before
+        self.given_up: set[str] = set()  # workers whose rows are done again by others
 
     def allocate(self, work: protocol.Work, *, begins: bool, now_s: float) -> RunWork:
         """Allocate the rows of some work; ``begins``: the first since a merge."""
@@ -70,9 +70,8 @@ class WorkAllocator:
             lrs=tuple(part.lr for part in work.parts.values()),
             pattern=work.pattern,
             begins=begins,
-            rewinds=self._rewinds or not self._given_up.isdisjoint(work.parts),
+            rewinds=self._rewinds,
         )
-        self._given_up.difference_update(work.parts)
         self._open[command.number] = OpenWork(command, spans, now_s)
         self._rewinds = False
         return command
@@ -109,7 +108,12 @@ class WorkAllocator:
         """Take back all rows of a late worker, whose work goes on in vain; return how many."""
         own = {n: work for n, work in self._open.items() if worker in work.spans}
         self._open |= {n: replace(work, is_void=True) for n, work in own.items()}
-        self._given_up.add(worker)
+        self.given_up.add(worker)
+        return self.ledger.give_back(worker)
+
+    def rejoined(self, worker: str) -> int:
+        """Take back the rows of a late worker that is back without its change; return how many."""
+        self.given_up.discard(worker)
         return self.ledger.give_back(worker)
 
     def is_under_way(self, number: int) -> bool:
@@ -120,7 +124,7 @@ class WorkAllocator:
         """Take back the rows that a strategy loses with a worker; return how many."""
         if strategy.is_joint:
             return self.roll_back()
-        self._given_up.discard(worker)
+        self.given_up.discard(worker)
         undone = [n for n, work in self._open.items() if worker in work.spans]
         spans = [self._open.pop(number).spans[worker] for number in undone]
         if strategy.shares_model:

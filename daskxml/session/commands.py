@@ -136,8 +136,7 @@ class RunWork:
     begins
         The first work since a merge: the replicas of a gang start from the global model.
     rewinds
-        The replicas drop what they have done since the merge: those of a gang if a worker was lost,
-        a late one's if its rows were given to others.
+        A worker was lost since the merge: the replicas of a gang drop what they have done since.
     """
 
     number: int

@@ -122,10 +122,6 @@ class MegabatchLog:
         """Rows done so far that are in no merge, or in this one once it is decided."""
         return sum(work.rows for name, work in self.work.items() if name not in self.late)
 
-    def rows_of(self, worker: str) -> int:
-        """Return the rows that a worker has done."""
-        return self.work[worker].rows if worker in self.work else 0
-
     @property
     def held_rows(self) -> int:
         """Rows done and under way."""

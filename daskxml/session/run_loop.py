@@ -60,8 +60,8 @@ class Executor(Protocol):
 class Membership(Protocol):
     """Prepares workers that arrive during the run, and those that were late."""
 
-    def rebase(self, worker: str) -> None:
-        """Start to add what a late worker changed to the present global model."""
+    def rebase(self, command: Rebase) -> None:
+        """Start to bring a late worker to the global model, after what is under way for that."""
 
     def admit(self, generation: int, may_join: bool) -> Iterable[Participant]:
         """Let candidates with the model of ``generation`` join, and return them.
@@ -120,7 +120,7 @@ class RunLoop:
             if isinstance(command, Restart):
                 return RESTART
             if isinstance(command, Rebase):
-                self.membership.rebase(command.worker)
+                self.membership.rebase(command)
             else:
                 self.executor.execute(command)
         self._publish_progress()

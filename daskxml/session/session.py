@@ -277,11 +277,16 @@ class Session:
 
     def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
         """Turn decisions into commands; a mega-batch without any work is not merged."""
-        if (merged := to_merge(decisions)) and not any(map(self.log.rows_of, merged)):
+        if (merged := to_merge(decisions)) and not self._has_rows(merged):
             self._merged()
             return self._checkpoint() if self.rules.can_checkpoint else self._end_run()
         commands = [self._command(decision, now_s) for decision in decisions]
         return [command for command in commands if command is not None]
+
+    def _has_rows(self, merged: Collection[str]) -> bool:
+        """Whether these workers, or lost ones whose work stays in a shared model, did anything."""
+        names = [n for n in self.log.work if n in merged or n not in self.workers]
+        return any(self.log.work[name].rows for name in names)
 
     def _command(self, decision: protocol.Command, now_s: float) -> Command | None:
         match decision:
@@ -294,9 +299,8 @@ class Session:
             case protocol.Merge(weights, momentum):
                 self._end_training(now_s)
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
-            case protocol.Wait(has_quorum):
-                since_s = now_s - self.log.begun_s
-                wait_s = grace_s(since_s, self._grace_s, has_quorum=has_quorum)
+            case protocol.Wait(waits_for):
+                wait_s = grace_s(now_s - self.log.begun_s, self._grace_s, waits_for)
                 self._grace_until_s = now_s + wait_s
                 return None
             case protocol.GiveUp(worker):
@@ -312,8 +316,9 @@ class Session:
             self.log.events.append(memory_event(limited.worker, after_s, limited.rows))
             commands += self._decide(limited, now_s)
         done = self._allocator.done(result, now_s)
-        is_counted = done is not None and any(done.rows.values())  # else others do its rows
-        work = dict(zip(done.rows, result.ranks, strict=True)) if is_counted else None
+        work = None
+        if done is not None and any(done.rows.values()):  # else others do its rows
+            work = dict(zip(done.rows, result.ranks, strict=True))
         return commands + self._decide(done, now_s, work)
 
     def drain(self, reason: str, now_s: float) -> list[Command]:
@@ -402,9 +407,11 @@ class Session:
 
     def _worker_joined(self, event: WorkerJoined, now_s: float) -> list[Command]:
         is_new, rows = event.worker not in self.workers, 0
+        if event.keeps_change and event.worker in self._allocator.given_up:
+            return []  # it is rebased once more
         self.workers[event.worker] = None
         if not event.keeps_change:
-            rows = self.ledger.give_back(event.worker)
+            rows = self._allocator.rejoined(event.worker)
         self.add_event(worker_event("joined", event.worker, now_s - self.log.begun_s, rows))
         commands = self._decide(event, now_s)
         return self._rebalance() + commands if is_new else commands

@@ -41,6 +41,7 @@ from daskxml.strategies.protocol import (
 from daskxml.strategies.state import (
     MegabatchState,
     WorkerState,
+    drained,
     next_megabatch,
     present,
     remove_worker,
@@ -226,7 +227,7 @@ class Strategy:
             case GraceOver() if state.waits_for:
                 return replace(state, is_grace_over=True)
             case Drain() if state.phase != "idle":
-                return replace(state, is_draining=True)
+                return drained(state)
         return state
 
     def _record_work(self, state: MegabatchState, done: WorkDone) -> MegabatchState:
@@ -255,7 +256,8 @@ class Strategy:
     def _resumed(self, known: WorkerState | None, device: WorkerDevice) -> WorkerState:
         """Return a worker as it was; a new one for a new worker or another device."""
         if known is not None and known.pool_threads == device.pool_threads:
-            return known.in_new_megabatch()  # what a late one had was not stored
+            fresh = known.in_new_megabatch()  # what a late one had was not stored
+            return known if fresh == known else fresh
         return self._new_worker(device)
 
     def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
@@ -318,4 +320,5 @@ class Strategy:
     def restore(self, plain: dict[str, Any]) -> MegabatchState:
         """Return the state that ``plain`` was made from."""
         members = {name: WorkerState(**worker) for name, worker in plain["members"].items()}
-        return MegabatchState(**{**plain, "members": members})
+        merging = tuple(plain.get("merging", ()))
+        return MegabatchState(**{**plain, "members": members, "merging": merging})

@@ -89,10 +89,7 @@ class Begin:
 class WorkerJoined:
     """A worker arrived, or one that was late is back, based on the global model.
 
-    Attributes
-    ----------
-    keeps_change
-        Whether a worker that was late brings what it changed; else its rows are done again.
+    One that was late brings what it changed, if it ``keeps_change``; else its rows are done again.
     """
 
     worker: str
@@ -308,17 +305,22 @@ class Merge:
 class Wait:
     """Report when the grace is over for those who are not in yet: `GraceOver`.
 
-    The grace is longer where no quorum is in. A later command takes the place of this one.
+    It takes the place of the last one. ``waits_for`` is ``"others"``, where a quorum is in,
+    ``"quorum"``, or ``"work"``, where those that are in have done nothing that could be merged.
     """
 
-    has_quorum: bool
+    waits_for: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """Add what a late worker changed to the present global model: `WorkerJoined`."""
+    """Set a late worker's replica to the global model, with what it changed: `WorkerJoined`.
+
+    If it does not keep its change, its rows are done again.
+    """
 
     worker: str
+    keeps_change: bool
 
 
 @dataclass(frozen=True, slots=True)

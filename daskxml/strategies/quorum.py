@@ -4,7 +4,7 @@ A worker is *in* when nothing that it was given is under way. A merge begins whe
 to give out and all are in; with a quorum below 1 also without some of them: once that share of the
 workers is in and a grace is over, and a multiple of the grace later without a quorum. Nobody waits
 for a worker that the last merge began without. The session measures the grace: it is told to by
-`Wait`, and answers with `GraceOver`.
+`Wait`, and answers with `GraceOver` (`grace_s`).
 
 =========  ===============  ==================================================================
 worker     fields           what happens
@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from daskxml.strategies.dispatch import LONGEST_LEASE_S
 from daskxml.strategies.protocol import GiveUp, Rebase, Wait
 from daskxml.strategies.state import MegabatchState, present
 
@@ -37,8 +38,8 @@ STALENESS = 3  # merges that a worker's oldest step may miss
 _LEAST_S = 0.25
 
 
-def grace_s(since_begin_s: float, given_s: float | None, *, has_quorum: bool) -> float:
-    """Return how long to wait for others, once no rows are left to give out.
+def grace_s(since_begin_s: float, given_s: float | None, waits_for: str) -> float:
+    """Return how long to wait for others, once those that are in have nothing left to do.
 
     Parameters
     ----------
@@ -47,16 +48,19 @@ def grace_s(since_begin_s: float, given_s: float | None, *, has_quorum: bool) ->
     given_s
         `[combine] grace`; None stands for a quarter of the mega-batch, and at least a quarter of a
         second, so that no scheduler's hiccup makes a worker late.
-    has_quorum
-        Whether a quorum is in; else the wait is four times as long.
+    waits_for
+        Of `Wait`. Without a quorum the wait is four times as long; where those that are in have
+        done nothing, it is as long again with each report, and a lease is at least twice over.
 
     Examples
     --------
-    >>> grace_s(8.0, None, has_quorum=True), grace_s(8.0, 0.5, has_quorum=False)
-    (2.0, 2.0)
+    >>> grace_s(8.0, None, "others"), grace_s(8.0, 0.5, "quorum"), grace_s(8.0, 0.25, "work")
+    (2.0, 2.0, 2.0)
     """
     grace = max(_LEAST_S, since_begin_s / 4.0) if given_s is None else given_s
-    return grace if has_quorum else 4.0 * grace
+    if waits_for == "others":
+        return grace
+    return max(4.0 * grace, 2.0 * LONGEST_LEASE_S if waits_for == "work" else 0.0)
 
 
 def those_in(state: MegabatchState) -> tuple[str, ...]:
@@ -84,26 +88,25 @@ def others(state: MegabatchState, quorum: float) -> str:
 
 def call_back(state: MegabatchState) -> tuple[MegabatchState, tuple[Rebase, ...]]:
     """Rebase the late workers that have done what they were leased."""
-    members = dict(state.members)
-    back = [n for n, w in members.items() if w.is_late and not (w.leases or w.is_called)]
-    for name in back:
-        members[name] = replace(members[name], is_called=True)
-    return replace(state, members=members), tuple(Rebase(name) for name in back)
+    found = state.members.items()
+    back = {n: w for n, w in found if w.is_late and not (w.leases or w.is_called)}
+    called = {name: replace(worker, is_called=True) for name, worker in back.items()}
+    rebases = tuple(Rebase(name, not worker.is_given_up) for name, worker in back.items())
+    return replace(state, members={**state.members, **called}), rebases
 
 
 def give_up(state: MegabatchState) -> tuple[MegabatchState, tuple[GiveUp, ...]]:
     """Let others do the rows of workers that are too late, or of all where nothing else is left."""
     members, rows_left = dict(state.members), state.remaining_rows
     here = present(members).values()
-    going_on = [worker for worker in here if worker.is_in or not state.is_grace_over]
-    is_over = state.is_grace_over or not rows_left
-    is_stuck = is_over and not any(worker.rows or worker.leases for worker in going_on)
+    is_silent = state.is_grace_over and state.waits_for == "work"
+    is_stuck = is_silent or not (rows_left or any(w.rows or w.leases for w in here))
     given_up = []
     for name, worker in members.items():
         rows = worker.rows + worker.leased_rows + worker.quota_rows
-        is_out = worker.lag > 0 or (state.is_grace_over and not worker.is_in)
+        is_out = not worker.is_in if is_silent else worker.lag > 0 and worker.leases > 0
         if rows and (worker.age > STALENESS or (is_stuck and is_out)):
-            members[name] = replace(worker.without_work(), is_given_up=True, is_expected=False)
+            members[name] = worker.given_up()
             given_up.append(GiveUp(name))
             rows_left += rows
     return replace(state, members=members, remaining_rows=rows_left), tuple(given_up)
@@ -115,16 +118,18 @@ def wait(state: MegabatchState, quorum: float) -> tuple[MegabatchState, tuple[Wa
     Workers that are in, although rows are left, are those to which no lease is worth giving.
     """
     are_in = [state.members[name] for name in those_in(state)]
-    is_open = state.remaining_rows > 0 and not state.is_draining
     waits_for = others(state, quorum) if are_in else ""
+    if quorum < 1.0 and are_in and not any(worker.rows for worker in are_in):
+        found = state.members.values()
+        waits_for = "work" if any(w.rows or w.leased_rows or w.quota_rows for w in found) else ""
     if not waits_for or quorum == 1.0:
+        is_open = state.remaining_rows > 0 and not state.is_draining
         settled = replace(state, waits_for="", is_grace_over=False)
         return settled, (), bool(are_in) and not (waits_for or is_open)
-    if waits_for != state.waits_for:
-        command = Wait(has_quorum=waits_for == "others")
-        return replace(state, waits_for=waits_for, is_grace_over=False), (command,), False
-    is_worth = state.is_draining or any(worker.rows for worker in are_in)
-    return state, (), state.is_grace_over and is_worth
+    if waits_for == state.waits_for != "work":
+        return state, (), state.is_grace_over
+    waiting = replace(state, waits_for=waits_for, is_grace_over=False)
+    return waiting, (Wait(waits_for),), False
 
 
 def merging(state: MegabatchState) -> MegabatchState:

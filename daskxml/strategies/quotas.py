@@ -30,7 +30,7 @@ def assign_quotas(state: MegabatchState, names: Collection[str]) -> MegabatchSta
     """
     members = dict(state.members)
     ordered = sorted(names, key=natural_order)
-    if not ordered or not state.remaining_rows:
+    if not ordered or not state.remaining_rows or state.is_draining:
         return state
     quotas = split_rows(state.remaining_rows, {name: members[name].batch_rows for name in ordered})
     for name, rows in quotas.items():

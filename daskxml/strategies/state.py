@@ -123,6 +123,11 @@ class WorkerState:
         """Return the state without what it has done and was given, but for the work under way."""
         return replace(self, updates=0, rows=0, busy_s=0.0, leased_rows=0, quota_rows=0, age=0)
 
+    def given_up(self) -> WorkerState:
+        """Return the state after its rows were given to others."""
+        bare = self.without_work()
+        return replace(bare, is_given_up=True, is_called=False, is_expected=False)
+
     def in_new_megabatch(self) -> WorkerState:
         """Return the state with the counters of a mega-batch at their beginning."""
         return replace(
@@ -152,7 +157,7 @@ class MegabatchState:
     merging
         The workers of the merge that is decided, or that norms are measured for.
     waits_for, is_grace_over
-        What `Wait` was asked for: ``"quorum"``, ``"others"`` or nothing; whether it was answered.
+        That of the last `Wait`, or ""; whether it was answered.
     merges
         Merges since the run began.
     members
@@ -197,6 +202,14 @@ def _without_merge(state: MegabatchState, name: str) -> MegabatchState:
     if name not in state.merging:
         return state
     return replace(state, phase="train", merging=(), waits_for="", is_grace_over=False)
+
+
+def drained(state: MegabatchState) -> MegabatchState:
+    """Return the state of a mega-batch in which nothing more is given out."""
+    quotas = sum(worker.quota_rows for worker in state.members.values())
+    members = {name: replace(worker, quota_rows=0) for name, worker in state.members.items()}
+    left = state.remaining_rows + quotas
+    return replace(state, is_draining=True, members=members, remaining_rows=left)
 
 
 def roll_back(state: MegabatchState) -> MegabatchState:

@@ -17,12 +17,13 @@ from daskxml.records.disagreements import Findings
 from daskxml.session.trace import Setup
 from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
-    Begin,
+    GiveUp,
     Measure,
     Measured,
     Merge,
     Merged,
     WorkDone,
+    WorkerJoined,
     WorkerLost,
     WorkerView,
     WorkRolledBack,
@@ -65,8 +66,6 @@ class Recount:
             before = self._state
             self._state, _ = self.strategy.step(before, event)
             match event:
-                case Begin():
-                    self._begin()
                 case WorkDone(_, rows, updates, busy_s):
                     for name in rows:
                         self._add(name, rows[name], updates[name], busy_s[name])
@@ -74,18 +73,28 @@ class Recount:
                     self._counts = {}
                 case WorkerLost(name):
                     self._lose(name, before)
+                case WorkerJoined(name, keeps_change=False):
+                    self._counts.pop(name, None)
                 case Measured(squares):
                     norms = {name: math.sqrt(square) for name, square in squares.items()}
             for command in entry.commands:
+                if isinstance(command, GiveUp):
+                    self._counts.pop(command.worker, None)
                 merge = command if isinstance(command, Merge) else merge
                 if isinstance(command, Measure | Merge):
                     self.views = self._departed | self.strategy.view(self._state)
             if isinstance(event, Merged) and any(count.rows for count in self._counts.values()):
                 self.counts, self.merge, self.norms = self._counts, merge, norms
+            if isinstance(event, Merged):
+                late = self.views.keys() - merge.weights.keys() - self._departed.keys()
+                kept = {name: count for name, count in self._counts.items() if name in late}
+                self._begin()
+                self._counts = kept
 
     def _set_up(self, setup: Setup) -> None:
         self._begin()
         self.strategy = self._make(setup.strategy)
+        self.strategy.quorum = setup.quorum
         self._state: Any = self.strategy.initial_state()
         if setup.state is not None:
             self._state = self.strategy.restore(dict(setup.state))

@@ -27,7 +27,7 @@ FIRST_MEGABATCH = [  # (event, commands), see `test_a_trace_of_two_megabatches`
     (WorkDone.alone("a", 64, 1, 1.0), ["a 21"]),
     (WorkDone.alone("a", 64, 1, 1.0), []),
     (WorkDone.alone("a", 21, 1, 21 / 64), []),
-    (WorkDone.alone("b", 43, 1, 43 / 32), [Measure()]),
+    (WorkDone.alone("b", 43, 1, 43 / 32), [Measure(("a", "b"))]),
 ]
 
 

@@ -259,7 +259,7 @@ class FakeWorker:
     async def load_checkpoint(self, run: str, path: str, generation: int, number: Any) -> None:
         self.member.generation = generation
 
-    async def copy_model(self, run: str, donor: str) -> int:
+    async def copy_model(self, run: str, donor: str, rebases: bool) -> tuple[int, bool]:
         giver = self.dask.alive(donor)
         if giver is None:
             raise OSError("cannot connect")
@@ -268,7 +268,9 @@ class FakeWorker:
             raise OSError("the connection broke")
         generation = -1 if giver._member is None else giver.member.generation
         self.member.generation = generation
-        return generation
+        if not rebases:
+            self.member.rows = Counter()
+        return generation, True
 
     async def run_lease(self, run: str, turn: int, command: Any, *fetched: Any) -> None:
         member = self.member

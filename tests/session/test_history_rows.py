@@ -62,7 +62,7 @@ def test_a_row_adds_up():
         "a": WorkerView(64, 0.5, 9.0), "b": WorkerView(16, 0.25, 9.0, batch_size=16.3)
     }  # fmt: skip
     log.trained_s = 13.0
-    take(log, told, done("a", 0, 0, 0.0), Measure(), a=WorkStats())
+    take(log, told, done("a", 0, 0, 0.0), Measure(("a", "b")), a=WorkStats())
     told.views = {}  # what is said after the training has ended is not of this mega-batch
     weights = {"a": 0.75, "b": 0.25}
     merge = Merge(weights, 0.5, perturbed=True, regularized=True)

@@ -16,7 +16,6 @@ from daskxml.strategies.adaptive_sgd import (
     scale_batch_sizes,
 )
 from daskxml.strategies.batch_rules import Pace
-from daskxml.strategies.state import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
@@ -28,6 +27,7 @@ from daskxml.strategies.protocol import (
     Work,
     WorkDone,
 )
+from daskxml.strategies.state import WorkerState
 from harness.every_strategy import follow
 from harness.traces import FIRST_MEGABATCH, NORMS, after_first, sizes, strategy
 from harness.virtual_cluster import VirtualCluster, leases_of
@@ -49,7 +49,7 @@ def test_a_trace_of_two_megabatches_as_printed():
             (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),
             (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
             (WorkDone.alone("a", 64, 1, 1.0), []),
-            (WorkDone.alone("b", 64, 1, 2.0), [Measure()]),
+            (WorkDone.alone("b", 64, 1, 2.0), [Measure(("a", "b"))]),
         ],
     )
     state, (merge,) = machine.step(state, NORMS)
@@ -85,7 +85,7 @@ def test_a_trace_of_two_megabatches_as_printed():
         state,
         [
             (WorkDone.alone("a", 12, 1, 0.1875), []),
-            (WorkDone.alone("b", 60, 1, 1.875), [Measure()]),
+            (WorkDone.alone("b", 60, 1, 1.875), [Measure(("a", "b"))]),
         ],
     )
     # and it is that part of an update: u = 5 12/64 and 3, mean 4.09375
@@ -143,7 +143,7 @@ def test_a_trace_of_three_workers():
             (batch["1"], ["1 64"]),
             (batch["1"], []),
             (batch["2"], []),
-            (batch["10"], [Measure()]),
+            (batch["10"], [Measure(("10", "2", "1"))]),
         ],
     )
     # u = 5, 2, 2: alpha = 5/9, 2/9, 2/9; r = 1; of 2 and 10, which tie, s = 2, the lowest id
@@ -221,7 +221,7 @@ def test_equal_updates_are_not_perturbed():
         machine.initial_state(),
         [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
         + [(WorkDone.alone(w, 32, 1, 1.0), []) for w in "aba"]
-        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure()])],
+        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure(("a", "b"))])],
     )
     _, (merge,) = machine.step(state, NORMS)
     assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False, regularized=True)
@@ -288,7 +288,7 @@ def test_equal_updates_as_printed():
         machine.initial_state(),
         [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
         + [(WorkDone.alone(w, 32, 1, 1.0), []) for w in "aba"]
-        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure()])],
+        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure(("a", "b"))])],
     )
     _, (merge,) = machine.step(state, NORMS)
     # r = s = a: 0.5 (1 + 0.1) (1 - 0.1), over the sum 0.995

@@ -33,7 +33,9 @@ def test_a_late_joiner_is_merged_but_not_scaled():
     machine = strategy()
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:-1])  # b has a lease left
     state = follow(machine, state, [(WorkerJoined("c"), [])])
-    state = follow(machine, state, [(WorkDone.alone("b", 43, 1, 43 / 32), [Measure()])])
+    state = follow(
+        machine, state, [(WorkDone.alone("b", 43, 1, 43 / 32), [Measure(("a", "b", "c"))])]
+    )
     state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0, "c": 9.0}, 4))
     assert merge.weights == {"a": 341 / 512, "b": 171 / 512, "c": 0.0}
     state, _ = machine.step(state, Merged())
@@ -92,7 +94,7 @@ def test_a_worker_lost_at_the_merge_takes_it_back(is_measured):
         state,
         [(WorkDone.alone("b", 64, 1, 2.0), ["b 64"])] * 3
         + [(WorkDone.alone("b", 64, 1, 2.0), ["b 21"]), (WorkDone.alone("b", 64, 1, 2.0), [])]
-        + [(WorkDone.alone("b", 21, 1, 21 / 32), [Measure()])],
+        + [(WorkDone.alone("b", 21, 1, 21 / 32), [Measure(("b",))])],
     )
     _, (merge,) = machine.step(state, Measured({"b": 0.0}, 4))
     assert merge == Merge({"b": 1.0}, 0.9, perturbed=False, regularized=True)
@@ -121,7 +123,7 @@ def test_drain_merges_what_is_done():
             (WorkDone.alone("a", 64, 1, 1.0), []),
             (WorkDone.alone("b", 64, 1, 2.0), []),
             (WorkDone.alone("b", 64, 1, 2.0), []),
-            (WorkDone.alone("a", 64, 1, 1.0), [Measure()]),
+            (WorkDone.alone("a", 64, 1, 1.0), [Measure(("a", "b"))]),
         ],
     )
     state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0}, 4))

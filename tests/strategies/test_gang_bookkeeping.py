@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.strategies.gangs import next_steps
-from daskxml.strategies.state import MegabatchState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
@@ -19,6 +18,7 @@ from daskxml.strategies.protocol import (
     WorkerLost,
     WorkRolledBack,
 )
+from daskxml.strategies.state import MegabatchState
 from harness.every_strategy import follow, make
 from harness.virtual_cluster import VirtualCluster
 

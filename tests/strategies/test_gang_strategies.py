@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from daskxml.strategies.asynchronous import batch_shares
-from daskxml.strategies.state import MegabatchState, WorkerState
 from daskxml.strategies.protocol import (
     Asynchronous,
     Averaging,
@@ -21,6 +20,7 @@ from daskxml.strategies.protocol import (
     Work,
     WorkDone,
 )
+from daskxml.strategies.state import MegabatchState, WorkerState
 from harness.every_strategy import follow, make
 from harness.virtual_cluster import VirtualCluster
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.strategies.state import WorkerState
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
@@ -19,6 +18,7 @@ from daskxml.strategies.protocol import (
     WorkerJoined,
     WorkerLost,
 )
+from daskxml.strategies.state import WorkerState
 from harness.every_strategy import follow, make
 from harness.virtual_cluster import VirtualCluster, leases_of
 

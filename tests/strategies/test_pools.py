@@ -52,7 +52,7 @@ def test_a_trace_of_a_megabatch_with_a_slow_pool():
             (WorkDone.alone("cpu", 4, 4, 4.0), ["gpu 56"]),
             (gpu(), []),
             (gpu(56), []),
-            (WorkDone.alone("cpu", 4, 4, 4.0), [Measure()]),
+            (WorkDone.alone("cpu", 4, 4, 4.0), [Measure(("cpu", "gpu"))]),
         ],
     )
     # the pool made two batches, of four updates each: it counts as two updates of its replica

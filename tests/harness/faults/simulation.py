@@ -57,7 +57,7 @@ from harness.faults.disk import Disk, virtual_disk
 from harness.faults.invariants import TreeTruth, Truth, Violated, require
 from harness.faults.loop import Process, Stuck, VirtualLoop, virtual_time
 from harness.faults.machines import NOTICE_S, Cluster, Scheduler, Value, Worker
-from harness.faults.schedule import TREES, Case, Fault
+from harness.faults.schedule import TREES, WHOLE, Case, Fault
 
 STARTS = 12  # of one run, at most
 LONGEST_START_S = 300.0  # of virtual time, from a start to the run's end; a run takes some seconds
@@ -132,7 +132,9 @@ class Simulation:
         self._lost_power, self._has_lost_disk = asyncio.Event(), False
         self._resumes_at_once = self._has_resumed = False
         self._problem: Exception | None = None
-        self.config = _config(case.strategy, case.epochs, case.checkpoint_every, case.rule)
+        self.config = _config(
+            case.strategy, case.quorum, case.epochs, case.checkpoint_every, case.rule
+        )
         self._keep_account()
 
     # ------------------------------------------------------------------- steps
@@ -389,6 +391,8 @@ class Simulation:
         elif reason != "left" and is_whole:
             with self.disk.idle():
                 self.truth.check_end(driver, self.run_dir)
+                if reason == "epochs" and self.case.strategy not in WHOLE:
+                    self.truth.check_epochs(self.case.epochs)
         run = "" if driver is None else driver.run
         close = self.loop.create_task(scheduler.plugin.forget_run(run), context=scheduler.context)
         await asyncio.wait({close}, timeout=SETTLE_S)
@@ -443,7 +447,9 @@ def _visit(kind: str, run: str, **where: Any) -> Any:
 
 
 @cache
-def _config(strategy: str, epochs: int, checkpoint_every: int, rule: str) -> RunConfig:
+def _config(
+    strategy: str, quorum: bool, epochs: int, checkpoint_every: int, rule: str
+) -> RunConfig:
     rules: dict[str, Any] = {"name": strategy, "batch_max": 4, "megabatch_batches": 4}
     model: dict[str, Any] = {"hidden": [1]}
     if strategy == TREES:
@@ -455,7 +461,7 @@ def _config(strategy: str, epochs: int, checkpoint_every: int, rule: str) -> Run
             "data": {"train": [clients.ROWS]},
             "training": {"epochs": epochs},
             "strategy": rules,
-            "combine": {"rule": rule},
+            "combine": {"rule": rule, "quorum": 0.6 if quorum else 1.0, "grace": 0.01},
             "checkpoint": {"every": checkpoint_every, "keep": 2},
             "evaluation": {"k": [1]},
             "model": model,
