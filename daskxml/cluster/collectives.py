@@ -23,9 +23,9 @@ from daskxml.cluster.worker_group import (
     any_lost,
     first_failure,
     gather_by_name,
+    heard,
     is_unreachable,
     raise_first_failure,
-    remaining,
     wait_for_loss,
 )
 from daskxml.core.errors import TrainingError
@@ -208,7 +208,7 @@ class Collectives:
             _, pending = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
             if pending or any(part.exception() for part in running):  # tasks outlive their futures
                 handler, number = "daskxml_abort", peers.id.number
-                await self.group.call_all(remaining(workers), handler, number=number)
+                await self.group.call_all(heard(workers), handler, number=number)
         except asyncio.CancelledError:
             for part in running:
                 part.cancel()

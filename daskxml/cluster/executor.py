@@ -55,6 +55,13 @@ class HandleLost:
 
 
 @dataclass(frozen=True, slots=True)
+class HandleSilent:
+    """A worker has not been heard of for long."""
+
+    worker: WorkerHandle
+
+
+@dataclass(frozen=True, slots=True)
 class TaskErred:
     """A lease raised an exception, which its future holds."""
 
@@ -73,7 +80,7 @@ class CandidateReady:
     """A worker has the global model and can join: `RunLoop.admit` follows."""
 
 
-Event = Result | HandleLost | TaskErred | RunFailed | CandidateReady
+Event = Result | HandleLost | HandleSilent | TaskErred | RunFailed | CandidateReady
 
 
 class Executor:

@@ -12,12 +12,14 @@ from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.executor import CandidateReady, Executor
 from daskxml.cluster.worker_group import (
+    LOOK_S,
     NOTICE_S,
     BackgroundTasks,
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
     first_failure,
+    heard,
     is_unreachable,
     raise_first_failure,
     remaining,
@@ -275,7 +277,9 @@ class Membership(Admission):
         names = self.executor.session.present()
         donors = [self.group.workers[name] for name in names if name in self.group.workers]
         is_late = self.group.workers.get(worker.name) is worker
-        for donor in remaining(donors):
+        while worker.silent.is_set() and not worker.is_lost:
+            await asyncio.sleep(LOOK_S)
+        for donor in heard(donors):
             args = (self.group.run, donor.address, is_late and worker.keeps_change)
             try:
                 copied = await self.group.ask(worker, "start", tasks.copy_model, *args)
@@ -284,6 +288,10 @@ class Membership(Admission):
                 break
             except OSError:  # the donor is gone
                 continue
+            except LostBeforeAnswer:
+                if not worker.silent.is_set():
+                    raise
+                return await self._copy_model(worker)
         self._ready.append(worker)
         if worker.generation == self.executor.session.generation:
             self.executor.emit(CandidateReady())  # otherwise the result of a merge follows anyway

@@ -28,14 +28,18 @@ from daskxml.cluster.executor import (
     Event,
     Executor,
     HandleLost,
+    HandleSilent,
     RunFailed,
     TaskErred,
 )
 from daskxml.cluster.membership import Admission, Membership, wait_for_worker
 from daskxml.cluster.worker_group import (
+    LOOK_S,
+    SILENT_S,
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
+    heard,
     remaining,
     result_of,
 )
@@ -62,6 +66,7 @@ from daskxml.session.setup import (
     model_header,
 )
 from daskxml.session.tree_run import TreeRun
+from daskxml.strategies.protocol import WorkerSilent
 
 BEST_LOST = "the best model, of mega-batch {}, was lost; the last one is stored"
 MIN_WAIT_S = 0.001  # for a deadline that rounding has put slightly too early
@@ -302,7 +307,13 @@ class RunDriver:
         if self._stop_reason:
             self.events.put_nowait(StopRequest(self._stop_reason))
         loop = RunLoop(session, executor, membership, self.event_log.event, self.event_log.state)
-        reason = await self._run_loop(loop, membership)
+        watch = asyncio.create_task(self._watch(session))
+        try:
+            reason = await self._run_loop(loop, membership)
+        finally:
+            watch.cancel()
+            for worker in self.group.workers.values():
+                worker.silent.clear()
         self._published, self.stored = loop.published, executor.stored
         self._set_late_aside(session)
         if reason == RESTART:
@@ -332,6 +343,24 @@ class RunDriver:
         ordered = [*having, *(name for name in workers if name not in having)]
         self.group.workers = {name: workers[name] for name in ordered}
 
+    async def _watch(self, session: Session) -> None:
+        """Note who has gone silent, where others need not wait for it, and who is heard again."""
+        workers = self.group.workers
+        while session.strategy.quorum < 1.0:
+            present = [workers[name] for name in session.present() if name in workers]
+            for worker in present:
+                others = [other for other in heard(present) if other is not worker]
+                if others and not worker.is_away and self._is_silent(worker):
+                    worker.silent.set()
+                    self.events.put_nowait(HandleSilent(worker))
+            for worker in workers.values():
+                if worker not in present and not self._is_silent(worker):
+                    worker.silent.clear()
+            await asyncio.sleep(LOOK_S)
+
+    def _is_silent(self, worker: WorkerHandle) -> bool:
+        return self.silence_s(worker.address) > SILENT_S
+
     async def _run_loop(self, loop: RunLoop, membership: Membership) -> str:
         """Pass events to the loop as they come; return why the session ended."""
         workers = self.group.workers
@@ -359,6 +388,8 @@ class RunDriver:
             return []
         if isinstance(event, HandleLost):
             return await self._lose(event.worker, loop)
+        if isinstance(event, HandleSilent):
+            return await self._leave_behind(event.worker, loop)
         return await self._handle(event, loop)
 
     async def _handle(self, event: Event, loop: RunLoop) -> list[Command]:
@@ -372,7 +403,9 @@ class RunDriver:
             case WorkResult() if self.executor is not None:
                 busy_s = event.ranks[0].busy_s
                 self.executor.lease_ended(event.number, busy_s, event.squared_norm)
-        assert not isinstance(event, HandleLost | TaskErred | RunFailed | CandidateReady)
+        assert not isinstance(
+            event, HandleLost | HandleSilent | TaskErred | RunFailed | CandidateReady
+        )
         return loop.session.handle(event, time.monotonic())
 
     async def _lose(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
@@ -385,6 +418,14 @@ class RunDriver:
         commands = loop.lose(worker.name, time.monotonic())
         return ends or commands
 
+    async def _leave_behind(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
+        """Return the commands that follow from a worker's silence."""
+        executor = self.executor
+        if executor is None or self.group.workers.get(worker.name) is not worker:
+            return []
+        ends = await self._settle(executor, loop)
+        return ends or loop.session.handle(WorkerSilent(worker.name), time.monotonic())
+
     async def _settle(self, executor: Executor, loop: RunLoop) -> list[Command]:
         """Handle what came before a loss; return the run's end, if that follows.
 
@@ -392,13 +433,13 @@ class RunDriver:
         worker is lost, or undone. Then reports, and what follows from them, until nothing more
         comes: a merge may follow, but no gang, which the loss would undo. Other losses wait.
         """
-        losses: list[HandleLost] = []
+        losses: list[HandleLost | HandleSilent] = []
         ends: list[Command] = []
         while executor.has_collective() or not self.events.empty():
             await executor.settle_collective()
             while not self.events.empty():
                 event = self.events.get_nowait()
-                if isinstance(event, HandleLost):
+                if isinstance(event, HandleLost | HandleSilent):
                     losses.append(event)
                     continue
                 for command in await self._handle(event, loop):

@@ -38,11 +38,15 @@ from daskxml.worker.shared_model import SharedHandle
 # Speed, memory, budget, shared model.
 Created = tuple[float, str, LogitsBudget, SharedHandle | None]
 CALLS = 3
+LOOK_S = 0.5  # between looks at who is silent
+SILENT_S = (
+    2.5  # without a heartbeat, which comes every half second and from many workers less often
+)
 NOTICE_S = 3.0  # the scheduler notices a lost worker that much later than a peer
 
 
 class LostBeforeAnswer(Exception):  # noqa: N818 - an event, not an error
-    """The worker was lost before it answered."""
+    """The worker was lost before it answered, or has gone silent."""
 
 
 @dataclass(eq=False)
@@ -53,8 +57,8 @@ class WorkerHandle:
     ----------
     info
         Its name in the history, its address, and its device.
-    lost
-        Set once the scheduler has lost it.
+    lost, silent
+        Set once the scheduler has lost it; while it has not been heard of for long.
     is_created
         It has a `TrainingWorker` of the run.
     turns
@@ -75,6 +79,7 @@ class WorkerHandle:
 
     info: WorkerInfo
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    silent: asyncio.Event = field(default_factory=asyncio.Event)
     is_created: bool = False
     turns: int = 0
     generation: int = -1
@@ -112,6 +117,11 @@ class WorkerHandle:
     def is_lost(self) -> bool:
         """Whether the scheduler has lost it."""
         return self.lost.is_set()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it is lost or silent: nobody waits for its answers."""
+        return self.is_lost or self.silent.is_set()
 
     @property
     def autotune_event(self) -> dict[str, Any] | None:
@@ -220,7 +230,7 @@ class WorkerGroup:
         LostBeforeAnswer
             If the worker is lost first.
         """
-        if worker.is_lost:
+        if worker.is_away:
             raise LostBeforeAnswer(worker.name)
         future = self.submit(worker, what, task, *args)
         try:
@@ -244,7 +254,7 @@ class WorkerGroup:
             If the worker cannot be reached, and is not lost either.
         """
         for _ in range(CALLS):
-            if worker.is_lost:
+            if worker.is_away:
                 raise LostBeforeAnswer(worker.name)
             remote = getattr(self.client.rpc(worker.address), handler)
             answer = asyncio.ensure_future(remote(run=self.run, **values))
@@ -269,17 +279,18 @@ class WorkerGroup:
     async def _unless_lost(worker: WorkerHandle, answer: asyncio.Future[Any]) -> Any:
         """Wait for a worker's answer, or for its loss."""
         lost = asyncio.ensure_future(worker.lost.wait())
+        silent = asyncio.ensure_future(worker.silent.wait())
         try:
-            await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if lost.done() and not answer.done():
+            await asyncio.wait({answer, lost, silent}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
                 raise LostBeforeAnswer(worker.name)
             if answer.cancelled():  # by Dask: a CancelledError would look like a cancellation here
                 raise ClusterError(f"Dask gave up what worker {worker.name} was asked")
             return await answer
         finally:
-            for waiting in (answer, lost):
+            for waiting in (answer, lost, silent):
                 waiting.cancel()
-            await asyncio.gather(answer, lost, return_exceptions=True)
+            await asyncio.gather(answer, lost, silent, return_exceptions=True)
 
     async def ask_all(
         self, workers: Iterable[WorkerHandle], what: str, task: Callable[..., Any], *args: Any
@@ -351,6 +362,11 @@ async def result_of(future: Future) -> Any:
 def remaining(workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
     """Return the workers that are not lost."""
     return [worker for worker in workers if not worker.is_lost]
+
+
+def heard(workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
+    """Return the workers that are neither lost nor silent."""
+    return [worker for worker in workers if not worker.is_away]
 
 
 async def wait_for_loss(workers: Sequence[WorkerHandle], timeout_s: float) -> bool:

@@ -20,6 +20,7 @@ from daskxml.strategies.protocol import (
     SyncPattern,
     WorkerJoined,
     WorkerLost,
+    WorkerSilent,
 )
 
 Piece = tuple[int, int, int]  # shard, first row, row after the last
@@ -110,6 +111,7 @@ Result = (
     | Measured
     | WorkerJoined
     | WorkerLost
+    | WorkerSilent
 )
 
 

@@ -68,6 +68,7 @@ from daskxml.strategies.protocol import (
     WorkDone,
     WorkerJoined,
     WorkerLost,
+    WorkerSilent,
     WorkerView,
     WorkRolledBack,
 )
@@ -157,6 +158,8 @@ class MegabatchLog:
                 self._lose(worker, strategy, states[0])
             case WorkerJoined(worker, keeps_change=False):
                 self._drop(worker)
+            case WorkerSilent():
+                self._is_trained, self.late = False, []
             case WorkRolledBack():
                 self._drop_all()
         for command in commands:

@@ -53,7 +53,13 @@ from daskxml.session.stopping import StoppingRules
 from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
-from daskxml.strategies.protocol import Measured, WorkerDevice, WorkerJoined, WorkerLost
+from daskxml.strategies.protocol import (
+    Measured,
+    WorkerDevice,
+    WorkerJoined,
+    WorkerLost,
+    WorkerSilent,
+)
 from daskxml.strategies.quorum import grace_s
 
 
@@ -219,6 +225,8 @@ class Session:
                 return self._worker_joined(result, now_s)
             case WorkerLost(worker) if worker in self.workers and self.stage != "over":
                 return self._worker_lost(worker, now_s)
+            case WorkerSilent(worker) if {worker} < {*self.present()}:
+                return self._worker_silent(worker, now_s)
             case StopRequest(reason):
                 return self.drain(reason, now_s)
         return []  # results of lost workers, and those that come too late, are ignored
@@ -423,12 +431,17 @@ class Session:
             return [Restart()]
         rows = self._allocator.lose(worker, self.strategy)
         self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
-        if self.stage == "merge" and worker in self.strategy.merging(self.state):
+        if worker in self.strategy.merging(self.state):
             self.stage = "train"
             if self.stop_reason:  # the run ends without the returned rows
                 self.inform(protocol.Drain())
         commands = self._decide(WorkerLost(worker), now_s)
         return self._rebalance() + commands + self._reassign(worker)
+
+    def _worker_silent(self, worker: str, now_s: float) -> list[Command]:
+        if worker in self.strategy.merging(self.state):
+            self.stage = "train"
+        return self._decide(protocol.WorkerSilent(worker), now_s) + self._reassign(worker)
 
     def add_event(self, event: dict[str, Any]) -> None:
         """Add an event to the row of the mega-batch that is under way, or is being closed."""

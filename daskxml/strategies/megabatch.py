@@ -34,6 +34,7 @@ from daskxml.strategies.protocol import (
     WorkerDevice,
     WorkerJoined,
     WorkerLost,
+    WorkerSilent,
     WorkerView,
     WorkRolledBack,
     natural_order,
@@ -42,6 +43,7 @@ from daskxml.strategies.state import (
     MegabatchState,
     WorkerState,
     drained,
+    leave_behind,
     next_megabatch,
     present,
     remove_worker,
@@ -217,6 +219,8 @@ class Strategy:
                 if self.is_joint:
                     state = roll_back(state)
                 return remove_worker(state, name, keeps_work=self.shares_model)
+            case WorkerSilent(name) if name in members:
+                return leave_behind(state, name)
             case WorkRolledBack():
                 return roll_back(state)
             case BatchLimited(name, rows) if name in members:

@@ -108,6 +108,13 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerSilent:
+    """Nothing has been heard of a worker for so long that it is late, whatever it was asked."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkRolledBack:
     """The work of a joint strategy since the last merge is lost, but no worker is."""
 
@@ -177,6 +184,7 @@ Event = (
     | Begin
     | WorkerJoined
     | WorkerLost
+    | WorkerSilent
     | WorkRolledBack
     | BatchLimited
     | WorkDone

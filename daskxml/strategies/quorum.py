@@ -3,8 +3,8 @@
 A worker is *in* when nothing that it was given is under way. A merge begins when no rows are left
 to give out and all are in; with a quorum below 1 also without some of them: once that share of the
 workers is in and a grace is over, and a multiple of the grace later without a quorum. Nobody waits
-for a worker that the last merge began without. The session measures the grace: it is told to by
-`Wait`, and answers with `GraceOver` (`grace_s`).
+for a worker that the last merge began without, or for one that is silent. The session measures the
+grace: it is told to by `Wait`, and answers with `GraceOver` (`grace_s`).
 
 =========  ===============  ==================================================================
 worker     fields           what happens
@@ -91,7 +91,7 @@ def call_back(state: MegabatchState) -> tuple[MegabatchState, tuple[Rebase, ...]
     found = state.members.items()
     back = {n: w for n, w in found if w.is_late and not (w.leases or w.is_called)}
     called = {name: replace(worker, is_called=True) for name, worker in back.items()}
-    rebases = tuple(Rebase(name, not worker.is_given_up) for name, worker in back.items())
+    rebases = tuple(Rebase(name, keeps_change=worker.rows > 0) for name, worker in back.items())
     return replace(state, members={**state.members, **called}), rebases
 
 

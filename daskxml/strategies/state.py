@@ -136,7 +136,7 @@ class WorkerState:
         )  # fmt: skip
 
     def left_behind(self) -> WorkerState:
-        """Return the state after a merge that began without it."""
+        """Return the state of a worker that is late, once more if it was before."""
         is_idle = self.is_given_up or not (self.rows or self.leased_rows)
         age = 0 if is_idle else self.age + 1
         return replace(self, quota_rows=0, lag=self.lag + 1, age=age, is_expected=False)
@@ -195,6 +195,14 @@ def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False)
     if not keeps_work:
         remaining += lost.rows
     return _without_merge(replace(state, remaining_rows=remaining, members=members), name)
+
+
+def leave_behind(state: MegabatchState, name: str) -> MegabatchState:
+    """Return the state with a worker that is late from now on."""
+    late = state.members[name]
+    left = state.remaining_rows + late.quota_rows
+    members = {**state.members, name: late.left_behind()}
+    return _without_merge(replace(state, remaining_rows=left, members=members), name)
 
 
 def _without_merge(state: MegabatchState, name: str) -> MegabatchState:

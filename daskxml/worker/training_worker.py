@@ -195,8 +195,8 @@ class TrainingWorker:
 
     def commit(self, generation: int) -> None:
         """Make the merged model in ``scratch`` the global one; the replica follows."""
-        if generation == self.generation:
-            return  # a repeated message
+        if generation <= self.generation:
+            return  # a repeated message, or one that comes late
         if generation != self.generation + 1:
             raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
         settings, combine = self.settings, self.settings.config.combine

@@ -174,7 +174,7 @@ TREES = "[model]\nkind = 'trees'\n"
         ("[strategy]\nname = 'mirrored'\n[cluster]\nworkers = 2\npools = 1", "7: [cluster] pools"),
         ("[strategy]\nname = 'crossbow'\n[sampling]\nk = 3\nmethod = 'simhash'", "7: [sampling]"),
         ("[optimizer]\nclip_norm = 1\n[sampling]\nmethod = 'random'", "6: [sampling] method = 'r"),
-        ("[optimizer]\non_merge = 'average'\n[combine]\noverlap = true", "6: [combine] overlap ="),
+        ("[strategy]\nname = 'crossbow'\n[combine]\nquorum = 0.5", "6: [combine] quorum = 0.5: "),
         ("class_weight = [1, 2]\n[cluster]\ndevice = 'cuda'", "3: [training] class_weight = [1"),
         ("[cluster]\ndevice = 'cpu'\n[gpu]\nexact = true", "5: [gpu] is for GPUs"),
         ("[gpu]\nexact = true\noutput_dtype = 'float16'", "5: [gpu] output_dtype = 'float16': "),
@@ -194,8 +194,8 @@ def test_an_option_that_the_run_file_does_not_allow_names_the_place_of_either(tm
     path = write(tmp_path, "[training]\nepochs = 1\n[sampling]\nmethod = 'random'\n")
     problem = "[sampling] method = 'random': needs a CPU: give [cluster] device"
     assert refusal(path, [], {"cluster.device": "cuda"}) == f"{path}:4: {problem}"
-    joint = "--set strategy.name=central", ["strategy.name=central", "combine.overlap=true"]
-    assert refusal(LIMIT, joint[1]).startswith("--set combine.overlap: overlap = true: the workers")
+    joint = ["strategy.name=central", "combine.quorum=0.75"]
+    assert refusal(LIMIT, joint).startswith("--set combine.quorum: quorum = 0.75: the workers of")
 
 
 SOME = [True, False, 3, 0.5, 1, 2, 64, "adam", "P@3", "delicious", "16MiB", [1, 2], ["m:f"]]
