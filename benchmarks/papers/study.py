@@ -209,7 +209,8 @@ def resolve(job: Job, folder: Path) -> RunConfig:
         "data": {"train": [str(train)], "test": [str(test)], "residency": "replicate"},
         "model": {"hidden": [128]},
         "strategy": strategy,
-        **{name: tables[name] for name in ("combine", "optimizer", "sampling") if name in tables},
+        "combine": {**tables.get("combine", {}), "quorum": 1.0},  # as in the papers
+        **{name: tables[name] for name in ("optimizer", "sampling") if name in tables},
         "training": {"minutes": (job.train_s or data.train_s) / 60.0},
         "evaluation": {"every": job.every, "k": [1, 3, 5]},
         "cluster": {"threads": 1},
