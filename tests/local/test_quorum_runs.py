@@ -1,0 +1,125 @@
+"""Merges by a quorum on virtual clocks: workers that freeze, are slow, are lost and arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import daskxml
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.local import Arrival, CostModel, Freeze, Loss
+from daskxml.records.verification import verify
+from harness.ledger_check import check_ledger
+
+ROWS = 400
+SPEC = SyntheticSpec(rows=ROWS, test_rows=80, features=80, labels=20, seed=3)
+COST = CostModel(fixed_s=1e-3, per_row_s=1e-3, per_nonzero_s=0.0)
+VALUES = {
+    "model": {"hidden": [8]},
+    "strategy": {"name": "adaptive-sgd", "batch_max": 8, "megabatch_batches": 40, "lr": 0.1},
+    "combine": {"quorum": 0.75, "grace": 0.03},
+    "training": {"epochs": 20},
+    "evaluation": {"every": 4},
+    "cluster": {"threads": 1},
+}
+MEGABATCH_S = 0.09  # of four workers at speed 1
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    return {part: write_xml(folder / f"{part}.txt", SPEC, part) for part in ("train", "test")}
+
+
+def simulate(data, overrides=(), **given):
+    given = {"speeds": [1.0] * 4, "cost": COST, **given}
+    files = {"train": data["train"], "test": data["test"]}
+    return daskxml.simulate(VALUES, overrides=overrides, **files, **given)
+
+
+def rows_per_s(history):
+    first, last = history[0], history[-1]
+    return (last["rows"] - first["rows"]) / (last["wall_s"] - first["wall_s"])
+
+
+def between(history, begin_s, end_s):
+    return [row for row in history if begin_s <= row["wall_s"] <= end_s]
+
+
+@pytest.mark.parametrize("strategy", ["adaptive-sgd", "elastic"])
+@pytest.mark.parametrize("frozen", ["0", "3"])
+def test_the_healthy_go_on_while_one_is_frozen(data, strategy, frozen):
+    named = {"strategy.name": strategy}
+    run = simulate(data, named, changes=[Freeze(0.5, frozen, 1.0)])
+    three = simulate(data, named, speeds=[1.0] * 3)
+    during = between(run.history, 0.7, 1.5)
+    assert all(row["late"] == [frozen] for row in during)
+    assert rows_per_s(during) > 0.95 * rows_per_s(three.history)
+    times = [0.0, *(row["wall_s"] for row in run.history)]
+    assert max(np.diff(times)) < 2.0 * MEGABATCH_S
+    joined = [e for row in run.history for e in row["events"] if e["kind"] == "joined"]
+    assert [event["worker"] for event in joined] == [frozen]
+    assert "late" not in run.history[-1]
+    assert run.history[-1]["rows"] == 20 * ROWS
+    check_ledger(run.history, ROWS)
+
+
+def test_a_barrier_waits(data):
+    run = simulate(data, {"combine.quorum": 1.0}, changes=[Freeze(0.5, "1", 1.0)])
+    times = [row["wall_s"] for row in run.history]
+    assert max(np.diff(times)) > 1.0
+    assert not any("late" in row for row in run.history)
+
+
+def test_a_worker_at_a_tenth_of_the_speed_is_given_less_and_is_not_late_for_ever(data):
+    run = simulate(data, {"training.epochs": 60}, speeds=[1.0, 1.0, 1.0, 0.1])
+    last = run.history[-10:]
+    assert not any("late" in row for row in last)
+    assert all(0 < row["workers"]["3"]["rows"] < row["workers"]["0"]["rows"] / 4 for row in last)
+
+
+def test_runs_without_a_late_worker_are_those_of_the_barrier(data):
+    by_quorum, waiting = simulate(data), simulate(data, {"combine.quorum": 1.0})
+    assert np.array_equal(
+        by_quorum.model.arrays["output.weight"], waiting.model.arrays["output.weight"]
+    )
+
+
+def changes(workers):
+    names = st.sampled_from([str(number) for number in range(workers)])
+    times = st.floats(0.0, 2.5)
+    freezes = st.builds(Freeze, times, names, st.sampled_from([0.03, 0.1, 0.5, 2.0, 20.0]))
+    losses = st.lists(st.builds(Loss, times, names), max_size=2, unique_by=lambda loss: loss.worker)
+    arrivals = st.lists(times, max_size=2).map(
+        lambda found: [Arrival(at_s, str(100 + n)) for n, at_s in enumerate(found)]
+    )
+    last = st.just([Arrival(2.6, "200")])
+    return st.tuples(st.lists(freezes, max_size=4), losses, arrivals, last).map(
+        lambda lists: [change for found in lists for change in found]
+    )
+
+
+@given(
+    script=changes(4),
+    speeds=st.lists(st.sampled_from([1.0, 1.0, 0.5, 0.1]), min_size=4, max_size=4),
+    overrides=st.fixed_dictionaries(
+        {
+            "strategy.name": st.sampled_from(["adaptive-sgd", "elastic", "static"]),
+            "combine.quorum": st.sampled_from([0.3, 0.5, 0.75, 0.9]),
+            "combine.grace": st.sampled_from([0.01, 0.05, "auto"]),
+            "training.epochs": st.sampled_from([2, 4]),
+            "data.residency": st.sampled_from(["replicate", "shard"]),
+            "checkpoint.every": st.sampled_from([2, 5]),
+            "training.keep_best": st.booleans(),
+        }
+    ),
+)
+@settings(max_examples=12, deadline=None)
+def test_every_row_counts_once_whatever_happens(data, tmp_path_factory, script, speeds, overrides):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    run = simulate(data, overrides, speeds=speeds, changes=script, out=out)
+    assert run.history[-1]["rows"] == overrides["training.epochs"] * ROWS
+    check_ledger(run.history, ROWS)
+    assert verify(out).disagreements == ()
