@@ -83,7 +83,7 @@ def test_a_worker_at_a_tenth_of_the_speed_is_given_less_and_is_not_late_for_ever
 def test_runs_without_a_late_worker_are_those_of_the_barrier(data):
     by_quorum, waiting = simulate(data), simulate(data, {"combine.quorum": 1.0})
     assert np.array_equal(
-        by_quorum.model.arrays["output.weight"], waiting.model.arrays["output.weight"]
+        by_quorum.model.parameters["output.weight"], waiting.model.parameters["output.weight"]
     )
 
 
