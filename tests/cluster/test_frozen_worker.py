@@ -1,0 +1,60 @@
+"""One of several real workers is frozen: the others go on, and it comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import daskxml
+from daskxml.data.synthetic import SyntheticSpec, write_xml
+from harness.ledger_check import check_ledger
+from harness.pools import REPLICA, cluster_of, pid_of
+
+SPEC = SyntheticSpec(rows=2000, features=3000, labels=100, seed=5)
+FROZEN_S = 4.0
+
+
+def train(path, client, quorum, out):
+    """Train until the worker that is frozen for some seconds is back for some merges."""
+    victim = pid_of(client, "1")
+    merged, ends = [], []
+
+    def freeze() -> None:
+        os.kill(victim, signal.SIGSTOP)
+        begun_s = time.monotonic()
+        time.sleep(FROZEN_S)
+        ends.extend((begun_s, time.monotonic()))
+        os.kill(victim, signal.SIGCONT)
+
+    def follow(row):
+        merged.append((time.monotonic(), row))
+        if len(merged) == 3:
+            threading.Thread(target=freeze).start()
+        is_back = ends and not any("late" in row for _, row in merged[-3:])
+        return daskxml.STOP if is_back and time.monotonic() > ends[1] + 1.0 else None
+
+    values = {
+        "model": {"hidden": [32]},
+        "strategy": {"name": "adaptive-sgd", "batch_max": 64, "megabatch_batches": 60},
+        "combine": {"quorum": quorum},
+        "training": {"epochs": 10_000, "minutes": 1.0},
+        "evaluation": {"every": 5},
+    }
+    run = daskxml.train(values, train=path, test=path, client=client, out=out, on_megabatch=follow)
+    return run, merged, ends
+
+
+def test_the_others_go_on_and_the_frozen_one_comes_back(tmp_path):
+    path = write_xml(tmp_path / "train.txt", SPEC, "train")
+    with cluster_of(tmp_path, dict.fromkeys("012", REPLICA)) as client:
+        run, merged, (begun_s, ended_s) = train(path, client, 0.75, tmp_path / "run")
+    during = [row for at_s, row in merged if begun_s + 1.0 < at_s < ended_s]
+    assert len(during) > 3
+    assert all(row["late"] == ["1"] and len(row["workers"]) == 2 for row in during[1:])
+    joined = [e["worker"] for _, row in merged for e in row["events"] if e["kind"] == "joined"]
+    assert joined[0] == "1"
+    assert len(run.history[-1]["workers"]) == 3
+    check_ledger(run.history, SPEC.rows)
+    assert daskxml.verify(tmp_path / "run").disagreements == ()
