@@ -8,16 +8,25 @@ speed, leases a second, and the floor: the time that a perfect split would have 
 A second table has the gap around a merge, from the end of a mega-batch's last lease on a worker to
 the begin of the first one of the next: medians and quartiles for two workers and several models.
 
-    python benchmarks/speed/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40]
+With ``--frozen`` instead: four real workers train on synthetic rows, one of them is frozen for so
+many seconds, with a quorum of .75 and with a barrier, and three workers train undisturbed.
+
+    python benchmarks/speed/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40] \
+    [--frozen 60]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +44,7 @@ SPEEDS = (1.0, 1.0, 0.5, 0.25)
 BATCH_S = 0.005
 BATCH_ROWS = 64
 HIDDEN = 64
+WARM = 10  # mega-batches before one is measured
 # Features and labels of models of so many MiB.
 MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
 
@@ -93,40 +103,36 @@ def gaps_ms(history: list[dict[str, Any]], leases: dict[str, list[tuple[float, f
     return [(begin - end) * 1e3 for (_, end), (begin, _) in pairwise(spans)]
 
 
+@contextmanager
+def cluster_with_rows(workers: int, spec: SyntheticSpec) -> Iterator[tuple[Client, Path]]:
+    """Start processes, and write training rows."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client, write_xml(Path(folder) / "train.txt", spec, "train")
+
+
 def measure_gaps(merges: int) -> list[dict[str, Any]]:
     """Return the gaps around merges of two equal workers, by the model's size and strategy."""
     rows = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        client.run(sleep_through_batches, {"0": 1.0, "1": 1.0})
-        for mib, (features, labels) in MODELS.items():
-            spec = SyntheticSpec(rows=3000, features=features, labels=labels, seed=1)
-            path = write_xml(Path(folder) / f"{mib}.txt", spec, "train")
-            for strategy in ("adaptive-sgd", "elastic"):
+    for mib, (features, labels) in MODELS.items():
+        spec = SyntheticSpec(rows=3000, features=features, labels=labels, seed=1)
+        with cluster_with_rows(2, spec) as (client, path):
+            client.run(sleep_through_batches, {"0": 1.0, "1": 1.0})
+            for name in ("adaptive-sgd", "elastic"):
+                batches = {"batch_max": BATCH_ROWS, "megabatch_batches": 20}
                 settings = {
-                    "strategy": {
-                        "name": strategy,
-                        "batch_max": BATCH_ROWS,
-                        "megabatch_batches": 20,
-                    },
+                    "strategy": {"name": name, **batches},
                     "model": {"hidden": [HIDDEN]},
                     "training": {"megabatches": merges + 2},
                 }
                 history = daskxml.train(settings, client=client, train=path).history
                 found = gaps_ms(history, dict(client.run(take_leases).values()))[1:]
                 low, middle, high = statistics.quantiles(found, n=4)
-                rows.append(
-                    {
-                        "MiB": mib,
-                        "strategy": strategy,
-                        "merges": len(found),
-                        "gap_ms": middle,
-                        "quartiles_ms": f"{low:.1f} to {high:.1f}",
-                    }
-                )
+                row = {"MiB": mib, "strategy": name, "merges": len(found), "gap_ms": middle}
+                rows.append({**row, "quartiles_ms": f"{low:.1f} to {high:.1f}"})
     return rows
 
 
@@ -141,12 +147,7 @@ def run(megabatch_batches: int, megabatches: int) -> list[dict[str, Any]]:
         },
         "training": {"megabatches": megabatches},
     }
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        path = write_xml(Path(folder) / "train.txt", spec, "train")
+    with cluster_with_rows(4, spec) as (client, path):
         speeds = {str(i): speed for i, speed in enumerate(SPEEDS)}
         client.run(sleep_through_batches, speeds)
         return daskxml.train(settings, client=client, train=path).history
@@ -171,19 +172,57 @@ def describe(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
+    """Return what is merged before and while one of the workers is frozen, if it is for seconds."""
+    merged: list[tuple[float, int]] = []
+    spec = SyntheticSpec(rows=20_000, features=2_000, labels=200, seed=1)
+    settings = {
+        "strategy": {"batch_max": BATCH_ROWS, "megabatch_batches": 400},
+        "combine": {"quorum": quorum},
+        "training": {"epochs": 1_000_000},
+        "evaluation": {"every": 1_000_000},
+    }
+    with cluster_with_rows(workers, spec) as (client, path):
+        victim = list(client.run(os.getpid).values())[1]
+
+        def follow(row: dict[str, Any]) -> Any:
+            merged.append((time.monotonic(), row["rows"]))
+            if len(merged) == WARM + 20 and seconds:
+                os.kill(victim, signal.SIGSTOP)
+                threading.Timer(seconds, os.kill, (victim, signal.SIGCONT)).start()
+            begun_s = merged[min(len(merged), WARM + 20) - 1][0]
+            return daskxml.STOP if time.monotonic() > begun_s + (seconds or 20.0) else None
+
+        daskxml.train(settings, client=client, train=path, on_megabatch=follow)
+    before, during = merged[WARM : WARM + 20], merged[WARM + 19 :]
+    found: dict[str, Any] = {"workers": workers, "quorum": quorum, "frozen_s": seconds}
+    for name, part in (("before", before), ("then", during)):
+        times, rows = zip(*part, strict=True)
+        found[f"rows_per_s_{name}"] = (rows[-1] - rows[0]) / (times[-1] - times[0])
+        gaps = [after - before for before, after in pairwise(times)]
+        found |= {f"gap_s_{name}": statistics.median(gaps), f"longest_s_{name}": max(gaps)}
+    return found | {"merged": [(round(at_s - merged[0][0], 3), rows) for at_s, rows in merged]}
+
+
+def main() -> Any:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabatch-batches", type=int, default=1000)
     parser.add_argument("--megabatches", type=int, default=6)
     parser.add_argument("--merges", type=int, default=40, help="of each model (default 40)")
+    parser.add_argument("--frozen", type=float, default=0.0, help="seconds that one is frozen")
     options = parser.parse_args()
+    if options.frozen:
+        found = [freeze(4, quorum, options.frozen) for quorum in (0.75, 1.0)]
+        found.append(freeze(3, 0.75, 0.0))
+        series = [row.pop("merged") for row in found]
+        return write_result("frozen", found, load=os.getloadavg(), merged=series)
     rows = [describe(row) for row in run(options.megabatch_batches, options.megabatches)]
-    steady = rows[1:]  # nothing is measured yet in the first
-    median = {key: statistics.median(row[key] for row in steady) for key in rows[0]}
-    gaps = measure_gaps(options.merges)
-    print("\n".join(align(gaps)), end="\n\n")
-    write_result("dispatch", [*rows, {**median, "megabatch": "median"}], speeds=SPEEDS, gaps=gaps)
+    median = {key: statistics.median(row[key] for row in rows[1:]) for key in rows[0]}
+    print("\n".join(align(gaps := measure_gaps(options.merges))), end="\n\n")
+    return write_result(
+        "dispatch", [*rows, {**median, "megabatch": "median"}], speeds=SPEEDS, gaps=gaps
+    )
 
 
 if __name__ == "__main__":

@@ -49,14 +49,7 @@ from daskxml.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class HandleLost:
-    """The scheduler has lost a worker; its states are in `daskxml.cluster.worker_group`."""
-
-    worker: WorkerHandle
-
-
-@dataclass(frozen=True, slots=True)
-class HandleSilent:
-    """A worker has not been heard of for long."""
+    """A worker is lost, or silent; its states are in `daskxml.cluster.worker_group`."""
 
     worker: WorkerHandle
 
@@ -80,7 +73,7 @@ class CandidateReady:
     """A worker has the global model and can join: `RunLoop.admit` follows."""
 
 
-Event = Result | HandleLost | HandleSilent | TaskErred | RunFailed | CandidateReady
+Event = Result | HandleLost | TaskErred | RunFailed | CandidateReady
 
 
 class Executor:

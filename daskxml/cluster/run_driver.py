@@ -28,7 +28,6 @@ from daskxml.cluster.executor import (
     Event,
     Executor,
     HandleLost,
-    HandleSilent,
     RunFailed,
     TaskErred,
 )
@@ -352,7 +351,7 @@ class RunDriver:
                 others = [other for other in heard(present) if other is not worker]
                 if others and not worker.is_away and self._is_silent(worker):
                     worker.silent.set()
-                    self.events.put_nowait(HandleSilent(worker))
+                    self.events.put_nowait(HandleLost(worker))
             for worker in workers.values():
                 if worker not in present and not self._is_silent(worker):
                     worker.silent.clear()
@@ -388,8 +387,6 @@ class RunDriver:
             return []
         if isinstance(event, HandleLost):
             return await self._lose(event.worker, loop)
-        if isinstance(event, HandleSilent):
-            return await self._leave_behind(event.worker, loop)
         return await self._handle(event, loop)
 
     async def _handle(self, event: Event, loop: RunLoop) -> list[Command]:
@@ -403,28 +400,23 @@ class RunDriver:
             case WorkResult() if self.executor is not None:
                 busy_s = event.ranks[0].busy_s
                 self.executor.lease_ended(event.number, busy_s, event.squared_norm)
-        assert not isinstance(
-            event, HandleLost | HandleSilent | TaskErred | RunFailed | CandidateReady
-        )
+        assert not isinstance(event, HandleLost | TaskErred | RunFailed | CandidateReady)
         return loop.session.handle(event, time.monotonic())
 
     async def _lose(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
-        """Return the commands that follow from a loss."""
+        """Return the commands that follow from a loss, or from a worker's silence."""
         executor = self.executor
         if executor is None or self.group.workers.get(worker.name) is not worker:
-            self.group.forget(worker)  # it had not joined yet
+            if worker.is_lost:
+                self.group.forget(worker)  # it had not joined yet
             return []
         ends = await self._settle(executor, loop)
-        commands = loop.lose(worker.name, time.monotonic())
+        now_s = time.monotonic()
+        if worker.is_lost:
+            commands = loop.lose(worker.name, now_s)
+        else:
+            commands = loop.session.handle(WorkerSilent(worker.name), now_s)
         return ends or commands
-
-    async def _leave_behind(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
-        """Return the commands that follow from a worker's silence."""
-        executor = self.executor
-        if executor is None or self.group.workers.get(worker.name) is not worker:
-            return []
-        ends = await self._settle(executor, loop)
-        return ends or loop.session.handle(WorkerSilent(worker.name), time.monotonic())
 
     async def _settle(self, executor: Executor, loop: RunLoop) -> list[Command]:
         """Handle what came before a loss; return the run's end, if that follows.
@@ -433,13 +425,13 @@ class RunDriver:
         worker is lost, or undone. Then reports, and what follows from them, until nothing more
         comes: a merge may follow, but no gang, which the loss would undo. Other losses wait.
         """
-        losses: list[HandleLost | HandleSilent] = []
+        losses: list[HandleLost] = []
         ends: list[Command] = []
         while executor.has_collective() or not self.events.empty():
             await executor.settle_collective()
             while not self.events.empty():
                 event = self.events.get_nowait()
-                if isinstance(event, HandleLost | HandleSilent):
+                if isinstance(event, HandleLost):
                     losses.append(event)
                     continue
                 for command in await self._handle(event, loop):
