@@ -212,9 +212,8 @@ def main() -> Any:
     parser.add_argument("--merges", type=int, default=40, help="of each model (default 40)")
     parser.add_argument("--frozen", type=float, default=0.0, help="seconds that one is frozen")
     options = parser.parse_args()
-    if options.frozen:
-        found = [freeze(4, quorum, options.frozen) for quorum in (0.75, 1.0)]
-        found.append(freeze(3, 0.75, 0.0))
+    if seconds := options.frozen:
+        found = [freeze(4, 0.75, seconds), freeze(4, 1.0, seconds), freeze(3, 0.75, 0.0)]
         series = [row.pop("merged") for row in found]
         return write_result("frozen", found, load=os.getloadavg(), merged=series)
     rows = [describe(row) for row in run(options.megabatch_batches, options.megabatches)]
