@@ -185,7 +185,7 @@ class Membership(Admission):
     ) -> None:
         super().__init__(group, config, publish, warn)
         self.executor, self.data = executor, data
-        self._ready: list[WorkerHandle] = []  # hold rows, and asked for a model
+        self._ready: dict[WorkerHandle, None] = {}  # hold rows, and asked for a model
         self._copies: dict[WorkerHandle, asyncio.Task[None]] = {}  # of a newer model
 
     async def create_first(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
@@ -292,7 +292,7 @@ class Membership(Admission):
                 if not worker.silent.is_set():
                     raise
                 return await self._copy_model(worker)
-        self._ready.append(worker)
+        self._ready[worker] = None
         if worker.generation == self.executor.session.generation:
             self.executor.emit(CandidateReady())  # otherwise the result of a merge follows anyway
 
@@ -309,6 +309,7 @@ class Membership(Admission):
     ) -> None:
         if before is not None:
             await asyncio.wait({before})
+        self._ready.pop(late, None)
         late.overtaken, late.keeps_change, late.squared_norm = 0, keeps_change, None
         await self._copy_model(late)
 
@@ -316,13 +317,15 @@ class Membership(Admission):
         """Return the workers with the model of this generation and take part from now on.
 
         Workers with an older model copy the newer one. A worker with the name of a lost one waits
-        until the session has handled that loss, as it identifies workers by name.
+        until the session has handled that loss, as it identifies workers by name; one that is to be
+        rebased once more waits for that.
         """
         if not may_join:
             return []
         waiting, workers = remaining(self._ready), self.group.workers
         ready = [worker for worker in waiting if workers.get(worker.name, worker) is worker]
-        self._ready = [worker for worker in waiting if worker not in ready]
+        ready = [worker for worker in ready if not self._is_copying(worker)]
+        self._ready = dict.fromkeys(worker for worker in waiting if worker not in ready)
         for worker in ready:
             if worker.generation != generation:
                 worker.overtaken += 1
@@ -335,6 +338,9 @@ class Membership(Admission):
         self.publish_hardware(fresh)
         return fresh
 
+    def _is_copying(self, worker: WorkerHandle) -> bool:
+        return worker in self._copies and not self._copies[worker].done()
+
     async def catch_up(self, generation: int) -> None:
         """Wait, for a limited time, for workers whose copies of the model were outdated repeatedly.
 
@@ -342,15 +348,20 @@ class Membership(Admission):
         """
         candidates = remaining(dict.fromkeys([*self.group.candidates.values(), *self._copies]))
         overtaken = [worker for worker in candidates if worker.overtaken >= MAX_OVERTAKEN]
+        for worker in overtaken:
+            update = self._update(worker, generation, self._copies.get(worker))
+            self._copies[worker] = self._tasks.start(update)
         if overtaken:
-            copies = [self._tasks.start(self._update(worker, generation)) for worker in overtaken]
+            copies = [self._copies[worker] for worker in overtaken]
             await asyncio.wait(copies, timeout=CATCH_UP_S)
 
-    async def _update(self, worker: WorkerHandle, generation: int) -> None:
-        if worker in self._copies:
-            await asyncio.wait({self._copies[worker]})
+    async def _update(
+        self, worker: WorkerHandle, generation: int, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait({before})
         if worker in self._ready and worker.generation != generation:
-            self._ready.remove(worker)
+            del self._ready[worker]
             await self._copy_model(worker)
 
     def _settings(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> WorkerSettings:

@@ -346,7 +346,8 @@ class RunDriver:
         """Note who has gone silent, where others need not wait for it, and who is heard again."""
         workers = self.group.workers
         while session.strategy.quorum < 1.0:
-            present = [workers[name] for name in session.present() if name in workers]
+            names = session.strategy.merging(session.state) or session.present()
+            present = [workers[name] for name in names if name in workers]
             for worker in present:
                 others = [other for other in heard(present) if other is not worker]
                 if others and not worker.is_away and self._is_silent(worker):

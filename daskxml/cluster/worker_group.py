@@ -185,9 +185,9 @@ class WorkerGroup:
 
     def loss(self) -> str:
         """Return the loss that ends a session, in words."""
-        if self.workers:
+        if self.workers and self.model_host:
             return f"every worker on {self.model_host}, where the shared model is, was lost"
-        return "every worker was lost"
+        return "every worker with the model was lost" if self.workers else "every worker was lost"
 
     def forget(self, worker: WorkerHandle) -> None:
         """Remove a lost worker, not a later one with its address or name."""

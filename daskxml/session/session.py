@@ -13,7 +13,7 @@ Its stages::
     evaluate    pieces of the test rows are scored
     keep        the workers copy the best model so far
     checkpoint  a checkpoint is written; then `train` again, or `over`
-    lost        every worker was lost: the backend restarts from the last checkpoint
+    lost        every worker with the model was lost: the backend restarts from the last checkpoint
     over        the run has ended
 """
 
@@ -225,7 +225,7 @@ class Session:
                 return self._worker_joined(result, now_s)
             case WorkerLost(worker) if worker in self.workers and self.stage != "over":
                 return self._worker_lost(worker, now_s)
-            case WorkerSilent(worker) if {worker} < {*self.present()}:
+            case WorkerSilent(worker) if worker in self.present() and self.stage != "over":
                 return self._worker_silent(worker, now_s)
             case StopRequest(reason):
                 return self.drain(reason, now_s)
@@ -427,8 +427,7 @@ class Session:
     def _worker_lost(self, worker: str, now_s: float) -> list[Command]:
         del self.workers[worker]
         if not self.present():
-            self.stage = "lost"
-            return [Restart()]
+            return self._restart()
         rows = self._allocator.lose(worker, self.strategy)
         self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
         if worker in self.strategy.merging(self.state):
@@ -438,7 +437,14 @@ class Session:
         commands = self._decide(WorkerLost(worker), now_s)
         return self._rebalance() + commands + self._reassign(worker)
 
+    def _restart(self) -> list[Command]:
+        """Go back to the last checkpoint: nobody that is heard has the model."""
+        self.stage = "lost"
+        return [Restart()]
+
     def _worker_silent(self, worker: str, now_s: float) -> list[Command]:
+        if self.present() == [worker]:
+            return self._restart()
         if worker in self.strategy.merging(self.state):
             self.stage = "train"
         return self._decide(protocol.WorkerSilent(worker), now_s) + self._reassign(worker)

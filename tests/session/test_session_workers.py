@@ -19,7 +19,7 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.strategies.protocol import Measured
+from daskxml.strategies.protocol import Measured, WorkerSilent
 from harness.random_scripts import CHOICES, run_script, scripts
 from harness.virtual_executor import (
     MEGABATCH_ROWS,
@@ -124,6 +124,16 @@ def test_the_last_worker_lost_means_a_restart(stage):
     backend.until(stage)
     backend.lose("b")
     backend.lose("a")
+    assert backend.ended == "restart"
+    assert backend.session.stage == "lost"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_last_worker_gone_silent_means_a_restart(stage):
+    backend = executor(megabatches=9, checkpoint_every=1, can_checkpoint=True)
+    backend.until(stage)
+    backend.lose("b")
+    backend.handle(WorkerSilent("a"))
     assert backend.ended == "restart"
     assert backend.session.stage == "lost"
     assert backend.session.handle(StopRequest("asked"), 1.0) == []
