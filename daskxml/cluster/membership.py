@@ -309,8 +309,8 @@ class Membership(Admission):
     ) -> None:
         if before is not None:
             await asyncio.wait({before})
-        self._ready.pop(late, None)
-        late.overtaken, late.keeps_change, late.squared_norm = 0, keeps_change, None
+        late.generation, late.overtaken = -1, 0
+        late.keeps_change, late.squared_norm = keeps_change, None
         await self._copy_model(late)
 
     def admit(self, generation: int, may_join: bool) -> list[WorkerHandle]:
