@@ -236,6 +236,106 @@ def users(
     return Case(seed, strategy, False, True, 2, 1, 2, faults, follows=follows)
 
 
+def by_quorum(
+    seed: int, strategy: str, workers: int, epochs: int, checkpoint_every: int, *faults: Fault,
+    **how: Any,
+) -> Case:  # fmt: skip
+    """A run whose merges have a quorum, with all rows on each worker."""
+    settings = {"is_replicated": True, **how}
+    return Case(seed, strategy, True, workers=workers, epochs=epochs,
+                checkpoint_every=checkpoint_every, faults=faults, **settings)  # fmt: skip
+
+
+def frozen(when: str, lasts_s: float, at: int = 1, lag: int = 0) -> Fault:
+    return fault("freeze here", when, at=at, lasts_s=lasts_s, lag=lag)
+
+
+LATE_IN_EVERY_MERGE = by_quorum(1009, "elastic", 2, 2, 1, frozen("run_lease", 8.0))
+
+
+FROZEN_IN_A_LEASE = by_quorum(
+    1246, "static", 3, 3, 1, frozen("batch", 3.28, at=83), transport="tcp"
+)
+
+
+FROZEN_IN_A_MERGE = by_quorum(1049, "static", 2, 1, 1, frozen("daskxml_merge", 4.72))
+
+
+LOST_WITH_ROWS_OF_A_LATE_WORKER = by_quorum(
+    1101, "static", 2, 2, 2,
+    frozen("daskxml_merge", 8.0),
+    replace(fault("kill here", "daskxml_merge", at=105, lasts_s=8.0), same_address=False),
+    is_replicated=False,
+)  # fmt: skip
+
+
+GIVEN_UP_IN_A_MERGE = by_quorum(
+    1006, "elastic", 3, 1, 1,
+    frozen("daskxml_merge", 0.95), fault("slow here", "message", lasts_s=3.1), follows=True,
+)  # fmt: skip
+
+
+OVERTAKEN = by_quorum(
+    1006, "elastic", 3, 1, 1,
+    frozen("daskxml_merge", 0.95, lag=2), fault("slow here", "message", lasts_s=3.1), follows=True,
+)  # fmt: skip
+
+
+FROZEN_IN_AN_EVALUATION = by_quorum(
+    1042, "static", 3, 2, 1,
+    frozen("evaluate_pieces", 0.74, lag=1), frozen("evaluate_pieces", 2.65),
+)  # fmt: skip
+
+
+FROZEN_IN_A_CHECKPOINT = by_quorum(
+    1064, "adaptive-sgd", 3, 3, 3,
+    frozen("copy_model", 0.25), frozen("store_checkpoint", 0.77), transport="tcp",
+)  # fmt: skip
+
+
+FROZEN_IN_A_REBASE = by_quorum(
+    1456, "elastic", 4, 1, 1,
+    frozen("copy_model", 3.02), fault("freeze", "message", lasts_s=4.04),
+)  # fmt: skip
+
+
+ASKED_TWICE_TO_REBASE = by_quorum(
+    2079, "adaptive-sgd", 3, 2, 2,
+    fault("freeze", "copy_model", lasts_s=0.18),
+    fault("slow here", "batch", at=134, lasts_s=8.0, lag=8),
+    slots=2,
+)  # fmt: skip
+
+
+GIVEN_UP_IN_A_REBASE = by_quorum(
+    1432, "adaptive-sgd", 2, 3, 1,
+    frozen("evaluate_pieces", 6.99), frozen("copy_model", 0.25),
+    frozen("daskxml_models", 8.0, lag=8), slots=2,
+)  # fmt: skip
+
+
+LATE_AT_THE_END = by_quorum(
+    1227, "static", 3, 3, 1,
+    fault("slow here", "store_checkpoint", lasts_s=8.0),
+    frozen("daskxml_commit", 8.0, at=131, lag=8),
+    is_replicated=False, slots=2, transport="tcp", follows=True,
+)  # fmt: skip
+
+
+LEASE_FOR_THE_NEXT = by_quorum(
+    2214, "elastic", 2, 1, 1,
+    fault("cut", "report", lasts_s=8.0), fault("kill here", "run_lease", lasts_s=0.69),
+)  # fmt: skip
+
+
+# Frozen while it commits a merge in which it is alone.
+ALONE_IN_A_MERGE = by_quorum(1472, "elastic", 2, 1, 3, frozen("daskxml_commit", 7.03))
+
+
+def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
+    assert not simulate(ALONE_IN_A_MERGE).problem
+
+
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
@@ -329,6 +429,25 @@ def users(
                 ),
                 slots=3,
             ),
+        ),
+        ("rows that were given up are held on to", LATE_IN_EVERY_MERGE),
+        ("a late worker writes the checkpoint", FROZEN_IN_A_LEASE),
+        ("a silent worker is not left behind", FROZEN_IN_A_MERGE),
+        ("a checkpoint forgets rows that late workers hold", LOST_WITH_ROWS_OF_A_LATE_WORKER),
+        (
+            "rows that others do again are counted for the late worker as well",
+            GIVEN_UP_IN_A_MERGE,
+        ),
+        ("a model that a merge has overtaken is taken for the newest", OVERTAKEN),
+        ("a late worker's change is dropped", FROZEN_IN_AN_EVALUATION),
+        ("a worker that was given up keeps its change", FROZEN_IN_A_CHECKPOINT),
+        ("a late worker's change counts twice", FROZEN_IN_A_REBASE),
+        ("a late worker is rebased twice at once", ASKED_TWICE_TO_REBASE),
+        ("a worker is admitted while it is rebased once more", GIVEN_UP_IN_A_REBASE),
+        ("the result is a late worker's model", LATE_AT_THE_END),
+        (
+            "a lease that Dask gives to the next worker at an address ends the run",
+            LEASE_FOR_THE_NEXT,
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from itertools import chain
@@ -181,6 +182,7 @@ class Truth:
             busy = {name for work in session._allocator._open.values() for name in work.spans}
             require(not busy & waited_for, "work is open while merging")
         self._check_stop(session)
+        self._check_late(session)
         for number, work in session._allocator._open.items():
             present = work.spans.keys() <= session.workers.keys()
             require(present, f"work {number} has no owner")
@@ -196,6 +198,20 @@ class Truth:
             require(dealt == self._dealt, "a run that is stopped leases more rows")
         else:
             self._dealt = None
+
+    @staticmethod
+    def _check_late(session: Any) -> None:
+        """Late workers evaluate nothing, and a merge waits for others only, and not for ever."""
+        if session.stage == "evaluate":
+            asked = {command.worker for command in session._round._open.values()}
+            require(asked <= {*session.present()}, "a late worker evaluates")
+        state = session.state
+        if session.stage == "train" and state.waits_for and not state.is_grace_over:
+            require(session.deadline_s() < math.inf, "a merge waits for ever")
+            here = [state.members[name] for name in session.present()]
+            expected = [worker.is_in for worker in here if worker.is_expected]
+            is_work = state.waits_for == "work"
+            require(is_work or not expected or not all(expected), "a merge waits for nobody")
 
     def _published(self, driver: RunDriver, event: dict[str, Any]) -> None:
         if event["kind"] == "rewound":
