@@ -73,6 +73,7 @@ def others(state: MegabatchState, quorum: float) -> str:
 
     Examples
     --------
+    >>> from daskxml.strategies.state import WorkerState
     >>> done, busy = WorkerState(batch_size=1, rows=5), WorkerState(batch_size=1, leases=1)
     >>> state = MegabatchState(0, members={"a": done, "b": busy, "c": done, "d": done})
     >>> others(state, 0.75), others(state, 0.8)
@@ -140,6 +141,7 @@ def merging(state: MegabatchState) -> MegabatchState:
 
     Examples
     --------
+    >>> from daskxml.strategies.state import WorkerState
     >>> new = WorkerState(batch_size=1, updates=5)
     >>> late = replace(new, updates=9, age=1)
     >>> state = MegabatchState(0, merging=("a", "b"), members={"a": new, "b": late})

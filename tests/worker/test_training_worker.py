@@ -167,10 +167,31 @@ def test_a_repeated_commit_is_done_once(worker):
     assert worker.generation == 1
 
 
-@pytest.mark.parametrize("generation", [2, -1])
-def test_a_merge_out_of_turn_is_refused(worker, generation):
-    with pytest.raises(TrainingError, match=f"merge {generation} cannot follow merge 0"):
-        worker.commit(generation)
+def test_a_merge_out_of_turn_is_refused(worker):
+    with pytest.raises(TrainingError, match="merge 2 cannot follow merge 0"):
+        worker.commit(2)
+
+
+def test_a_late_worker_keeps_what_it_changed_since_its_base(worker):
+    size = worker.layout.size
+    base, change = np.zeros(size, np.float32), np.arange(size, dtype=np.float32)
+    worker.set_model(base, base, generation=1)
+    worker.replica.flat[:] = change
+    newer = {"current": base + 2.0, "previous": base + 1.0}
+    assert worker.rebase(newer, generation=3, best=0)
+    np.testing.assert_array_equal(worker.replica.flat, change + 2.0)
+    np.testing.assert_array_equal(worker.current, newer["current"])
+    assert worker.generation == 3
+    worker.commit(2)  # a message that has waited while the worker was frozen
+    assert worker.generation == 3
+
+
+def test_a_late_change_that_is_not_finite_is_dropped(worker):
+    size = worker.layout.size
+    worker.replica.flat[3] = np.inf
+    newer = {"current": np.ones(size, np.float32), "previous": np.zeros(size, np.float32)}
+    assert not worker.rebase(newer, generation=2, best=0)
+    np.testing.assert_array_equal(worker.replica.flat, newer["current"])
 
 
 def test_a_model_is_taken_over(worker):
