@@ -75,7 +75,7 @@ def others(state: MegabatchState, quorum: float) -> str:
     --------
     >>> from daskxml.strategies.state import WorkerState
     >>> done, busy = WorkerState(batch_size=1, rows=5), WorkerState(batch_size=1, leases=1)
-    >>> state = MegabatchState(0, members={"a": done, "b": busy, "c": done, "d": done})
+    >>> state = MegabatchState(remaining_rows=0, members={"a": done, "b": busy, "c": done, "d": done})
     >>> others(state, 0.75), others(state, 0.8)
     ('others', 'quorum')
     """
@@ -144,7 +144,8 @@ def merging(state: MegabatchState) -> MegabatchState:
     >>> from daskxml.strategies.state import WorkerState
     >>> new = WorkerState(batch_size=1, updates=5)
     >>> late = replace(new, updates=9, age=1)
-    >>> state = MegabatchState(0, merging=("a", "b"), members={"a": new, "b": late})
+    >>> members = {"a": new, "b": late}
+    >>> state = MegabatchState(remaining_rows=0, merging=("a", "b"), members=members)
     >>> {name: worker.updates for name, worker in merging(state).members.items()}
     {'a': 5, 'b': 5}
     """
