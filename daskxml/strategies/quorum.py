@@ -75,7 +75,8 @@ def others(state: MegabatchState, quorum: float) -> str:
     --------
     >>> from daskxml.strategies.state import WorkerState
     >>> done, busy = WorkerState(batch_size=1, rows=5), WorkerState(batch_size=1, leases=1)
-    >>> state = MegabatchState(remaining_rows=0, members={"a": done, "b": busy, "c": done, "d": done})
+    >>> members = {"a": done, "b": busy, "c": done, "d": done}
+    >>> state = MegabatchState(remaining_rows=0, members=members)
     >>> others(state, 0.75), others(state, 0.8)
     ('others', 'quorum')
     """

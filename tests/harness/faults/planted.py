@@ -263,7 +263,7 @@ PLANTS = (
     Plant("a merge waits for a worker that missed the last one", "strategies.quorum:others",
           "if worker.is_expected] or here", "] or here"),
     Plant("a silent worker is not left behind", "cluster.run_driver:RunDriver._watch",
-          "self.events.put_nowait(HandleSilent(worker))", "pass"),
+          "self.events.put_nowait(HandleLost(worker))", "pass"),
     Plant("a model that a merge has overtaken is taken for the newest",
           "cluster.membership:Membership._copy_model", "worker.generation, is_finite = copied",
           "worker.generation, is_finite = self.executor.session.generation, copied[1]",
