@@ -8,8 +8,8 @@ speed, leases a second, and the floor: the time that a perfect split would have 
 A second table has the gap around a merge, from the end of a mega-batch's last lease on a worker to
 the begin of the first one of the next: medians and quartiles for two workers and several models.
 
-With ``--frozen`` instead: four real workers train on synthetic rows, one of them is frozen for so
-many seconds, with a quorum of .75 and with a barrier, and three workers train undisturbed.
+With ``--frozen`` instead: one of four such workers of one speed is frozen for so many seconds, with
+a quorum of .75 and with a barrier, and three train undisturbed.
 
     python benchmarks/speed/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40] \
     [--frozen 60]
@@ -183,6 +183,7 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
         "evaluation": {"every": 1_000_000},
     }
     with cluster_with_rows(workers, spec) as (client, path):
+        client.run(sleep_through_batches, {str(i): 1.0 for i in range(workers)})
         victim = list(client.run(os.getpid).values())[1]
 
         def follow(row: dict[str, Any]) -> Any:
@@ -190,13 +191,12 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
             if len(merged) == WARM + 20 and seconds:
                 os.kill(victim, signal.SIGSTOP)
                 threading.Timer(seconds, os.kill, (victim, signal.SIGCONT)).start()
-            begun_s = merged[min(len(merged), WARM + 20) - 1][0]
-            return daskxml.STOP if time.monotonic() > begun_s + (seconds or 20.0) else None
+            is_over = merged[-1][0] > merged[: WARM + 20][-1][0] + (seconds or 20.0)
+            return daskxml.STOP if is_over else None
 
         daskxml.train(settings, client=client, train=path, on_megabatch=follow)
-    before, during = merged[WARM : WARM + 20], merged[WARM + 19 :]
     found: dict[str, Any] = {"workers": workers, "quorum": quorum, "frozen_s": seconds}
-    for name, part in (("before", before), ("then", during)):
+    for name, part in (("before", merged[WARM : WARM + 20]), ("then", merged[WARM + 19 :])):
         times, rows = zip(*part, strict=True)
         found[f"rows_per_s_{name}"] = (rows[-1] - rows[0]) / (times[-1] - times[0])
         gaps = [after - before for before, after in pairwise(times)]
@@ -210,12 +210,12 @@ def main() -> Any:
     parser.add_argument("--megabatch-batches", type=int, default=1000)
     parser.add_argument("--megabatches", type=int, default=6)
     parser.add_argument("--merges", type=int, default=40, help="of each model (default 40)")
-    parser.add_argument("--frozen", type=float, default=0.0, help="seconds that one is frozen")
+    parser.add_argument("--frozen", type=float, help="seconds that a worker is frozen")
     options = parser.parse_args()
     if seconds := options.frozen:
         found = [freeze(4, 0.75, seconds), freeze(4, 1.0, seconds), freeze(3, 0.75, 0.0)]
-        series = [row.pop("merged") for row in found]
-        return write_result("frozen", found, load=os.getloadavg(), merged=series)
+        merged = [row.pop("merged") for row in found]
+        return write_result("frozen", found, load=os.getloadavg(), merged=merged)
     rows = [describe(row) for row in run(options.megabatch_batches, options.megabatches)]
     median = {key: statistics.median(row[key] for row in rows[1:]) for key in rows[0]}
     print("\n".join(align(gaps := measure_gaps(options.merges))), end="\n\n")
