@@ -80,6 +80,7 @@ def test_torch_does_the_same_steps(optimizer):
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "error"), [("float16", 0.001)])
 def test_steps_with_a_narrow_output_layer(dtype, error):
     common = SMALL, 16, "sgd", 1 << 20, 3
