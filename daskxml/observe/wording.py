@@ -175,12 +175,13 @@ def event_lines(event: Event) -> Iterator[str]:
         case "worker":
             yield f"worker {event['worker']} {'was lost' if event['event'] == LOST else 'joined'}"
         case "megabatch":
-            for loss in event["row"]["events"]:
-                if loss.get("rows_returned"):
-                    yield (
-                        f"{loss['rows_returned']:,} rows of worker {loss['worker']} were leased "
-                        f"again, in mega-batch {event['row']['megabatch']}"
-                    )
+            number = event["row"]["megabatch"]
+            for found in event["row"]["events"]:
+                if found["kind"] == "late":
+                    yield f"worker {found['worker']} was late for mega-batch {number}"
+                if rows := found.get("rows_returned"):
+                    what = f"{rows:,} rows of worker {found['worker']}"
+                    yield f"{what} were leased again, in mega-batch {number}"
         case "stages":
             yield from map(stage_line, event["stages"])
         case "rewound":

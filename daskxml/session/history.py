@@ -29,11 +29,11 @@ key                                 meaning
                                     (Adasum), ``staleness`` in batches (asynchronous), ``active``
                                     (sampled output layer: share of the labels scored),
                                     ``memory rows`` (see the event ``memory``)
-``events``                          ``joined`` (a late worker is back, too), ``lost`` (both with the
-                                    rows returned to the ledger), ``memory`` (the device's memory
-                                    holds batches of so many rows only), ``logits`` (the budget for
-                                    logits a GPU has chosen, and milliseconds of a step by the sizes
-                                    tried)
+``events``                          ``joined`` (a late worker is back, too), ``late``, ``given up``,
+                                    ``lost`` (these with the rows returned to the ledger),
+                                    ``memory`` (the device's memory holds batches of so many rows
+                                    only), ``logits`` (the budget for logits a GPU has chosen, and
+                                    milliseconds of a step by the sizes tried)
 ``trace``                           every event that the strategy received since the last row, and
                                     what it decided: see `daskxml.session.trace`
 ==================================  ================================================================

@@ -297,6 +297,7 @@ class Session:
         return any(self.log.work[name].rows for name in names)
 
     def _command(self, decision: protocol.Command, now_s: float) -> Command | None:
+        after_s = now_s - self.log.begun_s
         match decision:
             case protocol.Work():
                 return self._allocator.allocate(decision, begins=not self.log.rows, now_s=now_s)
@@ -306,16 +307,18 @@ class Session:
                 return MeasureNorms(workers)
             case protocol.Merge(weights, momentum):
                 self._end_training(now_s)
+                known = self.history[-1].get("late", ()) if self.history else ()
+                for name in (name for name in self.log.late if name not in known):
+                    self.log.events.append(worker_event("late", name, after_s))
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
             case protocol.Wait(waits_for):
-                wait_s = grace_s(now_s - self.log.begun_s, self._grace_s, waits_for)
-                self._grace_until_s = now_s + wait_s
-                return None
+                self._grace_until_s = now_s + grace_s(after_s, self._grace_s, waits_for)
             case protocol.GiveUp(worker):
-                self._allocator.give_up(worker)
-                return None
+                rows = self._allocator.give_up(worker)
+                self.add_event(worker_event("given up", worker, after_s, rows))
             case protocol.Rebase():
                 return decision
+        return None
 
     def _work_finished(self, result: WorkResult, now_s: float) -> list[Command]:
         commands: list[Command] = []

@@ -209,7 +209,7 @@ class Strategy:
             case Begin(rows):
                 left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
                 return replace(state, phase="train", remaining_rows=left)
-            case WorkerJoined(name, keeps_change=keeps) if name in members:
+            case WorkerJoined(name, keeps_change=keeps) if name in self.late(state):
                 return self._rejoined(state, name, keeps_change=keeps)
             case WorkerJoined(name, device):
                 came_late = state.phase != "idle" and bool(members)
