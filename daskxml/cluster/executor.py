@@ -249,13 +249,13 @@ class Executor:
             await self.group.ask(worker, "save", checkpoint.drop_local, run_dir, command.megabatch)
         return CheckpointWritten()
 
-    def _current(self) -> list[WorkerHandle]:
+    def current(self) -> list[WorkerHandle]:
         """Return the workers that are not late."""
         workers = self.group.workers
         return [workers[name] for name in self.session.present() if name in workers]
 
     async def _keep_best(self, command: KeepBest) -> Result:
-        workers, args = self._current(), (self.group.run, command.megabatch)
+        workers, args = self.current(), (self.group.run, command.megabatch)
         raise_first_failure(await self.group.ask_all(workers, "save", tasks.keep_best, *args))
         return BestKept()
 
@@ -263,7 +263,7 @@ class Executor:
         """Let every worker write its local state; return numbers by worker."""
         if not self._has_local_state:
             return {}
-        workers, run = self._current(), self.group.run
+        workers, run = self.current(), self.group.run
         args = [(run, run_dir, command.megabatch, number) for number in range(len(workers))]
         answers = await self.group.ask_each(workers, "save", tasks.store_local, args)
         raise_first_failure(answers)

@@ -254,12 +254,12 @@ class Membership(Admission):
 
     async def _prepare(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
         await super()._prepare(worker, present)
-        await self._create_late(worker, present)
+        await self._create_newcomer(worker, present)
         await self.executor.load_rows(worker)
         await self._copy_model(worker)
 
-    async def _create_late(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
-        """Create the `TrainingWorker` of a late worker, with the shared model if there is one."""
+    async def _create_newcomer(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
+        """Create the `TrainingWorker` of a newcomer, with the shared model if there is one."""
         holders = self.group.model_holders()
         if self.group.model_host and not holders:
             raise LostBeforeAnswer(worker.name)  # the run restarts, with this worker
@@ -270,16 +270,14 @@ class Membership(Admission):
         except ClusterError:
             if not holders or not await wait_for_loss(holders, NOTICE_S):
                 raise
-            await self._create_late(worker, present)
+            await self._create_newcomer(worker, present)
 
     async def _copy_model(self, worker: WorkerHandle) -> None:
         """Copy the global model from some worker; `admit` repeats it for an older model."""
-        names = self.executor.session.present()
-        donors = [self.group.workers[name] for name in names if name in self.group.workers]
         is_late = self.group.workers.get(worker.name) is worker
         while worker.silent.is_set() and not worker.is_lost:
             await asyncio.sleep(LOOK_S)
-        for donor in heard(donors):
+        for donor in heard(self.executor.current()):
             args = (self.group.run, donor.address, is_late and worker.keeps_change)
             try:
                 copied = await self.group.ask(worker, "start", tasks.copy_model, *args)

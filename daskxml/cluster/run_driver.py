@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 from distributed import Client, Future
+from distributed.scheduler import heartbeat_interval
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
@@ -346,20 +347,19 @@ class RunDriver:
         """Note who has gone silent, where others need not wait for it, and who is heard again."""
         workers = self.group.workers
         while session.strategy.quorum < 1.0:
+            limit_s = max(SILENT_S, 4.0 * heartbeat_interval(len(self._present)))
+            silent = {w for w in workers.values() if self.silence_s(w.address) > limit_s}
             names = session.strategy.merging(session.state) or session.present()
             present = [workers[name] for name in names if name in workers]
             for worker in present:
                 others = [other for other in heard(present) if other is not worker]
-                if others and not worker.is_away and self._is_silent(worker):
+                if others and not worker.is_away and worker in silent:
                     worker.silent.set()
                     self.events.put_nowait(HandleLost(worker))
             for worker in workers.values():
-                if worker not in present and not self._is_silent(worker):
+                if worker not in present and worker not in silent:
                     worker.silent.clear()
             await asyncio.sleep(LOOK_S)
-
-    def _is_silent(self, worker: WorkerHandle) -> bool:
-        return self.silence_s(worker.address) > SILENT_S
 
     async def _run_loop(self, loop: RunLoop, membership: Membership) -> str:
         """Pass events to the loop as they come; return why the session ended."""

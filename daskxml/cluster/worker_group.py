@@ -39,9 +39,7 @@ from daskxml.worker.shared_model import SharedHandle
 Created = tuple[float, str, LogitsBudget, SharedHandle | None]
 CALLS = 3
 LOOK_S = 0.5  # between looks at who is silent
-SILENT_S = (
-    2.5  # without a heartbeat, which comes every half second and from many workers less often
-)
+SILENT_S = 2.5  # without a heartbeat; longer where many workers send them less often
 NOTICE_S = 3.0  # the scheduler notices a lost worker that much later than a peer
 
 

@@ -1,7 +1,6 @@
 """The worker plugin: a Dask worker's part in every run, and the messages that it answers.
 
-Leases of a run are executed in the order of their turns, whatever the number of threads of the Dask
-worker.
+Leases of a run are executed in the order of their turns, however many threads the Dask worker has.
 """
 
 from __future__ import annotations

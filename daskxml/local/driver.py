@@ -99,7 +99,9 @@ def check_changes(names: Collection[str], changes: Iterable[Change]) -> None:
             raise ConfigError(f"worker {name} arrives, but there is one of this name: give another")
     for change in changes:
         if change.worker not in known:
-            raise ConfigError(f"worker {change.worker} is lost, but there is none of this name")
+            raise ConfigError(
+                f"worker {change.worker} is lost or freezes, but there is none of this name"
+            )
 
 
 class Script:

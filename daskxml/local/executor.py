@@ -295,12 +295,12 @@ class LocalExecutor:
 
         self._start(begins_s + takes_s + self._message_s, (command.worker,), finish)
 
-    def _current(self) -> list[LocalWorker]:
+    def current(self) -> list[LocalWorker]:
         """Return the workers that are not late."""
         return [self.workers[name] for name in self.session.present()]
 
     def _keep_best(self, command: KeepBest) -> Result:
-        for worker in self._current():
+        for worker in self.current():
             worker.training.keep_best(command.megabatch)
         return BestKept()
 
@@ -310,7 +310,7 @@ class LocalExecutor:
         run_dir, keep = self._store
         session["local"] = {}
         try:
-            for number, worker in enumerate(self._current()):
+            for number, worker in enumerate(self.current()):
                 if state := worker.training.local_state():
                     checkpoint.write_local(run_dir, command.megabatch, number, state)
                     session["local"][worker.name] = number

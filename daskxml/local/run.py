@@ -261,7 +261,7 @@ class LocalRun:
     # ----------------------------------------------------------------- result
 
     def _model(self, driver: LocalDriver, reason: str) -> Model:
-        workers = [worker.training for worker in driver.executor.workers.values()]
+        workers = [worker.training for worker in driver.executor.current()]
         best = driver.session.best
         having = [worker for worker in workers if best and worker.restore_best(best)]
         worker = next(iter([*having, *workers]))

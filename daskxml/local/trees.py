@@ -21,7 +21,7 @@ from typing import Any
 from daskxml.core.errors import ClusterError, ConfigError
 from daskxml.core.signals import defer_signals
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
-from daskxml.local.driver import Arrival, Change, Script
+from daskxml.local.driver import Arrival, Change, Freeze, Script
 from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
 from daskxml.models.trained import Model
@@ -142,6 +142,8 @@ class Clocks(TaskPool):
         name, is_arrival = change.worker, isinstance(change, Arrival)
         if isinstance(change, Arrival):
             self._speeds[name], self.slots[name] = change.speed, 1
+        elif isinstance(change, Freeze):
+            raise ConfigError(f"worker {name} freezes, which label trees do not simulate")
         elif self.slots.pop(name, None):
             self._lose(name)
         self.changed("joined" if is_arrival else "lost", name)

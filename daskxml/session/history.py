@@ -168,7 +168,9 @@ class MegabatchLog:
                     if part.rows:  # a gang's worker may have none
                         self.open.setdefault(name, []).append(part)
             if isinstance(command, GiveUp):
-                self._give_up(command.worker)
+                lost = self.rows_lost(command.worker, strategy)
+                self.given_up[command.worker] = self.given_up.get(command.worker, 0) + lost
+                self._drop(command.worker)
             if isinstance(command, Measure | Merge) and not self._is_trained:
                 self.views, self._is_trained = strategy.view(states[1]), True
             if isinstance(command, Merge):
@@ -198,12 +200,6 @@ class MegabatchLog:
         lost = [self.open] if strategy.shares_model else [self.open, self.done]
         names = {*self.open, *self.done} if strategy.is_joint else {worker}
         return sum(part.rows for parts in lost for name in names for part in parts.get(name, ()))
-
-    def _give_up(self, worker: str) -> None:
-        parts = (*self.open.get(worker, ()), *self.done.get(worker, ()))
-        rows = self.given_up.get(worker, 0) + sum(part.rows for part in parts)
-        self.given_up[worker] = rows
-        self._drop(worker)
 
     def _lose(self, worker: str, strategy: Strategy, before: Any) -> None:
         if worker in self.late:  # the merge goes on

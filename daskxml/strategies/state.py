@@ -33,7 +33,7 @@ class WorkerState:
     speed
         The throughput by which its batches are sized once for all, where they are; 0 before.
     came_late
-        Whether it joined in the middle of this mega-batch.
+        Whether it joined, or came back, since this mega-batch began: it has no whole share of it.
     most_rows
         The largest batch that its memory holds, an upper bound of ``batch_size``; 0: no bound.
     gain

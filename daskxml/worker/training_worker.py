@@ -177,7 +177,8 @@ class TrainingWorker:
         bool
             False if that is not finite: the change is dropped.
         """
-        changed, flat = self.scratch, self.replica.flat
+        # Not `scratch`: a merge that went on without this worker may still write to it.
+        changed, flat = self.array("kept"), self.replica.flat
         self.kernels.axpby(changed, flat, 1.0, self.current, -1.0)
         self.set_models(models, generation, best)
         self.kernels.axpby(flat, self.current, 1.0, changed, 1.0)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from daskxml.core.arrays import Csr
+from daskxml.data.parse import parse_bytes
+from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 SPEC = SyntheticSpec(rows=1500, test_rows=200, features=300, labels=60, seed=5)
@@ -29,3 +31,12 @@ def random_rows(
     indices = np.concatenate(ids).astype(np.int32)
     values = None if ones else rng.random(len(indices), dtype=np.float32)
     return Csr(np.append(0, np.cumsum(counts)), indices, values, columns)
+
+
+def matrices(path, spec):
+    """Return X and Y of the test rows of a generated file, in the full widths."""
+    part = parse_bytes(path.read_bytes().split(b"\n", 1)[1]).partition
+    X, Y = to_scipy(part.features), to_scipy(part.labels)
+    X.resize(spec.test_rows, spec.features)
+    Y.resize(spec.test_rows, spec.labels)
+    return X, Y

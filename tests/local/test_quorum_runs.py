@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daskxml
+from daskxml.core.errors import ConfigError
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import Arrival, CostModel, Freeze, Loss
 from daskxml.records.verification import verify
 from harness.ledger_check import check_ledger
+from harness.small_data import matrices
 
 ROWS = 400
 SPEC = SyntheticSpec(rows=ROWS, test_rows=80, features=80, labels=20, seed=3)
@@ -64,6 +66,22 @@ def test_the_healthy_go_on_while_one_is_frozen(data, strategy, frozen):
     assert "late" not in run.history[-1]
     assert run.history[-1]["rows"] == 20 * ROWS
     check_ledger(run.history, ROWS)
+
+
+def test_the_result_is_not_the_model_of_a_late_worker(data):
+    run = simulate(data, {"strategy.lr": 2.0}, changes=[Freeze(0.1, "0", 1e4)])
+    assert run.history[-1]["late"] == ["0"]  # the first worker, frozen until after the end
+    found = run.model.evaluate(*matrices(data["test"], SPEC))
+    assert found["nDCG@5"] == pytest.approx(run.metrics["nDCG@5"], abs=1e-6)
+    first = run.history[3]["metrics"]["nDCG@5"]  # near the model that it has
+    assert abs(first - run.metrics["nDCG@5"]) > 1e-3
+
+
+def test_trees_refuse_what_they_do_not_simulate(data):
+    files = {"train": data["train"], "test": data["test"]}
+    freezes = {"speeds": [1.0, 1.0], "cost": COST, "changes": [Freeze(0.0, "0", 1.0)]}
+    with pytest.raises(ConfigError, match="worker 0 freezes, which label trees do not simulate"):
+        daskxml.simulate("tree", **files, **freezes)
 
 
 def test_a_barrier_waits(data):

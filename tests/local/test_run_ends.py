@@ -12,6 +12,7 @@ from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import Arrival, CostModel, Loss
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
+from harness.small_data import matrices
 
 SPEC = SyntheticSpec(rows=400, test_rows=80, features=80, labels=20, seed=3)
 COST = CostModel(fixed_s=1e-3, per_row_s=1e-4, per_nonzero_s=0.0)
@@ -98,19 +99,8 @@ def test_the_best_model_survives_losses_arrivals_and_restarts(data, tmp_path):
                Arrival(0.15, "3")]  # fmt: skip
     run = simulate(data, overrides, changes=changes, out=tmp_path / "run")
     best = check_best(run)
-    found = run.model.evaluate(*matrices(data["test"]))
+    found = run.model.evaluate(*matrices(data["test"], SPEC))
     assert found == pytest.approx(run.history[best - 1]["metrics"])
-
-
-def matrices(path):
-    from daskxml.data.parse import parse_bytes
-    from daskxml.data.rows import to_scipy
-
-    part = parse_bytes(path.read_bytes().split(b"\n", 1)[1]).partition
-    X, Y = to_scipy(part.features), to_scipy(part.labels)
-    X.resize(80, SPEC.features)
-    Y.resize(80, SPEC.labels)
-    return X, Y
 
 
 def test_a_resumed_run_has_the_best_model_of_both_parts(data, tmp_path):

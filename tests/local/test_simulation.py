@@ -129,7 +129,7 @@ def test_a_candidate_continues_the_run_when_all_workers_are_lost(data, values, c
     ("change", "problem"),
     [
         (Arrival(0.1, "1"), "worker 1 arrives, but there is one of this name"),
-        (Loss(0.1, "2"), "worker 2 is lost, but there is none of this name"),
+        (Loss(0.1, "2"), "worker 2 is lost or freezes, but there is none of this name"),
     ],
 )
 def test_changes_of_workers_that_are_there_or_not(data, values, change, problem):
